@@ -62,36 +62,36 @@ $ PYTHONPATH=breaching fedpriv benchmark --scale full --htfllib HtFLlib
 
 Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` and `... dip` (2-core CPU, one thread):
 
-- **Rounds** (`local`): 53 % convolutions and 21 % matrix products, which are the library's and HtFLlib's as well; 6 %
-  pooling, 5 % steps, 3 % copies. All that is ours to save is the quarter that is left, and of it the goal asks a third.
+- **Rounds** (`local`): on the Intel processor 53 % convolutions and 21 % matrix products, which are the library's and
+  HtFLlib's as well; 6 % pooling, 5 % steps, 3 % copies. All that is ours to save there is the quarter that is left, and of
+  it the goal asks a third. On the processor by AMD (56 % and 28 %) the library's matrix products are not the quickest that
+  torch carries, and ours are computed by those (`python benchmarks/linear_products.py`: 1.64 to 2.77 times as fast for the
+  largest layer and batches of ten, 2.2 times for batches of 256).
+- **One target on a small network** (`inverting-gradients`, LeNet): 2 % of the peak. It is the time of some hundred calls of
+  torch a step, each of a few microseconds, which targets side by side share and one alone does not.
 - **DIP**: 36 % convolutions and 16 % matrix products of networks that share no weights, so that nothing of them can be put
   together; 20 % Adam and what hands it the gradients. A network has 575,000 weights for 3,072 values of an image, and
   each step reads or writes every one of them some twelve times (twice in the passes, as gradients, as one buffer of
   these, as weights and two moments): 28 MB, which no cache of a core holds. Eight targets side by side save the work
   between the kernels, which is about what is saved; the goal would take kernels that do a layer and its step at once.
 - **A study's fixed cost**: torch's own import is half of it, the pictures' library a tenth.
-- **Default suite of low-rank models**: the network is the largest of those that are sent whole. What is searched there,
-  ten targets and their controls at four settings, is 2,000 evaluations of each image by two attacks, and as many shared
-  out at each further setting; an evaluation of one image is seven passes of its convolutions, 6.6 million operations each
-  in the second alone.
 
-## Since these were measured
+## Since the first of these were measured
 
-The tables below were not measured again after the changes that these commands show, on another 2-core CPU (AMD EPYC,
-one thread, ratios in pairs, least, middle and largest, seed 0):
+The tables of the Intel processor were not measured again after the changes that these commands show, on another 2-core
+CPU (AMD EPYC, one thread, ratios in pairs, least, middle and largest, seed 0); what was measured there as a whole is in
+tables of its own below.
 
 - `python benchmarks/training_layout.py cnn4:3x32x32 small-cnn:1x28x28 small-cnn-deep:1x28x28 googlenet:3x32x32
   mobilenet-v2:3x32x32`, a local step with the channels of a position side by side: 0.85-0.91-1.00, 0.78-0.81-0.86,
-  0.73-0.82-0.98, 0.61-0.64-0.71 and 0.53-0.63-0.69 of the time before. Of whole rounds of the 4-layer CNN, beside
-  HtFLlib on that machine, the change is smaller than what turns differ by.
+  0.73-0.82-0.98, 0.61-0.64-0.71 and 0.53-0.63-0.69 of the time before.
 - `python benchmarks/matching_convolutions.py cnn4:3x32x32 lenet-sigmoid:3x32x32`, an evaluation of gradient matching for
   ten targets with convolutions computed directly: cnn4 1.09-1.14-1.16 times as fast for one image a target,
   1.16-1.40-1.49 for four, 1.81-1.88-2.08 for sixteen; LeNet 0.88-0.98-1.04, 1.28-1.31-1.36 and 1.41-1.50-1.62.
-- `fedpriv benchmark dip --scale full` there: 2.15-2.34-2.43 times ordinary modules before, 2.18-2.59-2.82 now.
-- `fedpriv attack --target low-rank-model` there: 452 s before and 334 s with direct convolutions and memory that is kept;
-  `dlg` at 16 images, which the suite leaves out since, took 26 of each core's seconds. Since `dlg` gives up rows that get
-  nowhere and batches are taken apart first it takes 308 s: `dlg` of one image 14 and 18 s where it took 57, batches of 16
-  images 27 and 30 s where they took 18, and leaks show at four images.
+- `fedpriv attack --target low-rank-model` there, in the same hour: 210 s before and 169 s since wanted gradients are taken
+  by their factors, inputs of a layer are asked for within the passes of the gradients, and batches are taken apart once,
+  by inverse iteration (on another day the first took 308 s). `inverting-gradients` of one image took 29 s before and
+  13 s since, alone on the machine; batches of sixteen 24 and 17 s.
 """
 
 GPU_COMMAND = """## On a GPU
