@@ -9,14 +9,14 @@ patches of the images are taken once for all four passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.chain import Chain, Convolution, FullyConnected, Layer, chain_of
+from fedpriv.attacks.gradients.chain import Chain, Convolution, FullyConnected, Layer, Link, chain_of
 from fedpriv.attacks.gradients.chain_aims import Aim, Direction, Factors
 from fedpriv.attacks.gradients.local_step import RANDOM
 from fedpriv.attacks.gradients.row_convolution import convolved, pulled
@@ -55,6 +55,8 @@ class ChainGradients:
                 module.eval()
         self._chain = chain_of(copied)
         self.supported = self._chain is not None and self._computes(copied, image_shape, device)
+        # Products of patches are faster on a CPU where there is one image in all, whatever the number of channels.
+        self._of_one = self._chain if device.type != "cpu" else tuple(map(_by_patches, self._chain or ()))
         self.linear = frozenset(link.weight for link in self._chain or () if isinstance(link, FullyConnected))
 
     def _computes(self, model: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> bool:
@@ -85,13 +87,19 @@ class ChainGradients:
         into the readout is there already, so asking for it besides costs next to nothing.
         """
         assert self._chain is not None
-        chain = self._chain
+        assert self._of_one is not None
+        chain = self._of_one if images.shape[:2].numel() == 1 else self._chain
         if readout:
             place = next(place for place, link in enumerate(chain) if isinstance(link, Layer) and link.name == readout)
             chain = chain[: place + 1]
         differentiate = torch.is_grad_enabled() and (images.requires_grad or labels.requires_grad)
         found: Tensor = _Distance.apply(images, labels, chain, weights, readout, (aim, beside), differentiate)
         return found
+
+
+def _by_patches(link: Link | Layer) -> Link | Layer:
+    """Return a link that convolves by products of patches, if it convolves."""
+    return replace(link, direct=False) if isinstance(link, Convolution) else link
 
 
 class _Distance(torch.autograd.Function):

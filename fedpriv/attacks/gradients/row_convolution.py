@@ -51,7 +51,7 @@ def weights_by_row(layer: Convolution, delta: Tensor, maps: Tensor) -> Tensor:
 def _forward(layer: Convolution, maps: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
     """Return ``(N, O, H, W)`` for maps ``(N, C, h, w)``."""
     geometry = layer.stride, layer.padding, layer.dilation
-    return functional.conv2d(_accompanied(maps, groups), weight, bias, *geometry, groups)[: len(maps)]
+    return functional.conv2d(maps, weight, bias, *geometry, groups)
 
 
 def _backward(
@@ -59,21 +59,10 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """Return the derivatives at maps ``(N, C, h, w)`` and at the weight, ``which`` of them are asked for."""
     geometry = list(layer.stride), list(layer.padding), list(layer.dilation)
-    given = _accompanied(delta, groups), _accompanied(maps, groups), weight
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-        *given, None, *geometry, False, [0, 0], groups, (*which, False)
+        delta, maps, weight, None, *geometry, False, [0, 0], groups, (*which, False)
     )
-    return found[0][: len(maps)] if which[0] else found[0], found[1]
-
-
-def _accompanied(maps: Tensor, groups: int) -> Tensor:
-    """Return maps of at least two images or groups, the second image empty where there was one of one.
-
-    On a CPU torch convolves a small image alone by another algorithm, which rounds otherwise: a row would come out
-    otherwise than among others.
-    """
-    alone = len(maps) == groups == 1 and maps.device.type == "cpu"
-    return torch.cat([maps, torch.zeros_like(maps)]) if alone else maps
+    return found[:2]
 
 
 def _grouped(layer: Convolution, maps: Tensor, weights: Tensor) -> Tensor:
