@@ -67,8 +67,6 @@ Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` a
   it the goal asks a third. On the processor by AMD (56 % and 28 %) the library's matrix products are not the quickest that
   torch carries, and ours are computed by those (`python benchmarks/linear_products.py`: 1.64 to 2.77 times as fast for the
   largest layer and batches of ten, 2.2 times for batches of 256).
-- **One target on a small network** (`inverting-gradients`, LeNet): 2 % of the peak. It is the time of some hundred calls of
-  torch a step, each of a few microseconds, which targets side by side share and one alone does not.
 - **DIP**: 36 % convolutions and 16 % matrix products of networks that share no weights, so that nothing of them can be put
   together; 20 % Adam and what hands it the gradients. A network has 575,000 weights for 3,072 values of an image, and
   each step reads or writes every one of them some twelve times (twice in the passes, as gradients, as one buffer of
