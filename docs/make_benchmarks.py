@@ -86,7 +86,7 @@ tables of its own below.
 - `python benchmarks/matching_convolutions.py cnn4:3x32x32 lenet-sigmoid:3x32x32`, an evaluation of gradient matching for
   ten targets with convolutions computed directly: cnn4 1.09-1.14-1.16 times as fast for one image a target,
   1.16-1.40-1.49 for four, 1.81-1.88-2.08 for sixteen; LeNet 0.88-0.98-1.04, 1.28-1.31-1.36 and 1.41-1.50-1.62.
-- `fedpriv attack --target low-rank-model` there, in the same hour: 210 s before and 169 s since wanted gradients are taken
+- `fedpriv attack --target low-rank-model` there, in the same hours: 210 s before and 165 s since wanted gradients are taken
   by their factors, inputs of a layer are asked for within the passes of the gradients, and batches are taken apart once,
   by inverse iteration (on another day the first took 308 s). `inverting-gradients` of one image took 29 s before and
   13 s since, alone on the machine; batches of sixteen 24 and 17 s.
