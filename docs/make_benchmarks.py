@@ -64,7 +64,7 @@ Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` a
 
 - **Rounds** (`local`): on the Intel processor 53 % convolutions and 21 % matrix products, which are the library's and
   HtFLlib's as well; 6 % pooling, 5 % steps, 3 % copies. All that is ours to save there is the quarter that is left, and of
-  it the goal asks a third. On the processor by AMD (56 % and 28 %) the library's matrix products are not the quickest that
+  it the goal asks a third. On the processor by AMD (56 % and 28 %, before) the library's matrix products are not the quickest that
   torch carries, and ours are computed by those (`python benchmarks/linear_products.py`: 1.64 to 2.77 times as fast for the
   largest layer and batches of ten, 2.2 times for batches of 256).
 - **DIP**: 36 % convolutions and 16 % matrix products of networks that share no weights, so that nothing of them can be put
@@ -88,8 +88,9 @@ tables of its own below.
   1.16-1.40-1.49 for four, 1.81-1.88-2.08 for sixteen; LeNet 0.88-0.98-1.04, 1.28-1.31-1.36 and 1.41-1.50-1.62.
 - `fedpriv attack --target low-rank-model` there, in the same hours: 210 s before and 165 s since wanted gradients are taken
   by their factors, inputs of a layer are asked for within the passes of the gradients, and batches are taken apart once,
-  by inverse iteration (on another day the first took 308 s). `inverting-gradients` of one image took 29 s before and
-  13 s since, alone on the machine; batches of sixteen 24 and 17 s.
+  by inverse iteration (on another day the first took 308 s). By the lines that it prints, a search or its control took
+  before and since: `inverting-gradients` of one image 29 and 17 s, of four 18 and 10-11, of sixteen 22-24 and 17-19; `dlg`
+  of one image 10-12 and 5-6 s, of four 19-23 and 13-15.
 """
 
 GPU_COMMAND = """## On a GPU
