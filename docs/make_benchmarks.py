@@ -64,9 +64,9 @@ Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` a
 
 - **Rounds** (`local`): on the Intel processor 53 % convolutions and 21 % matrix products, which are the library's and
   HtFLlib's as well; 6 % pooling, 5 % steps, 3 % copies. All that is ours to save there is the quarter that is left, and of
-  it the goal asks a third. On the processor by AMD (56 % and 28 %, before) the library's matrix products are not the quickest that
-  torch carries, and ours are computed by those (`python benchmarks/linear_products.py`: 1.64 to 2.77 times as fast for the
-  largest layer and batches of ten, 2.2 times for batches of 256).
+  it the goal asks a third. On the processor by AMD (56 % and 28 %, before) the library's matrix products are not the
+  quickest that torch carries, and ours are computed by those (`python benchmarks/linear_products.py`: 1.64 to 2.77 times as
+  fast for the largest layer and batches of ten, 2.2 to 2.3 times for batches of 256).
 - **DIP**: 36 % convolutions and 16 % matrix products of networks that share no weights, so that nothing of them can be put
   together; 20 % Adam and what hands it the gradients. A network has 575,000 weights for 3,072 values of an image, and
   each step reads or writes every one of them some twelve times (twice in the passes, as gradients, as one buffer of
