@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.gradients.label_masks import LabelSlopes
 from fedpriv.attacks.gradients.separation import inputs_of, separate
-from fedpriv.attacks.gradients.sparse_directions import MOST
+from fedpriv.attacks.gradients.sparse_directions import MOST, MOST_BY_LABELS
 from fedpriv.attacks.read.updates import Tangent
 
 EXPLAINED = 1e-2
@@ -67,7 +68,7 @@ class LinearGradient:
         left_over = self.rows - self.rows @ torch.linalg.pinv(seen) @ seen
         return float(left_over.norm() / self.rows.norm().clamp(min=1e-300))
 
-    def taken_apart(self, count: int, draw: torch.Generator) -> Parts | None:
+    def taken_apart(self, count: int, draw: torch.Generator, by_label: LabelSlopes | None = None) -> Parts | None:
         """Return the parts of one step, an image each; None where there are not as many parts as images.
 
         The mean loss's share of each image is what it put into the bias's gradient, so derivatives are n times that.
@@ -75,13 +76,14 @@ class LinearGradient:
         Args:
             count: n images of one step.
             draw: draws the sets of outputs that tell them apart (:func:`fedpriv.attacks.gradients.separation.separate`).
+            by_label: what labels make of the outputs that are positive, or None.
         """
         if count == 1:
             errors, attested = self.bias[:, None], 1
-        elif count > MOST:
+        elif count > (MOST if by_label is None else MOST_BY_LABELS):
             return None
         else:
-            parts = separate(self.rows, self.bias, count, draw, DRAWS if count <= SEPARABLE else 0)
+            parts = separate(self.rows, self.bias, count, draw, DRAWS if count <= SEPARABLE else 0, by_label)
             if parts.errors.shape[1] != count:
                 return None
             errors, attested = parts.errors, parts.attested

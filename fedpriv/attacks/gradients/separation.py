@@ -7,7 +7,8 @@ is that a ReLU behind the layer makes D sparse: where an output was not positive
 
 With dW = L R of rank n, a column of D is L q for some q, and q is fixed up to length by any n - 1 outputs at which the image
 was inactive: it is a direction along which far more entries vanish than any other direction has
-(:mod:`fedpriv.attacks.gradients.sparse_directions`).
+(:mod:`fedpriv.attacks.gradients.sparse_directions`); where labels say what the other entries are, it is found by these as well
+(:mod:`fedpriv.attacks.gradients.label_masks`).
 
 Source: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS
 2024). Reading A through truncated factors is derived here.
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.gradients.label_masks import LabelSlopes
 from fedpriv.attacks.gradients.sparse_directions import Span, sparse_directions
 
 RANK = 1e-5
@@ -42,7 +44,14 @@ class Separation:
     attested: int
 
 
-def separate(weight: Tensor, bias: Tensor, count: int, generator: torch.Generator, draws: int) -> Separation:
+def separate(
+    weight: Tensor,
+    bias: Tensor,
+    count: int,
+    generator: torch.Generator,
+    draws: int,
+    by_label: LabelSlopes | None = None,
+) -> Separation:
     """Return the columns of D of as many images as can be told apart.
 
     Args:
@@ -51,6 +60,7 @@ def separate(weight: Tensor, bias: Tensor, count: int, generator: torch.Generato
         count: n.
         generator: draws the sets of outputs; on the CPU.
         draws: how many sets, between walks.
+        by_label: what the labels make of the outputs that are positive, or None.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     if count == 1:
@@ -70,7 +80,7 @@ def separate(weight: Tensor, bias: Tensor, count: int, generator: torch.Generato
         noise = (
             float(values[rank]) / (math.sqrt(len(weight)) + math.sqrt(weight.shape[1])) if len(values) > rank else 0.0
         )
-        found = sparse_directions(Span(span[live], noise), generator, draws)
+        found = sparse_directions(Span(span[live], noise), generator, draws, by_label and by_label.at(live))
         directions, zeros, attested = found.found, found.zeros, found.attested
     columns = span @ directions.T
     # Each column has its true length when all of them sum to db.

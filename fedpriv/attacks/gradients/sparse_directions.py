@@ -22,8 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedpriv.attacks.gradients.label_masks import LabelSlopes, masked_columns
+
 MOST = 32
-"""Images of a batch that is taken apart: beyond, small eigenvalue problems are no longer small."""
+"""Images of a batch that is taken apart by walks: beyond, small systems of equations are no longer small."""
+
+MOST_BY_LABELS = 128
+"""The same where labels say what the entries are that do not vanish."""
 
 _ROUNDS, _STARTS, _WALKED, _ASIDE = 16, 256, 20, 0.4
 """Walks: rounds at most, starts of each, steps of each; every second begins aside of so large a share of all directions."""
@@ -170,17 +175,20 @@ class Span:
         return plain.without(found)
 
 
-def sparse_directions(span: Span, generator: torch.Generator, draws: int) -> Directions:
+def sparse_directions(
+    span: Span, generator: torch.Generator, draws: int, by_label: LabelSlopes | None = None
+) -> Directions:
     """Return directions whose columns vanish far more often than by chance; see :func:`distinct`.
 
     Args:
         span: L at the outputs that some image touched, so that rounding is alike in all its entries.
         generator: draws starts and sets; on the CPU.
         draws: how many sets of outputs are guessed from, after two rounds of walks.
+        by_label: what labels make of these outputs: columns that are masked slopes of theirs are taken before all else.
     """
     known = Directions(span.columns.new_zeros(0, span.rank), torch.zeros(0, dtype=torch.int64), 0)
     before, attested = -1, [known.found]
-    for candidates in _candidates(span, generator, draws, attested):
+    for candidates in _candidates(span, generator, draws, attested, by_label):
         found = span.fitted(candidates)
         zeros = span.vanishing(found).sum(0)
         order = zeros.argsort(descending=True, stable=True)
@@ -198,12 +206,18 @@ def sparse_directions(span: Span, generator: torch.Generator, draws: int) -> Dir
     return known
 
 
-def _candidates(span: Span, generator: torch.Generator, draws: int, attested: list[Tensor]) -> Iterator[Tensor]:
+def _candidates(
+    span: Span, generator: torch.Generator, draws: int, attested: list[Tensor], by_label: LabelSlopes | None
+) -> Iterator[Tensor]:
     """Yield unit directions ``(s, rank)`` whose columns may vanish often: by walks, and between them by guesses.
 
     Either kind finds directions that the other takes long for, and mixtures that fewer zeros tell from them.
     """
     number, rank = span.columns.shape
+    if by_label is not None:
+        yield masked_columns(span.columns, by_label, generator)
+        if len(attested[0]) == rank:
+            return
     rounds, chunks = (_ROUNDS if rank <= MOST else 0), list(range(0, draws, _CHUNK))
     for turn in range(max(rounds, len(chunks) + 1)):
         if turn < rounds:
