@@ -2,7 +2,8 @@
 
 OMP_NUM_THREADS=1 python benchmarks/batches_apart.py --data DIR/cifar10-jpeg/test --seed 79
 
-Untrained cnn4, images drawn by the seed. An image counts as right where the cosine of its own derivative and a part's is
+cnn4, untrained or after some steps on other images, images drawn by the seed. Labels are given; without them, or where what
+they say does not help, zeros alone tell images apart (``--without-labels``). An image counts as right where the cosine of its own derivative and a part's is
 above 0.999; "attested" are the parts that the separation vouches for, "all right" the batches of which no image is missing.
 """
 
@@ -17,9 +18,10 @@ from cifar import Clock
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.attacks.gradients.behind_layer import label_slopes, logits_behind
 from fedpriv.attacks.gradients.linear_gradient import DRAWS, SEPARABLE, linear_gradient
 from fedpriv.attacks.gradients.separation import separate
-from fedpriv.experiment.benchmarks.one_step import problem_of
+from fedpriv.experiment.benchmarks.one_step import problem_of, with_model
 
 LAYER = "extractor.7"
 
@@ -31,13 +33,27 @@ def own_derivatives(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([torch.autograd.grad(loss, bias, retain_graph=True)[0] for loss in losses])
 
 
+def train(model: nn.Module, pool: Pool, count: int) -> None:
+    """Train on so many other images, in batches of fifty, as often as it takes."""
+    drawn = pool.draw(min(count, 4000), "training")
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    order = torch.arange(count) % len(drawn.labels)
+    for own in order.split(50):
+        optimiser.zero_grad()
+        functional.cross_entropy(model(drawn.images[own]), drawn.labels[own]).backward()
+        optimiser.step()
+
+
 def main() -> None:
     """Print a line for each size of batch."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of images, one folder a class")
     parser.add_argument("--seed", type=int, required=True, help="draws the images, weights and starts")
-    parser.add_argument("--sizes", type=int, nargs="*", default=[4, 8, 12, 16, 24, 32])
+    parser.add_argument("--sizes", type=int, nargs="*", default=[4, 8, 16, 24, 32, 64, 128])
     parser.add_argument("--batches", type=int, default=8, help="of each size")
+    parser.add_argument("--without-labels", action="store_true")
+    parser.add_argument("--trained", type=int, default=0, help="images that the network was trained on before")
+    parser.add_argument("--others", type=Path, help="folder of images to train on")
     options = parser.parse_args()
     torch.set_num_threads(1)
     pool = Pool(options.data, "folder", options.seed)
@@ -47,15 +63,23 @@ def main() -> None:
         drawn = pool.draw(size * options.batches, f"batches of {size}")
         part = drawn.images, drawn.labels
         problem = problem_of("cnn4", *part, drawn.n_classes, options.seed, batch_size=size, steps=1)
-        names = [name for name, _ in problem.model.named_parameters()]
+        if options.trained:
+            train(problem.model, Pool(options.others or options.data, "folder", options.seed), options.trained)
+            problem = with_model(problem.model, *part, drawn.n_classes, batch_size=size, steps=1)
+        weights = {name: value.detach() for name, value in problem.model.named_parameters()}
+        behind = logits_behind(problem.model, weights, LAYER, problem.knowledge.image_shape)
         attested = right = wrong = whole = 0
         seconds = 0.0
         for place, gradient in enumerate(problem.gradients()):
             own = slice(place * size, (place + 1) * size)
             truth = own_derivatives(problem.model, drawn.images[own], drawn.labels[own])
-            known = linear_gradient(dict(zip(names, gradient, strict=True)), None, LAYER)
+            sent = dict(zip(weights, gradient, strict=True))
+            known = linear_gradient(sent, None, LAYER)
             clock, draw = Clock(), torch.Generator().manual_seed(options.seed)
-            parts = separate(known.rows, known.bias, size, draw, DRAWS if size <= SEPARABLE else 0)
+            by_label = None
+            if not options.without_labels:
+                by_label = label_slopes(behind, weights[f"{LAYER}.bias"], drawn.labels[own], sent, drawn.n_classes)
+            parts = separate(known.rows, known.bias, size, draw, DRAWS if size <= SEPARABLE else 0, by_label)
             seconds += clock.seconds()
             alike = functional.cosine_similarity(parts.errors.T.float().unsqueeze(1), truth, dim=2) > 0.999
             attested += parts.attested

@@ -8,11 +8,12 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients import told_apart
+from fedpriv.attacks.gradients.behind_layer import cross_entropy_slopes, logits_behind
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.gradients.separation import separate
 from fedpriv.attacks.gradients.sparse_directions import Span, eliminated
 from fedpriv.attacks.gradients.step_problems import read_problem
-from fedpriv.attacks.gradients.told_apart import cross_entropy_slopes, reachable
+from fedpriv.attacks.gradients.told_apart import reachable
 from fedpriv.attacks.gradients.ways import NetworkKind, best_ways
 from fedpriv.attacks.invert.inversion import PixelInversion
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
@@ -156,14 +157,14 @@ class _Beside(torch.nn.Module):
 
 
 def test_slopes_are_those_of_the_cross_entropy_and_none_beside_the_network():
-    model, (images, problem) = _Beside(), step()
+    model, images = _Beside(), step()[0]
     weights = {name: value.detach() for name, value in model.named_parameters()}
     outputs = model.body(images.flatten(1)).detach().requires_grad_()
-    found = cross_entropy_slopes(model, weights, "body", outputs, problem)
+    found = cross_entropy_slopes(logits_behind(model, weights, "body", SHAPE), outputs, 10)
     loss = functional.cross_entropy(model.head(outputs.relu()), LABELS, reduction="sum")
     (wanted,) = torch.autograd.grad(loss, outputs)
     torch.testing.assert_close(found[torch.arange(COUNT), LABELS], wanted)
-    beside = cross_entropy_slopes(model, weights, "side", outputs, problem)
+    beside = cross_entropy_slopes(logits_behind(model, weights, "side", SHAPE), outputs, 10)
     assert beside.shape == (COUNT, 10, 30)
     assert not beside.any()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,6 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.label_masks import LabelSlopes
-from fedpriv.attacks.gradients.linear_gradient import LinearGradient
 from fedpriv.attacks.read.updates import Weights
 
 _CLOSE = 1e-4
@@ -73,22 +72,29 @@ def rectified_head(behind: Callable[[Tensor], Tensor], width: int, like: Tensor)
     return None if apart else (weight, bias)
 
 
-def slopes_of_labels(
-    head: tuple[Tensor, Tensor], labels: Tensor, head_gradient: LinearGradient | None
-) -> LabelSlopes:
-    """Return the derivatives at the outputs of the layer before a head, by label.
+def label_slopes(
+    behind: Callable[[Tensor], Tensor], bias: Tensor, labels: Tensor, gradient: Mapping[str, Tensor], n_classes: int
+) -> LabelSlopes | None:
+    """Return what labels say of the derivatives at a layer's outputs; None where not a ReLU and a head stand behind it.
 
     The mean prediction follows from the gradient of the head's bias, db = mean(p) - counts / n; where that was not sent,
     it is taken for the one that the head's bias makes alone.
 
     Args:
-        head: as of :func:`rectified_head`.
-        labels: ``(n,)``.
-        head_gradient: of the head in the same step, or None.
+        behind: as of :func:`logits_behind`.
+        bias: ``(m,)`` of the layer.
+        labels: ``(n,)`` of a step's images; below zero where they are unknown.
+        gradient: of all that was sent of the step, by name, in the order of layers.
+        n_classes: C.
     """
-    weight, bias = (value.double().cpu() for value in head)
-    counts = torch.bincount(labels.cpu(), minlength=len(bias))
-    chances = bias.softmax(0)
-    if head_gradient is not None:
-        chances = (head_gradient.bias + counts / len(labels)).clamp(min=0)
-    return LabelSlopes((chances - torch.eye(len(bias), dtype=torch.float64)) @ weight, counts)
+    head = rectified_head(behind, len(bias), bias)
+    if head is None or int(labels.min()) < 0:
+        return None
+    weight, own_bias = (value.double().cpu() for value in head)
+    counts = torch.bincount(labels.cpu(), minlength=len(own_bias))
+    chances = own_bias.softmax(0)
+    names = [own for own, value in gradient.items() if value.shape == weight.shape]
+    told = gradient.get(f"{names[-1].removesuffix('weight')}bias") if names else None
+    if told is not None and len(own_bias) == n_classes:
+        chances = (told.double().cpu() + counts / len(labels)).clamp(min=0)
+    return LabelSlopes(weight, chances, counts)

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
+from fedpriv.attacks.gradients.behind_layer import label_slopes, logits_behind
+from fedpriv.attacks.gradients.label_masks import LabelSlopes
 from fedpriv.attacks.gradients.layer_inputs import PREFIX, LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.layer_inversion import Layer, invert_layers
 from fedpriv.attacks.gradients.linear_gradient import DRAWS, EXPLAINED, SEPARABLE, linear_gradient
@@ -96,8 +98,14 @@ class LinearLayer(Attack):
         shown = [torch.arange(most) % len(own) for own in own_labels]
         labels = torch.stack([own[place] for own, place in zip(own_labels, shown, strict=True)])
         found = [
-            self._solve(update, layer, len(own), generator(problem.seed, target.round, target.client, "linear-layer"))
-            for target, update, own in zip(targets, updates, own_labels, strict=True)
+            self._solve(
+                update,
+                layer,
+                len(own),
+                generator(problem.seed, target.round, target.client, "linear-layer"),
+                _by_label(model, layer, update, own, part, knowledge, target),
+            )
+            for target, update, own, part in zip(targets, updates, own_labels, facts, strict=True)
         ]
         left_over = torch.tensor([one.unexplained for one in found])
         sound = torch.tensor([one.errors is not None and one.unexplained < EXPLAINED for one in found])
@@ -178,10 +186,12 @@ class LinearLayer(Attack):
         takes_pixels = as_affine(views[0], knowledge.image_shape, CPU) is not None
         return told if takes_pixels else f"{told} {_SUMMED}".strip()
 
-    def _solve(self, update: Update, layer: str, count: int, draw: torch.Generator) -> Solution:
+    def _solve(
+        self, update: Update, layer: str, count: int, draw: torch.Generator, by_label: LabelSlopes | None
+    ) -> Solution:
         known = linear_gradient(update.gradient(1.0), update.project, layer)
         rows, onto = known.rows, known.onto
-        parts = separate(rows, known.bias, count, draw, self.draws if count <= self.separable else 0)
+        parts = separate(rows, known.bias, count, draw, self.draws if count <= self.separable else 0, by_label)
         inputs = inputs_of(parts.errors, known.weight, known.left)
         apart = parts.attested == count
         if len(inputs) < count:
@@ -226,6 +236,27 @@ def _labels(model: nn.Module, knowledge: Knowledge, facts: BatchFacts, target: T
         return torch.full((count,), -1)
     step = LocalStep(update.before, update.gradient(facts.learning_rate), private_head(head, update.before))
     return infer_labels_through_head(step, model, count, knowledge.n_classes, knowledge.image_shape).cpu()
+
+
+def _by_label(
+    model: nn.Module,
+    layer: str,
+    update: Update,
+    labels: Tensor,
+    facts: BatchFacts,
+    knowledge: Knowledge,
+    target: TargetId,
+) -> LabelSlopes | None:
+    """Return what labels say of the layer's derivatives in one step under a cross-entropy, where they say anything."""
+    if knowledge.loss.through != "cross_entropy" or facts.steps != 1 or len(labels) < 2:
+        return None
+    head, before = knowledge.heads.get(target.client), update.before
+    fixed = {} if head is None else private_head(head, before)
+    if not {name for name, _ in model.named_parameters()} <= (before | fixed).keys():
+        return None
+    behind = logits_behind(model, fixed | before, layer, knowledge.image_shape)
+    gradient = update.gradient(facts.learning_rate)
+    return label_slopes(behind, before[f"{layer}.bias"], labels, gradient, knowledge.n_classes)
 
 
 def _others(candidates: Tensor, chosen: Tensor, number: int) -> Tensor:

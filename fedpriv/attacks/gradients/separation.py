@@ -7,8 +7,8 @@ is that a ReLU behind the layer makes D sparse: where an output was not positive
 
 With dW = L R of rank n, a column of D is L q for some q, and q is fixed up to length by any n - 1 outputs at which the image
 was inactive: it is a direction along which far more entries vanish than any other direction has
-(:mod:`fedpriv.attacks.gradients.sparse_directions`); where labels say what the other entries are, it is found by these as well
-(:mod:`fedpriv.attacks.gradients.label_masks`).
+(:mod:`fedpriv.attacks.gradients.sparse_directions`); where labels say what the other entries are, it is found by
+these as well (:mod:`fedpriv.attacks.gradients.label_masks`).
 
 Source: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS
 2024). Reading A through truncated factors is derived here.

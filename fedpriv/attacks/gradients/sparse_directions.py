@@ -53,6 +53,8 @@ _CONTAINED = 0.9
 """A direction is a mixture when so large a share of its zeros are another one's too."""
 _AS_OFTEN = 0.5
 """Share of the best one's zeros that an attested direction has at least."""
+_CONFIRMED = 0.998
+"""Cosine of columns from which on a direction is one that labels confirm."""
 SURPLUS = 5
 """Zeros beyond those that any direction can have that attest one."""
 
@@ -186,9 +188,13 @@ def sparse_directions(
         draws: how many sets of outputs are guessed from, after two rounds of walks.
         by_label: what labels make of these outputs: columns that are masked slopes of theirs are taken before all else.
     """
-    known = Directions(span.columns.new_zeros(0, span.rank), torch.zeros(0, dtype=torch.int64), 0)
-    before, attested = -1, [known.found]
-    for candidates in _candidates(span, generator, draws, attested, by_label):
+    none = span.columns.new_zeros(0, span.rank)
+    labelled = none if by_label is None else masked_columns(span.columns, by_label, generator)
+    known = distinct(span, span.fitted(labelled), labelled) if len(labelled) else Directions(none, none[:, 0].long(), 0)
+    if known.attested == span.rank:
+        return known
+    before, attested = -1, [known.found[: known.attested]]
+    for candidates in _candidates(span, generator, draws, attested):
         found = span.fitted(candidates)
         zeros = span.vanishing(found).sum(0)
         order = zeros.argsort(descending=True, stable=True)
@@ -196,8 +202,8 @@ def sparse_directions(
         while len(promising) and len(fresh) <= _MANY * span.rank:
             fresh.append(promising[:1])
             promising = promising[(promising @ promising[0]).abs() < _SAME]
-        known = distinct(span, torch.cat(fresh))
-        known = distinct(span, torch.cat([eliminated(span, known.found), known.found]))
+        known = distinct(span, torch.cat(fresh), labelled)
+        known = distinct(span, torch.cat([eliminated(span, known.found), known.found]), labelled)
         attested[0] = known.found[: known.attested]
         total = int(known.zeros[: known.attested].sum())
         if known.attested == span.rank and total == before:
@@ -206,18 +212,12 @@ def sparse_directions(
     return known
 
 
-def _candidates(
-    span: Span, generator: torch.Generator, draws: int, attested: list[Tensor], by_label: LabelSlopes | None
-) -> Iterator[Tensor]:
+def _candidates(span: Span, generator: torch.Generator, draws: int, attested: list[Tensor]) -> Iterator[Tensor]:
     """Yield unit directions ``(s, rank)`` whose columns may vanish often: by walks, and between them by guesses.
 
     Either kind finds directions that the other takes long for, and mixtures that fewer zeros tell from them.
     """
     number, rank = span.columns.shape
-    if by_label is not None:
-        yield masked_columns(span.columns, by_label, generator)
-        if len(attested[0]) == rank:
-            return
     rounds, chunks = (_ROUNDS if rank <= MOST else 0), list(range(0, draws, _CHUNK))
     for turn in range(max(rounds, len(chunks) + 1)):
         if turn < rounds:
@@ -272,22 +272,30 @@ def _without_others(span: Span, directions: Tensor, place: int) -> Tensor | None
     return better[0] if gained else None
 
 
-def distinct(span: Span, directions: Tensor) -> Directions:
+def distinct(span: Span, directions: Tensor, labelled: Tensor) -> Directions:
     """Return directions without repeats, how often they vanish, and how many of them, the first, are attested.
 
     Attested are those that vanish about as often as the best, and not only where a better one does: a mixture of two
-    columns vanishes where both do. Others fill up, most zeros first: a mixture in place of one of its own parts spoils no
-    image but theirs. Directions whose zeros are hardly more than the ``rank - 1`` that any can have are left out.
+    columns vanishes where both do. So are those whose column is one of the ``labelled`` ``(l, rank)``. Others fill up, most
+    zeros first: a mixture in place of one of its own parts spoils no image but theirs. Directions whose zeros are hardly
+    more than the ``rank - 1`` that any can have are left out.
     """
     vanish = span.vanishing(directions)
     zeros, rank = vanish.sum(0), span.rank
-    order = [one for one in zeros.argsort(descending=True, stable=True).tolist() if zeros[one] >= rank - 1 + SURPLUS]
+    confirmed = _confirmed(span, directions, labelled, zeros)
+    order = zeros.argsort(descending=True, stable=True).tolist()
+    order = [one for one in order if zeros[one] >= rank - 1 + SURPLUS or confirmed[one]]
     chosen: list[int] = []
-    for one in order:
-        if len(chosen) == rank or zeros[one] < _AS_OFTEN * zeros[order[0]]:
+    for one in sorted(order, key=lambda one: not confirmed[one]):
+        if len(chosen) == rank:
             break
-        shared = (vanish[:, chosen] & vanish[:, [one]]).sum(0)
-        if not chosen or (int(shared.max()) < _CONTAINED * zeros[one] and _apart(directions[chosen], directions[one])):
+        if not confirmed[one]:
+            if zeros[one] < _AS_OFTEN * zeros[order[0]]:
+                break
+            shared = (vanish[:, chosen] & vanish[:, [one]]).sum(0)
+            if chosen and int(shared.max()) >= _CONTAINED * zeros[one]:
+                continue
+        if _apart(directions[chosen], directions[one]):
             chosen.append(one)
     attested = len(chosen)
     for one in order:
@@ -296,6 +304,17 @@ def distinct(span: Span, directions: Tensor) -> Directions:
         if one not in chosen and _apart(directions[chosen], directions[one]):
             chosen.append(one)
     return Directions(directions[chosen], zeros[chosen], attested)
+
+
+def _confirmed(span: Span, directions: Tensor, labelled: Tensor, zeros: Tensor) -> list[bool]:
+    """Return which directions are one of the labelled ones each: of those that nearly are, the one with the most zeros."""
+    columns, expected = (functional.normalize(span.columns @ some.T, dim=0) for some in (directions, labelled))
+    alike = (columns.T @ expected).abs() > _CONFIRMED
+    best = torch.where(alike, zeros.unsqueeze(1), -1).argmax(0) if len(directions) else zeros
+    found = [False] * len(directions)
+    for one, there in zip(best.tolist(), alike.any(0).tolist(), strict=True):
+        found[one] = found[one] or there
+    return found
 
 
 def _apart(chosen: Tensor, one: Tensor) -> bool:

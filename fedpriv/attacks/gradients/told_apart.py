@@ -7,7 +7,6 @@ asked for its own share instead of all for a sum.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +14,15 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.gradients.behind_layer import cross_entropy_slopes, label_slopes, logits_behind
 from fedpriv.attacks.gradients.known_inputs import Known
+from fedpriv.attacks.gradients.label_masks import LabelSlopes
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs, readable_layers, sent_layers
 from fedpriv.attacks.gradients.linear_gradient import Parts, linear_gradient
 from fedpriv.attacks.gradients.local_step import LocalStep, equal_weights
-from fedpriv.attacks.read.updates import Weights
 from fedpriv.util.seeds import generator
 
 AGREES = 0.05
@@ -104,16 +103,25 @@ class _Reader:
         if not names and through_logits:  # the head's bias tells it too, but leaves more to be searched through
             names = sent_layers(self._layers, step.gradient.keys(), head=True)
         for name in reversed(names):
-            parts = self._parts(name, sent, step.sizes[0])
+            by_label = self._by_label(name, sent, labels) if self._by_labels else None
+            parts = self._parts(name, sent, step.sizes[0], by_label)
             found = None if parts is None else self._checked(name, step, parts, labels)
             if found is not None:
                 return found
         return None
 
-    def _parts(self, name: str, sent: LocalStep, count: int) -> Parts | None:
+    def _parts(self, name: str, sent: LocalStep, count: int, by_label: LabelSlopes | None) -> Parts | None:
         """Return the parts of an update, which are the same whoever is said to have sent it: controls ask for them again."""
+        told = () if by_label is None else tuple(by_label.counts.tolist())
         seeds = self._problem.seed, count, _digest(sent, name)
-        return self._problem.trained.get(("told apart", name, *seeds), partial(_taken_apart, sent, name, *seeds))
+        made = partial(_taken_apart, sent, name, by_label, *seeds)
+        return self._problem.trained.get(("told apart", name, *seeds, *told), made)
+
+    def _by_label(self, name: str, sent: LocalStep, labels: Tensor) -> LabelSlopes | None:
+        """Return what labels say of a layer's derivatives where one more layer stands behind its ReLU; else None."""
+        knowledge = self._problem.knowledge
+        behind = logits_behind(self._model, sent.weights | sent.fixed, name, knowledge.image_shape)
+        return label_slopes(behind, sent.weights[f"{name}.bias"], labels, sent.gradient, knowledge.n_classes)
 
     def _checked(self, name: str, step: LocalStep, parts: Parts, labels: Tensor) -> ToldApart | None:
         """Return parts that nothing contradicts, in an order in which they have these labels.
@@ -126,7 +134,8 @@ class _Reader:
         derivatives, order, sure = parts.derivatives.to(problem.device), torch.arange(count), parts.explained
         if self._by_labels:
             outputs = functional.linear(inputs, step.weights[f"{name}.weight"], step.weights[f"{name}.bias"])
-            made = cross_entropy_slopes(self._model, step.weights | step.fixed, name, outputs, problem)
+            behind = logits_behind(self._model, step.weights | step.fixed, name, problem.knowledge.image_shape)
+            made = cross_entropy_slopes(behind, outputs, problem.knowledge.n_classes)
             apart = 1 - functional.cosine_similarity(derivatives.unsqueeze(1), made, dim=2).cpu()
             if problem.knowledge.card.labels == "inferred":
                 labels = apart.argmin(1)
@@ -155,8 +164,11 @@ class _Reader:
         return view
 
 
-def _taken_apart(sent: LocalStep, name: str, seed: int, count: int, digest: str) -> Parts | None:
-    return linear_gradient(sent.gradient, sent.project, name).taken_apart(count, generator(seed, digest, "readout"))
+def _taken_apart(
+    sent: LocalStep, name: str, by_label: LabelSlopes | None, seed: int, count: int, digest: str
+) -> Parts | None:
+    known, draw = linear_gradient(sent.gradient, sent.project, name), generator(seed, digest, "readout")
+    return known.taken_apart(count, draw, by_label)
 
 
 def _digest(sent: LocalStep, name: str) -> str:
@@ -179,22 +191,3 @@ def reachable(view: LayerInputs, inputs: Tensor, image_shape: tuple[int, int, in
     with torch.no_grad():
         least = float(view(probes.to(inputs.device)).min())
     return least < 0 or float(inputs.min()) >= -_BELOW * float(inputs.abs().max())
-
-
-def cross_entropy_slopes(
-    model: nn.Module, weights: Weights, layer: str, outputs: Tensor, problem: AttackProblem
-) -> Tensor:
-    """Return the derivative of every label's cross-entropy at a layer's outputs: ``(n, m)`` to ``(n, C, m)``.
-
-    In evaluation mode; what stands behind the layer takes its outputs alone, whatever the images were.
-    """
-    knowledge, point = problem.knowledge, outputs.detach().requires_grad_()
-    # The layer's own outputs are put aside, so any images of this number do.
-    network = copy.deepcopy(model).to(point.device).eval()
-    network.get_submodule(layer).register_forward_hook(lambda *_: point.clone())  # what follows may overwrite it
-    logits: Tensor = functional_call(network, weights, (torch.zeros(len(point), *knowledge.image_shape).to(point),))
-    if not logits.requires_grad:  # the layer stands beside what leads to them
-        return point.new_zeros(len(point), knowledge.n_classes, point.shape[1])
-    told = -functional.log_softmax(logits, 1)
-    each = [torch.autograd.grad(told[:, own].sum(), point, retain_graph=True)[0] for own in range(told.shape[1])]
-    return torch.stack(each, 1)
