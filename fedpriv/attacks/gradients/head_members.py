@@ -1,0 +1,204 @@
+"""What each image of a batch put into the head, solved for from the head's gradient: no layer before it, and no zeros needed.
+
+A head z = W h + b under a cross-entropy has the gradients n dW = D^T H and n db = D^T 1 over n images, the rows of D being
+d_i = softmax(W h_i + b) - e_(y_i). With n dW = U R, U ``(C, n)`` orthonormal, all that the gradient leaves open is the square
+matrix Q in H = Q R, and D is a known function of H: D(Q R)^T Q = U. These are C n equations for n^2 unknowns, solved by the
+method of Levenberg and Marquardt as long as there are fewer images than classes.
+
+What images of one label put in differs in D by their predictions alone, which early in training is little, and nearly linear
+in H: then several differences are determined up to a rotation. So every image is told with the error that the gradient's
+own rounding makes at the solution; and where even rounding hides the differences, images of one label are solved for as one.
+
+That labels and the head tell representations: Fan et al. 2025, Maui; one image: Geiping et al. 2020, proposition 3.1. The
+equations and their error are derived here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import jacfwd
+from torch.nn import functional
+
+MOST = 16
+"""Images of a batch that is solved for: the equations' derivative has (C n) (n^2) entries."""
+
+SURE = 0.02
+"""Predicted relative error of what an image put in below which it is known."""
+
+_RANK = 3e-7
+"""Singular values below this share of the largest are rounding."""
+
+_TRIES, _STEPS, _FIXED = 8, 60, 1e-9
+"""Starts at most, steps of each, and the relative gain of a step below which a solution stands still."""
+
+_SPREAD = 0.02
+"""Standard deviation of the logits by which a start tells images of one label apart."""
+
+_SOLVED = 1e-2
+"""Share of the equations that may stay unsolved."""
+
+
+@dataclass(frozen=True)
+class HeadMembers:
+    """The images of one step at the head, in the order of the labels.
+
+    Attributes:
+        derivatives: ``(n, C)`` of the loss of each image at the logits.
+        inputs: ``(n, d)`` what each put in; of those that are not sure, what images of its label put in on the whole.
+        sure: ``(n,)`` whether an image's own inputs are known.
+    """
+
+    derivatives: Tensor
+    inputs: Tensor
+    sure: Tensor
+
+
+@dataclass(frozen=True)
+class _Equations:
+    """D(Q R)^T Q = U, of groups of images that share their representation.
+
+    Attributes:
+        left: U ``(C, g)``.
+        values: ``(g,)`` singular values of n dW; R is they times the right singular vectors.
+        logits: ``(g, C)`` R W^T, what R makes of the logits.
+        bias: b ``(C,)``.
+        slope: n db ``(C,)``.
+        truth: ``(g, C)`` one-hot labels.
+        sizes: ``(g,)`` images of each group.
+    """
+
+    left: Tensor
+    values: Tensor
+    logits: Tensor
+    bias: Tensor
+    slope: Tensor
+    truth: Tensor
+    sizes: Tensor
+
+    def derivatives(self, mixing: Tensor) -> Tensor:
+        """Return the rows of D ``(g, C)``, those of a group summed."""
+        chances: Tensor = (mixing @ self.logits + self.bias).softmax(1)
+        return self.sizes.unsqueeze(1) * (chances - self.truth)
+
+    def left_over(self, mixing: Tensor, weights: Tensor) -> Tensor:
+        """Return what stays unsolved ``(C g + C,)``, columns of the first part times ``weights`` ``(g,)``."""
+        pulls = self.derivatives(mixing)
+        return torch.cat([((pulls.T @ mixing - self.left) * weights).flatten(), pulls.sum(0) - self.slope])
+
+
+def members_of_head(
+    weight: Tensor, bias: Tensor, head: tuple[Tensor, Tensor], labels: Tensor, generator: torch.Generator
+) -> HeadMembers | None:
+    """Return what each image put into a head; None where the equations have no solution that can be found.
+
+    Args:
+        weight: ``(C, d)`` gradient dW of the mean cross-entropy.
+        bias: ``(C,)`` gradient db.
+        head: W ``(C, d)`` and b ``(C,)`` before the step.
+        labels: ``(n,)``; n is at least 2 and less than C.
+        generator: draws the starts; on the CPU.
+    """
+    count, labels = len(labels), labels.cpu()
+    given = [value.double().cpu() for value in (weight, bias, *head)]
+    if not 2 <= count <= min(MOST, len(given[1]) - 1) or int(labels.min()) < 0:
+        return None
+    classes, of_class = labels.unique(return_inverse=True)
+    alone, together = torch.arange(count), len(classes) < count
+    for groups, own in ((alone, labels), *([(of_class, classes)] if together else [])):
+        found = _solved(given, own, torch.bincount(groups).double(), count, generator)
+        if found is not None:
+            pulls, inputs, errors = found
+            sizes = torch.bincount(groups)
+            sure = (errors < SURE) & (sizes == 1)
+            return HeadMembers((pulls / sizes.unsqueeze(1))[groups].float(), inputs[groups].float(), sure[groups])
+    return None
+
+
+def _solved(
+    given: list[Tensor], labels: Tensor, sizes: Tensor, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return D ``(g, C)``, representations ``(g, d)`` and their relative errors ``(g,)`` of groups; None for no solution."""
+    weight, bias, head, head_bias = given
+    left, values, right = torch.linalg.svd(count * weight, full_matrices=False)
+    number, n_classes = len(labels), len(bias)
+    if len(values) < number or float(values[number - 1]) <= _RANK * float(values[0]):
+        return None
+    basis = values[:number, None] * right[:number]
+    truth = functional.one_hot(labels, n_classes).double()
+    equations = _Equations(
+        left[:, :number], values[:number], basis @ head.T, head_bias, count * bias, truth, sizes
+    )
+    best, least = None, math.inf
+    for _ in range(_TRIES):
+        mixing, loss = _descended(equations, _start(equations, count, generator), torch.ones(number).double())
+        if loss < least:
+            best, least = mixing, loss
+        if least < _FIXED:
+            break
+    if best is None or least > _SOLVED**2 * number:
+        return None
+    # In the gradient's own units rounding is alike everywhere, which is what errors follow from.
+    best, loss = _descended(equations, best, equations.values / equations.values[0])
+    rounding = float(values[number]) if len(values) > number else 0.0
+    rounding = max(rounding / (math.sqrt(n_classes) + math.sqrt(weight.shape[1])), 1e-8 * float(values[0]))
+    noise = max(rounding / float(values[0]), math.sqrt(loss / (number * n_classes)))
+    return equations.derivatives(best), best @ basis, _errors(equations, best, noise)
+
+
+def _start(equations: _Equations, count: int, generator: torch.Generator) -> Tensor:
+    """Return a first mixing ``(g, g)``: that of derivatives by the mean prediction, images of one label drawn apart."""
+    total = (equations.sizes.unsqueeze(1) * equations.truth).sum(0)
+    mean = ((equations.slope + total) / count).clamp(min=1e-9)
+    draws = torch.randn(equations.truth.shape, generator=generator, dtype=mean.dtype)
+    pulls = equations.sizes.unsqueeze(1) * ((mean.log() + _SPREAD * draws).softmax(1) - equations.truth)
+    found = torch.linalg.pinv(pulls.T, rtol=1e-2) @ equations.left
+    draws = torch.randn(found.shape, generator=generator, dtype=mean.dtype)
+    return found + 1e-3 * float(found.norm()) / len(found) * draws
+
+
+def _descended(equations: _Equations, mixing: Tensor, weights: Tensor) -> tuple[Tensor, float]:
+    """Return the solution that a start leads to, and the sum of squares that is left."""
+    shape, point, damping = mixing.shape, mixing.flatten(), 1e-3
+
+    def left_over(some: Tensor) -> Tensor:
+        return equations.left_over(some.view(shape), weights)
+
+    rest = left_over(point)
+    loss = float(rest.square().sum())
+    for _ in range(_STEPS):
+        if not math.isfinite(loss):
+            return mixing, math.inf
+        slopes = jacfwd(left_over)(point)
+        squares, pull = slopes.T @ slopes, slopes.T @ rest
+        better = None
+        while damping < 1e6:
+            steep = squares + damping * torch.diag(squares.diagonal() + 1e-14 * squares.trace())
+            step, failed = torch.linalg.solve_ex(steep, -pull)
+            tried = left_over(point + step)
+            value = float(tried.square().sum())
+            if not int(failed) and value < loss:
+                better = point + step, tried, value
+                break
+            damping *= 4
+        if better is None:
+            break
+        gain, damping = loss - better[2], max(damping / 5, 1e-14)
+        point, rest, loss = better
+        if gain < _FIXED * loss or loss < 1e-24:
+            break
+    return point.view(shape), loss
+
+
+def _errors(equations: _Equations, mixing: Tensor, noise: float) -> Tensor:
+    """Return the relative error ``(g,)`` of each representation that noise of the equations makes."""
+    number = len(mixing)
+    weights = equations.values / equations.values[0]
+    slopes = jacfwd(lambda some: equations.left_over(some.view(number, number), weights))(mixing.flatten())
+    # In units of what each unknown does to a representation, so that what is left open shows as what it is.
+    scaled = slopes / equations.values.repeat(number)
+    spread = torch.linalg.pinv(scaled.T @ scaled, rtol=1e-15, hermitian=True).diagonal().view(number, number).sum(1)
+    return noise * spread.clamp(min=0).sqrt() / (mixing * equations.values).norm(dim=1)
