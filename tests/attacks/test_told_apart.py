@@ -56,7 +56,7 @@ def test_every_image_is_known_in_the_order_of_the_labels(change):
     images, problem = step(change)
     found = told(problem)
     assert found.labels.tolist() == LABELS.tolist()
-    view, inputs = found.known
+    view, inputs = found.known.view, found.known.inputs
     wanted = view(images)
     apart = torch.cdist(inputs, wanted)
     order = apart.argmin(1)
@@ -138,7 +138,8 @@ def test_a_column_that_is_known_is_taken_out_of_a_mixture():
 
 
 def test_inputs_behind_a_relu_are_not_negative():
-    view, inputs = told(step()[1]).known
+    known = told(step()[1]).known
+    view, inputs = known.view, known.inputs
     assert reachable(view, inputs, SHAPE)
     assert not reachable(view, inputs - inputs.max(), SHAPE)
 

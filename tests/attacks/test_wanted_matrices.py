@@ -9,7 +9,7 @@ from torch import nn
 
 from fedpriv.attacks.gradients.chain_aims import Aim, Factors
 from fedpriv.attacks.gradients.gradient_matching import Matcher
-from fedpriv.attacks.gradients.known_inputs import KnownInputs
+from fedpriv.attacks.gradients.known_inputs import Known, KnownInputs
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.gradients.wanted_matrices import wanted_matrix
@@ -146,14 +146,19 @@ def test_inputs_asked_for_together_weigh_what_they_weigh_apart(kind, count):
     assert matcher.takes_inputs
     own = torch.rand(3, count, *shape).requires_grad_()
     slopes, weights = torch.rand(3, count, 20), torch.tensor([1.0, -2.0, 0.5])
-    known, rows = [(wanted, 0.3), None, (2 * wanted, 0.1)], torch.arange(3)
+    shares = torch.tensor([0.3, 0.0, 0.1])
+    known = [
+        None if not share else (times * wanted, share.expand(count))
+        for share, times in zip(shares, (1, 1, 2), strict=True)
+    ]
+    rows = torch.arange(3)
     inside = matcher.against([step] * 3, [count] * 3, known)
     assert inside.asks_for_inputs
     together = getattr(inside, kind)(own, slopes, rows)
     plain = matcher.against([step] * 3, [count] * 3)
     assert not plain.asks_for_inputs
-    beside = KnownInputs([(view, wanted), None, (view, 2 * wanted)]).distance(own, rows)
-    apart = getattr(plain, kind)(own, slopes, rows) + beside * torch.tensor([0.3, 0.0, 0.1])
+    beside = KnownInputs([Known.of_all(view, wanted), None, Known.of_all(view, 2 * wanted)]).distance(own, rows)
+    apart = getattr(plain, kind)(own, slopes, rows) + beside * shares
     torch.testing.assert_close(together, apart)
     found, expected = (torch.autograd.grad(value, own, weights)[0] for value in (together, apart))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
@@ -171,10 +176,10 @@ def test_a_readout_whose_own_weights_were_not_sent_is_asked_for_inputs_all_the_s
     wanted = LayerInputs(model, step.weights, "3", (1, 9, 10), CPU)(images[0]).detach()
     own, slopes = (images * 0.5).requires_grad_(), torch.rand(1, 1, 20)
     rows = torch.arange(1)
-    together = matcher.against([left], [1], [(wanted, 0.3)]).cosine(own, slopes, rows)
+    together = matcher.against([left], [1], [(wanted, torch.tensor([0.3]))]).cosine(own, slopes, rows)
     view = LayerInputs(model, step.weights, "3", (1, 9, 10), CPU)
     apart = matcher.against([left], [1]).cosine(own, slopes, rows)
-    apart = apart + 0.3 * KnownInputs([(view, wanted)]).distance(own, rows)
+    apart = apart + 0.3 * KnownInputs([Known.of_all(view, wanted)]).distance(own, rows)
     torch.testing.assert_close(together, apart)
     found, expected = (torch.autograd.grad(value.sum(), own)[0] for value in (together, apart))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)

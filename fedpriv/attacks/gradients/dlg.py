@@ -49,6 +49,8 @@ class DeepLeakage(GradientMatching):
         spread: standard deviation of the first start around mid-grey.
         labels: ``auto`` takes given labels where the card grants them and else infers them from the last layer;
             ``joint`` optimises soft labels together with the images, as DLG does.
+        apart: whether the images of a step are told apart first, where a fully connected layer or the head lets them: then
+            each is asked for its own share of the update (:mod:`fedpriv.attacks.gradients.told_apart`).
         learning_rate: step size of L-BFGS.
         line_search: ``none``, as in the paper, or ``strong-wolfe``: fewer steps that lead astray, at more evaluations each.
         stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
@@ -60,6 +62,7 @@ class DeepLeakage(GradientMatching):
     redraws: Annotated[int, Ge(0)] = 8
     spread: Annotated[float, Gt(0)] = 0.1
     labels: Literal["auto", "joint"] = "auto"
+    apart: bool = True
     learning_rate: Annotated[float, Gt(0)] = 1.0
     line_search: Literal["none", "strong-wolfe"] = "none"
     stop_below: Annotated[float, Ge(0)] = 1e-9
@@ -77,6 +80,11 @@ class DeepLeakage(GradientMatching):
     def labels_known(self) -> bool:
         """False where labels are found together with the images."""
         return self.labels != "joint"
+
+    @property
+    def tells_apart(self) -> bool:
+        """As asked for."""
+        return self.apart
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of two histories of 100 vectors."""

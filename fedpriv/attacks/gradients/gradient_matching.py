@@ -133,16 +133,16 @@ class Matcher:
         return self._chain.supported
 
     def against(
-        self, steps: Sequence[LocalStep], counts: Sequence[int], known: Sequence[tuple[Tensor, float] | None] = ()
+        self, steps: Sequence[LocalStep], counts: Sequence[int], known: Sequence[tuple[Tensor, Tensor] | None] = ()
     ) -> Matching:
         """Return the comparison with N steps, one a row, whose rounds had these numbers of images.
 
         Args:
             steps: N.
             counts: N.
-            known: for each step what its images put into the readout ``(n, k)``, with the weight that the relative squared
-                distance from it has, mean over images, in what :class:`Matching` returns; or None. Nothing for nothing; else
-                :attr:`takes_inputs` must be true.
+            known: for each step what its images put into the readout ``(n, k)``, with the weights ``(n,)`` that the relative
+                squared distances from it have, mean over images, in what :class:`Matching` returns; or None. Nothing for
+                nothing; else :attr:`takes_inputs` must be true.
         """
         kinds = [
             (step.sizes or tuple(batch_sizes(count, self.facts)), step.readout)
@@ -306,15 +306,16 @@ def _group(rows: Sequence[int], steps: Sequence[LocalStep], sizes: tuple[int, ..
     return _Group(torch.tensor(rows), first.weights, fixed, wanted, norms, sizes, readout, own)
 
 
-def _inputs_aim(known: Sequence[tuple[Tensor, float] | None]) -> InputsAim | None:
+def _inputs_aim(known: Sequence[tuple[Tensor, Tensor] | None]) -> InputsAim | None:
     """Return the inputs that R rows are asked for; rows of which nothing is known ask with no weight."""
     there = next((one[0] for one in known if one is not None), None)
     if there is None:
         return None
     wanted = torch.stack([torch.zeros_like(there) if one is None else one[0] for one in known])
-    weights = there.new_tensor([0.0 if one is None else one[1] / len(there) for one in known])
+    none = there.new_zeros(len(there))
+    weights = torch.stack([none if one is None else one[1].to(there) / len(there) for one in known])
     squares = squared_length(wanted.flatten(0, 1)).view(wanted.shape[:2])
-    return InputsAim(wanted, weights.unsqueeze(1) / squares)
+    return InputsAim(wanted, weights / squares)
 
 
 def sum_of_squares(gradients: Mapping[str, Tensor]) -> Tensor:

@@ -1,13 +1,14 @@
-"""What each image of a batch put into the head, solved for from the head's gradient: no layer before it, and no zeros needed.
+"""What each image of a batch put into the head, solved for from the head's gradient: no other layer, and no zeros needed.
 
 A head z = W h + b under a cross-entropy has the gradients n dW = D^T H and n db = D^T 1 over n images, the rows of D being
-d_i = softmax(W h_i + b) - e_(y_i). With n dW = U R, U ``(C, n)`` orthonormal, all that the gradient leaves open is the square
-matrix Q in H = Q R, and D is a known function of H: D(Q R)^T Q = U. These are C n equations for n^2 unknowns, solved by the
-method of Levenberg and Marquardt as long as there are fewer images than classes.
+d_i = softmax(W h_i + b) - e_(y_i). With n dW = U R, U ``(C, n)`` orthonormal, all that the gradient leaves open is the
+square matrix Q in H = Q R, and D is a known function of H: D(Q R)^T Q = U. These are C n equations for n^2 unknowns, solved
+by the method of Levenberg and Marquardt as long as there are fewer images than classes.
 
 What images of one label put in differs in D by their predictions alone, which early in training is little, and nearly linear
 in H: then several differences are determined up to a rotation. So every image is told with the error that the gradient's
-own rounding makes at the solution; and where even rounding hides the differences, images of one label are solved for as one.
+own rounding makes at the solution, or by which solutions that are as good differ; and where even rounding hides the
+differences, images of one label are solved for as one.
 
 That labels and the head tell representations: Fan et al. 2025, Maui; one image: Geiping et al. 2020, proposition 3.1. The
 equations and their error are derived here.
@@ -32,11 +33,15 @@ SURE = 0.02
 _RANK = 3e-7
 """Singular values below this share of the largest are rounding."""
 
-_TRIES, _STEPS, _FIXED = 8, 60, 1e-9
+_TRIES, _STEPS, _FIXED = 8, 120, 1e-9
 """Starts at most, steps of each, and the relative gain of a step below which a solution stands still."""
 
 _SPREAD = 0.02
 """Standard deviation of the logits by which a start tells images of one label apart."""
+
+_LIKELY, _AS_GOOD = 1e3, 30.0
+"""Times the least sum of squares up to which a solution is looked at closely, and up to which it is as good then: what such
+solutions disagree on is not known."""
 
 _SOLVED = 1e-2
 """Share of the equations that may stay unsolved."""
@@ -129,24 +134,27 @@ def _solved(
         return None
     basis = values[:number, None] * right[:number]
     truth = functional.one_hot(labels, n_classes).double()
-    equations = _Equations(
-        left[:, :number], values[:number], basis @ head.T, head_bias, count * bias, truth, sizes
-    )
-    best, least = None, math.inf
-    for _ in range(_TRIES):
+    equations = _Equations(left[:, :number], values[:number], basis @ head.T, head_bias, count * bias, truth, sizes)
+    tried: list[tuple[float, Tensor]] = []
+    while len(tried) < _TRIES and all(loss > _FIXED for loss, _ in tried):
         mixing, loss = _descended(equations, _start(equations, count, generator), torch.ones(number).double())
-        if loss < least:
-            best, least = mixing, loss
-        if least < _FIXED:
-            break
-    if best is None or least > _SOLVED**2 * number:
+        tried.append((loss, mixing))
+    least = min(loss for loss, _ in tried)
+    if least > _SOLVED**2 * number:
         return None
     # In the gradient's own units rounding is alike everywhere, which is what errors follow from.
-    best, loss = _descended(equations, best, equations.values / equations.values[0])
+    weights = equations.values / equations.values[0]
+    polished = [_descended(equations, mixing, weights) for loss, mixing in tried if loss < _LIKELY * least]
+    best, loss = min(polished, key=lambda one: one[1])
+    others = [mixing @ basis for mixing, left in polished if left < _AS_GOOD * loss]
     rounding = float(values[number]) if len(values) > number else 0.0
     rounding = max(rounding / (math.sqrt(n_classes) + math.sqrt(weight.shape[1])), 1e-8 * float(values[0]))
     noise = max(rounding / float(values[0]), math.sqrt(loss / (number * n_classes)))
-    return equations.derivatives(best), best @ basis, _errors(equations, best, noise)
+    inputs, errors = best @ basis, _errors(equations, best, noise)
+    for other in others:
+        apart = torch.cdist(inputs, other).where(labels.unsqueeze(1) == labels, torch.inf).amin(1)
+        errors = errors.maximum(apart / inputs.norm(dim=1))
+    return equations.derivatives(best), inputs, errors
 
 
 def _start(equations: _Equations, count: int, generator: torch.Generator) -> Tensor:
@@ -155,9 +163,10 @@ def _start(equations: _Equations, count: int, generator: torch.Generator) -> Ten
     mean = ((equations.slope + total) / count).clamp(min=1e-9)
     draws = torch.randn(equations.truth.shape, generator=generator, dtype=mean.dtype)
     pulls = equations.sizes.unsqueeze(1) * ((mean.log() + _SPREAD * draws).softmax(1) - equations.truth)
-    found = torch.linalg.pinv(pulls.T, rtol=1e-2) @ equations.left
+    found: Tensor = torch.linalg.pinv(pulls.T, rtol=1e-2) @ equations.left
     draws = torch.randn(found.shape, generator=generator, dtype=mean.dtype)
-    return found + 1e-3 * float(found.norm()) / len(found) * draws
+    found += 1e-3 * float(found.norm()) / len(found) * draws
+    return found
 
 
 def _descended(equations: _Equations, mixing: Tensor, weights: Tensor) -> tuple[Tensor, float]:
@@ -201,4 +210,5 @@ def _errors(equations: _Equations, mixing: Tensor, noise: float) -> Tensor:
     # In units of what each unknown does to a representation, so that what is left open shows as what it is.
     scaled = slopes / equations.values.repeat(number)
     spread = torch.linalg.pinv(scaled.T @ scaled, rtol=1e-15, hermitian=True).diagonal().view(number, number).sum(1)
-    return noise * spread.clamp(min=0).sqrt() / (mixing * equations.values).norm(dim=1)
+    found: Tensor = noise * spread.clamp(min=0).sqrt() / (mixing * equations.values).norm(dim=1)
+    return found

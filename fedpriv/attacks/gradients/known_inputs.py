@@ -11,8 +11,25 @@ from torch import Tensor
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs
 from fedpriv.attacks.optim.objectives import relative_feature_distance, squared_length
 
-Known = tuple[LayerInputs, Tensor]
-"""Images to a layer's inputs, and what went in ``(n, k)``, one row an image."""
+
+@dataclass(frozen=True)
+class Known:
+    """What the images of one step put into a layer.
+
+    Attributes:
+        view: images to the layer's inputs.
+        inputs: ``(n, k)``, one row an image.
+        sure: ``(n,)`` whether an image's own inputs are known; the others are not asked for.
+    """
+
+    @classmethod
+    def of_all(cls, view: LayerInputs, inputs: Tensor) -> Known:
+        """Return what is known of images of which everything is sure."""
+        return cls(view, inputs, torch.ones(len(inputs), dtype=torch.bool))
+
+    view: LayerInputs
+    inputs: Tensor
+    sure: Tensor
 
 
 class KnownInputs:
@@ -31,7 +48,7 @@ class KnownInputs:
         for share in self._shares(rows, images.device):
             inputs = share.view(images[share.places, : share.count].flatten(0, 1))
             apart = relative_feature_distance(inputs, share.wanted, share.square).view(-1, share.count)
-            found = found.index_copy(0, share.places, apart.mean(1))
+            found = found.index_copy(0, share.places, (apart * share.sure).mean(1))
         return found
 
     def _shares(self, rows: Tensor, device: torch.device) -> list[_Share]:
@@ -45,22 +62,28 @@ class KnownInputs:
         for place, row in enumerate(rows):
             one = self._known[row]
             if one is not None:
-                places.setdefault((id(one[0]), len(one[1])), []).append(place)
+                places.setdefault((id(one.view), len(one.inputs)), []).append(place)
         return [self._share([rows[place] for place in own], own, device) for own in places.values()]
 
     def _share(self, rows: list[int], places: list[int], device: torch.device) -> _Share:
         known = [one for one in (self._known[row] for row in rows) if one is not None]
-        wanted = torch.cat([inputs for _, inputs in known]).to(device)
-        view, first = known[0]
-        return _Share(view, len(first), wanted, squared_length(wanted), torch.tensor(places, device=device))
+        wanted = torch.cat([one.inputs for one in known]).to(device)
+        sure = torch.stack([one.sure for one in known]).to(wanted)
+        number = len(known[0].inputs)
+        there = torch.tensor(places, device=device)
+        return _Share(known[0].view, number, wanted, squared_length(wanted), sure, there)
 
 
 @dataclass(frozen=True)
 class _Share:
-    """Asked rows, at ``places``, of one layer and number of images, with what went in ``(R * n, k)`` and its squares."""
+    """Asked rows, at ``places``, of one layer and number of images, with what is known of them.
+
+    ``wanted`` is what went in ``(R * n, k)``, ``square`` its squares, ``sure`` whether it is known ``(R, n)``.
+    """
 
     view: LayerInputs
     count: int
     wanted: Tensor
     square: Tensor
+    sure: Tensor
     places: Tensor

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
-from fedpriv.attacks.gradients.known_inputs import KnownInputs
+from fedpriv.attacks.gradients.known_inputs import Known, KnownInputs
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs, UpToLayer
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.invert.inversion import bytes_of_generator
@@ -81,7 +81,7 @@ def invert_layers(
 
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
         known = [layers[row.position] for row in rows]
-        features = KnownInputs([(layer.view, layer.inputs) for layer in known])
+        features = KnownInputs([Known.of_all(layer.view, layer.inputs) for layer in known])
         gradients = None
         if matcher is not None and any(layer.matchable for layer in known):
             gradients = _Gradients(known, count, matcher)

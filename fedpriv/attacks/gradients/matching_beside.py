@@ -13,9 +13,13 @@ from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
 from fedpriv.attacks.gradients.known_inputs import KnownInputs
 from fedpriv.attacks.gradients.step_problems import StepProblem
 from fedpriv.attacks.optim.rows import Row
+from fedpriv.attacks.read.updates import HEAD
 
 ALIKE = 3
 """Images from which what went into a layer weighs in full; of fewer, whose gradient says more itself, in proportion."""
+
+HEAD_TELLS = 10.0
+"""How much more what went into the head weighs: no fully connected layer stood before it whose gradient says as much."""
 
 
 class Beside(Protocol):
@@ -66,9 +70,11 @@ def matching_of(
     steps, counts, labels = problem.of(rows)
     device = labels.device
     known = [one.known if one is not None else None for one in (problem.apart[row.position] for row in rows)]
-    shares = [inputs_weight * min(1.0, count / ALIKE) for count in counts]
+    at_head = [HEAD_TELLS if step.readout.startswith(HEAD.removesuffix(".")) else 1.0 for step in steps]
+    shares = [inputs_weight * times * min(1.0, count / ALIKE) for count, times in zip(counts, at_head, strict=True)]
     asks = bool(inputs_weight) and any(one is not None for one in known)
-    inside = [None if one is None else (one[1].to(device), share) for one, share in zip(known, shares, strict=True)]
+    pairs = list(zip(known, shares, strict=True))
+    inside = [None if one is None else (one.inputs.to(device), share * one.sure.to(device)) for one, share in pairs]
     matching = matcher.against(steps, counts, inside if asks and matcher.takes_inputs else ())
     terms: list[tuple[Tensor, Beside]] = []
     if statistics_weight and problem.statistics:

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.behind_layer import cross_entropy_slopes, label_slopes, logits_behind
+from fedpriv.attacks.gradients.head_members import HeadMembers, members_of_head
 from fedpriv.attacks.gradients.known_inputs import Known
 from fedpriv.attacks.gradients.label_masks import LabelSlopes
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs, readable_layers, sent_layers
@@ -55,9 +56,8 @@ class ToldApart:
         """Return images ``(n, c, h, w)`` in the order of the rows that they fit best."""
         if self.known is None or len(images) == 1:
             return images
-        view, wanted = self.known
         with torch.no_grad():
-            apart = torch.cdist(wanted, view(images)).cpu()
+            apart = torch.cdist(self.known.inputs, self.known.view(images)).cpu()
         return images[_assigned(apart).to(images.device)]
 
 
@@ -108,7 +108,35 @@ class _Reader:
             found = None if parts is None else self._checked(name, step, parts, labels)
             if found is not None:
                 return found
-        return None
+        return self._by_head(step, sent, labels) if self._by_labels else None
+
+    def _by_head(self, step: LocalStep, sent: LocalStep, labels: Tensor) -> ToldApart | None:
+        """Return one step's images as the head's gradient and their labels tell them apart."""
+        names = sent_layers(self._layers, sent.gradient.keys(), head=True)
+        if not names or sent.project is not None or int(labels.min()) < 0:
+            return None
+        name, problem = names[-1], self._problem
+        parameters = [f"{name}.{kind}" for kind in ("weight", "bias")]
+        weight, bias = (sent.gradient[own] for own in parameters)
+        if len(bias) != problem.knowledge.n_classes:
+            return None
+        view = self._view(name, step)
+        if not view.alone:  # what goes in depends on the batch: asking for it was measured to make the images worse
+            return None
+        seeds, told = (problem.seed, _digest(sent, name)), tuple(labels.tolist())
+        head = sent.weights[parameters[0]], sent.weights[parameters[1]]
+
+        def solved() -> HeadMembers | None:
+            return members_of_head(weight, bias, head, labels, generator(*seeds, "head"))
+
+        found = problem.trained.get(("members of the head", *seeds, *told), solved)
+        if found is None or not bool(found.sure.any()):
+            return None
+        gradient = {own: value for own, value in step.gradient.items() if own in self._layers[name]}
+        known = Known(view, found.inputs.to(problem.device), found.sure)
+        return ToldApart(
+            replace(step, gradient=gradient, readout=name), found.derivatives.to(problem.device), known, labels
+        )
 
     def _parts(self, name: str, sent: LocalStep, count: int, by_label: LabelSlopes | None) -> Parts | None:
         """Return the parts of an update, which are the same whoever is said to have sent it: controls ask for them again."""
@@ -150,7 +178,7 @@ class _Reader:
                 return None
         gradient = {own: value for own, value in step.gradient.items() if own in self._layers[name]}
         there = order.to(problem.device)
-        known = (view, inputs[there]) if sure and view.alone else None
+        known = Known.of_all(view, inputs[there]) if sure and view.alone else None
         return ToldApart(replace(step, gradient=gradient, readout=name), derivatives[there], known, labels)
 
     def _view(self, name: str, step: LocalStep) -> LayerInputs:

@@ -31,6 +31,10 @@ _VARIATION, _MOST_VARIATION = 0.12, 1.0
 _APART_VARIATION = 0.24
 """The same where the images were told apart, however many there are: what is asked of each then holds it in place."""
 
+_SHORT, _RELAXED = 100, 0.75
+"""Evaluations up to which smooth networks are searched so where images were told apart, and the power with which the weight
+falls with more of them: what is asked of each image then determines it ever better."""
+
 _NORMED_VARIATION = 2.0
 """The same behind batch norms, whatever the number of images: what they subtract of a batch its gradient does not tell."""
 
@@ -121,6 +125,8 @@ def best_ways(network: NetworkKind, count: int, iterations: int, apart: bool = F
         variation = _APART_VARIATION * count
     if network.kinked:
         return (Way(variation, True, 0.2),)
+    if apart and count > 1:
+        variation *= min(1.0, (_SHORT / iterations) ** _RELAXED)
     slow = Way(_LARGE, True, 0.2) if network.large else Way(variation, False, 0.3)
     alone = count == 1 and iterations >= (_CURVED_FROM_LARGE if network.large else _CURVED_FROM)
     return (Way(0.0, False, 0.0, curved=True), slow) if alone else (slow,)
