@@ -39,6 +39,24 @@ def logits_behind(
     return of
 
 
+def values_between(
+    model: nn.Module,
+    weights: Weights,
+    layer: str,
+    later: str,
+    outputs: Tensor,
+    image_shape: tuple[int, int, int],
+) -> Tensor:
+    """Return the inputs of a later layer ``(n, k)`` when these are a layer's outputs ``(n, m)``, in evaluation mode."""
+    network = copy.deepcopy(model).eval().to(outputs.device)
+    seen: list[Tensor] = []
+    network.get_submodule(layer).register_forward_hook(lambda *_: outputs.clone())
+    network.get_submodule(later).register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
+    with torch.no_grad():
+        functional_call(network, weights, (torch.zeros(len(outputs), *image_shape).to(outputs),))
+    return seen[0]
+
+
 def cross_entropy_slopes(behind: Callable[[Tensor], Tensor], outputs: Tensor, n_classes: int) -> Tensor:
     """Return the derivative of every label's cross-entropy at a layer's outputs: ``(n, m)`` to ``(n, C, m)``."""
     point = outputs.detach().requires_grad_()
@@ -75,7 +93,7 @@ def rectified_head(behind: Callable[[Tensor], Tensor], width: int, like: Tensor)
 def label_slopes(
     behind: Callable[[Tensor], Tensor], bias: Tensor, labels: Tensor, gradient: Mapping[str, Tensor], n_classes: int
 ) -> LabelSlopes | None:
-    """Return what labels say of the derivatives at a layer's outputs; None where not a ReLU and a head stand behind it.
+    """Return the derivatives at a layer's outputs by label; None where not a ReLU and a head stand behind it.
 
     The mean prediction follows from the gradient of the head's bias, db = mean(p) - counts / n; where that was not sent,
     it is taken for the one that the head's bias makes alone.

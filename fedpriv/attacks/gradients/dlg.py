@@ -70,7 +70,7 @@ class DeepLeakage(GradientMatching):
     name = "dlg"
     summary = "images whose gradient is the uploaded one, by L-BFGS without a prior"
     budget = "outer_steps"
-    version = 3
+    version = 4
 
     def __post_init__(self) -> None:
         if self.labels not in ("auto", "joint"):

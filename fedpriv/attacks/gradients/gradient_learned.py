@@ -37,7 +37,7 @@ class LearnedGradients(InvertingGradients):
     summary = (
         "images whose gradient is the uploaded one, by direction, held back by a denoiser that the attacker trained"
     )
-    version = 4
+    version = 5
     needs = InvertingGradients.needs.together(Needs(attacker_data=("same_domain", "other_domain")))
     requirements_by_kind = tuple(
         (kinds, needs.together(Needs(attacker_data=("same_domain", "other_domain"))))

@@ -1,4 +1,4 @@
-"""What each image of a batch put into the head, solved for from the head's gradient: no other layer, and no zeros needed.
+"""The inputs of each image of a batch to the head, solved for from the head's gradient: no other layer, no zeros needed.
 
 A head z = W h + b under a cross-entropy has the gradients n dW = D^T H and n db = D^T 1 over n images, the rows of D being
 d_i = softmax(W h_i + b) - e_(y_i). With n dW = U R, U ``(C, n)`` orthonormal, all that the gradient leaves open is the
@@ -90,7 +90,7 @@ class _Equations:
         return self.sizes.unsqueeze(1) * (chances - self.truth)
 
     def left_over(self, mixing: Tensor, weights: Tensor) -> Tensor:
-        """Return what stays unsolved ``(C g + C,)``, columns of the first part times ``weights`` ``(g,)``."""
+        """Return the part that stays unsolved ``(C g + C,)``, columns of the first part times ``weights`` ``(g,)``."""
         pulls = self.derivatives(mixing)
         return torch.cat([((pulls.T @ mixing - self.left) * weights).flatten(), pulls.sum(0) - self.slope])
 
@@ -98,7 +98,7 @@ class _Equations:
 def members_of_head(
     weight: Tensor, bias: Tensor, head: tuple[Tensor, Tensor], labels: Tensor, generator: torch.Generator
 ) -> HeadMembers | None:
-    """Return what each image put into a head; None where the equations have no solution that can be found.
+    """Return each image's inputs to a head; None where the equations have no solution that can be found.
 
     Args:
         weight: ``(C, d)`` gradient dW of the mean cross-entropy.

@@ -107,7 +107,7 @@ class InvertingGradients(DirectionMatching):
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
-    version = 5
+    version = 6
 
     def ways(self, network: NetworkKind, count: int, apart: bool = False) -> tuple[Way, ...]:
         """Return the ways of the rows of a target of ``count`` images: those that were asked for, else the best known.
@@ -221,7 +221,7 @@ class GradientDip(DipFitting, DirectionMatching):
 
     name = "gradient-dip"
     summary = "images drawn by untrained networks whose gradient is the uploaded one, by direction"
-    version = 4
+    version = 5
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a row's generator networks."""

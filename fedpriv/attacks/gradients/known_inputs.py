@@ -14,7 +14,7 @@ from fedpriv.attacks.optim.objectives import relative_feature_distance, squared_
 
 @dataclass(frozen=True)
 class Known:
-    """What the images of one step put into a layer.
+    """Inputs of a layer that are known of the images of one step.
 
     Attributes:
         view: images to the layer's inputs.
@@ -24,7 +24,7 @@ class Known:
 
     @classmethod
     def of_all(cls, view: LayerInputs, inputs: Tensor) -> Known:
-        """Return what is known of images of which everything is sure."""
+        """Return the inputs of images of which all are sure."""
         return cls(view, inputs, torch.ones(len(inputs), dtype=torch.bool))
 
     view: LayerInputs

@@ -72,7 +72,7 @@ class LabelSlopes:
     counts: Tensor
 
     def at(self, outputs: Tensor) -> LabelSlopes:
-        """Return what is known at some outputs ``(u,)`` alone."""
+        """Return the same at some outputs ``(u,)`` alone."""
         return replace(self, head=self.head[:, outputs].contiguous())
 
     @cached_property

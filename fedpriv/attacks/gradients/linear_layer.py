@@ -17,10 +17,16 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
-from fedpriv.attacks.gradients.behind_layer import label_slopes, logits_behind
-from fedpriv.attacks.gradients.label_masks import LabelSlopes
-from fedpriv.attacks.gradients.layer_inputs import PREFIX, LayerInputs, as_affine, first_linear
+from fedpriv.attacks.gradients.layer_inputs import (
+    PREFIX,
+    LayerInputs,
+    as_affine,
+    first_linear,
+    readable_layers,
+    sent_layers,
+)
 from fedpriv.attacks.gradients.layer_inversion import Layer, invert_layers
+from fedpriv.attacks.gradients.layers_below import LabelledStep
 from fedpriv.attacks.gradients.linear_gradient import DRAWS, EXPLAINED, SEPARABLE, linear_gradient
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, equal_weights, private_head
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
@@ -82,7 +88,7 @@ class LinearLayer(Attack):
 
     name = "linear-layer"
     summary = "what went into the first fully connected layer, solved for; inverted where that is no image"
-    version = 5
+    version = 6
     targets = NETWORKS
     unit = "upload"
     budget = "iterations"
@@ -103,7 +109,7 @@ class LinearLayer(Attack):
                 layer,
                 len(own),
                 generator(problem.seed, target.round, target.client, "linear-layer"),
-                _by_label(model, layer, update, own, part, knowledge, target),
+                _labelled(model, layer, update, own, part, knowledge, target),
             )
             for target, update, own, part in zip(targets, updates, own_labels, facts, strict=True)
         ]
@@ -187,11 +193,16 @@ class LinearLayer(Attack):
         return told if takes_pixels else f"{told} {_SUMMED}".strip()
 
     def _solve(
-        self, update: Update, layer: str, count: int, draw: torch.Generator, by_label: LabelSlopes | None
+        self, update: Update, layer: str, count: int, draw: torch.Generator, labelled: LabelledStep | None
     ) -> Solution:
-        known = linear_gradient(update.gradient(1.0), update.project, layer)
+        rate = 1.0 if labelled is None else labelled.learning_rate
+        known = linear_gradient(update.gradient(rate), update.project, layer)
         rows, onto = known.rows, known.onto
-        parts = separate(rows, known.bias, count, draw, self.draws if count <= self.separable else 0, by_label)
+        draws = self.draws if count <= self.separable else 0
+        if labelled is None:
+            parts = separate(rows, known.bias, count, draw, draws)
+        else:
+            parts = labelled.separated(layer, draw, draws)
         inputs = inputs_of(parts.errors, known.weight, known.left)
         apart = parts.attested == count
         if len(inputs) < count:
@@ -202,7 +213,7 @@ class LinearLayer(Attack):
             inputs = known.weight.new_zeros(1, known.weight.shape[1])
         return Solution(
             inputs=inputs[torch.arange(count) % len(inputs)].float(),
-            errors=parts.errors.float() if apart else None,
+            errors=(rate * parts.errors).float() if apart else None,
             unexplained=known.unexplained(inputs),
         )
 
@@ -238,7 +249,7 @@ def _labels(model: nn.Module, knowledge: Knowledge, facts: BatchFacts, target: T
     return infer_labels_through_head(step, model, count, knowledge.n_classes, knowledge.image_shape).cpu()
 
 
-def _by_label(
+def _labelled(
     model: nn.Module,
     layer: str,
     update: Update,
@@ -246,17 +257,20 @@ def _by_label(
     facts: BatchFacts,
     knowledge: Knowledge,
     target: TargetId,
-) -> LabelSlopes | None:
-    """Return what labels say of the layer's derivatives in one step under a cross-entropy, where they say anything."""
-    if knowledge.loss.through != "cross_entropy" or facts.steps != 1 or len(labels) < 2:
+) -> LabelledStep | None:
+    """Return the step whose labels help to tell its images apart; None where they say nothing of the loss."""
+    if knowledge.loss.through != "cross_entropy" or facts.steps != 1 or len(labels) < 2 or int(labels.min()) < 0:
         return None
     head, before = knowledge.heads.get(target.client), update.before
-    fixed = {} if head is None else private_head(head, before)
-    if not {name for name, _ in model.named_parameters()} <= (before | fixed).keys():
+    weights = before if head is None else private_head(head, before) | before
+    if not {name for name, _ in model.named_parameters()} <= weights.keys():
         return None
-    behind = logits_behind(model, fixed | before, layer, knowledge.image_shape)
-    gradient = update.gradient(facts.learning_rate)
-    return label_slopes(behind, before[f"{layer}.bias"], labels, gradient, knowledge.n_classes)
+    readable = readable_layers(model, knowledge.image_shape)
+    layers = sent_layers(readable, before.keys(), head=False)
+    if layer not in layers:
+        return None
+    rate, shape = facts.learning_rate, knowledge.image_shape
+    return LabelledStep(model, weights, update.gradient(rate), update.project, tuple(layers), labels, shape, rate)
 
 
 def _others(candidates: Tensor, chosen: Tensor, number: int) -> Tensor:

@@ -51,6 +51,7 @@ def separate(
     generator: torch.Generator,
     draws: int,
     by_label: LabelSlopes | None = None,
+    known: Tensor | None = None,
 ) -> Separation:
     """Return the columns of D of as many images as can be told apart.
 
@@ -61,6 +62,7 @@ def separate(
         generator: draws the sets of outputs; on the CPU.
         draws: how many sets, between walks.
         by_label: what the labels make of the outputs that are positive, or None.
+        known: ``(m, s)`` columns of which everything is known but their lengths, or None.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     if count == 1:
@@ -80,7 +82,8 @@ def separate(
         noise = (
             float(values[rank]) / (math.sqrt(len(weight)) + math.sqrt(weight.shape[1])) if len(values) > rank else 0.0
         )
-        found = sparse_directions(Span(span[live], noise), generator, draws, by_label and by_label.at(live))
+        there = None if known is None else known.double().cpu()[live]
+        found = sparse_directions(Span(span[live], noise), generator, draws, by_label and by_label.at(live), there)
         directions, zeros, attested = found.found, found.zeros, found.attested
     columns = span @ directions.T
     # Each column has its true length when all of them sum to db.

@@ -178,7 +178,11 @@ class Span:
 
 
 def sparse_directions(
-    span: Span, generator: torch.Generator, draws: int, by_label: LabelSlopes | None = None
+    span: Span,
+    generator: torch.Generator,
+    draws: int,
+    by_label: LabelSlopes | None = None,
+    columns: Tensor | None = None,
 ) -> Directions:
     """Return directions whose columns vanish far more often than by chance; see :func:`distinct`.
 
@@ -187,9 +191,13 @@ def sparse_directions(
         generator: draws starts and sets; on the CPU.
         draws: how many sets of outputs are guessed from, after two rounds of walks.
         by_label: what labels make of these outputs: columns that are masked slopes of theirs are taken before all else.
+        columns: ``(u, s)`` of which everything is known but their lengths: taken likewise.
     """
     none = span.columns.new_zeros(0, span.rank)
     labelled = none if by_label is None else masked_columns(span.columns, by_label, generator)
+    if columns is not None and columns.shape[1]:
+        there = torch.linalg.lstsq(span.columns, columns, driver="gelsd").solution.T
+        labelled = torch.cat([labelled, functional.normalize(there)])
     known = distinct(span, span.fitted(labelled), labelled) if len(labelled) else Directions(none, none[:, 0].long(), 0)
     if known.attested == span.rank:
         return known

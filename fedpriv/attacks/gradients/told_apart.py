@@ -146,7 +146,7 @@ class _Reader:
         return self._problem.trained.get(("told apart", name, *seeds, *told), made)
 
     def _by_label(self, name: str, sent: LocalStep, labels: Tensor) -> LabelSlopes | None:
-        """Return what labels say of a layer's derivatives where one more layer stands behind its ReLU; else None."""
+        """Return a layer's derivatives by label where one more layer stands behind its ReLU; else None."""
         knowledge = self._problem.knowledge
         behind = logits_behind(self._model, sent.weights | sent.fixed, name, knowledge.image_shape)
         return label_slopes(behind, sent.weights[f"{name}.bias"], labels, sent.gradient, knowledge.n_classes)
