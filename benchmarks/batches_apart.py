@@ -2,9 +2,9 @@
 
 OMP_NUM_THREADS=1 python benchmarks/batches_apart.py --data DIR/cifar10-jpeg/test --seed 79
 
-cnn4, untrained or after training on other images; images drawn by the seed. Labels are given; ``--without-labels`` zeros alone
-tell images apart. An image counts as right where the cosine of its own derivative and a part's is above 0.999; "attested" are
-the parts that the separation vouches for, "all right" the batches of which no image is missing.
+cnn4, untrained or after training on other images; images drawn by the seed. Labels are given; ``--without-labels`` zeros
+alone tell images apart. An image counts as right where the cosine of its own derivative and a part's is above 0.999;
+"attested" are the parts that the separation vouches for, "all right" the batches of which no image is missing.
 """
 
 from __future__ import annotations
