@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.gradients.behind_layer import label_slopes, logits_behind, rectified_head
 from fedpriv.attacks.gradients.label_masks import LabelSlopes, masked_columns
+from fedpriv.attacks.gradients.linear_gradient import linear_gradient
 from fedpriv.attacks.gradients.separation import separate
 
 OUTPUTS, CLASSES = 256, 10
@@ -92,3 +93,16 @@ def test_the_mean_prediction_is_that_of_the_gradient_of_the_heads_bias():
     typical = label_slopes(behind, weights["body.bias"], labels, unsent, 5)
     torch.testing.assert_close(typical.chances, weights["head.bias"].softmax(0).double(), rtol=1e-4, atol=1e-5)
     assert label_slopes(behind, weights["body.bias"], torch.tensor([-1, 0]), gradient, 5) is None
+
+
+def test_of_an_image_that_the_network_is_sure_of_the_rest_is_told_apart_all_the_same():
+    known, columns, inputs = batch(8, 0.01)
+    gradient = {"f.weight": columns @ inputs, "f.bias": columns.sum(1)}
+    surplus = LabelSlopes(known.head, known.chances, known.counts + functional.one_hot(torch.tensor(4), CLASSES))
+    parts = linear_gradient(gradient, None, "f").taken_apart(9, generator(), surplus)
+    assert parts.explained
+    assert not parts.attested
+    assert int((parts.derivatives == 0).all(1).sum()) == int((parts.inputs == 0).all(1).sum()) == 1
+    alike = functional.cosine_similarity(parts.derivatives.double().unsqueeze(1), columns.T, dim=2)
+    assert int((alike > 0.999).any(0).sum()) == 8
+    assert linear_gradient(gradient, None, "f").taken_apart(9, generator()) is None

@@ -193,3 +193,11 @@ def test_an_update_is_taken_apart_once_whoever_is_said_to_have_sent_it(monkeypat
     assert len(begun) == 1
     told(replace(problem, seed=1))
     assert len(begun) == 2
+
+
+def test_parts_that_labels_do_not_confirm_are_not_asked_for():
+    _, problem = step()
+    assert told(problem).known.sure.all()
+    one_wrong = torch.tensor([3, 1, 3, 7, 3])
+    found = told(replace(problem, knowledge=replace(problem.knowledge, labels={(1, 0): one_wrong})))
+    assert found.known.sure.tolist() == [True, True, True, False, True]

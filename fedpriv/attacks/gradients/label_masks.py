@@ -29,6 +29,9 @@ _EVERY = 10
 _MOST_CLASSES = 32
 """Classes up to which points have predictions of their own, which takes a system of equations of this size for each."""
 
+_TURNS = 4
+"""Searches with predictions of its own for each point, as long as images of a label are missing."""
+
 _MET, _OWN_MET = 0.999, 0.99999
 """Cosine of a column and masked slopes from which on it is an image's, where mixtures stay below 0.98; and the same where
 the slopes were fitted to it."""
@@ -95,8 +98,9 @@ def masked_columns(columns: Tensor, known: LabelSlopes, generator: torch.Generat
         own = basis.new_zeros(0, basis.shape[1])
         if count:
             own = _searched(basis, _Alike(known, label, _ALIKE, count, generator), own, count)
-        if len(own) < count and len(known.counts) <= _MOST_CLASSES:
-            own = _searched(basis, _Own(known, label, _OWN, count, generator), own, count)
+        for _ in range(_TURNS if len(known.counts) <= _MOST_CLASSES else 0):
+            if len(own) < count:
+                own = _searched(basis, _Own(known, label, _OWN, count, generator), own, count)
         found.append(own)
     return functional.normalize(torch.linalg.solve_triangular(onto, torch.cat(found).T, upper=True).T)
 

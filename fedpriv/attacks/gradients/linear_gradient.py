@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedpriv.attacks.gradients.label_masks import LabelSlopes
-from fedpriv.attacks.gradients.separation import inputs_of, separate
+from fedpriv.attacks.gradients.separation import inputs_of, rank_of, separate
 from fedpriv.attacks.gradients.sparse_directions import MOST, MOST_BY_LABELS
 from fedpriv.attacks.read.updates import Tangent
 
@@ -84,13 +85,16 @@ class LinearGradient:
             return None
         else:
             parts = separate(self.rows, self.bias, count, draw, DRAWS if count <= SEPARABLE else 0, by_label)
-            if parts.errors.shape[1] != count:
+            found = parts.errors.shape[1]
+            if found != count and (by_label is None or found < rank_of(self.rows)):
                 return None
             errors, attested = parts.errors, parts.attested
         inputs = inputs_of(errors, self.weight, self.left)
-        return Parts(
-            (count * errors.T).float(), inputs.float(), self.unexplained(inputs) < EXPLAINED, attested == count
-        )
+        # Of an image that the network is sure of the gradient says nothing: a part of zeros stands for it.
+        silent = (0, 0, 0, count - errors.shape[1])
+        derivatives, inputs = (functional.pad(values, silent) for values in (count * errors.T, inputs))
+        explained = self.unexplained(inputs) < EXPLAINED
+        return Parts(derivatives.float(), inputs.float(), explained, attested == count)
 
 
 def linear_gradient(gradient: Mapping[str, Tensor], project: Any, layer: str) -> LinearGradient:

@@ -92,6 +92,12 @@ def separate(
     return Separation((columns * scales)[:, sound], zeros[sound], int(sound[:attested].sum()))
 
 
+def rank_of(rows: Tensor) -> int:
+    """Return the number of singular values of a gradient ``(m, k)`` that are more than rounding."""
+    values = torch.linalg.svdvals(rows.double().cpu())
+    return int((values > RANK * values[0].clamp(min=1e-300)).sum())
+
+
 def inputs_of(errors: Tensor, weight: Tensor, left: Tensor | None = None) -> Tensor:
     """Return the layer's inputs ``(r, k)``: the least-squares solution A of D A = dW, ``(m, r)`` and ``(m, k)``.
 

@@ -160,6 +160,7 @@ class _Reader:
         problem, count = self._problem, len(parts.derivatives)
         view, inputs = self._view(name, step), parts.inputs.to(problem.device)
         derivatives, order, sure = parts.derivatives.to(problem.device), torch.arange(count), parts.explained
+        certain = torch.ones(count, dtype=torch.bool)
         if self._by_labels:
             outputs = functional.linear(inputs, step.weights[f"{name}.weight"], step.weights[f"{name}.bias"])
             behind = logits_behind(self._model, step.weights | step.fixed, name, problem.knowledge.image_shape)
@@ -169,8 +170,8 @@ class _Reader:
                 labels = apart.argmin(1)
             else:
                 order = _assigned(apart[:, labels.cpu()].T)
-            confirmed = apart[order, labels.cpu()] < AGREES
-            if not sure or float(confirmed.float().mean()) < MOST_OF_THEM:
+            certain = apart[order, labels.cpu()] < AGREES
+            if not sure or float(certain.float().mean()) < MOST_OF_THEM:
                 return None
         else:
             sure = sure and parts.attested and reachable(view, inputs, problem.knowledge.image_shape)
@@ -178,7 +179,7 @@ class _Reader:
                 return None
         gradient = {own: value for own, value in step.gradient.items() if own in self._layers[name]}
         there = order.to(problem.device)
-        known = Known.of_all(view, inputs[there]) if sure and view.alone else None
+        known = Known(view, inputs[there], certain) if sure and view.alone else None
         return ToldApart(replace(step, gradient=gradient, readout=name), derivatives[there], known, labels)
 
     def _view(self, name: str, step: LocalStep) -> LayerInputs:
