@@ -204,3 +204,14 @@ def test_what_is_missing_is_named():
         )
     with pytest.raises(UserError, match="holds no classifier"):
         recover_from_head([Observation(1, 0, (), step.broadcast)], 0, knowledge(1))
+
+
+def test_class_means_of_differing_images_are_exact_where_single_images_come_apart():
+    labels = torch.tensor([3, 3, 7, 1])
+    features = images_behind(11, 4)
+    observation = seen(features, labels, scale=0.5)
+    solved, classes = recover_from_head([observation], 0, knowledge(4, labels=labels))
+    assert classes.tolist() == [1, 3, 7]
+    means = torch.stack([features[labels == one].mean(0) for one in classes])
+    assert error(solved.means, means) < 1e-3
+    assert solved.residual < 1e-3

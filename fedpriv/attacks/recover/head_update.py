@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.gradients.head_members import members_of_head
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.read.target_features import rounds_of
@@ -31,6 +32,9 @@ from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import HEADS
 from fedpriv.wire.payloads import Classifier, Message, find_payload
+
+_EXPLAINED = 1e-4
+"""Relative distance from the update below which single images that were told apart explain it."""
 
 HALF_AN_IMAGE = 0.5
 """A class is taken to be there when the update speaks of at least so many of its images."""
@@ -52,7 +56,7 @@ class HeadUpdate(RecoverThenInvert):
 
     name = "head-update"
     summary = "class means solved for from a classifier's update, then inverted"
-    version = 2
+    version = 3
     targets = HEADS
     needs = Needs(extractor=("white_box",), batch=True)
 
@@ -88,12 +92,34 @@ def recover_from_head(observations: Sequence[Observation], client: int, knowledg
         found = single_representation(weight, bias)
         left = float((weight - torch.outer(bias, found)).norm() / weight.norm().clamp(min=1e-30))
         return ClassMeans(found[None], left, 1.0, True), torch.tensor([single_label(bias)])
+    if len(own) == 1 and facts.steps == 1:
+        labels = knowledge.labels.get((own[0].round, client))
+        exact = None if labels is None else _by_members(changes[0], labels.cpu())
+        if exact is not None:
+            return exact
     classes = (torch.stack(shares) > 0).any(0).nonzero().squeeze(1)
     steps = [
         HeadStep(weight, bias, heads, part_shares[classes])
         for (weight, bias, heads), part_shares in zip(changes, shares, strict=True)
     ]
     return means_of_head(steps, classes), classes
+
+
+def _by_members(change: _Change, labels: Tensor) -> MeansOfClasses | None:
+    """Return class means as those of images that the head's gradient tells apart; None where it tells of none.
+
+    Of images of one label that stay together the sum is known all the same.
+    """
+    weight, bias, heads = change
+    found = members_of_head(weight, bias, heads[0], labels, torch.Generator().manual_seed(0))
+    if found is None:
+        return None
+    classes, of_class = labels.unique(return_inverse=True)
+    means = torch.zeros(len(classes), weight.shape[1]).index_add_(0, of_class, found.inputs)
+    means /= torch.bincount(of_class).unsqueeze(1)
+    pushed = found.derivatives.double().T @ found.inputs.double() / len(labels)
+    left = float((weight - pushed).norm() / weight.norm().clamp(min=1e-30))
+    return (ClassMeans(means, left, 1.0, True), classes) if left < _EXPLAINED else None
 
 
 def given_counts(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> Tensor | None:
@@ -107,9 +133,10 @@ def given_counts(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> 
 
 
 Head = tuple[Tensor, Tensor]
+_Change = tuple[Tensor, Tensor, tuple[Head, ...]]
 
 
-def _change(seen: Observation, facts: BatchFacts) -> tuple[Tensor, Tensor, tuple[Head, ...]]:
+def _change(seen: Observation, facts: BatchFacts) -> _Change:
     before = _head(seen.broadcast, f"broadcast of round {seen.round}")
     after = _head(seen.upload, f"upload of client {seen.client} in round {seen.round}")
     weight, bias = ((old - new) / facts.learning_rate for old, new in zip(before, after, strict=True))
