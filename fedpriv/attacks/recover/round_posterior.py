@@ -18,6 +18,11 @@ All d coordinates share K, so that nothing larger than T x T is inverted, and th
 their inner products. Hyperparameters are those of the highest marginal likelihood along small grids, one after the other,
 from two starts; the overall variance is there in closed form.
 
+Strangers' means are a shape as of the last round alone. What of early rounds they do not fit looks like drift, more of it
+than there is, and uploads that are thought to drift say little about the end. So where such a shape is there, the posterior
+is the mixture of several, which allow no drift above a bound each; directions, which drift least, are read from those of the
+lower bounds.
+
 One upload with a = 0 and one shape at scale one is ``unmix-prior``; with a without bound and no shape, ``unmix-label``.
 Derived here from FedRE's equations 7-12.
 """
@@ -39,6 +44,8 @@ _JITTER = 1e-11
 _SMALLEST = 1e-300
 _LEVEL_ROUNDS = 5
 _LEAST_ACTIVITY = 0.1
+_MOST_DRIFT = (10.0, 0.1, 0.01)
+"""Bounds of drift in a round, of posteriors with shapes as of the last round alone; the first allows the whole grid."""
 _SHARED = 0.1
 """In the metric in which directions are read: the weight of the spread that recovered classes share; the identity's is 1."""
 
@@ -79,6 +86,7 @@ _GRID: dict[str, tuple[float, ...]] = {
     "level_growth": (0.0, 0.25, 0.5, 1.0, 1.5),
     "settling": (0.0, 1.0, 2.0, 4.0, 8.0, 12.0),
 }
+_DRIFTS = ("common_drift", "drift")
 _STARTS = (
     Variances(),
     Variances(noise=1e-2, common_drift=1e-2, per_round=0.1, drift=1e-7, growth=0.5, level_growth=0.5),
@@ -147,12 +155,18 @@ class RoundPosterior:
 
 def infer(uploads: Uploads, shapes: Sequence[Shape] = ()) -> RoundPosterior:
     """Return the posterior of the prototypes; of the newest :data:`MOST_ROUNDS` uploads, as of the last."""
+    still = any(shape.leads is None for shape in shapes)
+    found = [_infer(uploads, shapes, bound) for bound in (_MOST_DRIFT if still else _MOST_DRIFT[:1])]
+    return _mixture(found) if still else found[0]
+
+
+def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> RoundPosterior:
     positive = bool((uploads.features >= 0).all() and (uploads.weights >= 0).all())
     spread = activity(uploads.features).sqrt().sqrt() if positive else torch.ones_like(uploads.features[0])
     used = uploads.last(MOST_ROUNDS)
     cut = [replace(shape, mixed=shape.mixed[-MOST_ROUNDS:]) for shape in shapes]
     problem = _Problem.of(used, cut, spread)
-    known = likeliest(problem)
+    known = likeliest(problem, most_drift)
     weighed = problem.weigh([known])
     scales = weighed.scales[0]
     left = used.features - sum((s * w.mixed for s, w in zip(scales, _grown(problem, cut, known), strict=True)), 0)
@@ -169,6 +183,15 @@ def infer(uploads: Uploads, shapes: Sequence[Shape] = ()) -> RoundPosterior:
         variances=known,
         scales=tuple(scales.tolist()),
     )
+
+
+def _mixture(found: Sequence[RoundPosterior]) -> RoundPosterior:
+    """Return posteriors of equal weight as one, with the hyperparameters of the first and the directions of the others."""
+    prototypes = torch.stack([one.prototypes for one in found])
+    mean = prototypes.mean(0)
+    squares = torch.stack([one.distance.square() for one in found]) + (prototypes - mean).square().sum(2)
+    ways = torch.stack([functional.normalize(one.directions, dim=1) for one in found[1:]])
+    return replace(found[0], prototypes=mean, distance=squares.mean(0).sqrt(), directions=ways.mean(0))
 
 
 def activity(features: Tensor) -> Tensor:
@@ -211,17 +234,25 @@ def gains(uploads: Uploads, known: Variances) -> Tensor:
     return _Problem.of(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
 
 
-def likeliest(problem: _Problem) -> Variances:
-    """Return the hyperparameters of the highest marginal likelihood, along one grid after another, until none gains."""
-    found = [_ascend(problem, start) for start in _STARTS]
+def likeliest(problem: _Problem, most_drift: float = _MOST_DRIFT[0]) -> Variances:
+    """Return the hyperparameters of the highest marginal likelihood, along one grid after another, until none gains.
+
+    No drift from one round to the next is above ``most_drift``.
+    """
+    grid = {name: _up_to(most_drift, values) if name in _DRIFTS else values for name, values in _GRID.items()}
+    found = [_ascend(problem, start, grid) for start in _STARTS]
     return max(found, key=lambda pair: pair[0])[1]
 
 
-def _ascend(problem: _Problem, start: Variances) -> tuple[float, Variances]:
+def _up_to(most: float, values: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(value for value in values if value <= most * (1 + 1e-6))
+
+
+def _ascend(problem: _Problem, start: Variances, grid: dict[str, tuple[float, ...]]) -> tuple[float, Variances]:
     best, highest = start, -float("inf")
     for _ in range(_SWEEPS):
         before = highest
-        for name, values in _GRID.items():
+        for name, values in grid.items():
             tried = [replace(best, **{name: value}) for value in values]
             likelihoods = problem.weigh(tried).likelihoods
             place = int(likelihoods.argmax())

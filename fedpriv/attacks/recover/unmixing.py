@@ -82,7 +82,7 @@ class UnmixedInversion(RecoverThenInvert):
 
     name = "unmix"
     summary = "class means unmixed from many rounds of mixtures, then inverted"
-    version = 4
+    version = 5
     targets = MIXTURES
     needs = Needs(min_rounds=2)
 
