@@ -187,6 +187,27 @@ def test_the_distance_that_it_expects_is_the_one_that_it_has():
     assert 0.7 < sum(ratios) / len(ratios) < 1.4
 
 
+def test_what_early_rounds_leave_of_strangers_means_passes_for_no_drift():
+    """Where extractors moved on since, a posterior that may call the rest drift expects a fifth of the error it has."""
+    ratios, errors, guesses = [], [], []
+    for seed in range(5):
+        uploads, truth, _ = made(seed, rounds=24, aligned=0)
+        rng = torch.Generator().manual_seed(1000 + seed)
+        common, bent, apart = (4 * torch.randn(n, WIDTH, generator=rng, dtype=torch.float64) for n in (1, 1, N_CLASSES))
+        left = 1 - uploads.times[:, None]
+        away = left * common + 3 * left**3 * bent + left * (uploads.weights @ apart) / 2
+        near = truth + 0.8 * torch.randn(truth.shape, generator=rng, dtype=torch.float64)
+        seen = replace(uploads, features=uploads.features + away)
+        found = infer(seen, (shape_of_means(seen, near),))
+        distance = (found.prototypes.double() - truth).norm(dim=1)
+        ratios.append(float((found.distance.double() / distance).median()))
+        errors.append(error(found.prototypes, truth))
+        guesses.append(error(near, truth))
+        assert straight(found.directions, truth) == 1
+    assert 0.5 < sum(ratios) / len(ratios) < 2
+    assert sum(errors) < 0.75 * sum(guesses)
+
+
 def test_means_of_strangers_are_believed_as_far_as_the_uploads_bear_them_out():
     uploads, truth, _ = made(3, rounds=6, drift=0.1, common=0.3)
     rng = torch.Generator().manual_seed(7)

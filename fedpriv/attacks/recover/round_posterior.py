@@ -20,8 +20,8 @@ from two starts; the overall variance is there in closed form.
 
 Strangers' means are a shape as of the last round alone. What of early rounds they do not fit looks like drift, more of it
 than there is, and uploads that are thought to drift say little about the end. So where such a shape is there, the posterior
-is the mixture of several, which allow no drift above a bound each; directions, which drift least, are read from those of the
-lower bounds.
+is the mixture of several, which allow no drift above a bound each. They weigh by their likelihoods as of one coordinate (the
+d are far from independent). Directions, which drift least, are read from those of the lower bounds.
 
 One upload with a = 0 and one shape at scale one is ``unmix-prior``; with a without bound and no shape, ``unmix-label``.
 Derived here from FedRE's equations 7-12.
@@ -157,10 +157,11 @@ def infer(uploads: Uploads, shapes: Sequence[Shape] = ()) -> RoundPosterior:
     """Return the posterior of the prototypes; of the newest :data:`MOST_ROUNDS` uploads, as of the last."""
     still = any(shape.leads is None for shape in shapes)
     found = [_infer(uploads, shapes, bound) for bound in (_MOST_DRIFT if still else _MOST_DRIFT[:1])]
-    return _mixture(found) if still else found[0]
+    return _mixture(found) if still else found[0][0]
 
 
-def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> RoundPosterior:
+def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tuple[RoundPosterior, Tensor]:
+    """Return the posterior that allows so much drift, and the logarithm of its likelihood as of one coordinate."""
     positive = bool((uploads.features >= 0).all() and (uploads.weights >= 0).all())
     spread = activity(uploads.features).sqrt().sqrt() if positive else torch.ones_like(uploads.features[0])
     used = uploads.last(MOST_ROUNDS)
@@ -176,22 +177,25 @@ def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> Roun
     found = weighed.gains[0] @ left + sum((s * shape.rows for s, shape in zip(scales, cut, strict=True)), 0)
     variance = weighed.variances[0] * weighed.sizes[0] * spread.square().sum()
     found = found.clamp_min(0) if positive else found
-    return RoundPosterior(
+    posterior = RoundPosterior(
         prototypes=found.float(),
         distance=variance.clamp_min(0).sqrt().float(),
         directions=stand_out(found, *led[:1]).float(),
         variances=known,
         scales=tuple(scales.tolist()),
     )
+    return posterior, weighed.likelihoods[0] / problem.width
 
 
-def _mixture(found: Sequence[RoundPosterior]) -> RoundPosterior:
-    """Return posteriors of equal weight as one, with the hyperparameters of the first and the directions of the others."""
-    prototypes = torch.stack([one.prototypes for one in found])
-    mean = prototypes.mean(0)
-    squares = torch.stack([one.distance.square() for one in found]) + (prototypes - mean).square().sum(2)
-    ways = torch.stack([functional.normalize(one.directions, dim=1) for one in found[1:]])
-    return replace(found[0], prototypes=mean, distance=squares.mean(0).sqrt(), directions=ways.mean(0))
+def _mixture(found: Sequence[tuple[RoundPosterior, Tensor]]) -> RoundPosterior:
+    """Return posteriors, with logarithms of their weights, as one with the hyperparameters of the first."""
+    parts = [posterior for posterior, _ in found]
+    shares = torch.stack([evidence for _, evidence in found]).softmax(0).float()[:, None]
+    prototypes = torch.stack([one.prototypes for one in parts])
+    mean = (shares[:, None] * prototypes).sum(0)
+    squares = torch.stack([one.distance.square() for one in parts]) + (prototypes - mean).square().sum(2)
+    ways = torch.stack([functional.normalize(one.directions, dim=1) for one in parts[1:]])
+    return replace(parts[0], prototypes=mean, distance=(shares * squares).sum(0).sqrt(), directions=ways.mean(0))
 
 
 def activity(features: Tensor) -> Tensor:
