@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.algebra.simplex import least_squares_in_simplex
-from fedpriv.attacks.recover.round_posterior import RoundPosterior, Shape, Uploads, infer
+from fedpriv.attacks.recover.round_posterior import ANY_DRIFT, RoundPosterior, Shape, Uploads, infer
 from fedpriv.util.seeds import generator
 
 SWEEPS = 2
@@ -55,7 +55,8 @@ def infer_hidden(sent: Uploads, shapes: Shapes) -> tuple[RoundPosterior, Tensor]
     if guesses:
         weights = _likely_weights(sent.features, guesses[0], torch.zeros(len(guesses[0])), means, spreads)
         uploads = replace(sent, weights=weights)
-        return infer(uploads, shapes(uploads)), weights
+        # Errors of weights look like drift as well; posteriors that allow none would take them for prototypes.
+        return infer(uploads, shapes(uploads), ANY_DRIFT), weights
     if not one_hot(sent.weights):
         return infer(sent, shapes(sent)), sent.weights
     uploads = replace(sent, weights=means)

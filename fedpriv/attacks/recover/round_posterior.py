@@ -39,13 +39,17 @@ from torch.nn import functional
 MOST_ROUNDS = 60
 """Last uploads that are used; the cost grows with their cube."""
 
+ANY_DRIFT = (10.0,)
+"""The bound of drift in a round that allows the whole grid."""
+
+BOUNDS = (*ANY_DRIFT, 0.1, 0.01)
+"""Bounds of drift in a round, of posteriors with shapes as of the last round alone."""
+
 _SWEEPS = 6
 _JITTER = 1e-11
 _SMALLEST = 1e-300
 _LEVEL_ROUNDS = 5
 _LEAST_ACTIVITY = 0.1
-_MOST_DRIFT = (10.0, 0.1, 0.01)
-"""Bounds of drift in a round, of posteriors with shapes as of the last round alone; the first allows the whole grid."""
 _SHARED = 0.1
 """In the metric in which directions are read: the weight of the spread that recovered classes share; the identity's is 1."""
 
@@ -153,11 +157,17 @@ class RoundPosterior:
     scales: tuple[float, ...]
 
 
-def infer(uploads: Uploads, shapes: Sequence[Shape] = ()) -> RoundPosterior:
-    """Return the posterior of the prototypes; of the newest :data:`MOST_ROUNDS` uploads, as of the last."""
+def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float] = BOUNDS) -> RoundPosterior:
+    """Return the posterior of the prototypes; of the newest :data:`MOST_ROUNDS` uploads, as of the last.
+
+    Args:
+        uploads: of one client.
+        shapes: that the server knows.
+        bounds: of drift; with no shape as of the last round alone the first is the only one.
+    """
     still = any(shape.leads is None for shape in shapes)
-    found = [_infer(uploads, shapes, bound) for bound in (_MOST_DRIFT if still else _MOST_DRIFT[:1])]
-    return _mixture(found) if still else found[0][0]
+    found = [_infer(uploads, shapes, bound) for bound in (bounds if still else bounds[:1])]
+    return _mixture(found)
 
 
 def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tuple[RoundPosterior, Tensor]:
@@ -190,6 +200,8 @@ def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tupl
 def _mixture(found: Sequence[tuple[RoundPosterior, Tensor]]) -> RoundPosterior:
     """Return posteriors, with logarithms of their weights, as one with the hyperparameters of the first."""
     parts = [posterior for posterior, _ in found]
+    if len(parts) == 1:
+        return parts[0]
     shares = torch.stack([evidence for _, evidence in found]).softmax(0).float()[:, None]
     prototypes = torch.stack([one.prototypes for one in parts])
     mean = (shares[:, None] * prototypes).sum(0)
@@ -238,7 +250,7 @@ def gains(uploads: Uploads, known: Variances) -> Tensor:
     return _Problem.of(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
 
 
-def likeliest(problem: _Problem, most_drift: float = _MOST_DRIFT[0]) -> Variances:
+def likeliest(problem: _Problem, most_drift: float = ANY_DRIFT[0]) -> Variances:
     """Return the hyperparameters of the highest marginal likelihood, along one grid after another, until none gains.
 
     No drift from one round to the next is above ``most_drift``.
