@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import jacfwd
 from torch.nn import functional
 
 MOST = 16
@@ -38,6 +37,12 @@ _TRIES, _STEPS, _FIXED = 8, 120, 1e-9
 
 _SPREAD = 0.02
 """Standard deviation of the logits by which a start tells images of one label apart."""
+
+_ENTRIES = 2**23
+"""Of the equations' derivatives that are held at once."""
+
+_TINY = 1e-24
+"""Sum of squares below which the equations are solved."""
 
 _LIKELY, _AS_GOOD = 1e3, 30.0
 """Times the least sum of squares up to which a solution is looked at closely, and up to which it is as good then: what such
@@ -85,14 +90,29 @@ class _Equations:
     sizes: Tensor
 
     def derivatives(self, mixing: Tensor) -> Tensor:
-        """Return the rows of D ``(g, C)``, those of a group summed."""
-        chances: Tensor = (mixing @ self.logits + self.bias).softmax(1)
+        """Return the rows of D ``(..., g, C)`` of mixings ``(..., g, g)``, those of a group summed."""
+        chances: Tensor = (mixing @ self.logits + self.bias).softmax(-1)
         return self.sizes.unsqueeze(1) * (chances - self.truth)
 
     def left_over(self, mixing: Tensor, weights: Tensor) -> Tensor:
-        """Return the part that stays unsolved ``(C g + C,)``, columns of the first part times ``weights`` ``(g,)``."""
+        """Return the part that stays unsolved ``(..., C g + C)``, columns of the first part times ``weights`` ``(g,)``."""
         pulls = self.derivatives(mixing)
-        return torch.cat([((pulls.T @ mixing - self.left) * weights).flatten(), pulls.sum(0) - self.slope])
+        first = (pulls.mT @ mixing - self.left) * weights
+        return torch.cat([first.flatten(-2), pulls.sum(-2) - self.slope], -1)
+
+    def slopes(self, mixing: Tensor, weights: Tensor) -> Tensor:
+        """Return the derivative of :meth:`left_over` at mixings ``(k, g, g)``, ``(k, C g + C, g g)``."""
+        chances: Tensor = (mixing @ self.logits + self.bias).softmax(-1)
+        number, n_classes = self.truth.shape
+        # How D_jc moves with Q_jl: s_j p_jc (L_lc - sum_m p_jm L_lm); of another row it does not.
+        leads = self.logits - (chances @ self.logits.mT).unsqueeze(-1)
+        turns = self.sizes[:, None, None] * chances.unsqueeze(-2) * leads
+        first = torch.einsum("bjk,bjlc->bckjl", mixing, turns)
+        first.diagonal(dim1=2, dim2=4).add_(self.derivatives(mixing).permute(0, 2, 1).unsqueeze(-1))
+        first = first * weights[:, None, None]
+        second = turns.permute(0, 3, 1, 2)
+        unknowns = number * number
+        return torch.cat([first.reshape(-1, n_classes * number, unknowns), second.reshape(-1, n_classes, unknowns)], 1)
 
 
 def members_of_head(
@@ -135,18 +155,15 @@ def _solved(
     basis = values[:number, None] * right[:number]
     truth = functional.one_hot(labels, n_classes).double()
     equations = _Equations(left[:, :number], values[:number], basis @ head.T, head_bias, count * bias, truth, sizes)
-    tried: list[tuple[float, Tensor]] = []
-    while len(tried) < _TRIES and all(loss > _FIXED for loss, _ in tried):
-        mixing, loss = _descended(equations, _start(equations, count, generator), torch.ones(number).double())
-        tried.append((loss, mixing))
-    least = min(loss for loss, _ in tried)
-    if least > _SOLVED**2 * number:
+    tried, losses = _tried(equations, count, generator)
+    least = float(losses.min())
+    if not least <= _SOLVED**2 * number:
         return None
     # In the gradient's own units rounding is alike everywhere, which is what errors follow from.
     weights = equations.values / equations.values[0]
-    polished = [_descended(equations, mixing, weights) for loss, mixing in tried if loss < _LIKELY * least]
-    best, loss = min(polished, key=lambda one: one[1])
-    others = [mixing @ basis for mixing, left in polished if left < _AS_GOOD * loss]
+    polished, lefts = _descended(equations, tried[losses < max(_LIKELY * least, _TINY)], weights)
+    best, loss = polished[lefts.argmin()], float(lefts.min())
+    others = polished[lefts < max(_AS_GOOD * loss, _TINY)] @ basis
     rounding = float(values[number]) if len(values) > number else 0.0
     rounding = max(rounding / (math.sqrt(n_classes) + math.sqrt(weight.shape[1])), 1e-8 * float(values[0]))
     noise = max(rounding / float(values[0]), math.sqrt(loss / (number * n_classes)))
@@ -169,44 +186,59 @@ def _start(equations: _Equations, count: int, generator: torch.Generator) -> Ten
     return found
 
 
-def _descended(equations: _Equations, mixing: Tensor, weights: Tensor) -> tuple[Tensor, float]:
-    """Return the solution that a start leads to, and the sum of squares that is left."""
-    shape, point, damping = mixing.shape, mixing.flatten(), 1e-3
+def _tried(equations: _Equations, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the solutions ``(k, g, g)`` of one start, or of all where that fails, and what they leave ``(k,)``."""
+    ones = torch.ones(len(equations.values)).double()
+    first, left = _descended(equations, _start(equations, count, generator)[None], ones)
+    if float(left) <= _FIXED:
+        return first, left
+    starts = torch.stack([_start(equations, count, generator) for _ in range(_TRIES - 1)])
+    others, lefts = _descended(equations, starts, ones)
+    return torch.cat([first, others]), torch.cat([left, lefts])
 
-    def left_over(some: Tensor) -> Tensor:
-        return equations.left_over(some.view(shape), weights)
 
-    rest = left_over(point)
-    loss = float(rest.square().sum())
-    for _ in range(_STEPS):
-        if not math.isfinite(loss):
-            return mixing, math.inf
-        slopes = jacfwd(left_over)(point)
-        squares, pull = slopes.T @ slopes, slopes.T @ rest
-        better = None
-        while damping < 1e6:
-            steep = squares + damping * torch.diag(squares.diagonal() + 1e-14 * squares.trace())
-            step, failed = torch.linalg.solve_ex(steep, -pull)
-            tried = left_over(point + step)
-            value = float(tried.square().sum())
-            if not int(failed) and value < loss:
-                better = point + step, tried, value
-                break
-            damping *= 4
-        if better is None:
-            break
-        gain, damping = loss - better[2], max(damping / 5, 1e-14)
-        point, rest, loss = better
-        if gain < _FIXED * loss or loss < 1e-24:
-            break
-    return point.view(shape), loss
+def _descended(equations: _Equations, starts: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the solutions ``(k, g, g)`` that starts lead to, and the sums of squares ``(k,)`` that are left."""
+    number, n_classes = equations.truth.shape
+    at_once = max(_ENTRIES // (n_classes * (number + 1) * number**2), 1)
+    points, losses = zip(*(_side_by_side(equations, some, weights) for some in starts.split(at_once)), strict=True)
+    return torch.cat(points), torch.cat(losses)
+
+
+def _side_by_side(equations: _Equations, starts: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same of starts that are followed at once, each with a damping of its own until it ends."""
+    points = starts.clone()
+    rest = equations.left_over(points, weights)
+    losses = rest.square().sum(1)
+    dampings, steps = torch.full_like(losses, 1e-3), torch.zeros_like(losses)
+    going = losses.isfinite()
+    losses = losses.where(going, torch.inf)
+    while bool(going.any()):
+        rows = going.nonzero().flatten()
+        at, damping = points[rows], dampings[rows]
+        slopes = equations.slopes(at, weights)
+        squares, pull = slopes.mT @ slopes, slopes.mT @ rest[rows].unsqueeze(2)
+        own = squares.diagonal(dim1=1, dim2=2)
+        steep = squares + torch.diag_embed(damping[:, None] * (own + 1e-14 * own.sum(1, keepdim=True)))
+        step, failed = torch.linalg.solve_ex(steep, -pull)
+        there = at + step.view(at.shape)
+        left = equations.left_over(there, weights)
+        values = left.square().sum(1)
+        better = (failed == 0) & (values < losses[rows])
+        gains = (losses[rows] - values).where(better, torch.inf)
+        moved = rows[better]
+        points[moved], rest[moved], losses[moved] = there[better], left[better], values[better]
+        dampings[rows] = (damping / 5).clamp(min=1e-14).where(better, damping * 4)
+        steps[rows] += better
+        still = (gains < _FIXED * losses[rows]) | (losses[rows] < _TINY) | (steps[rows] >= _STEPS)
+        going[rows] = ~still & (dampings[rows] < 1e6)
+    return points, losses
 
 
 def _errors(equations: _Equations, mixing: Tensor, noise: float) -> Tensor:
     """Return the relative error ``(g,)`` of each representation that noise of the equations makes."""
     number = len(mixing)
-    weights = equations.values / equations.values[0]
-    slopes = jacfwd(lambda some: equations.left_over(some.view(number, number), weights))(mixing.flatten())
+    slopes = equations.slopes(mixing[None], equations.values / equations.values[0])[0]
     # In units of what each unknown does to a representation, so that what is left open shows as what it is.
     scaled = slopes / equations.values.repeat(number)
     spread = torch.linalg.pinv(scaled.T @ scaled, rtol=1e-15, hermitian=True).diagonal().view(number, number).sum(1)
