@@ -206,6 +206,24 @@ def test_what_is_missing_is_named():
         recover_from_head([Observation(1, 0, (), step.broadcast)], 0, knowledge(1))
 
 
+def test_what_cannot_be_is_named():
+    labels = torch.tensor([0, 1])
+    step = seen(images_behind(0, 2), labels)
+    (sent,) = step.upload
+    spoilt = {name: value * float("nan") for name, value in sent.state.items()}
+    with pytest.raises(UserError, match="head of client 0 in round 1 holds entries that are not finite"):
+        recover_from_head([Observation(1, 0, (Classifier(spoilt),), step.broadcast)], 0, knowledge(2, labels=labels))
+    with pytest.raises(UserError, match=r"labels of client 0 in round 1 should be in \[0, .*, got -1 to 1"):
+        recover_from_head([step], 0, knowledge(2, labels=torch.tensor([-1, 1])))
+
+
+def test_an_update_of_nothing_is_not_settled():
+    step = seen(images_behind(0, 1), torch.tensor([0]))
+    solved, _ = recover_from_head([Observation(1, 0, step.broadcast, step.broadcast)], 0, knowledge(1))
+    assert not solved.settled
+    assert recover_from_head([step], 0, knowledge(1))[0].settled
+
+
 def test_class_means_of_differing_images_are_exact_where_single_images_come_apart():
     labels = torch.tensor([3, 3, 7, 1])
     features = images_behind(11, 4)

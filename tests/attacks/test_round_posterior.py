@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.recover.round_posterior import Shape, Uploads, Variances, activity, gains, infer, stand_out
 from fedpriv.attacks.recover.round_shapes import head_rows, shape_of_head, shape_of_means
-from fedpriv.attacks.recover.unmixing import UnmixedInversion, unmix
+from fedpriv.attacks.recover.unmixing import UnmixedInversion, _unmixed_by_block, unmix
 from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean
 from fedpriv.scoring.vectors import identify_directions
 from fedpriv.wire.payloads import Classifier, Entangled
@@ -187,6 +187,15 @@ def test_the_distance_that_it_expects_is_the_one_that_it_has():
     assert 0.7 < sum(ratios) / len(ratios) < 1.4
 
 
+def test_block_by_block_a_head_stays_a_head():
+    """One block of all coordinates is the whole; taken for strangers' means, the rows of a head made it another."""
+    uploads, _, rows = made(5, drift=0.2, common=1.0)
+    expect_close(
+        _unmixed_by_block(uploads, lambda some: [headed(some, rows)]),
+        infer(uploads, (headed(uploads, rows),)).prototypes,
+    )
+
+
 def test_what_early_rounds_leave_of_strangers_means_passes_for_no_drift():
     """Where extractors moved on since, a posterior that may call the rest drift expects a fifth of the error it has."""
     ratios, errors, guesses = [], [], []
@@ -311,3 +320,5 @@ def test_the_attack_hands_over_what_it_expects_and_the_older_settings_do_not():
     )
     headless = UnmixedInversion(head=False).unmixed(seen, 0, knowledge)
     assert not torch.allclose(headless.prototypes, found.features)
+    of_fewer = UnmixedInversion().unmixed(observations(uploads, rows[:3]), 0, knowledge)
+    expect_close(of_fewer.prototypes, headless.prototypes)  # of a head that knows fewer classes nothing is taken

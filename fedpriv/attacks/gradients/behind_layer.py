@@ -106,9 +106,11 @@ def label_slopes(
         n_classes: C.
     """
     head = rectified_head(behind, len(bias), bias)
-    if head is None or int(labels.min()) < 0:
+    if head is None or not len(labels) or int(labels.min()) < 0:
         return None
     weight, own_bias = (value.double().cpu() for value in head)
+    if int(labels.max()) >= len(own_bias) or not bool(weight.any()):
+        return None
     counts = torch.bincount(labels.cpu(), minlength=len(own_bias))
     chances = own_bias.softmax(0)
     names = [own for own, value in gradient.items() if value.shape == weight.shape]

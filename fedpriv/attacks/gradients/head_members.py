@@ -51,6 +51,13 @@ solutions disagree on is not known."""
 _SOLVED = 1e-2
 """Share of the equations that may stay unsolved."""
 
+_EXPLAINED = 100.0
+"""Times the rounding that the gradient shows up to which it explains what a solution leaves; others are no solutions to be
+sure of, but the bottoms of other valleys."""
+
+_OPERATIONS = 2**31
+"""Products of a step of all starts together; fewer starts are tried where classes are many."""
+
 
 @dataclass(frozen=True)
 class HeadMembers:
@@ -58,7 +65,8 @@ class HeadMembers:
 
     Attributes:
         derivatives: ``(n, C)`` of the loss of each image at the logits.
-        inputs: ``(n, d)`` what each put in; of those that are not sure, what images of its label put in on the whole.
+        inputs: ``(n, d)`` what each put in; of those that are not sure an estimate, or what images of its label put in on
+            the whole.
         sure: ``(n,)`` whether an image's own inputs are known.
     """
 
@@ -166,8 +174,10 @@ def _solved(
     others = polished[lefts < max(_AS_GOOD * loss, _TINY)] @ basis
     rounding = float(values[number]) if len(values) > number else 0.0
     rounding = max(rounding / (math.sqrt(n_classes) + math.sqrt(weight.shape[1])), 1e-8 * float(values[0]))
-    noise = max(rounding / float(values[0]), math.sqrt(loss / (number * n_classes)))
-    inputs, errors = best @ basis, _errors(equations, best, noise)
+    rounding, noise = rounding / float(values[0]), math.sqrt(loss / (number * n_classes))
+    inputs, errors = best @ basis, _errors(equations, best, max(rounding, noise))
+    if noise > _EXPLAINED * rounding:
+        errors = torch.full_like(errors, torch.inf)
     for other in others:
         apart = torch.cdist(inputs, other).where(labels.unsqueeze(1) == labels, torch.inf).amin(1)
         errors = errors.maximum(apart / inputs.norm(dim=1))
@@ -192,7 +202,11 @@ def _tried(equations: _Equations, count: int, generator: torch.Generator) -> tup
     first, left = _descended(equations, _start(equations, count, generator)[None], ones)
     if float(left) <= _FIXED:
         return first, left
-    starts = torch.stack([_start(equations, count, generator) for _ in range(_TRIES - 1)])
+    number, n_classes = equations.truth.shape
+    tries = min(_OPERATIONS // (n_classes * (number + 1) * number**4), _TRIES - 1)
+    if not tries:
+        return first, left
+    starts = torch.stack([_start(equations, count, generator) for _ in range(tries)])
     others, lefts = _descended(equations, starts, ones)
     return torch.cat([first, others]), torch.cat([left, lefts])
 
@@ -241,6 +255,7 @@ def _errors(equations: _Equations, mixing: Tensor, noise: float) -> Tensor:
     slopes = equations.slopes(mixing[None], equations.values / equations.values[0])[0]
     # In units of what each unknown does to a representation, so that what is left open shows as what it is.
     scaled = slopes / equations.values.repeat(number)
-    spread = torch.linalg.pinv(scaled.T @ scaled, rtol=1e-15, hermitian=True).diagonal().view(number, number).sum(1)
-    found: Tensor = noise * spread.clamp(min=0).sqrt() / (mixing * equations.values).norm(dim=1)
+    _, sizes, ways = torch.linalg.svd(scaled, full_matrices=False)
+    spread = (ways / sizes.clamp(min=_TINY).unsqueeze(1)).square().sum(0).view(number, number).sum(1)
+    found: Tensor = noise * spread.sqrt() / (mixing * equations.values).norm(dim=1)
     return found

@@ -162,7 +162,7 @@ class _Own(_Alike):
         least = ridge * float(head.square().sum()) / number
         sums.diagonal(dim1=1, dim2=2).add_(least)
         wanted = (weights * points) @ head.T + least * self.first
-        slopes = torch.cholesky_solve(wanted.unsqueeze(2), torch.linalg.cholesky(sums))[:, :, 0]
+        slopes = torch.cholesky_solve(wanted.unsqueeze(2), torch.linalg.cholesky_ex(sums)[0])[:, :, 0]
         self.slopes = slopes @ head
         return weights * self.slopes
 

@@ -113,7 +113,7 @@ class _Reader:
     def _by_head(self, step: LocalStep, sent: LocalStep, labels: Tensor) -> ToldApart | None:
         """Return one step's images as the head's gradient and their labels tell them apart."""
         names = sent_layers(self._layers, sent.gradient.keys(), head=True)
-        if not names or sent.project is not None or int(labels.min()) < 0:
+        if not names or sent.project is not None or not len(labels) or int(labels.min()) < 0:
             return None
         name, problem = names[-1], self._problem
         parameters = [f"{name}.{kind}" for kind in ("weight", "bias")]

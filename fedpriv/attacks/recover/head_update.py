@@ -33,8 +33,8 @@ from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import HEADS
 from fedpriv.wire.payloads import Classifier, Message, find_payload
 
-_EXPLAINED = 1e-4
-"""Relative distance from the update below which single images that were told apart explain it."""
+_EXPLAINED = 1e-5
+"""Relative distance from the update below which single images that were told apart explain it; rounding leaves 1e-7."""
 
 HALF_AN_IMAGE = 0.5
 """A class is taken to be there when the update speaks of at least so many of its images."""
@@ -91,7 +91,8 @@ def recover_from_head(observations: Sequence[Observation], client: int, knowledg
         weight, bias, _ = changes[0]
         found = single_representation(weight, bias)
         left = float((weight - torch.outer(bias, found)).norm() / weight.norm().clamp(min=1e-30))
-        return ClassMeans(found[None], left, 1.0, True), torch.tensor([single_label(bias)])
+        told = bool(weight.any()) and bool(bias.any())
+        return ClassMeans(found[None], left, 1.0, told), torch.tensor([single_label(bias)])
     if len(own) == 1 and facts.steps == 1:
         labels = knowledge.labels.get((own[0].round, client))
         exact = None if labels is None else _by_members(changes[0], labels.cpu())
@@ -106,9 +107,9 @@ def recover_from_head(observations: Sequence[Observation], client: int, knowledg
 
 
 def _by_members(change: _Change, labels: Tensor) -> MeansOfClasses | None:
-    """Return class means as those of images that the head's gradient tells apart; None where it tells of none.
+    """Return class means as those of single images that explain the head's gradient; None where none do.
 
-    Of images of one label that stay together the sum is known all the same.
+    Images of one label need not be known one by one: of those that stay together the sum is known all the same.
     """
     weight, bias, heads = change
     found = members_of_head(weight, bias, heads[0], labels, torch.Generator().manual_seed(0))
@@ -119,7 +120,10 @@ def _by_members(change: _Change, labels: Tensor) -> MeansOfClasses | None:
     means /= torch.bincount(of_class).unsqueeze(1)
     pushed = found.derivatives.double().T @ found.inputs.double() / len(labels)
     left = float((weight - pushed).norm() / weight.norm().clamp(min=1e-30))
-    return (ClassMeans(means, left, 1.0, True), classes) if left < _EXPLAINED else None
+    if not left < _EXPLAINED:
+        return None
+    mixing = torch.zeros(len(classes), len(bias)).index_add_(0, of_class, found.derivatives)
+    return ClassMeans(means, left, float(torch.linalg.cond(mixing.double())), True), classes
 
 
 def given_counts(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> Tensor | None:
@@ -127,6 +131,11 @@ def given_counts(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> 
     labels = knowledge.labels.get((seen.round, seen.client))
     if labels is None:
         return None
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < knowledge.n_classes:
+        raise UserError(
+            f"labels of client {seen.client} in round {seen.round} should be in [0, {knowledge.n_classes}), got "
+            f"{int(labels.min())} to {int(labels.max())}"
+        )
     sizes = facts.sizes if sum(facts.sizes) == len(labels) else (min(facts.batch_size, len(labels)),) * len(labels)
     share = torch.cat([torch.full((size,), 1 / size) for size in sizes])[: len(labels)]
     return torch.zeros(knowledge.n_classes).index_add_(0, labels.cpu(), share)
@@ -139,7 +148,11 @@ _Change = tuple[Tensor, Tensor, tuple[Head, ...]]
 def _change(seen: Observation, facts: BatchFacts) -> _Change:
     before = _head(seen.broadcast, f"broadcast of round {seen.round}")
     after = _head(seen.upload, f"upload of client {seen.client} in round {seen.round}")
+    if not facts.learning_rate > 0:
+        raise UserError(f"the learning rate of client {seen.client} should be above 0, got {facts.learning_rate}")
     weight, bias = ((old - new) / facts.learning_rate for old, new in zip(before, after, strict=True))
+    if not bool(weight.isfinite().all() and bias.isfinite().all()):
+        raise UserError(f"the head of client {seen.client} in round {seen.round} holds entries that are not finite")
     # One step was computed at the first head; of several, the last head is as good a guess.
     return weight, bias, (before,) if facts.steps == 1 else (before, after)
 

@@ -202,12 +202,17 @@ def _mixture(found: Sequence[tuple[RoundPosterior, Tensor]]) -> RoundPosterior:
     parts = [posterior for posterior, _ in found]
     if len(parts) == 1:
         return parts[0]
-    shares = torch.stack([evidence for _, evidence in found]).softmax(0).float()[:, None]
-    prototypes = torch.stack([one.prototypes for one in parts])
+    shares = torch.stack([evidence for _, evidence in found]).softmax(0)[:, None]
+    prototypes = torch.stack([one.prototypes for one in parts]).double()
     mean = (shares[:, None] * prototypes).sum(0)
-    squares = torch.stack([one.distance.square() for one in parts]) + (prototypes - mean).square().sum(2)
+    squares = torch.stack([one.distance for one in parts]).double().square() + (prototypes - mean).square().sum(2)
     ways = torch.stack([functional.normalize(one.directions, dim=1) for one in parts[1:]])
-    return replace(parts[0], prototypes=mean, distance=(shares * squares).sum(0).sqrt(), directions=ways.mean(0))
+    return replace(
+        parts[0],
+        prototypes=mean.float(),
+        distance=(shares * squares).sum(0).sqrt().float(),
+        directions=ways.mean(0),
+    )
 
 
 def activity(features: Tensor) -> Tensor:

@@ -143,6 +143,8 @@ class UnmixedInversion(RecoverThenInvert):
         numbers = torch.tensor([seen.round for seen in rounds])
         uploads = Uploads(features.double().cpu(), weights.double().cpu(), numbers)
         rows = head_rows(rounds, features.shape[1]) if self.head else None
+        if rows is not None and int(classes.max()) >= rows.shape[1]:
+            rows = None  # of a head that knows fewer classes than the client mixes
         means = None
         if own is not None and labels is not None:
             means = prior_of_images(own.double(), labels.cpu(), knowledge.n_classes)[classes]
@@ -168,9 +170,14 @@ def _unmixed_by_block(uploads: Uploads, shapes: Shapes) -> Tensor:
             continue
         columns = (member == number).nonzero().flatten()
         part = Uploads(uploads.features[shown][:, columns], uploads.weights[shown], uploads.rounds[shown])
-        cut = [Shape(own.rows[:, columns], own.mixed[shown][:, columns]) for own in whole]
+        cut = [_of_block(own, shown, columns) for own in whole]
         found[:, columns] = infer(part, cut).prototypes
     return found
+
+
+def _of_block(shape: Shape, shown: Tensor, columns: Tensor) -> Shape:
+    leads = None if shape.leads is None else shape.leads[:, columns]
+    return Shape(shape.rows[:, columns], shape.mixed[shown][:, columns], leads)
 
 
 @dataclass(frozen=True)
