@@ -138,6 +138,7 @@ ROWS: dict[str, Recover] = {
     "unmix-prior, own images": once("images"),
     "unmix, older (family=auto), own images": by(UnmixedInversion(family="auto")),
     "unmix, posterior, head and own images": by(UnmixedInversion()),
+    "unmix, posterior, any drift, head and own images": by(UnmixedInversion(drift="any")),
 }
 
 

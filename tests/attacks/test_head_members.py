@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.gradients import head_members
 from fedpriv.attacks.gradients.head_members import _Equations, members_of_head
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.gradients.step_problems import read_problem
@@ -84,6 +85,18 @@ def test_nobody_is_sure_where_rounding_or_another_valley_hides_the_difference(la
         assert not (found.sure & (apart > 0.05 * inputs.norm(dim=1))).any()
         right += int(found.sure.sum())
     assert right >= (20 if classes < 10 else 5)
+
+
+@pytest.mark.parametrize("limit", ["_OPERATIONS", "_ENTRIES"])
+def test_limits_of_work_and_memory_change_no_more_than_how_many_starts_are_tried(monkeypatch, limit):
+    labels = torch.tensor([4, 4, 1])
+    expected, *_ = solved(labels, scale=0.3)
+    monkeypatch.setattr(head_members, limit, 0)
+    seen, followed = [], head_members._side_by_side
+    monkeypatch.setattr(head_members, "_side_by_side", lambda *given: seen.append(len(given[1])) or followed(*given))
+    found, *_ = solved(labels, scale=0.3)
+    assert set(seen) == {1}
+    torch.testing.assert_close(found.inputs, expected.inputs, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("count", [2, 5])

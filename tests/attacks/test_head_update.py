@@ -1,5 +1,7 @@
 """What the update of a linear layer gives away: exact where the algebra says so, contrasts or nothing where it does not."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from compare import expect_close, expect_same
@@ -213,6 +215,9 @@ def test_what_cannot_be_is_named():
     spoilt = {name: value * float("nan") for name, value in sent.state.items()}
     with pytest.raises(UserError, match="head of client 0 in round 1 holds entries that are not finite"):
         recover_from_head([Observation(1, 0, (Classifier(spoilt),), step.broadcast)], 0, knowledge(2, labels=labels))
+    standing = replace(knowledge(2, labels=labels), batch=BatchFacts(2, 0.0, 1))
+    with pytest.raises(UserError, match="learning rate of client 0 should be above 0, got 0"):
+        recover_from_head([step], 0, standing)
     with pytest.raises(UserError, match=r"labels of client 0 in round 1 should be in \[0, .*, got -1 to 1"):
         recover_from_head([step], 0, knowledge(2, labels=torch.tensor([-1, 1])))
 

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.recover.round_posterior import Shape, Uploads, Variances, activity, gains, infer, stand_out
+from fedpriv.attacks.recover.round_posterior import (
+    ANY_DRIFT,
+    BOUNDS,
+    Shape,
+    Uploads,
+    Variances,
+    activity,
+    gains,
+    infer,
+    stand_out,
+)
 from fedpriv.attacks.recover.round_shapes import head_rows, shape_of_head, shape_of_means
 from fedpriv.attacks.recover.unmixing import UnmixedInversion, _unmixed_by_block, unmix
 from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean
@@ -191,14 +201,14 @@ def test_block_by_block_a_head_stays_a_head():
     """One block of all coordinates is the whole; taken for strangers' means, the rows of a head made it another."""
     uploads, _, rows = made(5, drift=0.2, common=1.0)
     expect_close(
-        _unmixed_by_block(uploads, lambda some: [headed(some, rows)]),
+        _unmixed_by_block(uploads, lambda some: [headed(some, rows)], BOUNDS),
         infer(uploads, (headed(uploads, rows),)).prototypes,
     )
 
 
 def test_what_early_rounds_leave_of_strangers_means_passes_for_no_drift():
     """Where extractors moved on since, a posterior that may call the rest drift expects a fifth of the error it has."""
-    ratios, errors, guesses = [], [], []
+    ratios, errors, guesses, before = [], [], [], []
     for seed in range(5):
         uploads, truth, _ = made(seed, rounds=24, aligned=0)
         rng = torch.Generator().manual_seed(1000 + seed)
@@ -212,8 +222,13 @@ def test_what_early_rounds_leave_of_strangers_means_passes_for_no_drift():
         ratios.append(float((found.distance.double() / distance).median()))
         errors.append(error(found.prototypes, truth))
         guesses.append(error(near, truth))
+        one = infer(seen, (shape_of_means(seen, near),), ANY_DRIFT)
+        distance = (one.prototypes.double() - truth).norm(dim=1)
+        before.append((float((one.distance.double() / distance).median()), error(one.prototypes, truth)))
         assert straight(found.directions, truth) == 1
     assert 0.5 < sum(ratios) / len(ratios) < 2
+    assert sum(ratio for ratio, _ in before) / len(before) < 0.3
+    assert sum(errors) < 0.85 * sum(of_one for _, of_one in before)
     assert sum(errors) < 0.75 * sum(guesses)
 
 
@@ -318,6 +333,11 @@ def test_the_attack_hands_over_what_it_expects_and_the_older_settings_do_not():
     expect_close(
         older.features, unmix(uploads.features.float(), uploads.weights.float()).prototypes, rtol=1e-3, atol=1e-3
     )
+    near = torch.zeros(N_CLASSES, 1, 8, 8).flatten(1)
+    near[:, :WIDTH] = (truth + 1).float()
+    granted = replace(knowledge, public_images=near.view(-1, 1, 8, 8), public_labels=torch.arange(N_CLASSES))
+    mixed, one = (UnmixedInversion(drift=drift).unmixed(seen, 0, granted) for drift in ("bounded", "any"))
+    assert not torch.allclose(mixed.distance, one.distance)
     headless = UnmixedInversion(head=False).unmixed(seen, 0, knowledge)
     assert not torch.allclose(headless.prototypes, found.features)
     of_fewer = UnmixedInversion().unmixed(observations(uploads, rows[:3]), 0, knowledge)

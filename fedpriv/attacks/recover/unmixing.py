@@ -34,7 +34,7 @@ from fedpriv.attacks.observation import Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import rounds_of
 from fedpriv.attacks.recover.hidden_weights import Shapes, infer_hidden
-from fedpriv.attacks.recover.round_posterior import Shape, Uploads, infer
+from fedpriv.attacks.recover.round_posterior import ANY_DRIFT, BOUNDS, Shape, Uploads, infer
 from fedpriv.attacks.recover.round_shapes import head_rows, shape_of_head, shape_of_means
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.recover.unmixing_once import prior_of_images
@@ -69,6 +69,8 @@ class UnmixedInversion(RecoverThenInvert):
         weights: ``sent`` as label encodings, or ``hidden``: encodings name the class of largest weight at most, and weights
             are found with the prototypes (the answer to ``hide-labels``); of the posterior alone. See
             :mod:`fedpriv.attacks.recover.hidden_weights`.
+        drift: ``bounded``: with own images the posterior is a mixture over bounds of drift; or ``any``: the one that allows
+            any drift. Of the posterior with weights as sent; see :mod:`fedpriv.attacks.recover.round_posterior`.
         zeros: ``sent``; or ``missing``: a coordinate that is zero was not sent in that round (the answer to ``diagonal``),
             and coordinates are unmixed from the rounds that show them.
     """
@@ -77,6 +79,7 @@ class UnmixedInversion(RecoverThenInvert):
     head: bool = True
     family: Model = "posterior"
     weights: Literal["sent", "hidden"] = "sent"
+    drift: Literal["bounded", "any"] = "bounded"
     zeros: Literal["sent", "missing"] = "sent"
     iterations: Annotated[int, Ge(1)] = 100
 
@@ -153,14 +156,15 @@ class UnmixedInversion(RecoverThenInvert):
             of_head = [] if rows is None else [shape_of_head(mixed, rows, classes)]
             return of_head + ([] if means is None else [shape_of_means(mixed, means)])
 
+        bounds = BOUNDS if self.drift == "bounded" else ANY_DRIFT
         if self.zeros == "missing":
-            return ClientUnmixed(_unmixed_by_block(uploads, shapes), classes)
+            return ClientUnmixed(_unmixed_by_block(uploads, shapes, bounds), classes)
         hidden = self.weights == "hidden"
-        found = infer_hidden(uploads, shapes)[0] if hidden else infer(uploads, shapes(uploads))
+        found = infer_hidden(uploads, shapes)[0] if hidden else infer(uploads, shapes(uploads), bounds)
         return ClientUnmixed(found.prototypes, classes, found.distance, found.directions)
 
 
-def _unmixed_by_block(uploads: Uploads, shapes: Shapes) -> Tensor:
+def _unmixed_by_block(uploads: Uploads, shapes: Shapes, bounds: Sequence[float]) -> Tensor:
     """Return the prototypes ``(m, d)`` of coordinates that each round shows some of; zero where none does."""
     found = torch.zeros(uploads.weights.shape[1], uploads.features.shape[1])
     patterns, member = (uploads.features != 0).T.unique(dim=0, return_inverse=True)
@@ -171,7 +175,7 @@ def _unmixed_by_block(uploads: Uploads, shapes: Shapes) -> Tensor:
         columns = (member == number).nonzero().flatten()
         part = Uploads(uploads.features[shown][:, columns], uploads.weights[shown], uploads.rounds[shown])
         cut = [_of_block(own, shown, columns) for own in whole]
-        found[:, columns] = infer(part, cut).prototypes
+        found[:, columns] = infer(part, cut, bounds).prototypes
     return found
 
 
