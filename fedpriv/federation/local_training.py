@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from itertools import accumulate
 
@@ -129,15 +129,23 @@ def train(
     turned = not guards and samples.images.dim() == 4 and takes_channels_last(module, loss)
     layout = weights_channels_last(module) if turned else nullcontext()
     with global_seed(noise), layout, nullcontext() if guards else quick_products(module):
-        for index in batches:
+        for index in _moved(batches, samples.labels.device):
             optimiser.forget_gradients()
-            images, labels = samples.batch(index.to(samples.labels.device))
+            images, labels = samples.batch(index)
             total += step(work, channels_last(images) if turned else images, labels)
             optimiser.step()
     if velocity is not None:
         velocity |= velocity_by_name(module, optimiser.velocity)
     trace.local_steps_done()
     return float(total) / len(batches) if batches else float("nan")
+
+
+def _moved(batches: Sequence[Tensor], device: torch.device) -> Sequence[Tensor]:
+    """Return batches on a device; all at once, since a GPU is waited for with each transfer."""
+    if device.type == "cpu" or not batches:
+        return batches
+    moved: Sequence[Tensor] = torch.cat(list(batches)).to(device).split([len(index) for index in batches])
+    return moved
 
 
 def _parts(trained: Iterable[nn.Parameter | Part]) -> list[Part]:

@@ -16,6 +16,14 @@ def windows(n_in: int, n_out: int) -> list[range]:
     return [range(j * n_in // n_out, -(-(j + 1) * n_in // n_out)) for j in range(n_out)]
 
 
+def window_means(n_in: int, n_out: int) -> Tensor:
+    """Return the matrix ``(n_in, n_out)`` by which row vectors become the means of their windows."""
+    matrix = torch.zeros(n_in, n_out)
+    for column, window in enumerate(windows(n_in, n_out)):
+        matrix[window.start : window.stop, column] = 1 / len(window)
+    return matrix
+
+
 class AveragePooling(nn.Module):
     """``(n, L)`` to ``(n, d)`` by window means.
 
@@ -27,10 +35,7 @@ class AveragePooling(nn.Module):
 
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()
-        matrix = torch.zeros(n_in, n_out)
-        for column, window in enumerate(windows(n_in, n_out)):
-            matrix[window.start : window.stop, column] = 1 / len(window)
-        self.register_buffer("matrix", matrix, persistent=False)
+        self.register_buffer("matrix", window_means(n_in, n_out), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return representations ``(n, d)`` of vectors ``(n, L)``."""

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from fedpriv.models.averaging import AveragePool
 from fedpriv.models.pooling import MaxPool
 from fedpriv.models.shapes import ImageShape, require_sides
 
@@ -81,7 +82,7 @@ def small_cnn_deep(image_shape: ImageShape) -> tuple[nn.Module, int]:
         nn.ReLU(),
         ResidualBlock(24, 32),
         ResidualBlock(32, 64),
-        nn.AdaptiveAvgPool2d(2),
+        AveragePool(2),
         nn.Flatten(),
     )
     return start_for_relu(extractor), 256

@@ -11,14 +11,17 @@ if TYPE_CHECKING:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; on a CPU, fix one thread.
+    """Return the device of ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; have it repeat itself.
 
-    Two threads on a busy two-core machine were measured several times slower than one, and one thread makes sums come
-    out the same on every run.
+    On a CPU that takes one thread, in which sums come out the same on every run; two on a busy two-core machine were
+    measured several times slower. On a GPU it takes convolutions that add in a fixed order, and in float32 throughout: by
+    default torch computes them in TF32 (10 bits of mantissa), and an update so rounded is no longer what attacks derive.
     """
     import torch
 
     torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.allow_tf32 = False
     available = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if available else "cpu")

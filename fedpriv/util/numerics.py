@@ -45,21 +45,25 @@ class Numerics:
 
     @contextlib.contextmanager
     def products(self, device: torch.device) -> Iterator[None]:
-        """Set the precision of products and convolutions on a GPU within the block: TF32 where asked, else float32."""
+        """Set the precision of products and convolutions on a GPU within the block: TF32 where asked, else float32.
+
+        Convolutions add in a fixed order, so that a search repeats itself.
+        """
         import torch
 
         if device.type != "cuda":
             yield
             return
-        before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        convolutions = torch.backends.cudnn
+        before = torch.get_float32_matmul_precision(), convolutions.allow_tf32, convolutions.deterministic
         coarse = self.precision == "tf32"
         torch.set_float32_matmul_precision("high" if coarse else "highest")
-        torch.backends.cudnn.allow_tf32 = coarse
+        convolutions.allow_tf32, convolutions.deterministic = coarse, True
         try:
             yield
         finally:
-            torch.set_float32_matmul_precision(before)
-            torch.backends.cudnn.allow_tf32 = convolutions
+            torch.set_float32_matmul_precision(before[0])
+            _, convolutions.allow_tf32, convolutions.deterministic = before
 
 
 FLOAT32 = Numerics()

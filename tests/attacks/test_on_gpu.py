@@ -2,11 +2,17 @@
 
 import pytest
 import torch
+from gradient_cases import attack, images_and_labels, psnr, sigmoid_net
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.gradients import pixel_search
+from fedpriv.attacks.gradients.dlg import DeepLeakage
+from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.optim import lbfgs
 from fedpriv.attacks.optim.fitting import fit
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
@@ -19,6 +25,7 @@ from fedpriv.wire.payloads import Representations
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
+CUDA = torch.device("cuda")
 CLIENTS, SHAPE = 3, (3, 16, 16)
 SLIM = Hourglass(channels=(6, 8, 10), skip=2, input_channels=5)
 
@@ -79,3 +86,74 @@ def test_rows_draw_the_same_numbers():
     here = prior_on(torch.device("cpu"), "pixels").shown(0.0, moving)
     expected = prior_on(torch.device("cuda"), "pixels").shown(0.0, moving.cuda()).cpu()
     assert torch.equal(here, expected)
+
+
+def watched(monkeypatch, owner, name, free):
+    """Have a method raise where it waits for the device, in every call whose number is not ``free``; return the numbers."""
+    method, calls = getattr(owner, name), []
+
+    def call(*given):
+        torch.cuda.set_sync_debug_mode("default" if free(len(calls)) else "error")
+        calls.append(len(calls))
+        try:
+            return method(*given)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+def test_an_iteration_of_inverting_gradients_does_not_wait(monkeypatch):
+    images, labels = images_and_labels(3)
+    calls = watched(monkeypatch, pixel_search.PixelSearch, "advance", lambda number: number < 2)
+    made = InvertingGradients(iterations=30, total_variation=0.1, signed=False)
+    attack(made, sigmoid_net(), images, labels, device=CUDA)
+    assert len(calls) > 20
+
+
+@pytest.mark.parametrize("line_search", ["none", "strong-wolfe"])
+def test_an_evaluation_of_deep_leakage_does_not_wait_between_looks(line_search, monkeypatch):
+    images, labels = images_and_labels(3)
+    every = lbfgs._LOOK_EVERY  # rows may have been dropped at a look, which is before a tick of that number
+    calls = watched(monkeypatch, lbfgs._Descent, "tick", lambda number: number < 2 or number % every == 0)
+    made = DeepLeakage(outer_steps=2, redraws=0, line_search=line_search)
+    attack(made, sigmoid_net(), images, labels, device=CUDA)
+    assert len(calls) > 20
+
+
+GRADIENT_ATTACKS = [
+    DeepLeakage(outer_steps=40),
+    InvertingGradients(iterations=400, total_variation=1e-3, signed=False),
+    InvertingGradients(iterations=400),
+    InvertingGradients(iterations=100, total_variation=0.1, signed=True, median_every=20),
+    GradientDip(iterations=60),
+    LinearLayer(),
+]
+
+
+@pytest.mark.parametrize("made", GRADIENT_ATTACKS, ids=lambda made: made.name)
+def test_gradients_are_inverted_on_a_gpu_as_on_a_cpu_and_again_in_every_bit(made):
+    images, labels = images_and_labels(4)
+    here = attack(made, sigmoid_net(), images, labels)
+    there, again = (attack(made, sigmoid_net(), images, labels, device=CUDA) for _ in range(2))
+    assert torch.equal(there.images, again.images)
+    own, other = (psnr(found.images[:, 0].cpu(), images).mean() for found in (here, there))
+    assert abs(own - other) < 3.0 or min(own, other) > 30.0
+
+
+@pytest.mark.parametrize("name", ["dip", "pixels"])
+def test_a_search_comes_out_the_same_again_in_every_bit(name):
+    there, again = (fitted(CUDA, name, 30) for _ in range(2))
+    assert torch.equal(there.images, again.images)
+
+
+@pytest.mark.slow
+def test_a_compiled_search_finds_what_it_finds_otherwise():
+    plain = fitted(CUDA, "dip", 8)
+    with Numerics().products(CUDA):
+        schedule = Schedule(8, 1e-2, average=0.9, tolerance=0.0, look_every=1000)
+        found = fit(
+            prior_on(CUDA, "dip"), distance_on(CUDA), schedule, lambda step: None, Numerics("float32", compiled=True)
+        )
+    torch.testing.assert_close(found.images, plain.images, rtol=0, atol=2e-3)

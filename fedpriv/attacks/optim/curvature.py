@@ -31,6 +31,7 @@ class Curvature:
         self._changes = start.new_zeros(rows, size + 1, size + 1)
         self._curvature = start.new_zeros(rows, size + 1)
         self._scale = start.new_ones(rows, 1)
+        self._nothing = start.new_zeros(())  # a number of Python's would be moved to a GPU, which waits for it
         self._count = torch.zeros(rows, dtype=torch.int64, device=start.device)
         self._size = size
         self._rows = torch.arange(rows, device=start.device)
@@ -87,7 +88,7 @@ class Curvature:
         depth = self._depth
         rows, column = self._rows, place[:, 0]
         others = torch.ones_like(self._curvature).scatter_(1, place, 0.0)[:, :depth]
-        self._inverse[rows, column] = 0.0
+        self._inverse[rows, column] = self._nothing
         older = torch.bmm(self._inverse[:, :depth, :depth], (products[:, 0] * others).unsqueeze(2)).squeeze(2)
         self._inverse[rows, :depth, column] = (1 - others - older) / curvature
         self._changes[rows, column, :depth] = products[:, 1]
