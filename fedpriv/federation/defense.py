@@ -87,7 +87,7 @@ class UploadContext(Sender):
     """All that a defense may look at while it changes one upload.
 
     Attributes:
-        rng: generator of this (seed, round, client, place of the defense).
+        rng: generator of this (seed, round, client, place of the defense). It draws on the CPU, wherever the upload lies.
         client_rng: generator of this (seed, client, place of the defense): the same draws in every round.
     """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from typing import TYPE_CHECKING
 
 from fedpriv.util.errors import UserError, shown
@@ -14,17 +16,16 @@ def pick_device(name: str) -> torch.device:
     """Return the device of ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; have it repeat itself.
 
     On a CPU that takes one thread, in which sums come out the same on every run; two on a busy two-core machine were
-    measured several times slower. On a GPU it takes convolutions that add in a fixed order, and in float32 throughout: by
-    default torch computes them in TF32 (10 bits of mantissa), and an update so rounded is no longer what attacks derive.
+    measured several times slower. On a GPU it takes operations that add in a fixed order, and products in float32: torch
+    computes convolutions there in TF32 by default (10 bits of mantissa), and an update so rounded is not what attacks
+    derive. Both hold for the process from then on.
     """
     import torch
 
     torch.set_num_threads(1)
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    torch.backends.cudnn.allow_tf32 = False
     available = torch.cuda.is_available()
     if name == "auto":
-        return torch.device("cuda" if available else "cpu")
+        name = "cuda" if available else "cpu"
     if not isinstance(name, str):
         raise UserError(f"device {shown(name)}: expected a text; use auto, cpu, cuda or cuda:N")
     try:
@@ -37,4 +38,19 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"device {name}: no CUDA device is usable here; use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA device(s), from cuda:0")
+    if device.type == "cuda":
+        _have_gpus_repeat_themselves()
     return device
+
+
+def _have_gpus_repeat_themselves() -> None:
+    """Have every operation that can add in a fixed order, in float32; torch warns of those that cannot."""
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product is computed
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Nothing here reads memory that it has not written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = False
+    # Sums along an axis that is not the only one are taken in order, whatever torch says of the others.
+    warnings.filterwarnings("ignore", message="cumsum_cuda_kernel does not have a deterministic implementation")

@@ -45,7 +45,7 @@ class Numerics:
 
     @contextlib.contextmanager
     def products(self, device: torch.device) -> Iterator[None]:
-        """Set the precision of products and convolutions on a GPU within the block: TF32 where asked, else float32.
+        """Set the arithmetic of products and convolutions on a GPU within the block: TF32 where asked, else float32.
 
         Convolutions add in a fixed order, so that a search repeats itself.
         """

@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.optim.fitting import fit
 from fedpriv.attacks.optim.schedule import Schedule
+from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, levels_that_fit
 from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double_and_convolve
 from fedpriv.util.errors import UserError
@@ -89,8 +90,15 @@ def test_every_row_is_an_ordinary_network(side):
             assert (gradient[row] - wanted).norm() < 1e-2 * wanted.norm()
 
 
+@pytest.fixture(params=["as on a CPU", "as on a GPU"])
+def way(request, monkeypatch):
+    """The way of convolving, of which a GPU has one of its own."""
+    monkeypatch.setattr(grouped, "as_products", lambda rows, device: request.param == "as on a GPU")
+
+
 @pytest.mark.parametrize("side", [3, 8, 16])
 @pytest.mark.parametrize("kernel", [1, 3, 5])
+@pytest.mark.usefixtures("way")
 def test_grouped_convolutions_equal_single_ones(side, kernel):
     draw = torch.Generator().manual_seed(side)
     maps = torch.randn(1, 4 * 3, side, side, generator=draw)
@@ -210,6 +218,7 @@ def test_a_row_that_is_not_finite_ends_at_once():
 
 @pytest.mark.parametrize("side", [2, 4, 8, 16])
 @pytest.mark.parametrize("kernel", [1, 3, 5])
+@pytest.mark.usefixtures("way")
 def test_doubling_and_convolving_at_once_is_one_after_the_other(side, kernel):
     draw = torch.Generator().manual_seed(0)
     maps = torch.randn(1, 3 * 4, side, side + 2, generator=draw).requires_grad_()

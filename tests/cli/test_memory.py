@@ -54,7 +54,7 @@ KIB = 1 << 10
 )
 def test_training_beyond_memory_is_refused_and_leaves_nothing(capsys, monkeypatch, tmp_path, free, flags, said):
     monkeypatch.setattr(memory, "free_memory", lambda: free)
-    line = refused(capsys, "train", "--out", "run", *SMALL, *flags)
+    line = refused(capsys, "train", "--out", "run", *SMALL, *flags, "--device", "cpu")
     assert said in line
     assert "would fit" in line
     assert not (tmp_path / "run").exists()

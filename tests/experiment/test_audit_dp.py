@@ -58,7 +58,8 @@ class Turned(Defense):
     def upload(self, message, context):
         def halved(payload):
             rows = payload.features[:, ::2].clamp(-1, 1)
-            return replace(payload, features=rows + self.spread * torch.randn(rows.shape, generator=context.rng))
+            drawn = torch.randn(rows.shape, generator=context.rng).to(rows)
+            return replace(payload, features=rows + self.spread * drawn)
 
         return tuple(halved(one) if one.kind == "prototype" else one for one in message)
 

@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 import fedpriv
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run as command
-from fedpriv.experiment import crew
+from fedpriv.experiment import crew, worker_number
 from fedpriv.experiment.plan import AttackPlan, build_attacks
 from fedpriv.experiment.shares import Share, Shares, shares_of, workers_for
 from fedpriv.util.errors import UserError
@@ -225,11 +226,21 @@ def test_the_number_of_workers_is_that_of_shares_at_most(monkeypatch):
     whole = plan("dip", "pixels", "membership")
     assert [workers_for(asked, whole) for asked in (1, "2", 9)] == [1, 2, 5]  # two searches, a control each, one score
     assert 1 <= workers_for("auto", whole) <= min(5, os.cpu_count() or 1)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert workers_for("auto", AttackPlan("entangled", whole.attacks, whole.card)) == 1
     for wrong in (0, "-1", "some"):
         with pytest.raises(UserError, match=f"workers={wrong!r}: expected auto or a whole number of at least 1"):
             workers_for(wrong, whole)
+
+
+@pytest.mark.parametrize(
+    ("cores", "free", "expected"), [(16, 80, 5), (2, 80, 2), (16, 12, 3), (16, 3, 1)], ids=lambda number: str(number)
+)
+def test_processes_share_a_card_as_its_memory_allows(cores, free, expected, monkeypatch):
+    whole = plan("dip", "pixels", "membership")
+    monkeypatch.setattr(worker_number, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(worker_number, "_cores", lambda: cores)
+    monkeypatch.setattr(worker_number, "free_memory", lambda: 64 << 30)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda card: (free << 30, 80 << 30))
+    assert workers_for("auto", whole) == expected
 
 
 def test_short_work_starts_nobody(trained, tmp_path, monkeypatch):

@@ -22,6 +22,9 @@ _LARGE_MAP = 256
 _DOUBLED_MAP = 64
 """Positions of a map from which doubling it and the convolution after that are faster as one transposed convolution."""
 
+_MANY = 32
+"""Rows from which a GPU convolves them by products of matrices."""
+
 _NARROW = 64
 """Columns up to which a processor's products of matrices are faster, up to six times, when asked for as transposed."""
 
@@ -82,6 +85,15 @@ def faster_transposed(columns: int, device: torch.device) -> bool:
     return columns < _NARROW and device.type == "cpu"
 
 
+def as_products(rows: int, device: torch.device) -> bool:
+    """True where convolutions are computed as products of matrices: of many rows on a GPU.
+
+    Its library takes the longer the more groups there are: of 64, twice as long as products, of 256 two to six times
+    (H200, forward and back, 16 to 64 channels of 8 x 8 to 32 x 32). Of few, more calls cost more than they save.
+    """
+    return rows >= _MANY and device.type == "cuda"
+
+
 def double_and_convolve(maps: Tensor, weight: Tensor, height: int, width: int) -> Tensor:
     """Repeat every position of the maps 2 x 2 (nearest upsampling), crop to ``height`` x ``width``, then :func:`convolve`.
 
@@ -90,7 +102,7 @@ def double_and_convolve(maps: Tensor, weight: Tensor, height: int, width: int) -
     """
     rows, _, in_channels, kernel, _ = weight.shape
     positions = maps.shape[-2] * maps.shape[-1]
-    if height % 2 or width % 2 or kernel == 1 or positions < _DOUBLED_MAP:
+    if height % 2 or width % 2 or kernel == 1 or positions < _DOUBLED_MAP or as_products(rows, maps.device):
         return convolve(double(maps, rows, height, width), weight)
     # Each position of a map is seen by two neighbours a side of the kernel, so what it adds to the result is one
     # (k + 1) x (k + 1) window with stride 2: the way back of convolve_and_halve, with sums in place of means.
@@ -142,10 +154,24 @@ def _by_groups(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, p
     On a CPU torch convolves a small map of a single group by another algorithm, which rounds otherwise: a row alone would
     come out otherwise than among others. So it is told to take the one that it takes for several.
     """
+    if as_products(rows, maps.device):
+        return _by_products(maps, weight, bias, stride, padding, rows)
     if rows > 1 or maps.device.type != "cpu" or maps.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
         return functional.conv2d(maps, weight, bias, stride=stride, padding=padding, groups=rows)
     ahead: Tensor = torch.ops.aten.mkldnn_convolution(maps, weight, bias, [padding] * 2, [stride] * 2, [1, 1], 1)
     return ahead
+
+
+def _by_products(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rows: int) -> Tensor:
+    """Convolve, a group a row, as one product of matrices a row: weights times the maps' windows."""
+    kernel = weight.shape[-1]
+    padded = functional.pad(maps, (padding,) * 4)
+    windows = padded.unfold(2, kernel, stride).unfold(3, kernel, stride)[0]  # (N * I, H, W, k, k)
+    height, width = windows.shape[1:3]
+    columns = windows.permute(0, 3, 4, 1, 2).reshape(rows, -1, height * width)
+    matrix = weight.reshape(rows, -1, columns.shape[1])
+    found = torch.bmm(matrix, columns) if bias is None else torch.baddbmm(bias.view(rows, -1, 1), matrix, columns)
+    return found.view(1, -1, height, width)
 
 
 def _neighbours(height: int, width: int, kernel: int, device: torch.device) -> Tensor:
