@@ -127,7 +127,7 @@ def workers_option(command: F) -> F:
         default="auto",
         show_default=True,
         metavar="N",
-        help="Processes, one thread each. auto takes one a core, and on a GPU one in all; changes no result.",
+        help="Processes, one thread each. auto takes one a core, and eight a GPU at most; changes no result.",
     )
     return option(command)
 

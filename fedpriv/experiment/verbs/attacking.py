@@ -100,7 +100,7 @@ class AttackSettings(FederationSettings, total=False):
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
         compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
-            there is memory for, once the work has taken ten seconds, and on a GPU one. Results do not depend on it.
+            there is memory for, once the work has taken ten seconds; eight a GPU at most. Results do not depend on it.
         download: fetch the data set if it is missing.
         redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn, so that it can be passed on
             (docs/redaction.md); ``none`` keeps them (default, but for runs of another framework: ``omit``).

@@ -1,0 +1,121 @@
+"""How a GPU takes many generators at once: a group a row, or a product of matrices a row.
+
+    python benchmarks/rows_on_a_gpu.py [--device cuda]
+
+Prints milliseconds of each layer of the generator, forward and back, by the number of rows, then those of an iteration of
+whole searches; of each the library's grouped convolution first, then :func:`fedpriv.attacks.priors.grouped.as_products`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.priors import grouped
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.experiment.benchmarks.many_searches import _problem
+from fedpriv.util.device import pick_device
+from fedpriv.wire.payloads import Representations
+
+LAYERS = {
+    "16 -> 16, 32 x 32": (16, 16, 32, grouped.convolve),
+    "16 -> 16, 16 x 16": (16, 16, 16, grouped.convolve),
+    "32 -> 32, 16 x 16": (32, 32, 16, grouped.convolve),
+    "64 -> 64, 8 x 8": (64, 64, 8, grouped.convolve),
+    "32 -> 16, 32 x 32, halved": (32, 16, 32, grouped.convolve_and_halve),
+    "32 -> 16, 16 x 16, doubled": (
+        *(32, 16, 16),
+        lambda maps, weight: grouped.double_and_convolve(maps, weight, 32, 32),
+    ),
+}
+"""In words -> channels in, channels out, side, layer; kernels of 3 x 3."""
+
+
+def milliseconds(work: Callable[[], object], device: torch.device, times: int = 20) -> float:
+    """Return the mean time of some calls after three that are not measured."""
+    for _ in range(3):
+        work()
+    settle(device)
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    settle(device)
+    return 1000 * (time.perf_counter() - began) / times
+
+
+def settle(device: torch.device) -> None:
+    """Wait until a GPU has done its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def in_both_ways(measure: Callable[[], float]) -> list[float]:
+    """Return what is measured with groups, and with products."""
+    found = []
+    for products in (False, True):
+        grouped.as_products = lambda rows, device, products=products: products  # type: ignore[assignment,misc]
+        found.append(measure())
+    return found
+
+
+def layer(name: str, rows: int, device: torch.device) -> list[float]:
+    """Return the time of a layer in both ways, forward and back."""
+    channels, out, side, convolve = LAYERS[name]
+    maps = torch.randn(1, rows * channels, side, side, device=device, requires_grad=True)
+    weight = (0.1 * torch.randn(rows, out, channels, 3, 3, device=device)).requires_grad_()
+
+    def both() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(convolve(maps, weight).square().sum(), (maps, weight))
+
+    return in_both_ways(lambda: milliseconds(both, device))
+
+
+def search(kind: type[DipInversion | PixelInversion], targets: int, device: torch.device) -> list[float]:
+    """Return the time of an iteration of a search on the 4-layer CNN in both ways."""
+    model, labels, features = _problem({"images": None, "targets": targets, "seed": 0}, device)
+    seen = (Observation(0, 0, (Representations(features.cpu(), labels),), ()),)
+    knowledge = Knowledge(KnowledgeCard(), (3, 32, 32), model.head.out_features, extractors={0: model.represent})
+    wanted = list_targets(seen, "representation")
+
+    def seconds(iterations: int) -> float:
+        settle(device)
+        began = time.perf_counter()
+        attack = kind(iterations=iterations, restarts=1, tolerance=0.0, patience=iterations + 1)
+        attack(seen, knowledge, wanted, seed=0, device=device)
+        settle(device)
+        return time.perf_counter() - began
+
+    def iteration() -> float:
+        seconds(10)
+        short, long = seconds(60), seconds(110)
+        return 1000 * (long - short) / 50
+
+    return in_both_ways(iteration)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto")
+    device = pick_device(parser.parse_args().device)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    print(f"{name}, torch {torch.__version__}; ms by groups, by products")
+    for rows in (1, 8, 32, 64, 256):
+        for words in LAYERS:
+            print(
+                f"{rows:4} rows, {words}: " + ", ".join(f"{one:.2f}" for one in layer(words, rows, device)), flush=True
+            )
+    for kind in (DipInversion, PixelInversion):
+        for targets in (8, 32, 64):
+            told = ", ".join(f"{one:.1f}" for one in search(kind, targets, device))
+            print(f"{kind.name}, {targets} targets, an iteration: {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
