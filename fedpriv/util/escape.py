@@ -31,7 +31,13 @@ def visible(text: str) -> str:
     >>> print(visible("red\x1b[31m"))
     red\x1b[31m
     """
-    return "".join(c if c in "\n\t" or not _unseen(c) else _spelled(c) for c in text.replace("\r\n", "\n"))
+    return "\n".join(map(_visible_line, text.replace("\r\n", "\n").split("\n")))
+
+
+def _visible_line(text: str) -> str:
+    if text.isprintable():  # all but always
+        return text
+    return "".join(c if c == "\t" or not _unseen(c) else _spelled(c) for c in text)
 
 
 def one_line(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Iterator
 
@@ -32,6 +33,16 @@ def global_seed(seed: int) -> Iterator[None]:
 
     Layers initialise themselves and draw dropout masks from the global generators; this is the only door to them.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    kept = torch.default_generator.get_state()
+    try:
+        torch.default_generator.manual_seed(seed)
+        if _has_gpu():  # without one, torch.manual_seed would write down the whole stack of calls for the day there is
+            torch.cuda.manual_seed_all(seed)
         yield
+    finally:
+        torch.default_generator.set_state(kept)
+
+
+@functools.cache
+def _has_gpu() -> bool:
+    return torch.cuda.is_available()
