@@ -82,6 +82,10 @@ def test_factors_agree_with_the_general_decomposition(shape):
     oracle = torch.linalg.svd(value, full_matrices=False)
     assert [tuple(factor.shape) for factor in (left, values, right)] == [tuple(factor.shape) for factor in oracle]
     expect_close(values, oracle.S, atol=1e-6)
+    kept = rank_for_energy(values, 0.9)
+    assert 0 < kept < len(values) or len(values) == 1
+    for part, whole in zip(_decompose(value, 0.9), (left[:, :kept], values[:kept], right[:kept]), strict=True):
+        expect_close(part, whole, atol=1e-6)
     # Singular vectors are unique up to a common sign.
     signs = (left * oracle.U).sum(0).sign()
     expect_close(left * signs, oracle.U, atol=1e-4)
