@@ -21,6 +21,7 @@ import rich_click as click
 from fedpriv import __version__
 from fedpriv.util.arguments import spelled
 from fedpriv.util.errors import UserError, WorkError, short_line
+from fedpriv.util.garbage import spare_imports
 from fedpriv.util.kept_memory import keep_freed_memory
 from fedpriv.util.memory import asked_for, ran_out
 
@@ -75,6 +76,7 @@ _STOPPED = threading.Event()
 def entry(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code. A polite kill is treated as an interrupt from the keyboard."""
     keep_freed_memory()
+    spare_imports()
 
     def stop(number: int, frame: object) -> None:
         _STOPPED.set()

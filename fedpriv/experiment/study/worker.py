@@ -30,6 +30,7 @@ from fedpriv.util import folders, ownership
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import log, missing
 from fedpriv.util.folders import occupied
+from fedpriv.util.garbage import spare_imports
 from fedpriv.util.kept_memory import keep_freed_memory
 from fedpriv.util.manifest import MARKER
 
@@ -143,6 +144,7 @@ def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Perform cells and say what becomes of them."""
     keep_freed_memory()
+    spare_imports()
     parser = argparse.ArgumentParser(prog="python -m fedpriv.experiment.study.worker", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of the study")
     parser.add_argument("cells", nargs="*", help="names of cells that share a run")
