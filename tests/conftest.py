@@ -1,5 +1,6 @@
 """Shared by all tests: threads of sums, small hypothesis budgets, and tensors that a failure prints in one line."""
 
+import gc
 import os
 
 import torch
@@ -13,6 +14,10 @@ THREADS = torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.load_profile("quick")
 torch.set_printoptions(threshold=4, edgeitems=1)
+
+
+def pytest_collection_finish():
+    gc.freeze()  # thousands of tests and what they import stay to the end, and need not be looked through for garbage
 
 
 def pytest_runtest_setup():
