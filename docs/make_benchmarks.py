@@ -72,8 +72,9 @@ Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` a
   each step reads or writes every one of them some twelve times (twice in the passes, as gradients, as one buffer of
   these, as weights and two moments): 28 MB, which no cache of a core holds. Eight targets side by side save the work
   between the kernels, which is about what is saved; the goal would take kernels that do a layer and its step at once.
-- **A study's fixed cost**: torch's own import is half of it, the pictures' library a tenth. It was above three seconds on
-  the Intel processor and is at most three on the one by AMD, in an environment that holds what `pip install .` installs.
+- **A study's fixed cost**: torch's own import is two thirds of it. It was above three seconds on the Intel processor, 2.8 to
+  3.0 on the one by AMD, and is 2.1 there since what is imported is left out of garbage collection, in an environment that
+  holds what `pip install .` installs.
 
 ## Since the first of these were measured
 
