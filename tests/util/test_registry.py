@@ -99,8 +99,8 @@ def test_members_from_outside_take_their_place_among_the_others(outside):
 
 
 def test_rows_of_another_packages_kind_are_averaged_over_rounds_in_their_own_kind(outside):
-    made, classes = payload_kind("direction"), torch.tensor([1, 4])
-    seen = [Observation(number, 0, (made(torch.randn(2, 6), classes),), ()) for number in range(1, 6)]
+    made, classes, draw = payload_kind("direction"), torch.tensor([1, 4]), torch.Generator().manual_seed(0)
+    seen = [Observation(number, 0, (made(torch.randn(2, 6, generator=draw), classes),), ()) for number in range(1, 6)]
     (found,) = averaged_upload(seen, seen[-1], "window")
     assert type(found) is made
     assert torch.equal(found.features, average_rows(seen, seen[-1], "window").rows)
