@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedpriv.federation import local_training
 from fedpriv.federation.sgd import Part, Sgd, velocity_by_name, velocity_of
 
 
@@ -64,3 +65,18 @@ def test_what_has_no_gradient_stays():
     optimiser.step()
     same = [torch.equal(one, other) for one, other in zip(module.parameters(), before, strict=True)]
     assert same == [False, *[True] * (len(same) - 1)]
+
+
+def test_batches_move_to_another_device_at_once_and_stay_what_they_were(monkeypatch):
+    batches, moves = [torch.tensor([4, 1, 3]), torch.tensor([0]), torch.tensor([2, 5])], []
+    to = torch.Tensor.to
+
+    def moved(self, device):
+        moves.append(device)
+        return to(self, "cpu")
+
+    monkeypatch.setattr(torch.Tensor, "to", moved)
+    found = local_training._moved(batches, torch.device("cuda"))
+    assert moves == [torch.device("cuda")]
+    assert [one.tolist() for one in found] == [one.tolist() for one in batches]
+    assert local_training._moved(batches, torch.device("cpu")) is batches

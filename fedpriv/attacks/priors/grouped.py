@@ -88,8 +88,8 @@ def faster_transposed(columns: int, device: torch.device) -> bool:
 def as_products(rows: int, device: torch.device) -> bool:
     """True where convolutions are computed as products of matrices: of many rows on a GPU.
 
-    Its library takes the longer the more groups there are: of 64, twice as long as products, of 256 two to six times
-    (H200, forward and back, 16 to 64 channels of 8 x 8 to 32 x 32). Of few, more calls cost more than they save.
+    Its library takes the longer the more groups there are: of 64 up to four times as long as products, of 256 two to
+    seven times (H200, forward and back, 16 to 64 channels of 8 x 8 to 32 x 32). Of few, calls cost more than they save.
     """
     return rows >= _MANY and device.type == "cuda"
 
