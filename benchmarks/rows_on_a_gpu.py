@@ -2,8 +2,9 @@
 
     python benchmarks/rows_on_a_gpu.py [--device cuda]
 
-Prints milliseconds of each layer of the generator, forward and back, by the number of rows, then those of an iteration of
-whole searches; of each the library's grouped convolution first, then :func:`fedpriv.attacks.priors.grouped.as_products`.
+Prints milliseconds of each layer of the generator, forward and back, by the number of rows, of each the library's grouped
+convolution first, then :func:`fedpriv.attacks.priors.grouped.as_products`. Then those of an iteration of whole searches in
+both ways, each asked for kernel by kernel, then recorded and replayed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.experiment.benchmarks.many_searches import _problem
 from fedpriv.util.device import pick_device
+from fedpriv.util.numerics import Numerics
 from fedpriv.wire.payloads import Representations
 
 LAYERS = {
@@ -76,7 +78,9 @@ def layer(name: str, rows: int, device: torch.device) -> list[float]:
     return in_both_ways(lambda: milliseconds(both, device))
 
 
-def search(kind: type[DipInversion | PixelInversion], targets: int, device: torch.device) -> list[float]:
+def search(
+    kind: type[DipInversion | PixelInversion], targets: int, device: torch.device, recorded: bool
+) -> list[float]:
     """Return the time of an iteration of a search on the 4-layer CNN in both ways."""
     model, labels, features = _problem({"images": None, "targets": targets, "seed": 0}, device)
     seen = (Observation(0, 0, (Representations(features.cpu(), labels),), ()),)
@@ -87,13 +91,13 @@ def search(kind: type[DipInversion | PixelInversion], targets: int, device: torc
         settle(device)
         began = time.perf_counter()
         attack = kind(iterations=iterations, restarts=1, tolerance=0.0, patience=iterations + 1)
-        attack(seen, knowledge, wanted, seed=0, device=device)
+        attack(seen, knowledge, wanted, seed=0, device=device, numerics=Numerics(recorded=recorded))
         settle(device)
         return time.perf_counter() - began
 
     def iteration() -> float:
         seconds(10)
-        short, long = seconds(60), seconds(110)
+        short, long = seconds(30), seconds(80)
         return 1000 * (long - short) / 50
 
     return in_both_ways(iteration)
@@ -112,9 +116,9 @@ def main() -> None:
                 f"{rows:4} rows, {words}: " + ", ".join(f"{one:.2f}" for one in layer(words, rows, device)), flush=True
             )
     for kind in (DipInversion, PixelInversion):
-        for targets in (8, 32, 64):
-            told = ", ".join(f"{one:.1f}" for one in search(kind, targets, device))
-            print(f"{kind.name}, {targets} targets, an iteration: {told}", flush=True)
+        for targets in (1, 8, 32, 64):
+            told = [", ".join(f"{one:.2f}" for one in search(kind, targets, device, way)) for way in (False, True)]
+            print(f"{kind.name}, {targets} targets, an iteration: {told[0]}; replayed: {told[1]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,12 @@ class Numerics:
     Attributes:
         precision: of the searches.
         compiled: whether generator networks are compiled, by ``torch.compile``; changes results in the last digits only.
+        recorded: whether a step is recorded on a GPU and replayed, where that changes no bit of it.
     """
 
     precision: Precision = "float32"
     compiled: bool = False
+    recorded: bool = True
 
     @contextlib.contextmanager
     def searching(self, device: torch.device) -> Iterator[None]:

@@ -198,12 +198,17 @@ def test_total_variation_by_hand():
 def test_jitter_shifts_and_ends():
     prior = PixelPrior([torch.Generator().manual_seed(1)], SHAPE, PixelSettings(jitter=2, jitter_until=0.5), CPU)
     moving, still = torch.tensor([True]), torch.tensor([False])
-    shifted, clean = prior.shown(0.1, moving), prior.clean()
+
+    def shown(progress, rows):
+        prior.prepare(progress)
+        return prior.shown(rows)
+
+    shifted, clean = shown(0.1, moving), prior.clean()
     places = [(down, right) for down in range(-2, 3) for right in range(-2, 3)]
     assert any(torch.equal(shifted, clean.roll(shift, (2, 3))) for shift in places)
-    assert any(not torch.equal(prior.shown(0.1, moving), clean) for _ in range(4))
-    assert all(torch.equal(prior.shown(0.1, still), clean) for _ in range(4))
-    expect_same(prior.shown(0.5, moving), clean)
+    assert any(not torch.equal(shown(0.1, moving), clean) for _ in range(4))
+    assert all(torch.equal(shown(0.1, still), clean) for _ in range(4))
+    expect_same(shown(0.5, moving), clean)
 
 
 def test_the_sixth_power_pulls_to_grey():

@@ -79,9 +79,9 @@ def test_an_iteration_is_few_kernels_and_the_host_reads_nothing(asked, attack, m
 def test_a_row_draws_the_same_numbers_in_blocks_of_any_length(draw):
     def drawn(block):
         draws = RowDraws(generators(3), draw, CPU, block)
-        first = [draws.next().clone() for _ in range(4)]
+        first = [draws.advance().clone() for _ in range(4)]
         draws.keep(torch.tensor([2, 0]))
-        return first, [draws.next().clone() for _ in range(7)]
+        return first, [draws.advance().clone() for _ in range(7)]
 
     expected, left = drawn(1)
     assert not torch.equal(expected[0], expected[1])
@@ -96,7 +96,7 @@ def test_the_noise_of_common_sizes_is_what_single_draws_give(number):
     draws = RowDraws(generators(2), normal(number), CPU)
     alone = generators(2)
     for _ in range(3):
-        expect_same(draws.next(), torch.stack([torch.randn(number, generator=one) for one in alone]))
+        expect_same(draws.advance(), torch.stack([torch.randn(number, generator=one) for one in alone]))
 
 
 def test_a_shift_takes_each_value_where_rolling_does():
@@ -107,7 +107,8 @@ def test_a_shift_takes_each_value_where_rolling_does():
     for _ in range(4):
         moves = [torch.randint(-2, 3, (2,), generator=generator).tolist() for generator in alone]
         rolled = [image.roll(move, (1, 2)) for image, move in zip(prior.clean(), moves, strict=True)]
-        expect_same(prior.shown(0.0, torch.ones(3, dtype=torch.bool)), torch.stack(rolled))
+        assert prior.prepare(0.0)
+        expect_same(prior.shown(torch.ones(3, dtype=torch.bool)), torch.stack(rolled))
 
 
 def fitted(look_every, make):
@@ -149,13 +150,14 @@ def test_the_optimiser_of_rows_takes_the_steps_of_an_ordinary_one(apart, monkeyp
     drawn = torch.Generator().manual_seed(0)
     start = [torch.randn(shape, generator=drawn) for shape in shapes]
     rows, ordinary = RowAdam(start), [values.clone().requires_grad_() for values in start]
+    rows.pace(0.1)
     optimiser = torch.optim.Adam(ordinary, lr=0.1, fused=True)
     for step in range(6):
         gradients = [torch.randn(shape, generator=drawn) for shape in shapes]
         if step == 3:
             rows.keep(torch.tensor([2, 0]))
         own = [values[[2, 0]] if step >= 3 else values for values in gradients]
-        rows.step([values.transpose(1, -1).contiguous().transpose(1, -1) for values in own], 0.1)
+        rows.step([values.transpose(1, -1).contiguous().transpose(1, -1) for values in own])
         for values, gradient in zip(ordinary, gradients, strict=True):
             values.grad = gradient
         optimiser.step()

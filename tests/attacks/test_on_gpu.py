@@ -12,8 +12,10 @@ from fedpriv.attacks.gradients.inverting_gradients import GradientDip, Inverting
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.optim import lbfgs
+from fedpriv.attacks.optim import fitting, lbfgs
+from fedpriv.attacks.optim.cuda_recorder import recorder_on
 from fedpriv.attacks.optim.fitting import fit
+from fedpriv.attacks.optim.replay import Replay
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
@@ -57,20 +59,21 @@ def prior_on(device, name):
     return PixelPrior(drawn, SHAPE, PixelSettings(jitter=1, jitter_until=1.0), device)
 
 
-def fitted(device, name, iterations, tick=lambda step: None):
-    schedule = Schedule(iterations, 1e-2, average=0.9, tolerance=0.0, look_every=1000)
+def fitted(device, name, iterations, tick=lambda step: None, recorded=True):
+    schedule = Schedule(iterations, 1e-2, anneal=True, average=0.9, tolerance=0.0, look_every=1000)
     with Numerics().products(device):
-        return fit(prior_on(device, name), distance_on(device), schedule, tick)
+        return fit(prior_on(device, name), distance_on(device), schedule, tick, Numerics(recorded=recorded))
 
 
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", ["dip", "pixels"])
-def test_nothing_in_the_loop_waits_for_the_device(name):
+def test_nothing_in_the_loop_waits_for_the_device(name, recorded):
     def tick(step):
-        # What is made once is made in the first steps; the last one is followed by the end, which reads.
-        torch.cuda.set_sync_debug_mode("error" if 3 <= step < 29 else "default")
+        # What is made once is made in the first steps, as a recording is; the last one is followed by the end, which reads.
+        torch.cuda.set_sync_debug_mode("error" if 3 + recorded <= step < 29 else "default")
 
     try:
-        assert fitted(torch.device("cuda"), name, 30, tick).iterations == 30
+        assert fitted(CUDA, name, 30, tick, recorded).iterations == 30
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -88,9 +91,11 @@ def test_a_gpu_finds_what_a_cpu_finds(name, ways, monkeypatch):
 
 def test_rows_draw_the_same_numbers():
     moving = torch.ones(2 * CLIENTS, dtype=torch.bool)
-    here = prior_on(torch.device("cpu"), "pixels").shown(0.0, moving)
-    expected = prior_on(torch.device("cuda"), "pixels").shown(0.0, moving.cuda()).cpu()
-    assert torch.equal(here, expected)
+    here, there = prior_on(torch.device("cpu"), "pixels"), prior_on(CUDA, "pixels")
+    for _ in range(12):
+        here.prepare(0.0)
+        there.prepare(0.0)
+        assert torch.equal(here.shown(moving), there.shown(moving.cuda()).cpu())
 
 
 def watched(monkeypatch, owner, name, free):
@@ -109,7 +114,14 @@ def watched(monkeypatch, owner, name, free):
     return calls
 
 
+def done_as_it_is(monkeypatch):
+    """Have no step recorded."""
+    for module in (fitting, lbfgs, pixel_search):
+        monkeypatch.setattr(module, "recorder_on", lambda device, recorded=True: None)
+
+
 def test_an_iteration_of_inverting_gradients_does_not_wait(monkeypatch):
+    done_as_it_is(monkeypatch)
     images, labels = images_and_labels(3)
     calls = watched(monkeypatch, pixel_search.PixelSearch, "advance", lambda number: number < 2)
     made = InvertingGradients(iterations=30, total_variation=0.1, signed=False)
@@ -119,6 +131,7 @@ def test_an_iteration_of_inverting_gradients_does_not_wait(monkeypatch):
 
 @pytest.mark.parametrize("line_search", ["none", "strong-wolfe"])
 def test_an_evaluation_of_deep_leakage_does_not_wait_between_looks(line_search, monkeypatch):
+    done_as_it_is(monkeypatch)
     images, labels = images_and_labels(3)
     every = lbfgs._LOOK_EVERY  # rows may have been dropped at a look, which is before a tick of that number
     calls = watched(monkeypatch, lbfgs._Descent, "tick", lambda number: number < 2 or number % every == 0)
@@ -151,6 +164,55 @@ def test_gradients_are_inverted_on_a_gpu_as_on_a_cpu_and_again_in_every_bit(made
 def test_a_search_comes_out_the_same_again_in_every_bit(name):
     there, again = (fitted(CUDA, name, 30) for _ in range(2))
     assert torch.equal(there.images, again.images)
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """Numbers of replayed steps, one of each loop that was begun."""
+    loops, begin = [], Replay.__init__
+
+    def begun(loop, *given, **named):
+        begin(loop, *given, **named)
+        loops.append(loop)
+
+    monkeypatch.setattr(Replay, "__init__", begun)
+    return lambda: [loop.replays for loop in loops]
+
+
+@pytest.mark.parametrize("name", ["dip", "pixels"])
+def test_a_search_that_is_replayed_finds_the_same_in_every_bit(name, replays):
+    found, plain = fitted(CUDA, name, 40), fitted(CUDA, name, 40, recorded=False)
+    assert replays() == [37, 0]
+    assert torch.equal(found.images, plain.images)
+    assert torch.equal(found.objective, plain.objective)
+
+
+@pytest.mark.parametrize(
+    "made", [one for one in GRADIENT_ATTACKS if one.name != "linear-layer"], ids=lambda made: made.name
+)
+def test_gradient_attacks_that_are_replayed_find_the_same_in_every_bit(made, replays, monkeypatch):
+    images, labels = images_and_labels(4)
+    found = attack(made, sigmoid_net(), images, labels, device=CUDA)
+    assert sum(replays()) > 0
+    done_as_it_is(monkeypatch)
+    assert torch.equal(found.images, attack(made, sigmoid_net(), images, labels, device=CUDA).images)
+
+
+def test_a_step_that_asks_the_device_is_not_recorded():
+    class Asking:
+        def __init__(self):
+            self.sum = torch.zeros(3, device=CUDA)
+
+        def step(self):
+            self.sum = self.sum + (1.0 if self.sum.sum().item() < 10 else 2.0)
+
+    asking, recorder = Asking(), recorder_on(CUDA)
+    replay = Replay(asking.step, (asking,), recorder)
+    for _ in range(8):
+        replay()
+    assert replay.replays == 0
+    assert asking.sum.tolist() == [12.0] * 3
+    assert float((torch.ones(4, device=CUDA) * 2).sum()) == 8.0
 
 
 @pytest.mark.slow

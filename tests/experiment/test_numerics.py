@@ -79,7 +79,9 @@ def compare_compiled(*kept):
         plain.keep(rows)
         compiled.keep(rows)
         moving = torch.ones(len(rows), dtype=torch.bool)
-        expected, found = plain.shown(0.0, moving), compiled.shown(0.0, moving)
+        for prior in (plain, compiled):
+            prior.prepare(0.0)
+        expected, found = plain.shown(moving), compiled.shown(moving)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
         along = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
         pairs = zip(

@@ -175,10 +175,7 @@ class InvertingGradients(DirectionMatching):
             return self._solved(updates, rows, found, explained(matching, found.images, known, found.distance))
         settings = SearchSettings(iterations, self.variation_decay, self.median_every, self.beside(problem))
         search = PixelSearch(settings, matching, known, start, leg.ways)
-        for step in range(iterations - 1):
-            search.advance(step)
-            tick(step + 1)
-        search.look()
+        search.walk(tick)
         spent = torch.full((len(rows),), iterations)
         walked = Descended(search.images, search.distance, spent)
         return self._solved(updates, rows, walked, explained(matching, search.images, known, search.distance))

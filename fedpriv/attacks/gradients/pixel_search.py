@@ -15,7 +15,10 @@ from fedpriv.attacks.gradients.gradient_matching import Matching
 from fedpriv.attacks.gradients.step_problems import Tick
 from fedpriv.attacks.gradients.ways import Way
 from fedpriv.attacks.optim.adam import Adam
+from fedpriv.attacks.optim.cuda_recorder import recorder_on
 from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
+from fedpriv.attacks.optim.rate import Rate
+from fedpriv.attacks.optim.replay import Replay
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the iterations after which total variation loses weight."""
@@ -83,7 +86,8 @@ class PixelSearch:
         self._first_weights = self._weights = start.new_tensor([way.variation for way in ways])
         self._signed = ways[0].signed
         self._each = torch.ones_like(self._weights)
-        self._passed = 0
+        self._passed, self._filters = 0, False
+        self._rate = Rate(start.device)
         self._lowest = start.new_full((len(start),), torch.inf)
         self.images = self._images().detach().clone()
         self.distance = torch.full_like(self._lowest, torch.inf)
@@ -106,22 +110,34 @@ class PixelSearch:
             self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
         return objective
 
-    def advance(self, step: int) -> None:
-        """Look, then take a step back into the box."""
-        settings = self.settings
+    def walk(self, tick: Tick) -> None:
+        """Take all steps, and look a last time; ``tick`` is told of the steps done."""
+        advanced = Replay(self.advance, (self, self._optimiser), recorder_on(self._point.device))
+        for step in range(self.settings.iterations - 1):
+            self._prepare(step)
+            advanced(None if self._filters else 0)
+            tick(step + 1)
+        self.look()
+
+    def _prepare(self, step: int) -> None:
+        settings, every = self.settings, self.settings.median_every
+        self._filters = every > 0 and (step + 1) % every == 0 and step + 1 < settings.iterations
+        self._rate.set(cooling(step / settings.iterations))
         passed = sum(step >= share * settings.iterations for share in _DROPS)
         if passed != self._passed:  # objectives under another weight cannot be compared
             self._passed = passed
             self._weights = self._first_weights * settings.variation_decay**passed
             self._lowest = torch.full_like(self._lowest, torch.inf)
+
+    def advance(self) -> None:
+        """Look, then take a step back into the box."""
         (gradient,) = torch.autograd.grad(self.look(), self._point, self._each)
         # A row that is not finite stays where it is; the others go on.
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
         self._point.grad = gradient.sign() if self._signed else gradient
-        self._optimiser.step(cooling(step / settings.iterations))
+        self._optimiser.step(self._rate.value)
         with torch.no_grad():
-            every = settings.median_every
-            if every and (step + 1) % every == 0 and step + 1 < settings.iterations:
+            if self._filters:
                 self._point.copy_(median_filtered(self._point))
             self._point.clamp_(self._least, self._most)
 

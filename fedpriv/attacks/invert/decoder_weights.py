@@ -6,7 +6,7 @@ show are images that such a network shows, held smooth by total variation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -47,7 +47,11 @@ class DecoderWeights:
         readout = decoder.readout[which]
         self._fixed = (begin, apart, readout, decoder.network.entry[which], decoder.network.shift[which])
 
-    def shown(self, progress: float, moving: Tensor) -> Tensor:
+    def prepare(self, progress: float) -> Hashable:
+        """Draw nothing; all iterations are alike."""
+        return 0
+
+    def shown(self, moving: Tensor) -> Tensor:
         """Return this iteration's images ``(N, c, h, w)``: there is no noise."""
         return self.clean()
 

@@ -52,7 +52,7 @@ class Adam:
             one.grad = None
 
     @torch.no_grad()
-    def step(self, learning_rate: float | None = None) -> None:
+    def step(self, learning_rate: float | Tensor | None = None) -> None:
         """Move every parameter that has a gradient."""
         moved = [place for place, one in enumerate(self.parameters) if one.grad is not None]
         gradients = [one.grad for one in self.parameters if one.grad is not None]

@@ -21,7 +21,11 @@ _LEAST_CURVATURE = 1e-10
 
 
 class Curvature:
-    """Curvature pairs of N rows. Rows reject pairs on their own, so each has its own place in its own ring."""
+    """Curvature pairs of N rows. Rows reject pairs on their own, so each has its own place in its own ring.
+
+    Attributes:
+        depth: pairs that a row may have, after the last direction; -1 before the first.
+    """
 
     def __init__(self, size: int, start: Tensor) -> None:
         rows, width = start.shape
@@ -35,7 +39,7 @@ class Curvature:
         self._count = torch.zeros(rows, dtype=torch.int64, device=start.device)
         self._size = size
         self._rows = torch.arange(rows, device=start.device)
-        self._depth = -1
+        self.depth = -1
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only (int64 positions)."""
@@ -52,7 +56,7 @@ class Curvature:
             change: ``(N, D)`` of the gradient along the step.
             taken: ``(N,)`` bool; of other rows ``step`` and ``change`` have no part. The first time, of all rows.
         """
-        depth = self._depth = min(self._depth + 1, self._size)  # so many pairs a row may have
+        depth = self.depth = min(self.depth + 1, self._size)  # so many pairs a row may have
         if not depth:
             return -gradient
         place, curvature = self._remember(step, change, taken)
@@ -85,7 +89,7 @@ class Curvature:
 
     def _fill(self, products: Tensor, place: Tensor, curvature: Tensor) -> None:
         """Enter the newest change's products ``(N, 2, depth)`` with all steps and all changes at each row's place."""
-        depth = self._depth
+        depth = self.depth
         rows, column = self._rows, place[:, 0]
         others = torch.ones_like(self._curvature).scatter_(1, place, 0.0)[:, :depth]
         self._inverse[rows, column] = self._nothing

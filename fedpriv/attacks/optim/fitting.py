@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.optim.cuda_recorder import recorder_on
+from fedpriv.attacks.optim.replay import Replay
 from fedpriv.attacks.optim.row_adam import RowAdam
 from fedpriv.attacks.optim.row_records import RowRecords
 from fedpriv.attacks.optim.schedule import Schedule
@@ -24,10 +26,17 @@ class Prior(Protocol):
 
     parameters: list[Tensor]
 
-    def shown(self, progress: float, moving: Tensor) -> Tensor:
+    def prepare(self, progress: float) -> Hashable:
+        """Draw what this iteration needs, and return its kind: iterations of one kind do the same operations.
+
+        ``progress`` runs from 0 to 1. None is a kind of which no two need be alike.
+        """
+        ...
+
+    def shown(self, moving: Tensor) -> Tensor:
         """Return this iteration's images ``(N, c, h, w)``, with noise or jitter where a row is ``moving`` ``(N,)`` (bool).
 
-        ``progress`` runs from 0 to 1. Rows that are not moving show what :meth:`clean` shows, and draw as the others do.
+        Rows that are not moving show what :meth:`clean` shows, and have drawn as the others do.
         """
         ...
 
@@ -101,25 +110,32 @@ def fit(
     if numerics.compiled:
         prior.compile()
     settled = _Settled(prior, distance, schedule, restarts)
-    step = 0
-    for step in range(1, schedule.iterations + 1):
-        done = (step - 1) / schedule.iterations
+
+    def move() -> None:
         moving = settled.records.next()
         with numerics.searching(moving.device):
-            images = prior.shown(done, moving).float()
+            images = prior.shown(moving).float()
             value = settled.objective(images, settled.rows)
         # By a sum, of which every row has the slope one: slopes that are given make torch load its compiler's shapes.
         gradients = torch.autograd.grad(value.sum(), prior.parameters)
         settled.records.note(images.detach(), value.detach(), moving)
-        optimiser.step(gradients, schedule.rate(done))
+        optimiser.step(gradients)
         prior.project()
+
+    device = optimiser.parameters[0].device
+    moved = Replay(move, (settled.records, optimiser, prior), recorder_on(device, recorded=numerics.recorded))
+    step = 0
+    for step in range(1, schedule.iterations + 1):
+        done = (step - 1) / schedule.iterations
+        optimiser.pace(schedule.rate(done))
+        moved(prior.prepare(done))
         settled.halve(step)
         if step % schedule.look_every == 0:
             left = settled.look(step)
             if left is not None and not len(left):
                 break
             if left is not None:
-                optimiser.keep(left.to(optimiser.parameters[0].device))
+                optimiser.keep(left.to(device))
                 prior.keep(left)
                 prior.parameters = optimiser.parameters
         tick(step)

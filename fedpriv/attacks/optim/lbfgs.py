@@ -14,8 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.optim.cuda_recorder import recorder_on
 from fedpriv.attacks.optim.curvature import Curvature
 from fedpriv.attacks.optim.line_search import WolfeSearch
+from fedpriv.attacks.optim.replay import Replay
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(points ``(n, D)``, their rows ``(n,)`` int64) -> (losses ``(n,)``, gradients ``(n, D)``)."""
@@ -101,10 +103,11 @@ def minimise(
     if not len(start):
         return found
     descent = _Descent(evaluate, start, settings, goal, numbers)
+    tick_again = Replay(descent.tick, descent.parts(), recorder_on(start.device))
     most = settings.outer_steps * settings.inner_steps + 1  # ticks of a row, if no line search asks for more
     done = 0
     while True:
-        descent.tick()
+        tick_again(descent.kind())
         done += 1
         if done % _LOOK_EVERY and done != most:
             continue
@@ -152,6 +155,14 @@ class _Descent:
             self.lowest,
             self._calls,
         )  # lowest loss when patience last began, and calls by then
+
+    def parts(self) -> tuple[object, ...]:
+        """Return what holds the numbers of the rows."""
+        return self, self._curvature, *([] if self._search is None else [self._search])
+
+    def kind(self) -> int:
+        """Return the kind of the next tick: those of one kind do the same operations."""
+        return self._curvature.depth
 
     def left(self) -> Tensor:
         """Return the positions of rows that are not finished."""

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from fedpriv.attacks.optim.rate import Rate
+
 _BETAS = (0.9, 0.999)
 _EPSILON = 1e-8
 
@@ -37,13 +39,18 @@ class RowAdam:
         self._values = _joined([values.detach() for values in parameters]).clone()
         self._mean, self._square = torch.zeros_like(self._values), torch.zeros_like(self._values)
         self._gradient = self._values[:0]
+        self._rate = Rate(self._values.device)
         self._apart = steps_apart(self._values.device, len(parameters))
         self._taken = [
             torch.zeros((), device=self._values.device) for _ in range(len(parameters) if self._apart else 1)
         ]
         self._view_as(parameters)
 
-    def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
+    def pace(self, learning_rate: float) -> None:
+        """Take steps of this size from now on."""
+        self._rate.set(learning_rate)
+
+    def step(self, gradients: Sequence[Tensor]) -> None:
         """Take a step against gradients, one for each parameter."""
         if self._apart:
             values, moments = self.parameters, self._moments
@@ -62,7 +69,7 @@ class RowAdam:
                 amsgrad=False,
                 beta1=_BETAS[0],
                 beta2=_BETAS[1],
-                lr=learning_rate,
+                lr=self._rate.value,
                 weight_decay=0.0,
                 eps=_EPSILON,
                 maximize=False,

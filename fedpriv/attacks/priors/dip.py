@@ -10,7 +10,7 @@ the image.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -158,10 +158,15 @@ class DeepImagePrior:
         """Return the fixed inputs without noise, ``(N, input channels, h, w)``."""
         return self._input
 
-    def shown(self, progress: float, moving: Tensor) -> Tensor:
+    def prepare(self, progress: float) -> Hashable:
+        """Draw the noise of this iteration; all are alike."""
+        self._noise.advance()
+        return 0
+
+    def shown(self, moving: Tensor) -> Tensor:
         """Return the images ``(N, c, h, w)`` of this iteration, from the input with fresh noise where a row is moving."""
         fresh = moving.to(self._input.dtype).view(-1, 1, 1, 1)
-        noisy = torch.addcmul(self._input, self._noise.next(), fresh, value=self._shape.input_noise)
+        noisy = torch.addcmul(self._input, self._noise.present, fresh, value=self._shape.input_noise)
         return self._render(noisy)
 
     def clean(self) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 import torch
@@ -132,7 +132,11 @@ class GeneratedImages:
         start = torch.stack([torch.randn(code, generator=generator) for generator in generators])
         self.parameters = [start.to(device).requires_grad_()]
 
-    def shown(self, progress: float, moving: Tensor) -> Tensor:
+    def prepare(self, progress: float) -> Hashable:
+        """Draw nothing. The network is somebody else's, which may do something else each time."""
+        return None
+
+    def shown(self, moving: Tensor) -> Tensor:
         """Return the images ``(N, c, h, w)``: there is no noise."""
         return self.clean()
 

@@ -8,7 +8,7 @@ network learns what small neighbourhoods look like, at which total variation onl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -86,7 +86,11 @@ class LearnedImages:
         self._count, self._denoiser, self._noise, self._settings = start.shape[1], denoiser, noise, settings
         self.parameters = [start.flatten(1, 2).clone().requires_grad_()]
 
-    def shown(self, progress: float, moving: Tensor) -> Tensor:
+    def prepare(self, progress: float) -> Hashable:
+        """Draw nothing; all iterations are alike."""
+        return 0
+
+    def shown(self, moving: Tensor) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)``: there is no noise."""
         return self.parameters[0]
 

@@ -6,7 +6,7 @@ to the power beta / 2, a 6-norm around mid-grey, and jitter of a few positions a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -63,14 +63,22 @@ class PixelPrior:
         start = (0.5 + settings.start_noise * noise).clamp(0, 1)
         self.parameters = [start.to(device).requires_grad_()]
         self._still = torch.arange(image_shape[1] * image_shape[2], device=device)
+        self._jittered = False
         self._shifts = RowDraws(generators, shifts(*image_shape[1:], settings.jitter), device, block)
 
-    def shown(self, progress: float, moving: Tensor) -> Tensor:
+    def prepare(self, progress: float) -> Hashable:
+        """Draw the jitter of this iteration, where it has one; return whether it has."""
+        self._jittered = self._settings.jitter > 0 and progress < self._settings.jitter_until
+        if self._jittered:
+            self._shifts.advance()
+        return self._jittered
+
+    def shown(self, moving: Tensor) -> Tensor:
         """Return this iteration's images ``(N, c, h, w)``, each shifted by its own jitter where a row is moving."""
         images = self.parameters[0]
-        if not self._settings.jitter or progress >= self._settings.jitter_until:
+        if not self._jittered:
             return images
-        origin = torch.where(moving[:, None], self._shifts.next(), self._still)
+        origin = torch.where(moving[:, None], self._shifts.present, self._still)
         flat = images.flatten(2)
         return flat.gather(2, origin[:, None].expand_as(flat)).view_as(images)
 

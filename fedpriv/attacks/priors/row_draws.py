@@ -21,6 +21,11 @@ Draw = Callable[[torch.Generator, int], Tensor]
 """(a row's generator, steps S) -> what the row draws in so many steps ``(S, ...)``, on the CPU."""
 
 
+def stays_in_place(device: torch.device) -> bool:
+    """True where draws of every step are handed out in the same memory: where steps are recorded, which read it."""
+    return device.type == "cuda"
+
+
 class RowDraws:
     """Draws of N rows, a step at a time.
 
@@ -38,17 +43,30 @@ class RowDraws:
         self._draw, self._device, self._size = draw, device, block
         self._block: Tensor | None = None
         self._at = 0
+        self._present: Tensor | None = None
 
-    def next(self) -> Tensor:
-        """Return the draws ``(N, ...)`` of the next step."""
+    @property
+    def present(self) -> Tensor:
+        """The draws ``(N, ...)`` of the present step; on a GPU always in the same memory, while there are as many rows."""
+        assert self._present is not None
+        return self._present
+
+    def advance(self) -> Tensor:
+        """Go on to the next step; return its draws."""
         if self._block is None or self._at == self._size:
             drawn = torch.stack([self._draw(generator, self._size) for generator in self._generators])
             if self._device.type == "cuda":
                 # From pinned memory the copy does not wait for the device.
                 drawn = drawn.pin_memory().to(self._device, non_blocking=True)
             self._block, self._at = drawn, 0
-        self._at += 1
-        return self._block[:, self._at - 1]
+        drawn, self._at = self._block[:, self._at], self._at + 1
+        if not stays_in_place(self._device):
+            self._present = drawn
+        elif self._present is None or self._present.shape != drawn.shape:
+            self._present = drawn.clone()
+        else:
+            self._present.copy_(drawn)
+        return self._present
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""

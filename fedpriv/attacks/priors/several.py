@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -34,9 +34,13 @@ class SeveralImages:
         self._flat = DeepImagePrior([one for row in generators for one in row], image_shape, shape, device)
         self.parameters = self._by_row()
 
-    def shown(self, progress: float, moving: Tensor) -> Tensor:
+    def prepare(self, progress: float) -> Hashable:
+        """Draw the noise of this iteration; all are alike."""
+        return self._flat.prepare(progress)
+
+    def shown(self, moving: Tensor) -> Tensor:
         """Return this iteration's pictures ``(N, M * c, h, w)``, from inputs with fresh noise where a row is moving."""
-        return self._pictures(self._hand_over().shown(progress, moving.repeat_interleave(self._images)))
+        return self._pictures(self._hand_over().shown(moving.repeat_interleave(self._images)))
 
     def clean(self) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)`` of the present weights, made from inputs without noise."""
