@@ -8,7 +8,7 @@ from compare import expect_rows_close
 from federations import DIGITS
 from sklearn.datasets import load_digits
 
-from fedpriv.attacks.invert.class_inversion import ClassInversion, answers
+from fedpriv.attacks.invert.class_inversion import Answers, ClassInversion
 from fedpriv.attacks.invert.shadow import ShadowTraining, shadow_model
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.read.class_outputs import is_distribution, output_distance, uploaded_output
@@ -112,7 +112,7 @@ def test_results_do_not_depend_on_chunks(model, digits):
 def test_every_client_answers_by_its_own_head(model, digits):
     other = build_model(Blueprint("small-cnn", SHAPE, 10, 64), 7).eval()
     owners = torch.tensor([1, 0, 1])
-    found = answers(knowledge_of(model, other), digits[0][:3], owners)
+    found = Answers(knowledge_of(model, other), torch.device("cpu"))(digits[0][:3], owners)
     for row, owner in enumerate(owners.tolist()):
         torch.testing.assert_close(found[row], (model, other)[owner](digits[0][row : row + 1])[0])
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from compare import expect_same
 from gradient_cases import attack, images_and_labels, sigmoid_net
-from lbfgs_cases import ROSENBROCK_STARTS, rosenbrock, with_gradient
+from lbfgs_cases import CASES, ROSENBROCK_STARTS, rosenbrock, with_gradient
 from operation_recorder import OperationRecorder
 
 from fedpriv.attacks.gradients import pixel_search
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.optim import fitting, lbfgs, row_adam
+from fedpriv.attacks.optim import curvature, fitting, lbfgs, row_adam
 from fedpriv.attacks.optim.rate import Rate
 from fedpriv.attacks.optim.replay import Replay
 from fedpriv.attacks.optim.schedule import Schedule
@@ -207,6 +207,17 @@ def test_a_descent_that_is_replayed_ends_where_it_would(line_search, request):
     assert made[0].recordings >= 1
     assert torch.equal(found.best, plain.best)
     assert torch.equal(found.evaluations, plain.evaluations)
+
+
+@pytest.mark.parametrize("name", ["quadratic", "rosenbrock"])
+@pytest.mark.parametrize("history", [3, 100])
+def test_places_without_a_pair_change_nothing(name, history, monkeypatch):
+    function, start, learning_rate = CASES[name]
+    settings = lbfgs.LbfgsSettings(outer_steps=4, learning_rate=learning_rate, history=history)
+    expected = lbfgs.minimise(with_gradient(function), start, settings)
+    monkeypatch.setattr(curvature, "whole_ring", lambda device: True)
+    found = lbfgs.minimise(with_gradient(function), start, settings)
+    torch.testing.assert_close(found.best, expected.best, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("every", [0, 9])

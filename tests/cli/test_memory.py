@@ -92,6 +92,8 @@ def test_an_attack_whose_rows_do_not_fit_is_refused(capsys, monkeypatch):
         "pixels",
         "--workers",
         "1",
+        "--device",
+        "cpu",
         "--out",
         "found",
     ]

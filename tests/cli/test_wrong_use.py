@@ -70,7 +70,8 @@ def elsewhere(tmp_path, monkeypatch):
         (["dance"], "No such command"),
     ],
 )  # fmt: skip
-def test_wrong_use_is_answered_in_one_line(arguments, complaint, capsys, tmp_path):
+def test_wrong_use_is_answered_in_one_line(arguments, complaint, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code, out, err = call(capsys, *arguments)
     assert (code, out) == (2, "")
     assert complaint in err

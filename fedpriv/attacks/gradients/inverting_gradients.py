@@ -28,6 +28,7 @@ from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.optim.halving import climb, ladder, together
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows
 from fedpriv.attacks.priors.several import SeveralImages
+from fedpriv.util.last import Last
 
 _LEAST = 12
 """Iterations of a row in which something can be seen."""
@@ -240,9 +241,13 @@ class GradientDip(DipFitting, DirectionMatching):
         matching = matching_of(updates, matcher, rows, self.statistics_weight, self.inputs_weight)
         probabilities = updates.probabilities(rows, knowledge.n_classes)
 
-        def distance(pictures: Tensor, which: Tensor) -> Tensor:
+        @Last
+        def asked(which: Tensor) -> tuple[Tensor, Tensor]:
             there = which.to(device)
-            return matching.cosine(pictures.unflatten(1, (count, -1)), probabilities[there], there)
+            return probabilities[there], there
+
+        def distance(pictures: Tensor, which: Tensor) -> Tensor:
+            return matching.cosine(pictures.unflatten(1, (count, -1)), *asked(which))
 
         draws = [[row.generator(problem.seed, image) for image in range(count)] for row in rows]
         prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)

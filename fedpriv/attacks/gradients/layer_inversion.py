@@ -25,6 +25,7 @@ from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.updates import Tangent, Weights
+from fedpriv.util.last import Last
 
 _GENERATOR = Hourglass(channels=(16, 32, 64, 64))
 """As good here as the default, whose deepest level holds two thirds of the weights, at three quarters of the time."""
@@ -123,17 +124,22 @@ class _Gradients:
         self._labels = torch.stack([_filled(_as_labels(layer.pulls), count) for layer in chosen])
         steps = [LocalStep(one.view.weights, one.gradient, project=one.project) for one in chosen]
         self._matching: Matching = matcher.against(steps, [len(layer.inputs) for layer in chosen])
+        self._asked = Last(self._among)
 
     def distance(self, images: Tensor, which: Tensor) -> Tensor:
         """Return the cosine distances ``(R,)``, zero for rows whose gradients cannot be matched."""
+        there, labels, member = self._asked(which)
+        if not len(there):
+            return images.new_zeros(len(which))
+        value = self._matching.cosine(images[there], labels, member)
+        return images.new_zeros(len(which)).index_copy(0, there, value)
+
+    def _among(self, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the positions of rows that can be matched, their labels, and their numbers among those (on the CPU)."""
         match = which[:, None] == self._mine
         asked = match.any(1).nonzero().squeeze(1)
-        if not len(asked):
-            return images.new_zeros(len(which))
-        member = match.int().argmax(1)[asked]
-        there = asked.to(images.device)
-        value = self._matching.cosine(images[there], self._labels[member.to(images.device)], member)
-        return images.new_zeros(len(which)).index_copy(0, there, value)
+        member, device = match.int().argmax(1)[asked], self._labels.device
+        return asked.to(device), self._labels[member.to(device)], member
 
 
 def _filled(values: Tensor, count: int, own: int | None = None) -> Tensor:

@@ -28,8 +28,9 @@ from fedpriv.attacks.optim.fitting import Distance, Prior
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.class_outputs import output_distance, uploaded_output
-from fedpriv.attacks.read.extractors import represent_rows, require_extractors
+from fedpriv.attacks.read.extractors import OwnExtractors, require_extractors
 from fedpriv.util.errors import UserError
+from fedpriv.util.last import Last
 from fedpriv.wire.kinds import CLASS_OUTPUTS
 
 
@@ -79,12 +80,18 @@ class ClassInversion(DipFitting, FittedInversion):
         outputs = [self._wanted(problem.observations, target, knowledge.n_classes) for target in targets]
         wanted = torch.stack([one for one, _ in outputs]).to(device)
         softmax = torch.tensor([one for _, one in outputs], device=device)
-        owners = torch.tensor([target.client for target in targets])
+        owners, answered = torch.tensor([target.client for target in targets]), Answers(knowledge, device)
+
+        @Last
+        def asked(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            there = places.to(device)
+            return owners[places], wanted[there], softmax[there]
 
         def distance(images: Tensor, places: Tensor) -> Tensor:
-            logits, there = answers(knowledge, images, owners[places]), places.to(device)
-            as_softmax = output_distance(logits, wanted[there], softmax=True)
-            return torch.where(softmax[there], as_softmax, output_distance(logits, wanted[there], softmax=False))
+            whose, aims, alike = asked(places)
+            logits = answered(images, whose)
+            as_softmax = output_distance(logits, aims, softmax=True)
+            return torch.where(alike, as_softmax, output_distance(logits, aims, softmax=False))
 
         return distance
 
@@ -96,12 +103,30 @@ class ClassInversion(DipFitting, FittedInversion):
         return one_hot(torch.tensor(target.label), n_classes).float(), True
 
 
-def answers(knowledge: Knowledge, images: Tensor, owners: Tensor) -> Tensor:
-    """Return the logits ``(n, C)`` of images, each by the model of its own client, which ``owners`` ``(n,)`` name."""
-    features = represent_rows(knowledge, images, owners)
-    logits = features.new_empty(len(features), knowledge.n_classes)
-    for client in sorted(set(owners.tolist())):
-        mine = (owners == client).nonzero().flatten().to(features.device)
-        weight, bias = (value.to(features.device) for value in knowledge.heads[client])
-        logits = logits.index_copy(0, mine, linear(features[mine], weight, bias))
-    return logits
+class Answers:
+    """The models of clients as one map of images of several.
+
+    Args:
+        knowledge: extractors and heads.
+        device: of the images.
+    """
+
+    def __init__(self, knowledge: Knowledge, device: torch.device) -> None:
+        self._classes, self._extracted = knowledge.n_classes, OwnExtractors(knowledge)
+        heads = knowledge.heads.items()
+        self._heads = {client: (weight.to(device), bias.to(device)) for client, (weight, bias) in heads}
+        self._places: Last[Tensor, list[tuple[int, Tensor]]] = Last(
+            lambda owners: [(k, (owners == k).nonzero().flatten().to(device)) for k in _each(owners)]
+        )
+
+    def __call__(self, images: Tensor, owners: Tensor) -> Tensor:
+        """Return the logits ``(n, C)`` of images, each by the model of its own client, which ``owners`` ``(n,)`` name."""
+        features = self._extracted(images, owners)
+        logits = features.new_zeros(len(features), self._classes)
+        for client, mine in self._places(owners):
+            logits = logits.index_copy(0, mine, linear(features[mine], *self._heads[client]))
+        return logits
+
+
+def _each(owners: Tensor) -> list[int]:
+    return sorted(set(owners.tolist()))

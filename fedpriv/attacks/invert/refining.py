@@ -115,11 +115,14 @@ def _pixels(images: Tensor) -> Prior:
 
 def _fitted(prior: Prior, aims: Aims, schedule: Schedule) -> Fitted:
     extracted = OwnExtractors(aims.knowledge)
-    owners: Last[Tensor, Tensor] = Last(lambda which: aims.owners[which])
+
+    @Last
+    def asked(which: Tensor) -> tuple[Tensor, Tensor]:
+        return aims.owners[which], aims.vectors[which.to(aims.vectors.device)]
 
     def distance(candidates: Tensor, which: Tensor) -> Tensor:
-        features = extracted(candidates, owners(which))
-        return relative_feature_distance(features, aims.vectors[which.to(aims.vectors.device)])
+        owners, vectors = asked(which)
+        return relative_feature_distance(extracted(candidates, owners), vectors)
 
     found = fit(prior, distance, schedule, lambda _: None)
     return replace(found, images=found.images.detach(), objective=found.objective.detach())

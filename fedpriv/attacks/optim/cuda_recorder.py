@@ -29,7 +29,7 @@ class CudaRecorder:
         here.wait_stream(self._stream)
 
     def record(self, step: Callable[[], None]) -> Callable[[], None] | None:
-        """Return what replays the step on the current stream, or None where the device cannot record it."""
+        """Return a function that replays the step on the current stream; None where the device cannot record it."""
         graph = torch.cuda.CUDAGraph()
         try:
             with _without_garbage(), self.aside():
@@ -44,7 +44,7 @@ class CudaRecorder:
 
 
 def recorder_on(device: torch.device, *, recorded: bool = True) -> CudaRecorder | None:
-    """Return what records on a device; None for a CPU, or where nothing is to be ``recorded``."""
+    """Return the recorder of a device; None for a CPU, or where nothing is to be ``recorded``."""
     return CudaRecorder(device) if recorded and device.type == "cuda" else None
 
 

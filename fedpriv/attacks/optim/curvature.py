@@ -20,11 +20,16 @@ _LEAST_CURVATURE = 1e-10
 """A pair of step s and gradient change y is used only where ``y . s`` is above (the value of ``torch.optim.LBFGS``)."""
 
 
+def whole_ring(device: torch.device) -> bool:
+    """True where places that hold no pair yet are computed with too, as zeros: where steps of equal shapes are recorded."""
+    return device.type == "cuda"
+
+
 class Curvature:
     """Curvature pairs of N rows. Rows reject pairs on their own, so each has its own place in its own ring.
 
     Attributes:
-        depth: pairs that a row may have, after the last direction; -1 before the first.
+        depth: places that were computed with for the last direction; -1 before the first.
     """
 
     def __init__(self, size: int, start: Tensor) -> None:
@@ -56,7 +61,8 @@ class Curvature:
             change: ``(N, D)`` of the gradient along the step.
             taken: ``(N,)`` bool; of other rows ``step`` and ``change`` have no part. The first time, of all rows.
         """
-        depth = self.depth = min(self.depth + 1, self._size)  # so many pairs a row may have
+        whole = self.depth >= 0 and whole_ring(gradient.device)
+        depth = self.depth = self._size if whole else min(self.depth + 1, self._size)  # so many pairs a row may have
         if not depth:
             return -gradient
         place, curvature = self._remember(step, change, taken)

@@ -157,7 +157,7 @@ class _Descent:
         )  # lowest loss when patience last began, and calls by then
 
     def parts(self) -> tuple[object, ...]:
-        """Return what holds the numbers of the rows."""
+        """Return the objects that hold the numbers of the rows."""
         return self, self._curvature, *([] if self._search is None else [self._search])
 
     def kind(self) -> int:

@@ -22,14 +22,14 @@ _Place = tuple[int, str]
 
 
 class Recorder(Protocol):
-    """What records steps on a device."""
+    """Records steps on a device."""
 
     def aside(self) -> AbstractContextManager[None]:
         """Compute within the block as what is recorded would be computed."""
         ...
 
     def record(self, step: Callable[[], None]) -> Callable[[], None] | None:
-        """Return what does a step once more, or None for one that cannot be recorded; nothing has been computed then."""
+        """Return a function that does the step; None for one that cannot be recorded. Nothing has been computed then."""
         ...
 
 
@@ -76,7 +76,7 @@ class Replay:
             self._record(self._recorder)
 
     def _held(self) -> dict[_Place, Any]:
-        """Return what the owners hold as tensors, alone or several together."""
+        """Return the attributes of the owners that are tensors, or several together."""
         return {
             (number, name): value
             for number, owner in enumerate(self._owners)
@@ -121,7 +121,7 @@ class Replay:
         recording()
         found = {place: _values(value) for place, value in self._recorded.items()}
         for place, value in self._recorded.items():
-            _fill(value, before[place])
+            _undo(value, before[place])
         with recorder.aside():
             self._step()
         now = self._held()
@@ -174,6 +174,14 @@ def _fill(value: Any, numbers: Sequence[Tensor]) -> None:
     with torch.no_grad():
         for one, other in zip(_own(value), numbers, strict=True):
             one.copy_(other)
+
+
+def _undo(value: Any, numbers: Sequence[Tensor]) -> None:
+    """Fill in numbers where others are. What is only read is not written to: results kept for it would count as outdated."""
+    with torch.no_grad():
+        for one, other in zip(_own(value), numbers, strict=True):
+            if not torch.equal(one, other):
+                one.copy_(other)
 
 
 def _alike(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
