@@ -1,6 +1,6 @@
 """How a GPU takes many generators at once: a group a row, or a product of matrices a row.
 
-    python benchmarks/rows_on_a_gpu.py [--device cuda]
+    python benchmarks/rows_on_a_gpu.py [--device cuda] [--searches]
 
 Prints milliseconds of each layer of the generator, forward and back, by the number of rows, of each the library's grouped
 convolution first, then :func:`fedpriv.attacks.priors.grouped.as_products`. Then those of an iteration of whole searches in
@@ -107,10 +107,12 @@ def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
-    device = pick_device(parser.parse_args().device)
+    parser.add_argument("--searches", action="store_true", help="leave the layers out")
+    given = parser.parse_args()
+    device = pick_device(given.device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}; ms by groups, by products")
-    for rows in (1, 8, 32, 64, 256):
+    for rows in () if given.searches else (1, 8, 32, 64, 256):
         for words in LAYERS:
             print(
                 f"{rows:4} rows, {words}: " + ", ".join(f"{one:.2f}" for one in layer(words, rows, device)), flush=True

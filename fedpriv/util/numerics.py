@@ -90,6 +90,8 @@ def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Nu
         raise UserError(f"{where}: {torch.cuda.get_device_name(device)} has no bfloat16; use float32")
     if compiled:
         _refuse_without_compiler(device)
+        if device.type == "cuda":
+            torch.use_deterministic_algorithms(True, warn_only=True)  # of the compiler's own choices, too
     return Numerics(precision, compiled)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,7 @@ from fedpriv.attacks.optim import row_adam
 from fedpriv.attacks.optim.fitting import fit
 from fedpriv.attacks.optim.row_adam import RowAdam
 from fedpriv.attacks.optim.schedule import Schedule
-from fedpriv.attacks.priors import grouped
+from fedpriv.attacks.priors import grouped, row_draws
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.row_draws import RowDraws, normal, shifts
@@ -75,8 +75,11 @@ def test_an_iteration_is_few_kernels_and_the_host_reads_nothing(asked, attack, m
     assert kernel_count.kernels(found) <= most
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("draw", [normal(5), normal(2, 8), normal(3, 7, 5), shifts(3, 4, 2)])
-def test_a_row_draws_the_same_numbers_in_blocks_of_any_length(draw):
+def test_a_row_draws_the_same_numbers_in_blocks_of_any_length(draw, in_place, monkeypatch):
+    monkeypatch.setattr(row_draws, "stays_in_place", lambda device: in_place)
+
     def drawn(block):
         draws = RowDraws(generators(3), draw, CPU, block)
         first = [draws.advance().clone() for _ in range(4)]

@@ -162,6 +162,7 @@ def test_each_of_several_devices_has_a_process_and_precision_is_part_of_the_stud
     assert "precision" in err
     assert len(err.splitlines()) == 1
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     for wrong, said in (
         (["--precision", "half"], "--precision: input should be 'float32', 'tf32' or 'bfloat16', got 'half'"),
         (["--precision", "tf32"], "only GPUs have TF32"),

@@ -22,7 +22,7 @@ _LARGE_MAP = 256
 _DOUBLED_MAP = 64
 """Positions of a map from which doubling it and the convolution after that are faster as one transposed convolution."""
 
-_MANY = 32
+_MANY = 64
 """Rows from which a GPU convolves them by products of matrices."""
 
 _NARROW = 64

@@ -1,12 +1,14 @@
 """Draws of N rows step after step, each from its own generator: drawn for a block of steps, and moved at once.
 
 Draws are made on the CPU, so that they are the same numbers on every device, and they are the same for every length of a
-block.
+block. While a GPU takes the steps of one block, the next is drawn.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -26,6 +28,11 @@ def stays_in_place(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+@functools.cache
+def _drawing() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "draws")
+
+
 class RowDraws:
     """Draws of N rows, a step at a time.
 
@@ -42,6 +49,7 @@ class RowDraws:
         self._generators = list(generators)
         self._draw, self._device, self._size = draw, device, block
         self._block: Tensor | None = None
+        self._ahead: Future[Tensor] | None = None
         self._at = 0
         self._present: Tensor | None = None
 
@@ -54,11 +62,9 @@ class RowDraws:
     def advance(self) -> Tensor:
         """Go on to the next step; return its draws."""
         if self._block is None or self._at == self._size:
-            drawn = torch.stack([self._draw(generator, self._size) for generator in self._generators])
-            if self._device.type == "cuda":
-                # From pinned memory the copy does not wait for the device.
-                drawn = drawn.pin_memory().to(self._device, non_blocking=True)
-            self._block, self._at = drawn, 0
+            following = self._drawn() if self._ahead is None else self._ahead.result()
+            self._block, self._at = following.to(self._device, non_blocking=True), 0
+            self._ahead = _drawing().submit(self._drawn) if stays_in_place(self._device) else None
         drawn, self._at = self._block[:, self._at], self._at + 1
         if not stays_in_place(self._device):
             self._present = drawn
@@ -68,8 +74,20 @@ class RowDraws:
             self._present.copy_(drawn)
         return self._present
 
+    def _drawn(self) -> Tensor:
+        """Return the draws ``(N, S, ...)`` of the next block, on the CPU."""
+        return self._pinned(torch.stack([self._draw(generator, self._size) for generator in self._generators]))
+
+    def _pinned(self, drawn: Tensor) -> Tensor:
+        # From pinned memory the copy to a GPU does not wait for it.
+        return drawn.pin_memory() if self._device.type == "cuda" else drawn
+
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
+        if self._ahead is not None:
+            left = self._pinned(self._ahead.result()[rows])
+            self._ahead = Future()
+            self._ahead.set_result(left)
         self._generators = [self._generators[row] for row in rows.tolist()]
         if self._block is not None:
             self._block = self._block[rows.to(self._device)]
