@@ -172,7 +172,7 @@ class _Settled:
 
     def look(self, step: int) -> Tensor | None:
         """Settle the rows that have ended; return which are left where that is half or fewer, else None."""
-        ended_at = self.records.ended_at.cpu()
+        ended_at = self.records.steps.cpu()
         # One that ended with this very step has not shown its image without noise yet.
         self._settle(self._running & (ended_at < step), ended_at, self.records.clean)
         if 2 * int(self._running.sum()) > len(self._running):
@@ -186,7 +186,7 @@ class _Settled:
     def finish(self, step: int) -> Fitted:
         """Settle whatever is left after the last step."""
         if self._running.any():
-            ended_at = self.records.ended_at.cpu().clamp_max(max(step, 1))
+            ended_at = self.records.steps.cpu().clamp_min(1)
             shown = (ended_at < step).view(-1, 1, 1, 1).to(self._images.device)
             self._settle(self._running, ended_at, torch.where(shown, self.records.clean, self._prior.clean()))
         apart = self._distance(self._images, torch.arange(len(self._images)))

@@ -10,10 +10,7 @@ from fedpriv.attacks.optim.schedule import Schedule
 _GAIN = 0.99
 """Share to which the lowest objective must fall to count as progress."""
 
-_NEVER = 2**31
-"""Step at which a row has ended that has not."""
-
-_PER_ROW = ("mean", "best", "clean", "ended_at", "lowest", "_mark", "_marked_at")
+_PER_ROW = ("mean", "best", "clean", "steps", "lowest", "_moving", "_mark", "_marked_at")
 
 
 class RowRecords:
@@ -23,17 +20,18 @@ class RowRecords:
         mean: ``(N, c, h, w)`` running mean of the images shown, not yet divided by its weight; zero where none is asked for.
         best: ``(N, c, h, w)`` image shown with the lowest objective.
         clean: ``(N, c, h, w)`` image shown right after the row's last step; of a row that still runs, nothing.
-        ended_at: ``(N,)`` int64 step with which the row met its stop rule.
+        steps: ``(N,)`` int64 steps of the row until it met its stop rule, or so far.
         lowest: ``(N,)`` lowest objective shown.
     """
 
     def __init__(self, images: Tensor, schedule: Schedule) -> None:
         rows = len(images)
         self.mean, self.best, self.clean = torch.zeros_like(images), images.clone(), images.clone()
-        self.ended_at = torch.full((rows,), _NEVER, device=images.device)
+        self.steps = torch.zeros(rows, dtype=torch.int64, device=images.device)
+        self._moving = torch.ones(rows, dtype=torch.bool, device=images.device)
         self.lowest = images.new_full((rows,), torch.inf)
         self._mark = images.new_full((rows,), torch.inf)
-        self._marked_at = torch.zeros_like(self.ended_at)
+        self._marked_at = torch.zeros_like(self.steps)
         self._average = schedule.average
         # Numbers that lie on the device already need not be sent there in every step.
         self._infinite, self._tolerance, self._gain = images.new_tensor((torch.inf, schedule.tolerance, _GAIN)).unbind()
@@ -43,15 +41,16 @@ class RowRecords:
     def next(self) -> Tensor:
         """Begin a step; return ``(N,)`` bool, which rows still run. The others are to show their clean image."""
         self._clock += 1
-        return self.ended_at >= self._now
+        return self._moving
 
     def note(self, images: Tensor, value: Tensor, moving: Tensor) -> None:
         """Remember the images shown at this step, whose objective is ``value`` ``(N,)``; ``moving`` as it began."""
         if self._average:
             mean = torch.lerp(self.mean, images, 1 - self._average)
             self.mean = torch.where(moving.view(-1, 1, 1, 1), mean, self.mean)
+        self.steps = self.steps + moving
         # A row's image without noise after its last step is what it shows at the next.
-        self.clean = torch.where((self.ended_at == self._before).view(-1, 1, 1, 1), images, self.clean)
+        self.clean = torch.where((self.steps == self._before).view(-1, 1, 1, 1), images, self.clean)
         better = (value < self.lowest) & moving
         self.lowest = torch.where(better, value, self.lowest)
         self.best = torch.where(better.view(-1, 1, 1, 1), images, self.best)
@@ -59,11 +58,11 @@ class RowRecords:
         self._mark = torch.where(gained, self.lowest, self._mark)
         self._marked_at = torch.where(gained, self._now, self._marked_at)
         go_on = (self._marked_at > self._too_long_ago) & (self.lowest >= self._tolerance) & (value < self._infinite)
-        self.ended_at = torch.where(go_on, self.ended_at, torch.minimum(self.ended_at, self._now))
+        self._moving = moving & go_on
 
     def end(self, rows: Tensor) -> None:
         """End some rows ``(N,)`` (bool) with the present step."""
-        self.ended_at = torch.where(rows.to(self.ended_at.device), self.ended_at.clamp_max(self._now), self.ended_at)
+        self._moving = self._moving & ~rows.to(self._moving.device)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only (int64 positions)."""

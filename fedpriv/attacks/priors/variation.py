@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -44,24 +45,29 @@ class _TotalVariation(torch.autograd.Function):
         each = weight / (images.shape[-2] * images.shape[-1])
         ctx.beta, ctx.scale = beta, beta * each
         at_rest = 0.0 if beta == 2.0 else -weight * images.shape[1] * _TINY ** (beta / 2)
-        return torch.add(images.new_full((), at_rest), powered.sum((1, 2, 3)), alpha=each)
+        return torch.add(_constant(at_rest, images.dtype, images.device), powered.sum((1, 2, 3)), alpha=each)
 
     @staticmethod
     @once_differentiable  # type: ignore[misc,untyped-decorator,unused-ignore]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         """Return the derivative by the images."""
         across, down, kept = ctx.saved_tensors
-        share = (gradient * ctx.scale).view(-1, 1, 1, 1)
+        share, scale = gradient.view(-1, 1, 1, 1), ctx.scale
         # Of q^(beta / 2) by a difference d, q being the sum of squares: beta q^(beta / 2 - 1) d.
         if ctx.beta == 1.0:
             steep = share / kept
         else:
             steep = share.expand_as(kept) if ctx.beta == 2.0 else share * kept.pow(ctx.beta / 2 - 1)
         found = torch.zeros_like(kept)
-        across, down = across * steep[..., :-1], down * steep[..., :-1, :]
-        # In place by name: += would write each part back once more.
-        found[..., 1:].add_(across)
-        found[..., :-1].sub_(across)
-        found[..., 1:, :].add_(down)
-        found[..., :-1, :].sub_(down)
+        for difference, own, ahead, behind in (
+            (across, steep[..., :-1], found[..., 1:], found[..., :-1]),
+            (down, steep[..., :-1, :], found[..., 1:, :], found[..., :-1, :]),
+        ):
+            ahead.addcmul_(difference, own, value=scale)
+            behind.addcmul_(difference, own, value=-scale)
         return found, None, None
+
+
+@functools.cache
+def _constant(value: float, kind: torch.dtype, device: torch.device) -> Tensor:
+    return torch.full((), value, dtype=kind, device=device)
