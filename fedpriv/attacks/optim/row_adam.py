@@ -36,7 +36,7 @@ class RowAdam:
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._values = _joined([values.detach() for values in parameters]).clone()
+        self._values = _own([values.detach() for values in parameters])
         self._mean, self._square = torch.zeros_like(self._values), torch.zeros_like(self._values)
         self._gradient = self._values[:0]
         self._rate = Rate(self._values.device)
@@ -87,8 +87,8 @@ class RowAdam:
         """Go on with these rows only (int64 positions on the device of the parameters)."""
         left = [values.detach()[rows] for values in self.parameters]
         for name in ("_mean", "_square"):
-            setattr(self, name, _joined([moments[rows] for moments in self._split(getattr(self, name))]).clone())
-        self._values = _joined(left).clone()
+            setattr(self, name, _own([moments[rows] for moments in self._split(getattr(self, name))]))
+        self._values = _own(left)
         self._view_as(left)
 
     def _view_as(self, parameters: Sequence[Tensor]) -> None:
@@ -99,6 +99,11 @@ class RowAdam:
     def _split(self, flat: Tensor) -> list[Tensor]:
         parts = flat.split([shape.numel() for shape in self._shapes])
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+
+def _own(tensors: Sequence[Tensor]) -> Tensor:
+    """Return tensors as one in memory of its own, no view of another."""
+    return _joined(tensors) if len(tensors) > 1 else _joined(tensors).clone()
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
