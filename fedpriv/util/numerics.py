@@ -27,7 +27,7 @@ class Numerics:
     Attributes:
         precision: of the searches.
         compiled: whether generator networks are compiled, by ``torch.compile``; changes results in the last digits only.
-        recorded: whether a step is recorded on a GPU and replayed, where that changes no bit of it.
+        recorded: whether a step is recorded on a GPU and replayed, where that changes no bit of it; never where compiled.
     """
 
     precision: Precision = "float32"

@@ -198,6 +198,27 @@ def test_gradient_attacks_that_are_replayed_find_the_same_in_every_bit(made, rep
     assert torch.equal(found.images, attack(made, sigmoid_net(), images, labels, device=CUDA).images)
 
 
+def test_what_is_settled_meanwhile_takes_no_memory_from_a_recording(replays):
+    """Distances of settled rows take the place of what was kept for all; memory that is free is overwritten here."""
+
+    def found(recorded):
+        schedule = Schedule(80, 1e-2, average=0.9, tolerance=0.1)
+
+        def tick(step):
+            torch.cuda.empty_cache()
+            return [torch.full((1 << size,), torch.nan, device=CUDA) for size in range(4, 20)]
+
+        with Numerics().products(CUDA):
+            made = fit(prior_on(CUDA, "pixels"), distance_on(CUDA), schedule, tick, Numerics(recorded=recorded))
+        assert len(made.steps.unique()) > 2  # rows end at several looks
+        return made
+
+    there, plain = found(True), found(False)
+    assert replays()[0] > 20
+    assert torch.equal(there.images, plain.images)
+    assert torch.equal(there.steps, plain.steps)
+
+
 def test_a_step_that_asks_the_device_is_not_recorded():
     class Asking:
         def __init__(self):
@@ -212,6 +233,7 @@ def test_a_step_that_asks_the_device_is_not_recorded():
         replay()
     assert replay.replays == 0
     assert asking.sum.tolist() == [12.0] * 3
+    torch.cuda.empty_cache()  # which a recording that was broken off would forbid
     assert float((torch.ones(4, device=CUDA) * 2).sum()) == 8.0
 
 

@@ -13,6 +13,7 @@ from fedpriv.attacks.gradients import pixel_search
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.optim import curvature, fitting, lbfgs, row_adam
 from fedpriv.attacks.optim.rate import Rate
+from fedpriv.attacks.optim.reads import Reads
 from fedpriv.attacks.optim.replay import Replay
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors import row_draws
@@ -141,6 +142,20 @@ def test_a_step_that_cannot_be_replayed_is_done(fault):
         assert torch.equal(recorded[:2], plain[:2])
 
 
+def test_tensors_that_work_reads_are_those_that_others_made():
+    weight, wanted, unused = (torch.rand(3, requires_grad=number == 0) for number in range(3))
+    kept = {"scale": torch.full((3,), 2.0)}
+    with Reads() as reads:
+        scaled = weight * kept["scale"]
+        (slope,) = torch.autograd.grad((scaled - wanted).square().sum(), weight)
+        weight.detach().sub_(slope)
+    addresses = {one.data_ptr() for one in reads.tensors}
+    assert addresses == {one.data_ptr() for one in (weight, kept["scale"], wanted)}
+    assert unused.data_ptr() not in addresses
+    old = kept.pop("scale").data_ptr()
+    assert any(one.data_ptr() == old and one.tolist() == [2.0] * 3 for one in reads.tensors)
+
+
 @pytest.fixture
 def recorders(monkeypatch):
     made = []
@@ -197,14 +212,15 @@ def test_a_fit_that_is_replayed_finds_the_same(prior, request, as_on_a_gpu):
     assert torch.equal(found.steps, plain.steps)
 
 
+@pytest.mark.parametrize("patience", [None, 2])
 @pytest.mark.parametrize("line_search", [None, "strong-wolfe"])
-def test_a_descent_that_is_replayed_ends_where_it_would(line_search, request):
-    settings = lbfgs.LbfgsSettings(outer_steps=4, history=5, line_search=line_search)
+def test_a_descent_that_is_replayed_ends_where_it_would(line_search, patience, request):
+    settings = lbfgs.LbfgsSettings(outer_steps=4, history=5, line_search=line_search, patience=patience)
     evaluate = with_gradient(rosenbrock)
     plain = lbfgs.minimise(evaluate, ROSENBROCK_STARTS, settings)
     made = request.getfixturevalue("recorders")
     found = lbfgs.minimise(evaluate, ROSENBROCK_STARTS, settings)
-    assert made[0].recordings >= 1
+    assert 1 <= made[0].recordings <= len(ROSENBROCK_STARTS)  # anew when a row is dropped
     assert torch.equal(found.best, plain.best)
     assert torch.equal(found.evaluations, plain.evaluations)
 

@@ -122,8 +122,8 @@ def fit(
         optimiser.step(gradients)
         prior.project()
 
-    device = optimiser.parameters[0].device
-    moved = Replay(move, (settled.records, optimiser, prior), recorder_on(device, recorded=numerics.recorded))
+    device, recorded = optimiser.parameters[0].device, numerics.recorded and not numerics.compiled
+    moved = Replay(move, (settled.records, optimiser, prior), recorder_on(device, recorded=recorded))
     step = 0
     for step in range(1, schedule.iterations + 1):
         done = (step - 1) / schedule.iterations
@@ -132,6 +132,7 @@ def fit(
         settled.halve(step)
         if step % schedule.look_every == 0:
             left = settled.look(step)
+            moved.begin_anew()  # distances were asked of other rows
             if left is not None and not len(left):
                 break
             if left is not None:

@@ -113,7 +113,8 @@ def minimise(
             continue
         descent.give_up()
         left = descent.left()
-        if len(left) == len(rows):
+        # Where ticks are recorded they would be anew after every row that is dropped.
+        if len(left) > (len(rows) // 2 if start.device.type == "cuda" else len(rows) - 1):
             if tick is not None:
                 tick(descent.calls())
             continue
@@ -151,10 +152,8 @@ class _Descent:
         self._steps = self._calls = self.evaluations  # steps of the present call, calls ended
         self._finished = torch.zeros(len(start), dtype=torch.bool, device=start.device)
         self._fresh = ~self._finished  # has not taken a direction yet
-        self._marked, self._marked_at = (
-            self.lowest,
-            self._calls,
-        )  # lowest loss when patience last began, and calls by then
+        # Lowest loss when patience last began, and calls by then; changed in place, since ticks do not change them.
+        self._marked, self._marked_at = self.lowest.clone(), self._calls.clone()
 
     def parts(self) -> tuple[object, ...]:
         """Return the objects that hold the numbers of the rows."""
@@ -169,8 +168,8 @@ class _Descent:
         return (~self._finished).nonzero().flatten()
 
     def calls(self) -> int:
-        """Return the number of calls that every row has ended."""
-        return int(self._calls.min())
+        """Return the number of calls that every row has ended which is not finished."""
+        return int(self._calls[~self._finished].min())
 
     def give_up(self) -> None:
         """Finish rows that have got nowhere for as long as there is patience."""
@@ -178,8 +177,8 @@ class _Descent:
             return
         due = self._calls - self._marked_at >= self._settings.patience
         self._finished = self._finished | (due & (self.lowest > (1 - _LEAST_FALL) * self._marked))
-        self._marked = torch.where(due, self.lowest, self._marked)
-        self._marked_at = torch.where(due, self._calls, self._marked_at)
+        self._marked.copy_(torch.where(due, self.lowest, self._marked))
+        self._marked_at.copy_(torch.where(due, self._calls, self._marked_at))
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only."""

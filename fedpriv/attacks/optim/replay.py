@@ -75,6 +75,10 @@ class Replay:
         else:
             self._record(self._recorder)
 
+    def begin_anew(self) -> None:
+        """Have steps done as they are before the next recording, if there is none yet: what was made once was dropped."""
+        self._done = 0
+
     def _held(self) -> dict[_Place, Any]:
         """Return the attributes of the owners that are tensors, or several together."""
         return {

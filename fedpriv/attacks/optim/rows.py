@@ -120,6 +120,7 @@ def rows_of(targets: Sequence[TargetId], restarts: int) -> tuple[Row, ...]:
 def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
     """Return the number of rows to compute at a time by an estimate of their memory, at least one."""
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what searches before this one left is free
         budget = int(torch.cuda.mem_get_info(device)[0] * _SHARE)
     else:
         free = free_memory()
