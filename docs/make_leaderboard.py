@@ -14,8 +14,8 @@ ENTRIES = PAGE.parents[1] / "leaderboard"
 HOW = """
 ## Add an entry
 
-An entry is a file, `leaderboard/PAYLOAD/METHOD.json` (with a defense or another data set than the embedded one in its
-name), in the published schema ([leaderboard-entry.schema.json](schema/leaderboard-entry.schema.json)): the upload,
+An entry is a file, `leaderboard/PAYLOAD/METHOD.json` (with a defense, local work or another data set than the embedded
+one in its name), in the published schema ([leaderboard-entry.schema.json](schema/leaderboard-entry.schema.json)): the upload,
 the configuration of its run, every attack on it with its knowledge card, figures, intervals and verdict, accuracy,
 the size of an upload, the commands that make it again, and versions.
 
@@ -26,7 +26,8 @@ $ fedpriv leaderboard leaderboard --out results/leaderboard
 ```
 
 The second command writes the file, the third checks all of them and draws the page. A study does as well as a result:
-each of its uploads becomes an entry, all seeds together. Of a method that this package does not have, `--source` says
+each of its uploads becomes an entry, all seeds together; where a result asks [how far a leak reaches](evaluation.md), so
+does each of its settings, judged together as on its page. Of a method that this package does not have, `--source` says
 where it is described; its upload can come [from your own code](own-uploads.md) or [a recorded app](recording.md).
 Nothing of the machine goes along: absolute paths in commands become `DIR`.
 

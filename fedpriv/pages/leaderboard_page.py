@@ -93,7 +93,11 @@ def overview(entries: Sequence[LeaderboardEntry]) -> list[dict[str, Any]]:
 
 def rows(entries: Sequence[LeaderboardEntry]) -> tuple[Row, ...]:
     """Return entries as tables show them, by kind of upload, data set and name: no order of merit."""
-    ordered = sorted(entries, key=lambda entry: (entry.target, entry.dataset, entry.title))
+
+    def by_name(entry: LeaderboardEntry) -> tuple[str, str, str, str, int]:
+        return entry.target, entry.dataset, entry.method, entry.defense, entry.reach.place if entry.reach else 0
+
+    ordered = sorted(entries, key=by_name)
     return tuple(
         Row(
             entry=entry,
@@ -170,7 +174,9 @@ def _setting(entry: LeaderboardEntry) -> str:
     run, seeds = entry.run, f", {len(entry.seeds)} seeds" if len(entry.seeds) > 1 else ""
     if run is None:
         return f"uploads made elsewhere{seeds}"
-    return f"{run.clients} clients, {run.rounds} rounds, {run.models}{seeds}"
+    rounds = "1 round" if run.rounds == 1 else f"{run.rounds} rounds"
+    work = "" if entry.reach is None else f", {entry.reach.words}"
+    return f"{run.clients} clients, {rounds}, {run.models}{work}{seeds}"
 
 
 def _percent(share: float | None) -> str:

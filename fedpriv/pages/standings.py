@@ -9,6 +9,7 @@ from fedpriv.pages.findings import Finding, Told
 from fedpriv.scoring.ranking import card_key
 from fedpriv.scoring.records import JudgedComparison, KnowledgeCard, LeaderboardEntry, Measure
 from fedpriv.scoring.records.leaderboard import EnteredAttack
+from fedpriv.scoring.records.made import Reach
 
 ENOUGH = 20
 """From so many entries of a kind on, a page says where an upload stands among them."""
@@ -47,6 +48,7 @@ class Ranking:
 
     Attributes:
         target, dataset: what they share.
+        work: the local work that they share, where it is told; else empty.
         card: what the attacker was granted.
         measure: by which they are ranked.
         places: the entry that gives away most comes first. Neighbours whose intervals overlap are not told apart.
@@ -54,6 +56,7 @@ class Ranking:
 
     target: str
     dataset: str
+    work: str
     card: KnowledgeCard
     measure: Measure
     places: tuple[Place, ...]
@@ -61,16 +64,25 @@ class Ranking:
 
 def rankings(entries: Sequence[LeaderboardEntry]) -> tuple[Ranking, ...]:
     """Return all rankings, by kind of upload, data set, measure, and the number of entries."""
-    found: dict[tuple[str, str, str, Measure], list[Place]] = {}
+    found: dict[tuple[str, str, str, str, Measure], list[Place]] = {}
     for entry in entries:
         for (card, measure), place in _strongest(entry).items():
-            found.setdefault((entry.target, entry.dataset, card, measure), []).append(place)
+            found.setdefault((entry.target, entry.dataset, _work(entry.reach), card, measure), []).append(place)
     made = [
-        Ranking(target, dataset, places[0].attack.knowledge, measure, tuple(sorted(places, key=_order)))
-        for (target, dataset, _, measure), places in found.items()
+        Ranking(target, dataset, work, places[0].attack.knowledge, measure, tuple(sorted(places, key=_order)))
+        for (target, dataset, work, _, measure), places in found.items()
     ]
     order = list(RANKED)
-    return tuple(sorted(made, key=lambda one: (one.target, one.dataset, order.index(one.measure), -len(one.places))))
+
+    def by_kind(one: Ranking) -> tuple[str, str, int, int, int]:
+        reach = one.places[0].entry.reach
+        return one.target, one.dataset, -1 if reach is None else reach.place, order.index(one.measure), -len(one.places)
+
+    return tuple(sorted(made, key=by_kind))
+
+
+def _work(reach: Reach | None) -> str:
+    return "" if reach is None else reach.label
 
 
 def _order(place: Place) -> tuple[float, str]:
@@ -93,22 +105,27 @@ def _strongest(entry: LeaderboardEntry) -> dict[tuple[str, Measure], Place]:
 def standing(finding: Finding, entries: Sequence[LeaderboardEntry]) -> str:
     """Say where an upload stands among the entries of its kind; nothing where there are fewer than :data:`ENOUGH`.
 
-    Entries are of its kind where they are of the same payload on the same data set, and attacked under the same card.
+    Entries are of its kind where they are of the same payload on the same data set, of the same local work where that is
+    told, and attacked under the same card.
 
     Args:
         finding: what a page found on the upload.
         entries: of a leaderboard.
     """
+    if finding.parts:
+        return " ".join(filter(None, (standing(part, entries) for part in finding.parts)))
     said = []
     for ranking in rankings(entries):
         own = _own(finding.told, ranking)
-        alike = (ranking.target, ranking.dataset) == (finding.target, finding.dataset)
+        kind = finding.target, finding.dataset, _work(finding.setting)
+        alike = (ranking.target, ranking.dataset, ranking.work) == kind
         if not alike or own is None or own.mean is None or len(ranking.places) < ENOUGH:
             continue
         less = [place for place in ranking.places if place.gain < own.mean]
         close = sum(_overlap(place.compared, own) for place in less)
+        of = ", ".join(filter(None, (finding.dataset, ranking.work)))
         said.append(
-            f"Of {len(ranking.places)} entries of the leaderboard on {finding.target} uploads of {finding.dataset} under "
+            f"Of {len(ranking.places)} entries of the leaderboard on {finding.target} uploads of {of} under "
             f"the same card, {len(less)} give away less ({RANKED[ranking.measure]}: {own.mean:+.2f} here), "
             f"of which {close} cannot be told apart from it."
         )

@@ -3,10 +3,16 @@
 import json
 
 import pytest
+import torch
 from eval_cases import firsts, reconstruction, stored_attack, truths
 
 import fedpriv
 from fedpriv.experiment.leaderboard import checking
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.run_directory import RunConfig
+from fedpriv.pages.alike import by_folder, judge_results
+from fedpriv.pages.report import load_scored
+from fedpriv.scoring.records.made import Reach
 from fedpriv.util.errors import UserError
 
 
@@ -34,6 +40,49 @@ def test_a_result_becomes_an_entry_that_says_the_same(leak, tmp_path):
     assert "by A Lab" in board.pages[0].read_text()
     (ranking, *_) = board.rankings
     assert [place.attack.name for place in ranking.places] == ["dip"]
+
+
+LABELS = ("1 image", "4 images", "epoch")
+
+
+@pytest.fixture
+def reached(tmp_path):
+    """An attack after more and more local work: it leaks, it leaks, it shows noise."""
+    secrets = truths([1] * 6)
+    for place, (setting, images) in enumerate((("1", 1), ("4", 4), ("epoch", 90))):
+        reach = Reach(
+            **{"setting": setting, "label": LABELS[place], "words": f"one step on {setting}", "place": place},
+            **{"series": LABELS, "steps": 1 if place < 2 else 9, "images": images},
+        )
+        run = RunConfig(
+            method="fedavg", dataset="digits", models="small-cnn", training=LocalTraining(batch_size=images)
+        )
+        shown = firsts(secrets) * 0.9 if place < 2 else torch.rand_like(firsts(secrets))
+        control = reconstruction(firsts(secrets).roll(2, 0))
+        about = {"attack": "dlg", "target": "model", "method": "fedavg", "run": run, "reach": reach}
+        stored_attack(tmp_path / "results" / f"dlg-{setting}", shown, secrets, permuted=control, **about)
+    return tmp_path / "results"
+
+
+def test_each_setting_of_a_reach_is_an_entry_and_all_are_judged_together(reached, tmp_path):
+    board = fedpriv.leaderboard(tmp_path / "board", add=reached, out=tmp_path / "page")
+    assert [path.name for path in board.added] == [
+        "fedavg-reach-1-digits.json",
+        "fedavg-reach-4-digits.json",
+        "fedavg-reach-epoch-digits.json",
+    ]
+    assert board.faults == ()
+    assert [row["of"] for row in board.table()] == [f"fedavg, {label}" for label in LABELS]
+    assert [row["images"][0] for row in board.table()] == ["●", "●", "○"]
+    compared = {one.verdict.n_compared for entry in board.entries for one in entry.attacks}
+    pages = judge_results(by_folder([load_scored(one) for one in sorted(reached.iterdir())], {}))
+    assert compared == {verdict.n_compared for verdict in pages.values()}
+    assert [one.work for one in board.rankings if one.measure == "images"] == list(LABELS)
+    missing = [next(one for one in board.remarks if f"reach-{setting}-" in one) for setting in ("1", "4", "epoch")]
+    assert "gradient-dip" in missing[0]
+    assert "gradient-dip" not in missing[1]
+    assert "membership" not in missing[2]
+    assert "one step on 4" in board.pages[1].read_text()
 
 
 def test_an_entry_is_replaced_only_when_asked_and_nothing_else_ever(leak, tmp_path):

@@ -1,5 +1,7 @@
 """Rankings of a leaderboard hold within one card on one data set, and a page tells a place only among enough entries."""
 
+import dataclasses
+
 from entry_cases import entry
 from eval_cases import result
 
@@ -7,6 +9,7 @@ from fedpriv.pages.alike import judge_results
 from fedpriv.pages.findings import findings
 from fedpriv.pages.leaderboard_page import overview, write_page
 from fedpriv.pages.standings import ENOUGH, rankings, standing
+from fedpriv.scoring.records.made import Reach
 
 
 def test_entries_are_ranked_within_their_card_and_data_set_only():
@@ -46,6 +49,16 @@ def test_a_place_is_told_from_twenty_entries_on():
         "Of 20 entries of the leaderboard on prototype uploads of digits under the same card, 11 give away less" in told
     )
     assert "+10.20 here), of which 1 cannot be told apart" in told  # 9.7 to 10.7 overlaps with 9.5 to 10.5
+
+
+def test_a_place_is_told_among_entries_of_the_same_local_work():
+    work = Reach(setting="4", label="4 images", words="one step on 4", place=1, series=("4 images",), steps=1, images=4)
+    some = [entry(f"m{n}", gain=float(n), dataset="digits", reach=work) for n in range(ENOUGH)]
+    assert standing(finding_of(10.2), some) == ""
+    told = standing(dataclasses.replace(finding_of(10.2), setting=work), some)
+    assert "on prototype uploads of digits, 4 images under the same card, 11 give away less" in told
+    whole = dataclasses.replace(finding_of(10.2), parts=(dataclasses.replace(finding_of(10.2), setting=work),))
+    assert standing(whole, some) == told
 
 
 def test_entries_under_another_card_or_on_other_data_are_no_company():

@@ -11,11 +11,13 @@ from typing import Any
 
 from fedpriv.attacks import ATTACKS, attacks_for, target_names
 from fedpriv.attacks.observation import Needs
+from fedpriv.experiment.reaching import NOT_FAR
 from fedpriv.methods import METHODS
 from fedpriv.scoring.judgement import FALSE_CLAIMS, MAKES
 from fedpriv.scoring.reasons import FEW_CLIENTS
 from fedpriv.scoring.records import SCORING_VERSION, JudgedComparison, LeaderboardEntry, Measure, Verdict
 from fedpriv.scoring.records.leaderboard import EnteredAttack
+from fedpriv.scoring.records.made import Reach
 from fedpriv.scoring.storage import read_record
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import reason
@@ -28,6 +30,7 @@ EMBEDDED = "fashion"
 """The data set that the package carries; entries on others name theirs in the file's name."""
 
 _ROOT = r"(?:~|[A-Za-z]:)?[/\\]"
+_PRINTS = re.compile(r" --(?:quiet|force|open)(?= |$)")
 _OF_A_MACHINE = re.compile(rf"""(?<=['"]){_ROOT}[^'"]*|(?<![\w.~:/\\'"]){_ROOT}[\w.\\/~@+-]*""")
 
 
@@ -49,8 +52,10 @@ class Checked:
 
 
 def place_of(entry: LeaderboardEntry) -> Path:
-    """Return the place of an entry in its folder: ``PAYLOAD/METHOD[-DEFENSE][-DATASET].json``."""
-    parts = [entry.method, entry.defense if entry.defenses else "", "" if entry.dataset == EMBEDDED else entry.dataset]
+    """Return the place of an entry in its folder: ``PAYLOAD/METHOD[-DEFENSE][-reach-SETTING][-DATASET].json``."""
+    work = "" if entry.reach is None else f"reach-{entry.reach.setting}"
+    data = "" if entry.dataset == EMBEDDED else entry.dataset
+    parts = [entry.method, entry.defense if entry.defenses else "", work, data]
     return Path(slug(entry.target)) / f"{'-'.join(slug(part) for part in parts if part)}.json"
 
 
@@ -72,6 +77,15 @@ def without_folders(command: str) -> str:
     "fedpriv.attack('DIR/one', target='entangled')"
     """
     return _OF_A_MACHINE.sub(lambda found: "DIR/" + re.split(r"[\\/]", found[0].rstrip("\\/"))[-1], command)
+
+
+def without_print(command: str) -> str:
+    """Return a command without the flags that change what it prints and replaces, and nothing that it finds.
+
+    >>> without_print("fedpriv attack --target model --out results/model --force --quiet")
+    'fedpriv attack --target model --out results/model'
+    """
+    return _PRINTS.sub("", command)
 
 
 def check_folder(folder: Path) -> tuple[Checked, ...]:
@@ -191,10 +205,18 @@ def _kind(verdict: Verdict) -> str:
 
 def _is_missed(attack: Any, entry: LeaderboardEntry) -> bool:
     """True for an attack of the default suite that the entry's knowledge leaves a use for."""
-    if getattr(attack, "only_by_name", False):
+    if getattr(attack, "only_by_name", False) or _is_left_out(attack, entry.reach):
         return False
     needs: Needs = attack.needs
     return not any(needs.without_what_is_granted(one.knowledge) for one in entry.attacks)
+
+
+def _is_left_out(attack: Any, reach: Reach | None) -> bool:
+    """True where a suite that asks how far a leak reaches leaves an attack out at a setting."""
+    if reach is None or not reach.place:
+        return False
+    steps, images = NOT_FAR.get(attack.name, (reach.steps, reach.images))
+    return attack.result != "images" or reach.steps > steps or reach.images > steps * images
 
 
 def _remarks(entry: LeaderboardEntry) -> Iterator[str]:

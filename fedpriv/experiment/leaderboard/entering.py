@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.experiment.leaderboard.checking import without_folders
+from fedpriv.experiment.leaderboard.checking import without_folders, without_print
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.results_folder import REQUEST
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.pages.alike import Result, about_of, by_folder, judge_results, over_seeds, upload_key
+from fedpriv.pages.alike import Result, about_of, by_folder, judge_results, over_seeds, reach_key, upload_key
 from fedpriv.pages.report import load_scored
 from fedpriv.pages.study_report import read_results
 from fedpriv.pages.upload_size import upload_size
@@ -24,6 +24,7 @@ def entries_of(folders: Sequence[Path], *, entered_by: str = "", source: str = "
     """Return an entry for each upload that was attacked in some folders of results or studies.
 
     Each upload's attacks are judged together, apart from the other uploads: an entry is to say the same wherever it stands.
+    Where a result asks how far a leak reaches, all its settings are judged together, as on its page, and each is an entry.
     Of an attack with several budgets the largest is entered.
 
     Args:
@@ -54,10 +55,11 @@ def entries_of(folders: Sequence[Path], *, entered_by: str = "", source: str = "
     results = by_folder(list(attacks.values()), scores)
     if not results:
         raise UserError(f"{folders[0]}: holds no attack; an entry is of an upload that was attacked")
-    uploads: dict[str, dict[Path, Result]] = {}
+    together: dict[str, dict[Path, Result]] = {}
     for folder, result in results.items():
-        uploads.setdefault(upload_key(about_of(result)), {})[folder] = result
-    return tuple(_entry(own, entered_by, source) for own in uploads.values())
+        about = about_of(result)
+        together.setdefault(reach_key(about) or upload_key(about), {})[folder] = result
+    return tuple(entry for group in together.values() for entry in _entries(group, entered_by, source))
 
 
 def _refuse_part(folder: Path) -> None:
@@ -73,7 +75,19 @@ def _refuse_part(folder: Path) -> None:
         )
 
 
-def _entry(own: Mapping[Path, Result], entered_by: str, source: str) -> LeaderboardEntry:
+def _entries(group: Mapping[Path, Result], entered_by: str, source: str) -> Iterator[LeaderboardEntry]:
+    """Return the entry of every upload of a group that is judged together."""
+    verdicts = judge_results(group)
+    uploads: dict[str, dict[Path, Result]] = {}
+    for folder, result in group.items():
+        uploads.setdefault(upload_key(about_of(result)), {})[folder] = result
+    for own in uploads.values():
+        yield _entry(own, verdicts, entered_by, source)
+
+
+def _entry(
+    own: Mapping[Path, Result], verdicts: Mapping[tuple[Path, ...], Verdict], entered_by: str, source: str
+) -> LeaderboardEntry:
     """Return the entry of one upload from all that was done to it."""
     abouts = [about_of(result) for result in own.values()]
     attacks = [result for result in own.values() if isinstance(result, AttackRecord)]
@@ -90,14 +104,16 @@ def _entry(own: Mapping[Path, Result], entered_by: str, source: str) -> Leaderbo
         seeds=tuple(sorted({about.run_seed for about in abouts})),
         accuracy=_accuracy([attack.about for attack in attacks]),
         upload_bytes=sizes[0].bytes if sizes else None,
-        attacks=tuple(_attacks(own)),
-        commands=tuple(dict.fromkeys(without_folders(about.command) for about in abouts if about.command)),
+        reach=first.reach,
+        attacks=tuple(_attacks(own, verdicts)),
+        commands=tuple(
+            dict.fromkeys(without_print(without_folders(about.command)) for about in abouts if about.command)
+        ),
         versions=dict(scored(attacks[0]).versions) if attacks else {},
     )
 
 
-def _attacks(own: Mapping[Path, Result]) -> list[EnteredAttack]:
-    verdicts = judge_results(own)
+def _attacks(own: Mapping[Path, Result], verdicts: Mapping[tuple[Path, ...], Verdict]) -> list[EnteredAttack]:
     attacks = [result for result in own.values() if isinstance(result, AttackRecord)]
     others = {folder: result for folder, result in own.items() if not isinstance(result, AttackRecord)}
     largest: dict[Path, Result] = {

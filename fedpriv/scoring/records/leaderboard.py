@@ -11,6 +11,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.scoring.records.base import RECORD_VERSION, SCORING_VERSION
+from fedpriv.scoring.records.made import Reach
 from fedpriv.scoring.records.verdict import Verdict
 from fedpriv.util.record import Record
 
@@ -48,6 +49,7 @@ class LeaderboardEntry(Record):
         seeds: of the runs.
         accuracy: pooled over clients after the last round, mean over seeds, in [0, 1]; by when it was taken.
         upload_bytes: of one taking part in one round, everything counted; None where it is not known.
+        reach: the local work behind the upload, where the result asks how far a leak reaches; else None.
         attacks: on the upload.
         commands: that do the same again, without folders of the machine.
         versions: of the packages that scored.
@@ -66,6 +68,7 @@ class LeaderboardEntry(Record):
     seeds: tuple[int, ...]
     accuracy: Mapping[str, FiniteFloat] = Field(default_factory=dict)
     upload_bytes: FiniteFloat | None = None
+    reach: Reach | None = None
     attacks: tuple[EnteredAttack, ...]
     commands: tuple[str, ...]
     versions: Mapping[str, str]
@@ -77,5 +80,6 @@ class LeaderboardEntry(Record):
 
     @property
     def title(self) -> str:
-        """The upload in a table: its method, with the defense where there is one."""
-        return self.method if not self.defenses else f"{self.method}, {self.defense}"
+        """The upload in a table: its method, with the defense and the local work where these are told."""
+        work = "" if self.reach is None else self.reach.label
+        return ", ".join(part for part in (self.method, self.defense if self.defenses else "", work) if part)
