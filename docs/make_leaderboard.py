@@ -15,9 +15,9 @@ HOW = """
 ## Add an entry
 
 An entry is a file, `leaderboard/PAYLOAD/METHOD.json` (with a defense, local work or another data set than the embedded
-one in its name), in the published schema ([leaderboard-entry.schema.json](schema/leaderboard-entry.schema.json)): the upload,
-the configuration of its run, every attack on it with its knowledge card, figures, intervals and verdict, accuracy,
-the size of an upload, the commands that make it again, and versions.
+one in its name), in the published schema ([leaderboard-entry.schema.json](schema/leaderboard-entry.schema.json)): the
+upload, the configuration of its run, every attack on it with its knowledge card, figures, intervals and verdict,
+accuracy, the size of an upload, the commands that make it again, and versions.
 
 ```console
 $ fedpriv attack --target prototype --method fedtgp --out results/fedtgp
