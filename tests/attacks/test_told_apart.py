@@ -10,6 +10,7 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients import told_apart
 from fedpriv.attacks.gradients.behind_layer import cross_entropy_slopes, logits_behind
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.gradients.separation import separate
 from fedpriv.attacks.gradients.sparse_directions import Span, eliminated
 from fedpriv.attacks.gradients.step_problems import read_problem
@@ -201,3 +202,12 @@ def test_parts_that_labels_do_not_confirm_are_not_asked_for():
     one_wrong = torch.tensor([3, 1, 3, 7, 3])
     found = told(replace(problem, knowledge=replace(problem.knowledge, labels={(1, 0): one_wrong})))
     assert found.known.sure.tolist() == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
+def test_gradients_of_any_precision_are_known_again_by_their_bits(kind):
+    def digest(shift):
+        gradient = {"fc.weight": torch.arange(6.0).view(2, 3).to(kind) + shift, "fc.bias": torch.ones(2, dtype=kind)}
+        return told_apart._digest(LocalStep({}, gradient), "fc")
+
+    assert digest(0) == digest(0) != digest(1)

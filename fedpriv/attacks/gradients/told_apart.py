@@ -203,7 +203,8 @@ def _taken_apart(
 def _digest(sent: LocalStep, name: str) -> str:
     """Return a text that two gradients of a layer share where they are equal to the last bit."""
     both = (sent.gradient[f"{name}.{kind}"].detach().cpu().contiguous() for kind in ("weight", "bias"))
-    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in both)).hexdigest()
+    # As bytes: numpy has no bfloat16.
+    return hashlib.sha256(b"".join(value.view(torch.uint8).numpy().tobytes() for value in both)).hexdigest()
 
 
 def _assigned(costs: Tensor) -> Tensor:
