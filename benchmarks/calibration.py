@@ -55,7 +55,7 @@ measured; on the others, "drawn alike", chance alone decides which images a clie
 and identification is compared with the rate that follows from it.
 
 $FALSE
-The rate of every verdict on these pages:
+The rate of every verdict on these pages (`untested` where their ten clients cannot exclude an effect that counts):
 
 $VERDICTS
 Comparisons one by one, before Holm's rule adjusts them for the number of those that can reject at all:
@@ -69,6 +69,10 @@ third target alone, as of an attack that succeeds now and then; scores of member
 or three standard deviations above others', and a property of twenty clients that is told with certainty. Prototypes are
 means over images: they are found by their vectors, not by PSNR. Much noise, and members by one or two standard deviations,
 are there to show where power ends. "By design": identification compared with the rate at which chance finds an image.
+A leak that is not found must not be called no better than a guess either (`none`): of means that is said where an interval
+excludes an effect that counts, which is wrong of such an effect once in forty times. Until scoring 4 it was said wherever
+nothing stood, which is of every leak here that was not found. Rates have wider intervals than the five points that count,
+so `none` can still be said of a leak that so few of the attacked targets show.
 
 $POWER
 ## Attacks that run

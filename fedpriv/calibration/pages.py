@@ -183,7 +183,7 @@ def verdicts(outcomes: Sequence[Outcome]) -> str:
 
 
 def power(outcomes: Sequence[Outcome]) -> str:
-    """A table of how often leaks are found on a page that holds every null beside them."""
+    """A table of how often leaks are found on a page that holds every null beside them, and how often called none at all."""
     rows = []
     for name in dict.fromkeys(one.attack for one in outcomes if one.leak):
         for unit in dict.fromkeys(one.unit for one in outcomes):
@@ -197,6 +197,7 @@ def power(outcomes: Sequence[Outcome]) -> str:
                         "upload": unit,
                         "pages": len(own),
                         "found on the page (%)": counted(bool(one.claims) for one in own),
+                        "said to be none (%)": counted(one.together == "none" for one in own),
                         "by measure (%)": ", ".join(each),
                     }
                 )

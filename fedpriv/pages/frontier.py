@@ -316,7 +316,9 @@ def _effect(name: str, own: Sequence[_Told]) -> Effect | None:
     clear = [verdict for verdict in tried if name == "property" and verdict.clear]
     if clear:
         return Effect(clear[0].attack, None, None, None, stands=True, tested=True, unit=clear[0].subject)
-    found = [_of_attack(name, verdict, tested=not any(one.reasons for one in tried)) for verdict in tried]
+    found = [
+        _of_attack(name, verdict, tested=not any(one.silent_on(MEASURES[name]) for one in tried)) for verdict in tried
+    ]
     return min(found, key=lambda one: one[0])[1] if found else None
 
 

@@ -166,7 +166,7 @@ def _mark(question: str, verdicts: Sequence[Verdict], measures: tuple[str, ...] 
         state = "unasked"
     elif any(_stands(one, measures) for one in verdicts):
         state = "leaks"
-    elif any(one.reasons for one in verdicts):
+    elif any(one.silent_on(measures) if measures else one.reasons for one in verdicts):
         state = "untested"
     return Mark(question, state, leaks if state == "leaks" else MEANINGS[state])
 

@@ -16,6 +16,7 @@ from fedpriv.attacks.infer.property import IN_CLEAR, QUESTIONS
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.family import attainable, holm
 from fedpriv.scoring.intervals import combine
+from fedpriv.scoring.left_open import left_open
 from fedpriv.scoring.ranking import reach_label, stage_name, title
 from fedpriv.scoring.reasons import FEW_CLIENTS, Judged, Record, reasons_by_key, record_of
 from fedpriv.scoring.records import (
@@ -185,6 +186,7 @@ def _verdict(
     clear = _clear(first) if len({_clear(record) for record in records}) == 1 else ""
     if clear and first.kind == "property":
         kinds = ["property"]
+    reasons = (*reasons, *(() if "property" in kinds else left_open(compared)))
     nothing: Kind = "untested" if reasons else "none"
     images = [record for record in records if isinstance(record, ReconstructionRecord)]
     stage = ", ".join(filter(None, (first.attack, stage_name(first), reach_label(first))))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedpriv.evidence.truth import STRATA
 from fedpriv.scoring.floors import DECOYS, LABELS
-from fedpriv.scoring.records import JudgedComparison, Kind, Reason, Verdict
-from fedpriv.scoring.records.made import Units
+from fedpriv.scoring.left_open import RATES, within_reach
+from fedpriv.scoring.reason_words import amount, why
+from fedpriv.scoring.records import JudgedComparison, Kind, Verdict
+from fedpriv.scoring.stratum_words import alike_words, made_of, number_words, percent, strata_words
 
 BADGES: dict[Kind, str] = {
     "leaks": "images leak",
@@ -53,7 +54,7 @@ def headline(verdict: Verdict, by: str = "") -> str:
         return untested(verdict, by)
     if verdict.kind == "none":
         subject = f"{by} finds nothing" if by else "Nothing is found"
-        return f"{subject} beyond a guess, though tested hard enough: {gain(verdict)}{_beside(verdict)}."
+        return f"{subject} beyond a guess, though tested hard enough: {gain(verdict)}{_beside(verdict, limits=True)}."
     measure = next(measure for measure in _OF_KIND[verdict.kind] if _claims(verdict, measure))
     return _CLAIMED[measure](_claims(verdict, measure), verdict, by)
 
@@ -63,13 +64,13 @@ def inferred(verdict: Verdict) -> str:
     asked = f"a property ({verdict.question})" if verdict.question else "membership"
     if verdict.question and verdict.clear:
         return f"Sent in clear: {verdict.clear}."
-    figures = "; ".join(_score(one) for one in verdict.compared if one.stratum == "all")
+    none = verdict.kind == "none"
+    figures = "; ".join(_score(one, limit=none) for one in verdict.compared if one.stratum == "all")
     if verdict.kind == "untested":
-        why = "; ".join(_reason(reason, verdict.units) for reason in verdict.reasons)
-        text = f"Not tested hard enough to say whether {asked} leaks: {why}." + (
+        text = f"Not tested hard enough to say whether {asked} leaks: {_whys(verdict)}." + (
             f" So far {figures}." if figures else ""
         )
-    elif verdict.kind == "none":
+    elif none:
         subject = asked[0].upper() + asked[1:]
         text = f"{subject} is told no better than by a guess, though tested hard enough: {figures}."
     else:
@@ -79,19 +80,22 @@ def inferred(verdict: Verdict) -> str:
 
 def untested(verdict: Verdict, by: str = "") -> str:
     """Return why nothing can be said, and what came back of the attacked targets all the same."""
-    why = "; ".join(_reason(reason, verdict.units) for reason in verdict.reasons)
     found = verdict.overall("beyond_3db")
     if any(reason.name == "few_clients" for reason in verdict.reasons) and found is not None and found.value:
         number = round(found.value * verdict.n_targets)
         back = f"{number} of these {verdict.n_targets} images came back{_to(by)}, 3 dB or more beyond the best guess"
-        return f"{back} ({_guess(found)}); nothing is claimed beyond them: {why}."
+        return f"{back} ({_guess(found)}); nothing is claimed beyond them: {_whys(verdict)}."
     attack = f" of {by}" if by else ""
-    return f"Not tested hard enough to say{attack}: {why}. So far {gain(verdict)}{_beside(verdict)}."
+    return f"Not tested hard enough to say{attack}: {_whys(verdict)}. So far {gain(verdict)}{_beside(verdict)}."
+
+
+def _whys(verdict: Verdict) -> str:
+    return "; ".join(why(reason, verdict) for reason in verdict.reasons)
 
 
 def briefly(verdict: Verdict, by: str) -> str:
     """Return in one sentence why nothing can be said, with the first reason and how many others there are."""
-    first, *others = [_reason(reason, verdict.units) for reason in verdict.reasons]
+    first, *others = [why(reason, verdict) for reason in verdict.reasons]
     more = f", and {len(others)} more reason{'' if len(others) == 1 else 's'}" if others else ""
     return f"Not tested hard enough to say. {by} comes nearest, {gain(verdict)}; but {first}{more}."
 
@@ -103,18 +107,18 @@ def _images(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> st
     figures = _by_stratum(claims, lambda one: f"mean PSNR {_db(one.value)}, {_difference(one)}")
     if _everywhere(claims):
         return f"Images leak{_to(by)}: {figures}."
-    return f"Images of targets {_made_of(claims)} leak{_to(by)}: {figures}; over all targets {gain(verdict)}."
+    return f"Images of targets {_of_strata(claims)} leak{_to(by)}: {figures}; over all targets {gain(verdict)}."
 
 
 def _back(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
     one = claims[0]
-    which = "the images" if _everywhere(claims) else f"the images of targets {_made_of(claims)}"
+    which = "the images" if _everywhere(claims) else f"the images of targets {_of_strata(claims)}"
     return f"{percent(one.value)} of {which} come back{_to(by)}, 3 dB or more beyond the best guess ({_guess(one)})."
 
 
 def _told_apart(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
     one = claims[0]
-    which = "the images" if _everywhere(claims) else f"the images of targets {_made_of(claims)}"
+    which = "the images" if _everywhere(claims) else f"the images of targets {_of_strata(claims)}"
     return f"{percent(one.value)} of {which} are told from decoys{_by(by)} ({_guess(one)})."
 
 
@@ -166,7 +170,7 @@ def _everywhere(claims: Sequence[JudgedComparison]) -> bool:
 def _by_stratum(claims: Sequence[JudgedComparison], figures: Callable[[JudgedComparison], str]) -> str:
     if len(claims) == 1:
         return figures(claims[0])
-    return "; ".join(f"{_number(one.stratum)}: {figures(one)}" for one in claims)
+    return "; ".join(f"{number_words(one.stratum)}: {figures(one)}" for one in claims)
 
 
 def _these(verdict: Verdict, claims: Sequence[JudgedComparison]) -> str:
@@ -175,43 +179,11 @@ def _these(verdict: Verdict, claims: Sequence[JudgedComparison]) -> str:
         return subject
     if verdict.subject == "class prototypes":
         return f"Prototypes of classes with {strata_words([one.stratum for one in claims])}"
-    return f"{subject} {_made_of(claims)}"
+    return f"{subject} {_of_strata(claims)}"
 
 
-def _made_of(claims: Sequence[JudgedComparison]) -> str:
-    return f"made of {strata_words([one.stratum for one in claims])}"
-
-
-def strata_words(strata: Sequence[str]) -> str:
-    """Return the numbers of images behind the targets of some strata; neighbours are told as one.
-
-    >>> strata_words(["1"]), strata_words(["1", "2-3"]), strata_words(["2-3", ">10"])
-    ('1 image', '1-3 images', '2-3 images or more than 10 images')
-    """
-    runs: list[list[str]] = []
-    for place, name in enumerate(STRATA):
-        if name in strata:
-            if runs and STRATA[place - 1] == runs[-1][-1]:
-                runs[-1].append(name)
-            else:
-                runs.append([name])
-    return " or ".join(_run(run[0], run[-1]) for run in runs)
-
-
-def _run(first: str, last: str) -> str:
-    least = first.strip(">").partition("-")[0]
-    if last == ">10":
-        return (
-            "any number of images" if first == "1" else _number(first) if first == last else f"{least} images or more"
-        )
-    most = last.rpartition("-")[2]
-    return _number(first) if first == last else f"{least}-{most} images"
-
-
-def _number(stratum: str) -> str:
-    return (
-        "1 image" if stratum == "1" else f"more than {stratum[1:]} images" if stratum[0] == ">" else f"{stratum} images"
-    )
+def _of_strata(claims: Sequence[JudgedComparison]) -> str:
+    return made_of([one.stratum for one in claims])
 
 
 # ---------------------------------------------------------------- figures
@@ -250,12 +222,12 @@ def _called(one: JudgedComparison) -> str:
     return LABELS.get(one.against, one.against.replace("_", " "))
 
 
-def _score(one: JudgedComparison) -> str:
+def _score(one: JudgedComparison, *, limit: bool = False) -> str:
     """Return an area under the curve, or a share found at 1 % false positives, beside what the best guess reaches."""
     guess = f"best guess, {_called(one)}"
     if one.measure == "members_found":
         found = f"{percent(one.value, 1)} of members found at 1 % false positives"
-        return f"{found} ({guess}: {percent(one.guess, 1)})"
+        return f"{found} ({guess}: {percent(one.guess, 1)}{_limit(one) if limit else ''})"
     value, beside = (0.0 if part is None else part for part in (one.value, one.guess))
     interval = "" if one.ci95 is None else f"; 95 % interval of the difference {one.ci95[0]:+.3f} to {one.ci95[1]:+.3f}"
     return f"AUC {value:.3f} ({guess}: {beside:.3f}{interval})"
@@ -267,19 +239,19 @@ def _of_whom(claims: Sequence[JudgedComparison]) -> str:
     strata = [one for one in claims if one.stratum != "all"]
     if told and strata:
         best = max(strata, key=lambda one: one.value or 0.0)
-        return f": {told}. Told best of {_alike(best.stratum)}: {_score(best)}"
-    parts = "; ".join(f"{_alike(one.stratum)}: {_score(one)}" for one in strata)
+        return f": {told}. Told best of {alike_words(best.stratum)}: {_score(best)}"
+    parts = "; ".join(f"{alike_words(one.stratum)}: {_score(one)}" for one in strata)
     return f": {told}" if told else f" of some images: {parts}"
 
 
-def _alike(stratum: str) -> str:
-    """Return the trait that candidates of a stratum share, in words."""
-    if stratum in STRATA:
-        return "the client's only image of a class" if stratum == "1" else f"classes with {_number(stratum)}"
-    return f"images that are {stratum} of their class"
+def _limit(one: JudgedComparison) -> str:
+    """Return how much more a rate may be than the best guess's: where nothing was seen there may still be something."""
+    if one.measure not in RATES or one.ci95 is None or one.ci95[1] <= 0:
+        return ""
+    return f"; by its interval at most {amount(one.measure, within_reach(one, one.ci95[1]))} more"
 
 
-def _beside(verdict: Verdict) -> str:
+def _beside(verdict: Verdict, *, limits: bool = False) -> str:
     """Return the other rates that an attack without a claim reaches, each beside the best guess's."""
     told = {
         "beyond_3db": "of images lie 3 dB beyond it",
@@ -289,7 +261,9 @@ def _beside(verdict: Verdict) -> str:
         "classes": "are of a class that is recognised",
     }
     found = [(text, one) for measure, text in told.items() if (one := verdict.overall(measure)) is not None]
-    return "".join(f"; {percent(one.value)} {text} ({_guess(one)})" for text, one in found)
+    return "".join(
+        f"; {percent(one.value)} {text} ({_guess(one)}{_limit(one) if limits else ''})" for text, one in found
+    )
 
 
 def _to(by: str) -> str:
@@ -302,30 +276,3 @@ def _by(by: str) -> str:
 
 def _db(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.1f} dB"
-
-
-def percent(share: float | None, digits: int = 0) -> str:
-    """Return a share in per cent; a mean or median over values that are not all finite has no number.
-
-    >>> percent(0.056, 1), percent(-1e-9), percent(None)
-    ('5.6 %', '0 %', 'not finite')
-    """
-    return "not finite" if share is None else f"{round(100 * share, digits) + 0.0:.{digits}f} %"
-
-
-# ---------------------------------------------------------------- why not
-
-
-def _reason(reason: Reason, units: Units) -> str:
-    value, beside = reason.value or 0.0, reason.beside or 0.0
-    return {
-        "few_clients": f"{value:.0f} {units.removesuffix('s') if value == 1 else units}, and {beside:.0f} are the least",
-        "no_control": "the attack was not run on permuted uploads",
-        "not_converged": f"its search converged for {percent(value)} of the targets",
-        "caveat": reason.text.rstrip("."),
-        "budget_rising": f"the last increase of its budget still gained {value:.1f} dB",
-        "at_chance": f"the model is right for {percent(value)} of the test images, a constant guess for {percent(beside)}",
-        "undertrained": f"the model reaches {percent(value)} accuracy, its method {percent(beside)} elsewhere here",
-        "smaller_budget": "it was run with a larger budget too, which is judged",
-        "no_comparison": "there is no guess to compare with",
-    }[reason.name]

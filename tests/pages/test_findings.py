@@ -158,8 +158,11 @@ def test_vectors_are_told_beside_images_that_leak():
 def test_seeds_are_judged_together():
     attacks = [attack(gain, seed=seed) for seed, gain in enumerate((-0.5, 1.5, -0.4))]
     found = only(attacks)
-    assert found.kinds == ("none",)
-    assert "dip (3 seeds) comes nearest: +0.2 dB" in found.sentence
+    assert (found.kinds, found.told[0].verdict.reasons[0].name) == (("untested",), "not_excluded")
+    assert "hard enough to say of dip (3 seeds): its images may lie up to " in found.sentence
+    behind = only([attack(gain, seed=seed) for seed, gain in enumerate((-3.4, -3.5, -3.6))])
+    assert behind.kinds == ("none",)
+    assert "dip (3 seeds) comes nearest: -3.5 dB" in behind.sentence
     sure = only([attack(gain, seed=seed) for seed, gain in enumerate((3.4, 3.5, 3.6))])
     assert sure.kinds == ("leaks",)
     assert sure.sentence.startswith("Images leak to dip (3 seeds): mean PSNR 100.0 dB, +3.5 dB")
@@ -193,27 +196,33 @@ def test_what_is_tested_together_is_the_whole_page():
     lone = attack(images(3.0).model_copy(update={"p_value": 0.02}))
     assert only([lone]).kinds == ("leaks",)
     others = [attack(-3.0, method=f"m{n}") for n in range(9)]
-    assert {one.kinds for one in all_of([lone, *others])} == {("none",)}
+    first, *rest = all_of([lone, *others])
+    assert (first.kinds, [reason.name for reason in first.told[0].verdict.reasons]) == (("untested",), ["not_sure"])
+    assert (
+        "2.5 dB above the best guess by its own interval, but that is not sure among the 10 comparisons"
+        in first.sentence
+    )
+    assert {one.kinds for one in rest} == {("none",)}
 
 
 # ---------------------------------------------------------------- membership and properties
 
 
-def member(p_value, *, kind="membership", method="fedre", **changes):
+def member(p_value, *, kind="membership", method="fedre", ci95=(0.1, 0.3), **changes):
     own = attack(-1.0, method=method).about
     return asked(
         kind,
         control=0.5,
         method=method,
         run=own.run,
-        comparisons=(compared(kind, 0.2, p_value, n=40),),
+        comparisons=(compared(kind, 0.2 if p_value < 0.1 else -0.02, p_value, n=40, least=0.05, ci95=ci95),),
         **changes,
     )
 
 
 def test_membership_stands_with_the_upload_it_was_asked_of():
     members = {
-        Path("suite/membership"): member(0.4),
+        Path("suite/membership"): member(0.4, ci95=(-0.1, 0.05)),
         Path("other/membership"): member(SURE, method="fd", target="logits"),
         Path("other/property"): member(SURE, kind="property", method="fd", target="logits"),
     }

@@ -77,7 +77,9 @@ def test_an_overview_has_marks_and_no_order_of_merit():
 
 def test_pages_escape_what_an_entry_says(tmp_path):
     hostile = entry(gain=2.0, entered_by="<script>alert(1)</script>", source="[x](javascript:alert(1)) | y")
-    page, markdown = write_page([hostile, entry("fedgh")], tmp_path, remarks=["<img src=x onerror=alert(1)>"])
+    page, markdown = write_page(
+        [hostile, entry("fedgh", gain=-1.0)], tmp_path, remarks=["<img src=x onerror=alert(1)>"]
+    )
     text = page.read_text()
     assert "<script>alert" not in text
     assert "<img src=x" not in text

@@ -129,12 +129,12 @@ def test_a_verdict_carries_who_was_attacked_how_and_how_often():
 
 
 def test_seeds_tell_every_reason_once_and_what_all_were_compared_by():
-    one = attacked(compared(), compared("identified"), n_clients=4)
-    other = attacked(compared(mean=3.0), caveat="Two losses.", n_clients=3)
+    one = attacked(compared(mean=-5.0), compared("identified"), n_clients=4)
+    other = attacked(compared(mean=-4.9), caveat="Two losses.", n_clients=3)
     both = judge_page({0: one, 1: other}, {"both": (0, 1)})["both"]
     assert [reason.name for reason in both.reasons] == ["few_clients", "caveat"]
     assert [one.measure for one in both.compared] == ["images"]
-    assert both.compared[0].mean == 2
+    assert both.compared[0].mean == pytest.approx(-4.95)
 
 
 def test_the_value_over_seeds_is_their_mean_where_all_are_known():

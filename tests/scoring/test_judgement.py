@@ -51,7 +51,7 @@ def test_all_comparisons_of_a_page_are_tested_together():
     page = judge_page(
         {"a": attacked(compared(p_value=0.03)), "b": asked(comparisons=(compared("membership", 0.1, 0.5),))}
     )
-    assert page["a"].kind == "none"
+    assert (page["a"].kind, names(page["a"])) == ("untested", ["not_excluded"])
     assert page["a"].compared[0].adjusted == pytest.approx(0.06)
     assert page["a"].n_compared == page["b"].n_compared == 2
 
@@ -151,7 +151,8 @@ def test_a_page_of_attacks_that_know_nothing_seldom_claims(seed, attacks, compar
 )
 def test_what_a_claim_makes_of_an_attack(measure, kind):
     assert judge(attacked(compared(measure, p_value=SURE))).kind == kind
-    assert judge(attacked(compared(measure, p_value=0.06))).kind == "none"
+    assert judge(attacked(compared(measure, p_value=0.06))).kind == "untested"
+    assert judge(attacked(compared(measure, p_value=0.6))).kind == "none"
 
 
 def test_the_gravest_claim_counts_and_all_are_kept():
@@ -165,7 +166,9 @@ def test_the_gravest_claim_counts_and_all_are_kept():
 @pytest.mark.parametrize("kind", ["membership", "property"])
 def test_inferences(kind):
     assert judge(asked(kind, control=0.5, comparisons=(compared(kind, 0.2, SURE),))).kind == kind
-    assert judge(asked(kind, control=0.5, comparisons=(compared(kind, 0.03, 0.4),))).kind == "none"
+    assert judge(asked(kind, control=0.5, comparisons=(compared(kind, 0.03, 0.4),))).kind == "untested"
+    narrow = compared(kind, 0.03, 0.4, ci95=(-0.01, 0.05), least=0.05)
+    assert judge(asked(kind, control=0.5, comparisons=(narrow,))).kind == "none"
 
 
 def test_what_is_sent_in_clear_needs_no_test():

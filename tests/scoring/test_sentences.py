@@ -178,21 +178,22 @@ def test_nothing_beyond_a_guess():
     told = verdict(
         "none",
         WORSE,
-        comparison("beyond_3db", 0.1, 0.0, stands=False),
-        comparison("identified", 0.2, 0.1, stands=False),
+        comparison("beyond_3db", 0.1, 0.0, stands=False, ci95=(-0.1, 0.0)),
+        comparison("identified", 0.2, 0.1, stands=False, ci95=(0.0, 0.15)),
         comparison("identified", 0.9, 0.1, stands=False, stratum="1"),
         comparison("vectors", 1.1, -0.1, stands=False),
         comparison("vectors_identified", 0.3, 0.1, stands=False),
-        comparison("classes", 0.4, 0.1, stands=False),
+        comparison("classes", 0.4, 0.1, stands=False, ci95=(0.0, 0.09)),
     )
     rest = (
         ", though tested hard enough: -1.0 dB against the best guess (mean image; 95 % interval -2.0 to +0.0); 10 % "
         "of images lie "
         "3 dB beyond it (next best guess, mean image: 10 %); 20 % are told from decoys (best guess, mean image: 10 "
-        "%); 110 % "
+        "%; by its interval at most 15 points more); 110 % "
         "relative error of class prototypes (best guess, mean image: 100 %); 30 % of class prototypes are nearest to "
         "their own "
-        "(best guess, mean image: 20 %); 40 % are of a class that is recognised (best guess, mean image: 30 %)."
+        "(best guess, mean image: 20 %; by its interval at most 80 points more); 40 % are of a class that is recognised "
+        "(best guess, mean image: 30 %; by its interval at most 9.0 points more)."
     )
     assert words(told) == f"Nothing is found beyond a guess{rest}"
     assert headline(told, "dip") == f"dip finds nothing beyond a guess{rest}"
@@ -311,10 +312,9 @@ def test_membership():
     assert words(inference("membership", AREA, FOUND)) == f"Leaks membership: {SCORES}; {MEMBERS}."
     half = inference("membership", AREA, comparison("members_found", 0.083, 0.073, stands=False))
     assert words(half) == f"Leaks membership: {SCORES}."
-    none = inference("none", AREA, FOUND)
-    assert (
-        words(none) == f"Membership is told no better than by a guess, though tested hard enough: {SCORES}; {MEMBERS}."
-    )
+    none = inference("none", AREA, FOUND.model_copy(update={"ci95": (0.0, 0.104)}))
+    limit = MEMBERS.removesuffix(")") + "; by its interval at most 10 points more)"
+    assert words(none) == f"Membership is told no better than by a guess, though tested hard enough: {SCORES}; {limit}."
     why = inference("untested", AREA, reasons=(FEW, Reason(name="no_control")))
     assert words(why) == (
         "Not tested hard enough to say whether membership leaks: 4 clients, and 5 are the least; the attack was not "

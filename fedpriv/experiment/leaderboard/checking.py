@@ -14,6 +14,7 @@ from fedpriv.attacks.observation import Needs
 from fedpriv.experiment.reaching import NOT_FAR
 from fedpriv.methods import METHODS
 from fedpriv.scoring.judgement import FALSE_CLAIMS, MAKES
+from fedpriv.scoring.left_open import left_open
 from fedpriv.scoring.reasons import FEW_CLIENTS
 from fedpriv.scoring.records import SCORING_VERSION, JudgedComparison, LeaderboardEntry, Measure, Verdict
 from fedpriv.scoring.records.leaderboard import EnteredAttack
@@ -168,6 +169,9 @@ def _attack_faults(one: EnteredAttack, entry: LeaderboardEntry) -> Iterator[str]
     for compared in verdict.compared:
         yield from _comparison_faults(compared)
     right = _kind(verdict)
+    missing = {reason.name for reason in left_open(verdict.compared)} - {reason.name for reason in verdict.reasons}
+    if missing and not (verdict.clear and verdict.question):
+        yield f"gives no reason {sorted(missing)[0]!r}, which follows from its comparisons"
     if verdict.kind != right:
         yield f"its finding is {verdict.kind!r}, but from its comparisons and reasons follows {right!r}"
 

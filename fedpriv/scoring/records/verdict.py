@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import FiniteFloat
 
-from fedpriv.scoring.records.base import Comparison
+from fedpriv.scoring.records.base import Comparison, Measure
 from fedpriv.scoring.records.made import Units
 from fedpriv.util.record import Record
 
 Kind = Literal["leaks", "some", "vectors", "classes", "membership", "property", "none", "untested"]
 """The gravest thing that stands: images leak on average; some come back; recovered vectors, or classes of images, are told
 better than by a guess; members, or a property of clients, are told. ``none``: nothing of it, though the attack was tested
-hard enough. ``untested``: nothing of it, and reasons why that says little."""
+hard enough to show it. ``untested``: nothing of it, and reasons why that says little."""
 
 ReasonName = Literal[
     "few_clients",
@@ -25,13 +26,17 @@ ReasonName = Literal[
     "undertrained",
     "smaller_budget",
     "no_comparison",
+    "not_sure",
+    "not_excluded",
 ]
 """Why a result without a leak says little. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked
 targets. ``no_control``: permuted uploads were not attacked. ``not_converged``: fewer than half of the targets reached a
 fit of their own. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more search
 still helped at the largest budget. ``at_chance``: the attacked model is hardly better than a constant guess;
 ``undertrained``: it is far from what its method reaches elsewhere on the page. ``smaller_budget``: the same attack ran with
-a larger budget, which is judged. ``no_comparison``: there was no guess to compare with."""
+a larger budget, which is judged. ``no_comparison``: there was no guess to compare with. ``not_sure``: something lies beyond
+the best guess by its own interval, but does not stand among all comparisons of the page. ``not_excluded``: too few targets
+or clients to exclude an effect that counts (:mod:`fedpriv.scoring.left_open`)."""
 
 
 class Reason(Record):
@@ -39,16 +44,21 @@ class Reason(Record):
 
     Attributes:
         name: which reason.
-        value: number of independent units, share of targets that converged, dB that the last budget gained, or accuracy.
-        beside: what the value falls short of: five units, half of the targets, the least effect, accuracy of a constant
+        value: number of independent units, share of targets that converged, dB that the last budget gained, accuracy, or the
+            end of an interval: the lower one for ``not_sure``, the upper one for ``not_excluded``.
+        beside: what the value is held against: five units, half of the targets, the least effect, accuracy of a constant
             guess or elsewhere.
         text: the attack's own words, for ``caveat``.
+        measure: of the comparison that says little; None where the whole attack says little.
+        stratum: of that comparison.
     """
 
     name: ReasonName
     value: FiniteFloat | None = None
     beside: FiniteFloat | None = None
     text: str = ""
+    measure: Measure | None = None
+    stratum: str = "all"
 
 
 class JudgedComparison(Comparison):
@@ -116,6 +126,10 @@ class Verdict(Record):
     def claims(self) -> tuple[JudgedComparison, ...]:
         """The claims that the page may make."""
         return tuple(one for one in self.compared if one.stands)
+
+    def silent_on(self, measures: Collection[str]) -> tuple[Reason, ...]:
+        """Return the reasons why the absence of a claim by some measures says little."""
+        return tuple(reason for reason in self.reasons if reason.measure is None or reason.measure in measures)
 
     def overall(self, measure: str) -> JudgedComparison | None:
         """Return the comparison over all targets by a measure, or None where it was not compared."""

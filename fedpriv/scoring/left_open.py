@@ -1,0 +1,70 @@
+"""Effects that a result without a leak leaves open: "no better than a guess" is said where one that counts is excluded.
+
+That no leak stands shows none to be absent. Of means (PSNR, errors of vectors, areas under the ROC curve) an effect that
+counts is excluded where the whole 95 % interval of the difference to the best guess lies at or below the least effect: an
+equivalence test at 2.5 % (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680), from one side, as
+an attack that is worse than a guess is no leak. Intervals of rates over tens of targets are always wider than the five
+points that count, so a rate is left open only where more was seen than counts, and sentences say how much more there may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fedpriv.scoring.records import JudgedComparison, Measure, Reason
+from fedpriv.scoring.records.verdict import ReasonName
+
+ASKED: tuple[tuple[Measure, ...], ...] = (
+    ("images", "beyond_3db", "identified", "classes"),
+    ("vectors", "vectors_identified"),
+    ("membership", "members_found"),
+    ("property",),
+)
+"""Measures by the question that they answer; what one of them claims answers it."""
+
+RATES: tuple[Measure, ...] = ("beyond_3db", "identified", "classes", "vectors_identified", "members_found")
+
+
+def left_open(compared: Sequence[JudgedComparison]) -> tuple[Reason, ...]:
+    """Return for each question that nothing answers, at most one reason why "no better than a guess" would say too much.
+
+    ``not_sure`` where a comparison, of a stratum too, lies above the least effect by its own interval but not among all of
+    the page; else ``not_excluded`` where one over all targets leaves room for an effect that counts. What could not be
+    judged (fewer than five clients, a smaller budget) has reasons of its own.
+
+    Args:
+        compared: every comparison of an attack, as judged.
+    """
+    found = []
+    for measures in ASKED:
+        own = [one for measure in measures for one in compared if one.measure == measure]
+        if not any(one.stands for one in own):
+            found += [*_not_sure(own), *_not_excluded(own)][:1]
+    return tuple(found)
+
+
+def _not_sure(own: Sequence[JudgedComparison]) -> Iterator[Reason]:
+    for one in own:
+        if one.adjusted is not None and one.ci95 is not None and one.ci95[0] > one.least:
+            yield _reason(one, one.ci95[0], sure=True)
+
+
+def _not_excluded(own: Sequence[JudgedComparison]) -> Iterator[Reason]:
+    for one in own:
+        if one.stratum == "all" and one.adjusted is not None and one.ci95 is not None:
+            seen = one.mean if one.measure in RATES else one.ci95[1]
+            if seen is not None and seen > one.least:
+                yield _reason(one, one.ci95[1], sure=False)
+
+
+def _reason(one: JudgedComparison, end: float, *, sure: bool) -> Reason:
+    name: ReasonName = "not_sure" if sure else "not_excluded"
+    value = within_reach(one, end)
+    return Reason(name=name, value=value, beside=one.least, measure=one.measure, stratum=one.stratum)
+
+
+def within_reach(one: JudgedComparison, end: float) -> float:
+    """Return the end of an interval, where it lies beyond what can be: no error is below 0, no rate or area above 1."""
+    if one.guess is None or one.measure == "images":
+        return end
+    return min(end, one.guess if one.measure == "vectors" else 1 - one.guess)

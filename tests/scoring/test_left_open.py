@@ -1,0 +1,105 @@
+"""What a result without a leak leaves open: an effect that counts is excluded by an interval, not by the lack of a claim."""
+
+import numpy as np
+import pytest
+from eval_cases import asked, attacked, compared
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv.scoring.intervals import compare
+from fedpriv.scoring.judgement import judge, judge_page
+from fedpriv.scoring.left_open import left_open
+from fedpriv.scoring.records import JudgedComparison
+from fedpriv.scoring.verdict import words
+
+
+def one(measure="images", mean=0.0, ci95=(-1.0, 1.0), *, least=0.5, adjusted=1.0, stands=False, value=None, **changes):
+    known = {"stratum": "all", "against": "mean_image", "n": 20, "n_clients": 10, "p_value": 0.5}
+    known |= {"measure": measure, "mean": mean, "ci95": ci95, "least": least}
+    return JudgedComparison(**(known | {"adjusted": adjusted, "stands": stands, "value": value} | changes))
+
+
+def told(*comparisons):
+    return [(reason.name, reason.measure, reason.value) for reason in left_open(comparisons)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "name"), [((-3.0, 0.5), None), ((-3.0, 0.6), "not_excluded"), ((0.6, 2.0), "not_sure")]
+)
+@pytest.mark.parametrize("measure", ["images", "vectors", "membership", "property"])
+def test_a_mean_is_excluded_by_the_upper_end_of_its_interval(measure, ends, name):
+    found = told(one(measure, mean=sum(ends) / 2, ci95=ends))
+    expected = [] if name is None else [(name, measure, ends[0] if name == "not_sure" else ends[1])]
+    assert found == expected
+
+
+@pytest.mark.parametrize("measure", ["beyond_3db", "identified", "classes", "vectors_identified", "members_found"])
+def test_a_rate_is_left_open_where_more_was_seen_than_counts(measure):
+    assert told(one(measure, 0.05, (-0.1, 0.3), least=0.05)) == []
+    assert told(one(measure, 0.06, (-0.1, 0.3), least=0.05)) == [("not_excluded", measure, 0.3)]
+
+
+def test_each_question_has_one_reason_and_what_is_claimed_answers_it():
+    images, rate = one(), one("identified", 0.2, (-0.1, 0.5), least=0.05)
+    vectors = one("vectors", 0.1, (-0.1, 0.3), least=0.02)
+    assert told(rate, vectors, images) == [("not_excluded", "images", 1.0), ("not_excluded", "vectors", 0.3)]
+    claimed = one("identified", 0.5, (0.3, 0.7), least=0.05, stands=True, adjusted=0.001)
+    assert told(images, claimed, vectors) == [("not_excluded", "vectors", 0.3)]
+
+
+def test_a_stratum_speaks_where_it_lies_beyond_the_guess_by_itself():
+    whole, part = one(mean=-1.0, ci95=(-2.0, 0.0)), {"mean": 2.0, "stratum": "1"}
+    assert told(whole, one(ci95=(0.4, 3.6), **part)) == []
+    (reason,) = left_open([whole, one(ci95=(0.6, 3.4), **part)])
+    assert (reason.name, reason.stratum, reason.value, reason.beside) == ("not_sure", "1", 0.6, 0.5)
+
+
+def test_what_was_not_judged_has_reasons_of_its_own():
+    assert told(one(adjusted=None)) == []
+    assert told(one(ci95=None)) == []
+
+
+def test_no_error_falls_below_zero_and_no_area_rises_above_one():
+    assert told(one("vectors", -70.0, (-222.0, 82.0), value=70.2, least=0.02)) == [
+        ("not_excluded", "vectors", pytest.approx(0.2))
+    ]
+    assert told(one("property", 0.2, (-0.1, 0.6), value=0.7, least=0.05)) == [("not_excluded", "property", 0.5)]
+
+
+def test_sentences_say_how_much_is_left_open():
+    area = compared("property", 0.28, 0.03, ci95=(0.067, 0.42), least=0.05)
+    page = judge_page({0: asked("property", 0.78, control=0.5, comparisons=(area,)), 1: attacked(compared())})
+    assert words(page[0]).startswith(
+        "Not tested hard enough to say whether a property (is it the client's most frequent class) leaks: its AUC lies at "
+        "least 0.067 above the best guess's by its own interval, but that is not sure among the 2 comparisons shown here. "
+    )
+    wide = judge(attacked(compared("identified", 0.2, 0.4, ci95=(-0.1, 0.5), least=0.05)))
+    assert words(wide).startswith(
+        "Not tested hard enough to say: up to 50 points more of the images may be told from decoys than by the best guess "
+        "by its 95 % interval, and 5.0 points would count. So far "
+    )
+    rare = compared("membership", 0.2, 0.03, stratum="typical", ci95=(0.1, 0.3), least=0.05)
+    among = judge(asked(control=0.5, n_clients=10, comparisons=(compared("membership", -0.2, 0.9), rare)))
+    assert "leaks: among images that are typical of their class, its AUC lies at least 0.100 above" in words(among)
+    first = compared(mean=2.0, p_value=0.03, stratum="1", ci95=(0.6, 3.4))
+    assert "among targets made of 1 image, its images lie at least 0.6 dB above" in words(
+        judge(attacked(compared(), first))
+    )
+
+
+def test_no_better_than_a_guess_is_wrong_of_an_effect_that_counts_once_in_forty_times():
+    # A true gain of 0.51 dB, just more than the least that counts, over ten clients of three targets.
+    rng, units, said = np.random.default_rng(5), np.repeat(np.arange(10), 3).tolist(), 0
+    for _ in range(2000):
+        values = 0.51 + rng.normal(size=10)[units] + rng.normal(size=30)
+        found = compare(values, units, measure="images", against="noise", least=0.5)
+        said += judge(attacked(found)).kind == "none"
+    assert 0 < said / 2000 < 0.025 + 4 * (0.025 * 0.975 / 2000) ** 0.5
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-3, 3), st.floats(0.01, 2), st.floats(0, 1))
+def test_a_verdict_without_a_claim_says_none_exactly_where_the_interval_excludes_what_counts(mean, half, p_value):
+    verdict = judge(attacked(compared(mean=mean, p_value=p_value, ci95=(mean - half, mean + half))))
+    if not verdict.claims:
+        assert (verdict.kind == "none") == (mean + half <= 0.5)
