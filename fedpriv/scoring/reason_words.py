@@ -38,7 +38,7 @@ _FOUND: dict[str, tuple[str, str]] = {
     ),
     "property": ("its AUC lies at least {} above the best guess's", "its AUC may lie up to {} above the best guess's"),
 }
-"""What an attack may find beyond the best guess: surely, by the comparison alone, and at most. Rates end in "by"."""
+"""Findings beyond the best guess: surely, by the comparison alone, and at most. Rates end in "by"."""
 
 
 def why(reason: Reason, verdict: Verdict) -> str:

@@ -38,7 +38,7 @@ def _run(first: str, last: str) -> str:
 
 
 def made_of(strata: Sequence[str]) -> str:
-    """Return how many images are behind the targets of some strata, as it follows a noun."""
+    """Return the numbers of images behind the targets of some strata, to follow a noun."""
     return f"made of {strata_words(strata)}"
 
 

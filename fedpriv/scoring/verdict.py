@@ -245,7 +245,7 @@ def _of_whom(claims: Sequence[JudgedComparison]) -> str:
 
 
 def _limit(one: JudgedComparison) -> str:
-    """Return how much more a rate may be than the best guess's: where nothing was seen there may still be something."""
+    """Return the most that a rate may lie above the best guess's: where nothing was seen there may still be something."""
     if one.measure not in RATES or one.ci95 is None or one.ci95[1] <= 0:
         return ""
     return f"; by its interval at most {amount(one.measure, within_reach(one, one.ci95[1]))} more"

@@ -17,6 +17,7 @@ from fedpriv.pages.frontier import point_labels
 from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, frontier_svg
 from fedpriv.scoring.intervals import clustered, combine
 from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
+from fedpriv.scoring.records import Reason
 
 
 def effect(value=1.0, *, stands=False, tested=True, unit="prototype", low=None, high=None):
@@ -124,6 +125,12 @@ def test_untested_points_are_never_better():
     (found,) = page(image(-9.0, method="fedre", scalars=1, accuracy=0.99), image(3.0, stands=True))
     assert {p.label: b for p, b in zip(found.points, found.best, strict=True)} == {"fedre": True, "fedgh": False}
     assert found.settled == (True, True)
+
+
+def test_a_reason_of_one_question_leaves_the_others_tested():
+    open_vectors = Reason(name="not_excluded", value=0.2, beside=0.02, measure="vectors")
+    (found,) = page(image(-9.0, reasons=(open_vectors,), method="fedre"), image(3.0, stands=True))
+    assert next(p for p in found.points if p.label == "fedre").effects["images"].found == "none"
 
 
 NOISE = (DefenseChoice("noise", {"scale": 0.3}),)

@@ -47,6 +47,12 @@ def test_nothing_found_is_a_guess_or_untested_by_its_reasons(leak):
     assert marks([nothing])[0].state == "none"
     assert marks([nothing, loose])[0].state == "untested"
     assert marks([nothing, loose, verdict])[0].state == "leaks"
+    open_vectors = Reason(name="not_excluded", value=0.2, beside=0.02, measure="vectors")
+    part = nothing.compared[0].model_copy(update={"measure": "vectors"})
+    both = verdict.model_copy(update={"reasons": (open_vectors,), "compared": (*verdict.compared, part)})
+    assert [mark.state for mark in marks([both])][:2] == ["leaks", "untested"]
+    images = both.model_copy(update={"kind": "vectors", "compared": (*nothing.compared, part)})
+    assert [mark.state for mark in marks([images])][:2] == ["none", "untested"]  # a reason speaks of its own question
     asked = nothing.model_copy(update={"converged": None, "kind": "membership"})
     assert [mark.state for mark in marks([asked])] == ["unasked", "unasked", "leaks", "unasked"]
     told = asked.model_copy(update={"kind": "property", "question": "is it its class", "clear": "is it its class"})
