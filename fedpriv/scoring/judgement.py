@@ -16,7 +16,7 @@ from fedpriv.attacks.infer.property import IN_CLEAR, QUESTIONS
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.family import attainable, holm
 from fedpriv.scoring.intervals import combine
-from fedpriv.scoring.left_open import left_open
+from fedpriv.scoring.left_open import left_open, over_seeds
 from fedpriv.scoring.ranking import reach_label, stage_name, title
 from fedpriv.scoring.reasons import FEW_CLIENTS, Judged, Record, reasons_by_key, record_of
 from fedpriv.scoring.records import (
@@ -89,11 +89,14 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
         if one.p_value is not None and one.n_clients >= FEW_CLIENTS
     }
     adjusted = _all_adjusted(tests, parts)
-    found = {}
-    for key, own in compared.items():
-        judged = tuple(_judged(one, value, adjusted.get((key, place))) for place, (one, value) in enumerate(own))
-        found[key] = _verdict(records[key], judged, reasons[key], len(adjusted))
-    return found
+    judged = {
+        key: tuple(_judged(one, value, adjusted.get((key, place))) for place, (one, value) in enumerate(own))
+        for key, own in compared.items()
+    }
+    room = {key: left_open(own) for key, own in judged.items()}
+    for key, members in (seeds or {}).items():
+        room[key] = over_seeds(judged[key], [judged[member] for member in members])
+    return {key: _verdict(records[key], own, reasons[key], room[key], len(adjusted)) for key, own in judged.items()}
 
 
 def judge(result: Judged) -> Verdict:
@@ -178,7 +181,11 @@ def _reached(record: Record, one: Comparison) -> float | None:
 
 
 def _verdict(
-    records: Sequence[Record], compared: tuple[JudgedComparison, ...], reasons: tuple[Reason, ...], n_compared: int
+    records: Sequence[Record],
+    compared: tuple[JudgedComparison, ...],
+    reasons: tuple[Reason, ...],
+    room: tuple[Reason, ...],
+    n_compared: int,
 ) -> Verdict:
     first = records[0]
     standing = {one.measure for one in compared if one.stands}
@@ -186,7 +193,7 @@ def _verdict(
     clear = _clear(first) if len({_clear(record) for record in records}) == 1 else ""
     if clear and first.kind == "property":
         kinds = ["property"]
-    reasons = (*reasons, *(() if "property" in kinds else left_open(compared)))
+    reasons = (*reasons, *(() if "property" in kinds else room))
     nothing: Kind = "untested" if reasons else "none"
     images = [record for record in records if isinstance(record, ReconstructionRecord)]
     stage = ", ".join(filter(None, (first.attack, stage_name(first), reach_label(first))))

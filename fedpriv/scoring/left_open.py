@@ -43,6 +43,29 @@ def left_open(compared: Sequence[JudgedComparison]) -> tuple[Reason, ...]:
     return tuple(found)
 
 
+def over_seeds(compared: Sequence[JudgedComparison], each: Sequence[Sequence[JudgedComparison]]) -> tuple[Reason, ...]:
+    """Return the reasons that several seeds together leave.
+
+    Two or three seeds make a wide interval over seeds however alike they are. So an effect is excluded, too, where every
+    seed excludes it by itself: of these federations, if not of all that other seeds would make.
+
+    Args:
+        compared: every comparison over all seeds, as judged.
+        each: the same of each seed.
+    """
+    found = []
+    for reason in left_open(compared):
+        asked = next(measures for measures in ASKED if reason.measure in measures)
+        if reason.name == "not_sure" or not all(_excludes(own, asked) for own in each):
+            found.append(reason)
+    return tuple(found)
+
+
+def _excludes(own: Sequence[JudgedComparison], asked: Sequence[Measure]) -> bool:
+    there = [one for one in own if one.measure in asked]
+    return bool(there) and not any(one.stands for one in there) and not left_open(there)
+
+
 def _not_sure(own: Sequence[JudgedComparison]) -> Iterator[Reason]:
     for one in own:
         if one.adjusted is not None and one.ci95 is not None and one.ci95[0] > one.least:

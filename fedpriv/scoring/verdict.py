@@ -54,7 +54,7 @@ def headline(verdict: Verdict, by: str = "") -> str:
         return untested(verdict, by)
     if verdict.kind == "none":
         subject = f"{by} finds nothing" if by else "Nothing is found"
-        return f"{subject} beyond a guess, though tested hard enough: {gain(verdict)}{_beside(verdict, limits=True)}."
+        return f"{subject} beyond a guess, though tested hard enough: {_none(verdict)}."
     measure = next(measure for measure in _OF_KIND[verdict.kind] if _claims(verdict, measure))
     return _CLAIMED[measure](_claims(verdict, measure), verdict, by)
 
@@ -72,7 +72,9 @@ def inferred(verdict: Verdict) -> str:
         )
     elif none:
         subject = asked[0].upper() + asked[1:]
-        text = f"{subject} is told no better than by a guess, though tested hard enough: {figures}."
+        text = (
+            f"{subject} is told no better than by a guess, though tested hard enough: {figures}{_each_seed(verdict)}."
+        )
     else:
         text = f"Leaks {asked}{_of_whom(verdict.claims)}."
     return f"{text} The upload names {verdict.clear}." if verdict.clear else text
@@ -242,6 +244,21 @@ def _of_whom(claims: Sequence[JudgedComparison]) -> str:
         return f": {told}. Told best of {alike_words(best.stratum)}: {_score(best)}"
     parts = "; ".join(f"{alike_words(one.stratum)}: {_score(one)}" for one in strata)
     return f": {told}" if told else f" of some images: {parts}"
+
+
+def _none(verdict: Verdict) -> str:
+    """Return the figures of an attack that makes nothing of images."""
+    return f"{gain(verdict)}{_beside(verdict, limits=True)}{_each_seed(verdict)}"
+
+
+def _each_seed(verdict: Verdict) -> str:
+    """Return that seeds exclude by themselves what the interval over them does not, where that is so."""
+    wide = any(one.ci95 is not None and one.ci95[1] > one.least and one.stratum == "all" for one in _means(verdict))
+    return f"; each of the {verdict.n_seeds} seeds by itself excludes an effect that counts" if wide else ""
+
+
+def _means(verdict: Verdict) -> list[JudgedComparison]:
+    return [one for one in verdict.compared if one.measure not in RATES] if verdict.n_seeds > 1 else []
 
 
 def _limit(one: JudgedComparison) -> str:

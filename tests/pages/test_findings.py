@@ -12,6 +12,7 @@ from fedpriv.pages.alike import by_folder, judge_results
 from fedpriv.pages.findings import findings
 from fedpriv.scoring.records.made import Upload
 from fedpriv.scoring.records.reconstruction import FeatureMeasure
+from fedpriv.scoring.verdict import words
 
 SURE = 1e-6
 
@@ -160,6 +161,9 @@ def test_seeds_are_judged_together():
     found = only(attacks)
     assert (found.kinds, found.told[0].verdict.reasons[0].name) == (("untested",), "not_excluded")
     assert "hard enough to say of dip (3 seeds): its images may lie up to " in found.sentence
+    two = only([attack(gain, seed=seed) for seed, gain in enumerate((-3.0, -6.0))])
+    assert two.kinds == ("none",)  # though t with one degree of freedom reaches far above 0.5 dB
+    assert words(two.told[0].verdict).endswith("; each of the 2 seeds by itself excludes an effect that counts.")
     behind = only([attack(gain, seed=seed) for seed, gain in enumerate((-3.4, -3.5, -3.6))])
     assert behind.kinds == ("none",)
     assert "dip (3 seeds) comes nearest: -3.5 dB" in behind.sentence

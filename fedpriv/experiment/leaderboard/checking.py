@@ -170,7 +170,7 @@ def _attack_faults(one: EnteredAttack, entry: LeaderboardEntry) -> Iterator[str]
         yield from _comparison_faults(compared)
     right = _kind(verdict)
     missing = {reason.name for reason in left_open(verdict.compared)} - {reason.name for reason in verdict.reasons}
-    if missing and not (verdict.clear and verdict.question):
+    if missing and verdict.n_seeds == 1 and not (verdict.clear and verdict.question):
         yield f"gives no reason {sorted(missing)[0]!r}, which follows from its comparisons"
     if verdict.kind != right:
         yield f"its finding is {verdict.kind!r}, but from its comparisons and reasons follows {right!r}"
