@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedpriv.federation.summary import DefenseFacts
-from fedpriv.scoring.privacy_audit.verdict import WAYS, each_bound, figure
+from fedpriv.scoring.privacy_audit.verdict import WAYS, each_bound, figure, follows
 from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.records.privacy_audit import AuditWord
 
@@ -65,6 +65,8 @@ def contradicted(records: Sequence[PrivacyAuditRecord], defense: DefenseFacts, m
 
 def _told(record: PrivacyAuditRecord) -> ToldClaim:
     badge, kind = BADGES[record.verdict]
+    if record.verdict != "contradicted" and record.claim is not None and not follows(record.claim):
+        badge, kind = f"does not follow, {badge}", "untested"
     name = f"{record.defense} on {record.method}, {record.dataset}"
     return ToldClaim(name, badge, kind, record.sentence, record.notices, _row(record), record.command, record.seed)
 

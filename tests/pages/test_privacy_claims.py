@@ -44,7 +44,9 @@ def written(tmp_path, audits):
 
 def test_a_contradicted_claim_stands_first_and_is_called_so(tmp_path):
     told = told_claims([OTHER, RECORD])
-    assert [one.badge for one in told] == ["claim contradicted", "not tested hard enough"]
+    assert [one.badge for one in told] == ["claim contradicted", "does not follow, not tested hard enough"]
+    kept = OTHER.model_copy(update={"claim": CLAIM.model_copy(update={"implied": 1.0})})
+    assert told_claims([kept])[0].badge == "not tested hard enough"
     page, text = written(tmp_path, [OTHER, RECORD])
     assert page.index("claim contradicted") < page.index("not tested hard enough")
     assert '<a href="#privacy">Privacy claims</a>' in page

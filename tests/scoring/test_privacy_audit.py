@@ -233,12 +233,23 @@ def test_the_control_is_the_same_canaries_ten_times_as_far():
     assert backwards.control == backwards.most == 0  # nothing stands out: less noise makes it no clearer
 
 
-def test_enough_canaries_are_enough_and_half_of_them_are_not():
+def test_enough_canaries_are_enough_and_a_quarter_of_them_is_not():
     design = Design(0.95, 1e-6, independent=True, gaussian=False)
     number = canaries_for(3.0, design)
-    for canaries, enough in ((number, True), (number // 2, False)):
+    for canaries, enough in ((number, True), (number // 4, False)):
         coins = np.arange(canaries) % 2 == 0
         assert (max(epsilon_bounds(coins.astype(float), coins, design).values()) > 3.0) is enough
+
+
+@pytest.mark.parametrize("independent", [True, False])
+def test_enough_canaries_are_enough_however_coins_fall(independent):
+    design = Design(0.95, 1e-6, independent=independent, gaussian=False)
+    number, rng, short = canaries_for(1.0, design), np.random.default_rng(2), 0
+    for _ in range(200):
+        coins = rng.random(number) < 0.5
+        short += max(epsilon_bounds(coins.astype(float), coins, design).values()) <= 1.0
+    assert short <= 20  # of one in twenty
+    assert canaries_for(1.0, design, number) == 2 * number  # where so many did not do
 
 
 def test_sentences_hold_every_figure():
@@ -253,5 +264,11 @@ def test_sentences_hold_every_figure():
     faint = Audited({"one run": 0.0}, 4.0, 0.7)
     assert "take more canaries" in sentence("local-dp", CLAIM, faint, "untested", 1000, design)
     few = Audited({"one run": 0.0}, 0.7, 0.7)
-    assert "take 16 at least" in sentence("local-dp", CLAIM, few, "untested", 16, design)
+    assert "take 64 at least" in sentence("local-dp", CLAIM, few, "untested", 16, design)
+    assert "imply 25.4, so that it does not follow from them" in sentence(
+        "local-dp", CLAIM, faint, "untested", 9, design
+    )
+    kept = CLAIM.model_copy(update={"implied": 1.0})
+    assert "imply 1 of" not in sentence("local-dp", kept, faint, "untested", 9, design)
+    assert "follow" not in sentence("local-dp", kept, faint, "untested", 9, design)
     assert "claims no epsilon" in sentence("clip", None, inside, "no claim", 1000, design)

@@ -24,6 +24,8 @@ LESS_NOISE: Final = 10
 """A mechanism with so many times less noise has to be contradicted, or the audit says nothing."""
 
 _MOST_CANARIES: Final = 2**17
+_UNEVEN: Final = 0.025
+_ROUNDED: Final = 1e-3
 
 Coins = NDArray[np.bool_]
 
@@ -96,18 +98,37 @@ def epsilon_bounds(scores: Scores, coins: Coins, design: Design) -> dict[str, fl
     return found
 
 
-def canaries_for(epsilon: float, design: Design) -> int | None:
+def canaries_for(epsilon: float, design: Design, taken: int = 0) -> int | None:
     """Return a number of canaries that could contradict a claim if all were told apart; None for over a hundred thousand.
 
-    None, too, where no number does: in one run delta counts against every canary.
+    Coins fall unevenly, so it is a number that would do for either of the most uneven halves that 95 of 100 throws keep
+    within. None, too, where no number does: in one run delta counts against every canary.
+
+    Args:
+        epsilon: that is claimed.
+        design: of the audit.
+        taken: so many did not do.
     """
     number = 16
     while number <= _MOST_CANARIES:
-        coins = np.arange(number) % 2 == 0
-        if max(epsilon_bounds(coins.astype(np.float64), coins, design).values()) > epsilon:
+        if number > taken and min(_attainable(number, heads, design) for heads in _uneven(number)) > epsilon:
             return number
         number *= 2
     return None
+
+
+def _uneven(number: int) -> tuple[int, int]:
+    """Return the fewest and the most heads that so many coins show but once in forty times each."""
+    from scipy.special import bdtr  # type: ignore[import-untyped]
+
+    few = int(np.searchsorted(bdtr(np.arange(number + 1), number, 0.5), _UNEVEN))
+    return few, number - few
+
+
+def _attainable(number: int, heads: int, design: Design) -> float:
+    """Return the largest bound where ``heads`` canaries of a number are in, and all are told apart."""
+    coins = np.diff(np.arange(number + 1) * heads // number) > 0
+    return max(epsilon_bounds(coins.astype(np.float64), coins, design).values())
 
 
 def word(claim: ClaimedPrivacy | None, most: float, control: float) -> AuditWord:
@@ -156,7 +177,7 @@ def sentence(
     shown = f"{number:,} {told_by} show epsilon {figure(found.most)} at least ({sure}: {each(found.bounds)})"
     if claim is None:
         return f"{claimant} claims no epsilon; {shown}, delta {design.delta:g}."
-    return f"{opening(claimant, claim, verdict)} {shown}. {_behind(claim, found, verdict, design)}"
+    return f"{opening(claimant, claim, verdict)} {shown}. {_behind(claim, found, verdict, design, number)}"
 
 
 def opening(claimant: str, claim: ClaimedPrivacy, verdict: AuditWord) -> str:
@@ -167,12 +188,19 @@ def opening(claimant: str, claim: ClaimedPrivacy, verdict: AuditWord) -> str:
         "untested": "Not tested hard enough to say",
     }.get(verdict, verdict)
     implied = "" if claim.implied is None else f"; clip and noise imply {figure(claim.implied)}"
+    if not follows(claim):
+        implied += ", so that it does not follow from them"
     one = "one upload" if claim.unit == "client" else "one release"
     of = one if claim.releases == 1 else f"{claim.releases} releases together"
     return f"{told}: {claimant} claims epsilon {figure(claim.epsilon)} (delta {claim.delta:g}) of {of}{implied}."
 
 
-def _behind(claim: ClaimedPrivacy, found: Audited, verdict: AuditWord, design: Design) -> str:
+def follows(claim: ClaimedPrivacy) -> bool:
+    """True where a claim follows from clip and noise, or nothing is known of what these imply."""
+    return claim.implied is None or claim.implied <= claim.epsilon * (1 + _ROUNDED)
+
+
+def _behind(claim: ClaimedPrivacy, found: Audited, verdict: AuditWord, design: Design, number: int) -> str:
     if verdict == "contradicted":
         beyond = claim.implied is not None and found.most > claim.implied
         return (
@@ -187,7 +215,7 @@ def _behind(claim: ClaimedPrivacy, found: Audited, verdict: AuditWord, design: D
             f"With a tenth of the noise they would have shown {figure(found.control)}, which would not contradict the claim "
             "either: take more canaries, or let them take part in more steps."
         )
-    enough = canaries_for(claim.epsilon, design)
+    enough = canaries_for(claim.epsilon, design, number)
     take = (
         "at this delta no number of them up to a hundred thousand would do"
         if enough is None
