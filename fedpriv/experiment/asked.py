@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.plan import AttackPlan, build_attacks, options_by_attack, parse_budgets
@@ -16,8 +17,15 @@ if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
 
 
-def with_settings(names: Sequence[str], settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
+def with_settings(
+    names: Sequence[str], settings: Mapping[str, Any], beneath: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> tuple[dict[str, Any], tuple[int, ...]]:
     """Return attacks by name as settings of a verb make them, and the budgets that each is run with.
+
+    Args:
+        names: of attacks.
+        settings: of the verb.
+        beneath: options by attack where the settings give none.
 
     Raises:
         UserError: naming the argument or the option that is wrong.
@@ -33,7 +41,7 @@ def with_settings(names: Sequence[str], settings: Mapping[str, Any]) -> tuple[di
         )
     given, restarts = settings.get("attack_option", ()), settings.get("restarts")
     options = options_by_attack(names, given, iterations=iterations, restarts=restarts, budgets=budgets)
-    return build_attacks(names, options), budgets
+    return build_attacks(names, {name: {**beneath.get(name, {}), **own} for name, own in options.items()}), budgets
 
 
 def plan_of(

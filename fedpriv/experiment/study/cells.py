@@ -113,7 +113,7 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
                 continue
             target = _target(study, method, defense, federation.uploads)
             targets[method.label, defense.label] = target
-            entries, refusals = _fitting(study, method, target)
+            entries, refusals = _fitting(study, method, target, defense)
             _refuse_knowledge(study, method, config)
             _refuse_rounds(study, method, config, entries)
             if _chosen(study, method) is not None:
@@ -138,7 +138,7 @@ def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell
     runs: dict[str, str] = {}
     for method, defense in trainings(study):
         target = targets[method.label, defense.label] if attacked(study, method) else None
-        entries = () if target is None else _fitting(study, method, target)[0]
+        entries = () if target is None else _fitting(study, method, target, defense)[0]
         for seed in study.seeds:
             config = config_of(study, method, defense, seed)
             division = division_of(config)
@@ -253,16 +253,20 @@ def _target(study: Study, method: MethodEntry, defense: DefenseEntry, uploads: t
     return method.target
 
 
-def _fitting(study: Study, method: MethodEntry, target: str) -> tuple[tuple[AttackEntry, ...], tuple[str, ...]]:
+def _fitting(
+    study: Study, method: MethodEntry, target: str, defense: DefenseEntry
+) -> tuple[tuple[AttackEntry, ...], tuple[str, ...]]:
     """Return the attacks on a method's target that the card allows, and a line for each that it leaves out."""
     from fedpriv.attacks import attacks_for, targets_of
+    from fedpriv.experiment.adapted_suite import adapted_suite
     from fedpriv.experiment.plan import attack_names, build_attacks, granted
 
     origin = study.origin
     chosen = _chosen(study, method)
     if chosen is None:
-        names = attack_names(target, ())
-        entries = [AttackEntry(name, made) for name, made in build_attacks(names, {}).items()]
+        rounds = config_of(study, method, defense, study.seeds[0]).rounds
+        suite = adapted_suite(target, attack_names(target, ()), defense.choices, rounds)
+        entries = [AttackEntry(name, made) for name, made in build_attacks(suite.names, suite.options).items()]
     else:
         entries = [entry for entry in chosen if target in targets_of(entry.name)]
         wrong = [entry for entry in chosen if entry not in entries]

@@ -12,6 +12,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.client_states import refuse_mixed
 from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, every_round, kept_rounds, planned_rounds, rounds_to_keep, usable_rounds
+from fedpriv.experiment.adapted_suite import AdaptedSuite, asked_suite
 from fedpriv.experiment.asked import plan_of, refuse_kind, with_settings
 from fedpriv.experiment.crew import crew
 from fedpriv.experiment.devices import read_devices
@@ -32,7 +33,6 @@ from fedpriv.experiment.inference import check, measure_all
 from fedpriv.experiment.notices import Notices
 from fedpriv.experiment.plan import (
     AttackPlan,
-    attack_names,
     granted,
     parse_stages,
     refuse_rounds,
@@ -199,7 +199,7 @@ def _attack(
         _refuse_training(path, settings)
     aside = sets_images_aside(quick_settings(target) | settings if path is None else RunDirectory.open(path).config)
     card = parse_card(knowledge, images_aside=aside)
-    asked = _read(target, named, card, seed, settings)
+    asked = _read(asked_suite(target, named, path, settings, listener.say), card, seed, settings)
     devices, numerics = read_devices(settings)
     device, download = devices[0], settings.get("download", False)
     reach = read_reach(target, settings, on_run=path is not None)
@@ -271,13 +271,12 @@ class _Asked:
     by_round: bool = False
 
 
-def _read(target: str, named: tuple[str, ...], card: KnowledgeCard, seed: int, settings: Mapping[str, Any]) -> _Asked:
+def _read(suite: AdaptedSuite, card: KnowledgeCard, seed: int, settings: Mapping[str, Any]) -> _Asked:
     refuse_small(settings, _WHOLE)
-    names = attack_names(target, named)
-    named = tuple(name for name in names if named)
+    target, named = suite.target, suite.named
     stages = parse_stages(texts("stages", settings.get("stages", ())))
     number, rounds_seen, every = (settings.get(name) for name in ("round", "rounds_seen", "control_every_budget"))
-    chosen, budgets = with_settings(names, settings)
+    chosen, budgets = with_settings(suite.names, settings, suite.options)
     if number is not None and stages:
         raise UserError(f"{argument('round')} and {argument('stages')} exclude each other: a stage is a round")
     by_round = bool(settings.get("by_round"))

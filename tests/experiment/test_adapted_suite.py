@@ -1,0 +1,91 @@
+"""A suite that nobody named attacks a defense by what is adapted to it."""
+
+import pytest
+
+from fedpriv.attacks import ATTACKS
+from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
+from fedpriv.experiment.adapted_suite import adapted_suite, asked_suite
+from fedpriv.experiment.asked import with_settings
+from fedpriv.experiment.plan import attack_names, build_attacks
+from fedpriv.federation.answer import answers_for
+from fedpriv.federation.defense import defense_facts
+from fedpriv.util.errors import UserError
+
+
+def adapted(target, *defenses, rounds=10, **changes):
+    return adapted_suite(target, attack_names(target, ()), [parse_choice(text) for text in defenses], rounds, **changes)
+
+
+def test_attacks_that_run_only_by_name_join_where_they_answer_a_defense():
+    plain = attack_names("prototype", ())
+    noisy = adapted("prototype", "noise:scale=1")
+    assert noisy.names == (*plain, "all-rounds", "average")
+    assert noisy.lines[0].startswith("adapted to noise scale=1.0: all-rounds, average")
+    assert adapted("prototype").names == plain
+    assert adapted("prototype").lines == ()
+
+
+def test_options_adapt_attacks_and_the_users_own_stand_above_them():
+    suite = adapted("entangled", "hide-labels")
+    assert suite.options == {
+        "unmix": {"weights": "hidden"},
+        "membership": {"classes": "any"},
+        "property": {"encodings": "hidden"},
+    }
+    made, _ = with_settings(suite.names, {"attack_option": ["unmix.weights=sent"]}, suite.options)
+    assert (made["unmix"].weights, made["property"].encodings) == ("sent", "hidden")
+
+
+def test_answers_fit_the_options_of_the_defense_and_the_first_defense_is_heard_first():
+    assert adapted("representation", "diagonal:schedule=rotating").options["average"] == {"zeros": "missing"}
+    assert adapted("representation", "diagonal:schedule=fixed").options["dip"] == {"match": "nonzero"}
+    both = adapted("representation", "prune:keep=0.1", "clip:bound=1")
+    assert both.options["dip"] == {"match": "pruned"}
+    assert both.lines[0].startswith("adapted to prune: all-rounds, dip with match=pruned, pixels with match=pruned")
+    assert len(both.lines) == 1  # nothing is left for the second to add
+
+
+def test_what_takes_more_rounds_than_there_are_is_told_of_and_not_run():
+    few = adapted("prototype", "noise:scale=1", rounds=1)
+    assert few.names == attack_names("prototype", ())
+    assert few.lines[1] == (
+        "not run: average, which is adapted to noise scale=1.0, takes uploads of 2 rounds or more (capture='all') "
+        "in training"
+    )
+    bare = adapted("prototype", "noise:scale=1", every_extractor=False)
+    assert bare.names == (*few.names, "average")
+    assert "all-rounds" in bare.lines[0]
+    assert "keep='all'" in bare.lines[0]
+    said = []
+    single = asked_suite("model", (), None, {"defense": ["secure-aggregation"]}, said.append)
+    assert "pooled" in single.names
+    assert "disaggregate" not in single.names
+    assert [line.split(",")[0] for line in said] == ["not run: disaggregate", "adapted to secure-aggregation: pooled"]
+    several = asked_suite("model", (), None, {"defense": ["secure-aggregation"], "rounds": 9}, said.append)
+    assert "disaggregate" in several.names
+
+
+def test_named_attacks_are_left_as_they_are():
+    suite = asked_suite("prototype", ("dip",), None, {"defense": ["prune:keep=0.1"]}, print)
+    assert (suite.names, suite.named, dict(suite.options)) == (("dip",), ("dip",), {})
+    unnamed = asked_suite("prototype", (), None, {"defense": ["prune:keep=0.1"]}, print)
+    assert (unnamed.named, unnamed.options["dip"]) == ((), {"match": "pruned"})
+    with pytest.raises(UserError, match="defense"):
+        asked_suite("prototype", (), None, {"defense": ["prunes"]}, print)
+
+
+@pytest.mark.parametrize("name", sorted(DEFENSES))
+def test_every_answer_is_met_by_the_suite_that_it_adapts(name):
+    usual = {"noise": "scale=1", "clip": "bound=1", "dp-noise": "epsilon=8", "dp-sgd": "epsilon=8", "entangle": ""}
+    text = f"{name}:{usual[name]}" if usual.get(name) else name
+    try:
+        (made,) = build_defenses([parse_choice(text)])
+    except UserError as error:
+        pytest.skip(f"has options that must be given: {error}")
+    facts = defense_facts(made)
+    for target in ("representation", "prototype", "entangled", "model", "extractor", "classifier", "logits"):
+        suite = adapted(target, text)
+        attacks = build_attacks(suite.names, suite.options)
+        for answer in answers_for(facts.answers, target, facts.options):
+            if set(answer.attacks) & {one for one in ATTACKS if target in ATTACKS.load(one).targets}:
+                assert any(answer.met_by(own, vars(one)) for own, one in attacks.items()), (target, answer)
