@@ -31,7 +31,7 @@ class StackedExtractors:
     """
 
     def __init__(self, extractors: Sequence[Extractor]) -> None:
-        called = [_Called(*_network(one)) for one in extractors]
+        called = [_Called(*network_of(one)) for one in extractors]
         state = stack_module_state(called)
         self._state = {name: v.detach() for name, v in state[0].items()}, state[1]
         self._one = called[0]
@@ -60,7 +60,12 @@ class _Called(nn.Module):
         return found
 
 
-def _network(extractor: Extractor) -> tuple[nn.Module, str]:
+def network_of(extractor: Extractor) -> tuple[nn.Module, str]:
+    """Return the network that an extractor is or belongs to, and the name of the method.
+
+    Raises:
+        TypeError: where there is none.
+    """
     owner = extractor if isinstance(extractor, nn.Module) else getattr(extractor, "__self__", None)
     if not isinstance(owner, nn.Module):
         raise TypeError("no network, and no method of one")
@@ -73,7 +78,7 @@ def architecture(extractor: Extractor) -> Hashable | None:
     Networks in training mode have none: they may change as they are called.
     """
     try:
-        network, method = _network(extractor)
+        network, method = network_of(extractor)
     except TypeError:
         return None
     if any(module.training for module in network.modules() if not isinstance(module, nn.Identity)):
@@ -95,7 +100,7 @@ def worth_stacking(extractor: Extractor, sizes: Sequence[int], device: torch.dev
         return False
     if device.type == "cuda":
         return True
-    convolves = any(isinstance(module, nn.Conv2d) for module in _network(extractor)[0].modules())
+    convolves = any(isinstance(module, nn.Conv2d) for module in network_of(extractor)[0].modules())
     return convolves and len(sizes) >= _MANY and min(sizes) == max(sizes) >= 2
 
 
