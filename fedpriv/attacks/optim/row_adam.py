@@ -9,15 +9,18 @@ depend on the other rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
 from fedpriv.attacks.optim.rate import Rate
 
 _BETAS = (0.9, 0.999)
 _EPSILON = 1e-8
+
+_OWN_STEP = 2**15
+"""Entries of a parameter from which a step of its own, taken while its derivative is in a cache, costs less."""
 
 
 def steps_apart(device: torch.device, number: int) -> bool:
@@ -25,55 +28,103 @@ def steps_apart(device: torch.device, number: int) -> bool:
     return device.type == "cpu" and number > 1
 
 
+class Taker(Protocol):
+    """Takes steps against derivatives as soon as they are known.
+
+    Attributes:
+        by_row: whether it takes derivatives by a row's part of a parameter.
+    """
+
+    @property
+    def by_row(self) -> bool:
+        """See above."""
+        ...
+
+    def take(self, place: int, gradient: Tensor, row: int | None = None) -> None:
+        """Take the derivative by the parameter at this place, flattened or not; that by a row's part is ``(O, K)``."""
+        ...
+
+
 class RowAdam:
     """Adam on parameters whose first axis is the rows.
 
     Args:
-        parameters: tensors ``(N, ...)`` of one type on one device; their values are copied.
+        parameters: tensors ``(N, ...)`` of one type on one device; their memory is taken over where steps go tensor by
+            tensor, and their values are copied elsewhere.
 
     Attributes:
-        parameters: leaves to differentiate by, views of one buffer that :meth:`step` changes.
+        parameters: leaves to differentiate by, which :meth:`step` changes; views of one buffer where steps do not go
+            tensor by tensor.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._values = _own([values.detach() for values in parameters])
-        self._mean, self._square = torch.zeros_like(self._values), torch.zeros_like(self._values)
-        self._gradient = self._values[:0]
-        self._rate = Rate(self._values.device)
-        self._apart = steps_apart(self._values.device, len(parameters))
-        self._taken = [
-            torch.zeros((), device=self._values.device) for _ in range(len(parameters) if self._apart else 1)
-        ]
-        self._view_as(parameters)
+        device = parameters[0].device
+        self._apart = steps_apart(device, len(parameters))
+        values = [one.detach() for one in parameters]
+        size = sum(one.numel() for one in values)
+        self._hold(values, values[0].new_zeros(size), values[0].new_zeros(size))
+        self._gradient = self._mean[:0]
+        self._rate = Rate(device)
+        self._taken = torch.ones((), device=device)  # steps, the present one among them
+        self._waiting: dict[int, Tensor] = {}
 
     def pace(self, learning_rate: float) -> None:
         """Take steps of this size from now on."""
         self._rate.set(learning_rate)
 
+    @property
+    def by_row(self) -> bool:
+        """True where :meth:`take` may be called, of rows, too: where steps go tensor by tensor."""
+        return self._apart
+
+    def take(self, place: int, gradient: Tensor, row: int | None = None) -> None:
+        """Take the step of one parameter, or of its part of a row; that of a small one is taken by :meth:`finish`."""
+        if row is not None:
+            if place not in self._rows:
+                self._rows[place] = [list(parts[place].flatten(2).unbind()) for parts in self._parts]
+            values, means, squares = self._rows[place]
+            self._move([values[row]], [gradient], [means[row]], [squares[row]])
+        elif gradient.numel() < _OWN_STEP:
+            self._waiting[place] = gradient.reshape(-1)
+        else:
+            value, mean, square = (parts[place] for parts in self._parts)
+            self._move([value], [gradient.reshape(value.shape)], [mean], [square])
+
+    def finish(self) -> None:
+        """End a step: every derivative has been taken."""
+        if self._waiting:
+            values, means, squares = ([flat[place] for place in self._waiting] for flat in self._flat)
+            self._move(values, list(self._waiting.values()), means, squares)
+            self._waiting = {}
+        self._taken += 1
+
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Take a step against gradients, one for each parameter."""
         if self._apart:
-            values, moments = self.parameters, self._moments
-            gradients = [own.contiguous() for own in gradients]
+            values, means, squares = self._parts
+            self._move(values, [own.contiguous() for own in gradients], means, squares)
         else:
-            values, moments = [self._values], ([self._mean], [self._square])
-            gradients = [self._gathered(gradients)]
-        with torch.no_grad():
-            adam(
-                values,
-                gradients,
-                *moments,
-                [],
-                self._taken,
-                fused=True,
-                amsgrad=False,
-                beta1=_BETAS[0],
-                beta2=_BETAS[1],
-                lr=self._rate.value,
-                weight_decay=0.0,
-                eps=_EPSILON,
-                maximize=False,
-            )
+            self._move([self._values], [self._gathered(gradients)], [self._mean], [self._square])
+        self._taken += 1
+
+    def _move(self, values: list[Tensor], gradients: list[Tensor], means: list[Tensor], squares: list[Tensor]) -> None:
+        rate: Any = self._rate.value
+        # What torch.optim calls, which counts the steps of each tensor apart and sorts them by device.
+        torch._fused_adam_(
+            values,
+            gradients,
+            means,
+            squares,
+            [],
+            [self._taken] * len(values),
+            lr=rate,
+            beta1=_BETAS[0],
+            beta2=_BETAS[1],
+            weight_decay=0.0,
+            eps=_EPSILON,
+            amsgrad=False,
+            maximize=False,
+        )
 
     def _gathered(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return gradients as one, in memory that is kept: for many rows too much to ask for at every step."""
@@ -85,16 +136,19 @@ class RowAdam:
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only (int64 positions on the device of the parameters)."""
-        left = [values.detach()[rows] for values in self.parameters]
-        for name in ("_mean", "_square"):
-            setattr(self, name, _own([moments[rows] for moments in self._split(getattr(self, name))]))
-        self._values = _own(left)
-        self._view_as(left)
+        values, means, squares = ([part[rows] for part in parts] for parts in self._parts)
+        self._hold(values, _own(means), _own(squares))
 
-    def _view_as(self, parameters: Sequence[Tensor]) -> None:
-        self._shapes = [values.shape for values in parameters]
-        self.parameters = [view.requires_grad_() for view in self._split(self._values)]
-        self._moments = self._split(self._mean), self._split(self._square)
+    def _hold(self, values: list[Tensor], mean: Tensor, square: Tensor) -> None:
+        self._shapes = [one.shape for one in values]
+        self._mean, self._square = mean, square
+        if not self._apart:
+            self._values = _own(values)
+            values = self._split(self._values)
+        self._parts = values, self._split(mean), self._split(square)
+        self._flat = [[part.view(-1) for part in parts] for parts in self._parts]
+        self._rows: dict[int, list[list[Tensor]]] = {}
+        self.parameters = [one.detach().requires_grad_() for one in values]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         parts = flat.split([shape.numel() for shape in self._shapes])
