@@ -14,12 +14,13 @@ from fedpriv.attacks.optim import row_adam
 from fedpriv.attacks.optim.fitting import fit
 from fedpriv.attacks.optim.row_adam import RowAdam
 from fedpriv.attacks.optim.schedule import Schedule
-from fedpriv.attacks.priors import grouped, row_draws
+from fedpriv.attacks.priors import dip, grouped, row_draws
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.row_draws import RowDraws, normal, shifts
 from fedpriv.attacks.priors.variation import total_variation
 from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.models import few_inputs
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Representations
 
@@ -66,6 +67,8 @@ def test_an_iteration_is_few_kernels_and_the_host_reads_nothing(asked, attack, m
     """One row after the other, with an optimiser step a weight, it was 553 and 129 kernels, and 83 and 2 reads."""
     monkeypatch.setattr(row_adam, "steps_apart", lambda device, number: False)  # as on a GPU, and so is the next
     monkeypatch.setattr(grouped, "faster_transposed", lambda columns, device: False)
+    monkeypatch.setattr(dip, "done_by_hand", lambda maps: False)
+    monkeypatch.setattr(few_inputs, "_narrow", lambda layer: False)
 
     def work(iterations):
         return asked(attack(iterations=iterations, restarts=1, tolerance=0.0, patience=1000))
@@ -164,9 +167,32 @@ def test_the_optimiser_of_rows_takes_the_steps_of_an_ordinary_one(apart, monkeyp
         for values, gradient in zip(ordinary, gradients, strict=True):
             values.grad = gradient
         optimiser.step()
-    assert not rows._values._is_view()  # or a recording would take it for another's
+    assert apart or not rows._values._is_view()  # or a recording would take it for another's
     for values, expected in zip(rows.parameters, ordinary, strict=True):
         torch.testing.assert_close(values.detach(), expected.detach()[[2, 0]], rtol=1e-6, atol=1e-7)
+
+
+def test_steps_against_derivatives_one_by_one_are_those_against_all_at_once(monkeypatch):
+    """To the last bit: whole, a row's part at a time, and of those that are waited with."""
+    drawn = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=drawn) for shape in [(3, 4, 16, 3, 3), (3, 5), (3, 4, 8, 1, 1), (3, 7)]]
+    together, apart = (RowAdam([values.clone() for values in start]) for _ in range(2))
+    monkeypatch.setattr(row_adam, "_OWN_STEP", 20)
+    for step in range(5):
+        gradients = [torch.randn(values.shape, generator=drawn) for values in together.parameters]
+        for rows in (together, apart):
+            rows.pace(0.1 / (step + 1))
+        together.step(gradients)
+        for place in (3, 2, 1):
+            apart.take(place, gradients[place].flatten())
+        for row, part in enumerate(gradients[0]):
+            apart.take(0, part.flatten(1), row)
+        apart.finish()
+        for values, expected in zip(apart.parameters, together.parameters, strict=True):
+            expect_same(values.detach(), expected.detach())
+        if step == 2:
+            for rows in (together, apart):
+                rows.keep(torch.tensor([2, 0]))
 
 
 @pytest.mark.parametrize("beta", [1.0, 1.5, 2.0])

@@ -19,9 +19,13 @@ from annotated_types import Ge, Gt, MinLen, Predicate
 from torch import Tensor
 from torch.nn import functional
 
+from fedpriv.attacks.optim.row_adam import Taker
+from fedpriv.attacks.priors.by_hand import done_by_hand
 from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double, double_and_convolve, normalise
+from fedpriv.attacks.priors.hourglass_by_hand import HandDrawn
 from fedpriv.attacks.priors.row_draws import BLOCK, RowDraws, normal
 from fedpriv.util.errors import UserError
+from fedpriv.util.last import Last
 
 _SLOPE = 0.2
 """Negative slope of every LeakyReLU."""
@@ -94,27 +98,31 @@ class DeepImagePrior:
         self._render: Callable[[Tensor], Tensor] = self._images
         self._device = device
         self._image_shape = image_shape
+        self._compiled = False
+        self._taker: Taker | None = None
+        self._by_hand = Last(self._drawn_by_hand)
         _, height, width = image_shape
         self._widths = shape.channels[: levels_that_fit(height, width)]
         self._names: list[str] = []
         self.parameters: list[Tensor] = []
-        drawn = [self._draw(generator) for generator in generators]
-        for name in drawn[0]:
+        for name, drawn in self._draw(generators).items():
             self._names.append(name)
-            stacked = torch.stack([row[name] for row in drawn]).to(device)
-            self.parameters.append(stacked.requires_grad_(name != "input"))
+            self.parameters.append(drawn.to(device).requires_grad_(name != "input"))
         self._input = self.parameters.pop(self._names.index("input"))
         self._names.remove("input")
         self._noise = RowDraws(generators, normal(*self._input.shape[1:]), device, block)
 
-    def _draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Draw one row's parameters as ``nn.Conv2d`` and ``nn.BatchNorm2d`` initialise theirs, then its input."""
-        shape = self._shape
+    def _draw(self, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
+        """Draw each row's parameters as ``nn.Conv2d`` and ``nn.BatchNorm2d`` initialise theirs, then its input."""
+        shape, rows = self._shape, len(generators)
         image_channels, height, width = self._image_shape
         found: dict[str, Tensor] = {}
 
         def uniform(bound: float, *size: int) -> Tensor:
-            return torch.empty(size).uniform_(-bound, bound, generator=generator)
+            drawn = torch.empty(rows, *size)
+            for own, generator in zip(drawn, generators, strict=True):
+                own.uniform_(-bound, bound, generator=generator)
+            return drawn
 
         def convolution(name: str, inputs: int, outputs: int, kernel: int, beside: int = 0) -> None:
             # No bias: the batch norm that follows takes it away again. ``beside`` counts inputs of the same sum that
@@ -123,8 +131,8 @@ class DeepImagePrior:
             found[f"{name}.weight"] = uniform(bound, outputs, inputs, kernel, kernel)
 
         def norm(name: str, size: int) -> None:
-            found[f"{name}.scale"] = torch.ones(size)
-            found[f"{name}.shift"] = torch.zeros(size)
+            found[f"{name}.scale"] = torch.ones(rows, size)
+            found[f"{name}.shift"] = torch.zeros(rows, size)
 
         inputs = shape.input_channels
         for level, size in enumerate(self._widths):
@@ -147,7 +155,8 @@ class DeepImagePrior:
         bound = 1 / math.sqrt(self._widths[0])
         found["image.weight"] = uniform(bound, image_channels, self._widths[0], 1, 1)
         found["image.bias"] = uniform(bound, image_channels)
-        found["input"] = torch.rand(shape.input_channels, height, width, generator=generator) * shape.input_scale
+        inputs_of = [torch.rand(shape.input_channels, height, width, generator=generator) for generator in generators]
+        found["input"] = torch.stack(inputs_of) * shape.input_scale
         return found
 
     def named_parameters(self) -> dict[str, Tensor]:
@@ -180,8 +189,20 @@ class DeepImagePrior:
     def project(self) -> None:
         """Leave the weights as they are: they are free."""
 
+    def tells(self, taker: Taker) -> bool:
+        """Have the derivatives of the next images told where they are computed one by one; False where they are not."""
+        told = done_by_hand(self._input) and not self._compiled
+        if self._taker is not (taker if told else None):
+            self._taker, self._by_hand = taker if told else None, Last(self._drawn_by_hand)
+        return told
+
+    def _drawn_by_hand(self, parameters: list[Tensor]) -> HandDrawn:
+        weights = dict(zip(self._names, parameters, strict=True))
+        return HandDrawn(weights, len(self._widths), _SLOPE, self._taker)
+
     def compile(self) -> None:
         """Have the networks compiled, anew for every number of rows."""
+        self._compiled = True
         self._render = torch.compile(self._images, dynamic=False)
 
     def keep(self, rows: Tensor) -> None:
@@ -192,9 +213,11 @@ class DeepImagePrior:
         self.parameters = [values.detach()[there].requires_grad_() for values in self.parameters]
 
     def _images(self, inputs: Tensor) -> Tensor:
+        rows, flat = len(inputs), inputs.flatten(0, 1).unsqueeze(0)
+        if done_by_hand(flat):
+            return torch.sigmoid(self._by_hand(self.parameters)(flat)).view(rows, *self._image_shape)
         weights = self.named_parameters()
-        rows = len(inputs)
-        maps = self._level(inputs.flatten(0, 1).unsqueeze(0), 0, weights)
+        maps = self._level(flat, 0, weights)
         image = convolve(maps, weights["image.weight"], weights["image.bias"])
         return torch.sigmoid(image).reshape(rows, *self._image_shape)
 

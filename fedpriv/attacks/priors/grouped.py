@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-_SMALL_MAP = 16
+SMALL_MAP = 16
 """Positions up to which a convolution is faster as one matrix product a row (weights outweigh the map there)."""
 
 _LARGE_MAP = 256
@@ -47,14 +47,14 @@ def convolve(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     """
     rows, out_channels, in_channels, kernel, _ = weight.shape
     height, width = maps.shape[-2:]
-    if kernel > 1 and height * width > _SMALL_MAP:
+    if kernel > 1 and height * width > SMALL_MAP:
         flat_bias = None if bias is None else bias.flatten()
-        return _by_groups(maps, weight.flatten(0, 1), flat_bias, 1, kernel // 2, rows)
+        return by_groups(maps, weight.flatten(0, 1), flat_bias, 1, kernel // 2, rows)
     positions = height * width
     patches = maps.view(rows, in_channels, positions)
     if kernel > 1:
         # Neighbours are gathered by a product with zeros and ones: the same numbers, without a loop over rows.
-        patches = patches @ _neighbours(height, width, kernel, maps.device)
+        patches = patches @ neighbours(height, width, kernel, maps.device)
         patches = patches.view(rows, in_channels * kernel**2, positions)
     matrix = weight.flatten(2)
     alike = matrix.dtype == patches.dtype  # not where torch mixes precisions
@@ -71,13 +71,25 @@ def convolve_and_halve(maps: Tensor, weight: Tensor) -> Tensor:
     Returns:
         ``(1, N * O, ceil(H / 2), ceil(W / 2))``.
     """
-    height, width = maps.shape[-2:]
-    if height % 2 or width % 2 or height * width < _LARGE_MAP:
+    if not halved_at_once(maps):
         return functional.avg_pool2d(convolve(maps, weight), 2, ceil_mode=True)
     # The mean of four neighbouring k x k windows is one (k + 1) x (k + 1) window with stride 2.
     rows, _, in_channels, kernel, _ = weight.shape
-    wide = (weight.view(-1, kernel**2) @ _widened(kernel, maps.device)).view(-1, in_channels, kernel + 1, kernel + 1)
-    return _by_groups(maps, wide, None, 2, kernel // 2, rows)
+    wide = (weight.view(-1, kernel**2) @ widened(kernel, maps.device)).view(-1, in_channels, kernel + 1, kernel + 1)
+    return by_groups(maps, wide, None, 2, kernel // 2, rows)
+
+
+def halved_at_once(maps: Tensor) -> bool:
+    """True where a convolution of the maps and the average pooling after it are computed as one convolution."""
+    height, width = maps.shape[-2:]
+    return height % 2 == 0 and width % 2 == 0 and height * width >= _LARGE_MAP
+
+
+def doubled_at_once(maps: Tensor, weight: Tensor, height: int, width: int) -> bool:
+    """True where doubling the maps and the convolution after it are computed as one transposed convolution."""
+    positions = maps.shape[-2] * maps.shape[-1]
+    even = height % 2 == 0 and width % 2 == 0
+    return even and weight.shape[-1] > 1 and positions >= _DOUBLED_MAP and not as_products(len(weight), maps.device)
 
 
 def faster_transposed(columns: int, device: torch.device) -> bool:
@@ -101,12 +113,11 @@ def double_and_convolve(maps: Tensor, weight: Tensor, height: int, width: int) -
         ``(1, N * O, height, width)``.
     """
     rows, _, in_channels, kernel, _ = weight.shape
-    positions = maps.shape[-2] * maps.shape[-1]
-    if height % 2 or width % 2 or kernel == 1 or positions < _DOUBLED_MAP or as_products(rows, maps.device):
+    if not doubled_at_once(maps, weight, height, width):
         return convolve(double(maps, rows, height, width), weight)
     # Each position of a map is seen by two neighbours a side of the kernel, so what it adds to the result is one
     # (k + 1) x (k + 1) window with stride 2: the way back of convolve_and_halve, with sums in place of means.
-    wide = weight.transpose(1, 2).reshape(-1, kernel**2) @ _widened(kernel, maps.device, back=True)
+    wide = weight.transpose(1, 2).reshape(-1, kernel**2) @ widened(kernel, maps.device, back=True)
     wide = wide.view(rows * in_channels, -1, kernel + 1, kernel + 1)
     return functional.conv_transpose2d(maps, wide, stride=2, padding=kernel // 2, groups=rows)
 
@@ -148,7 +159,7 @@ class _NarrowProduct(torch.autograd.Function):
         return torch.bmm(gradients[0], columns.mT), by_columns
 
 
-def _by_groups(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rows: int) -> Tensor:
+def by_groups(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rows: int) -> Tensor:
     """Convolve, a group a row.
 
     On a CPU torch convolves a small map of a single group by another algorithm, which rounds otherwise: a row alone would
@@ -174,7 +185,7 @@ def _by_products(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int,
     return found.view(1, -1, height, width)
 
 
-def _neighbours(height: int, width: int, kernel: int, device: torch.device) -> Tensor:
+def neighbours(height: int, width: int, kernel: int, device: torch.device) -> Tensor:
     """Return zeros and ones ``(H * W, k * k * H * W)`` that take a map to its zero-padded k x k neighbourhoods."""
     key = (height, width, kernel, device)
     if key not in _NEIGHBOURS:
@@ -184,7 +195,7 @@ def _neighbours(height: int, width: int, kernel: int, device: torch.device) -> T
     return _NEIGHBOURS[key]
 
 
-def _widened(kernel: int, device: torch.device, *, back: bool = False) -> Tensor:
+def widened(kernel: int, device: torch.device, *, back: bool = False) -> Tensor:
     """Return ``(k * k, (k + 1) * (k + 1))``, which takes a kernel to the mean of its four shifts by up to one position.
 
     On the way ``back`` it takes the kernel turned by half a turn to their sum.
