@@ -49,12 +49,10 @@ class RowAdam:
     """Adam on parameters whose first axis is the rows.
 
     Args:
-        parameters: tensors ``(N, ...)`` of one type on one device; their memory is taken over where steps go tensor by
-            tensor, and their values are copied elsewhere.
+        parameters: tensors ``(N, ...)`` of one type on one device; their values are copied.
 
     Attributes:
-        parameters: leaves to differentiate by, which :meth:`step` changes; views of one buffer where steps do not go
-            tensor by tensor.
+        parameters: leaves to differentiate by, views of one buffer that :meth:`step` changes.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -141,14 +139,11 @@ class RowAdam:
 
     def _hold(self, values: list[Tensor], mean: Tensor, square: Tensor) -> None:
         self._shapes = [one.shape for one in values]
-        self._mean, self._square = mean, square
-        if not self._apart:
-            self._values = _own(values)
-            values = self._split(self._values)
-        self._parts = values, self._split(mean), self._split(square)
+        self._values, self._mean, self._square = _own(values), mean, square
+        self._parts = self._split(self._values), self._split(mean), self._split(square)
         self._flat = [[part.view(-1) for part in parts] for parts in self._parts]
         self._rows: dict[int, list[list[Tensor]]] = {}
-        self.parameters = [one.detach().requires_grad_() for one in values]
+        self.parameters = [view.requires_grad_() for view in self._split(self._values)]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         parts = flat.split([shape.numel() for shape in self._shapes])
