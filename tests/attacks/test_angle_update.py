@@ -145,6 +145,20 @@ def test_from_float32_messages():
     assert error(wrong.means, client.features) > 0.3
 
 
+def test_exact_means_say_how_many_images_they_are_of_and_others_do_not():
+    client = Client(5, [2, 6])
+    for n_blocks in (1, 4, 16):
+        assert recover_from_angle([client.seen(n_blocks)], 0, client.knowledge())[0].counts.tolist() == [1, 1]
+    differing = Client(5, [2, 2, 2, 6])
+    assert recover_from_angle([differing.seen(1)], 0, differing.knowledge())[0].counts is None
+    # As many equations as unknowns: one image of a diagonal is explained by a wrong vector too, without a rest.
+    single = Client(5, [1])
+    wrong, _ = recover_from_angle([single.seen(WIDTH)], 0, single.knowledge())
+    assert wrong.residual < 1e-6
+    assert error(wrong.means, single.features) > 0.3
+    assert wrong.counts is None
+
+
 def test_the_attack_returns_features_and_images():
     client = Client(5, [2])
     extractor = nn.Flatten()

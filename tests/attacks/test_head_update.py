@@ -238,3 +238,40 @@ def test_class_means_of_differing_images_are_exact_where_single_images_come_apar
     means = torch.stack([features[labels == one].mean(0) for one in classes])
     assert error(solved.means, means) < 1e-3
     assert solved.residual < 1e-3
+
+
+# ---------------------------------------------------------------- how many images, where means are exact
+
+
+def test_exact_means_say_how_many_images_they_are_of():
+    labels = torch.tensor([2, 5, 8])
+    solved, _ = recover_from_head([seen(images_behind(4, 3), labels)], 0, knowledge(3, labels=labels))
+    assert solved.counts.tolist() == [1, 1, 1]
+    alone, _ = recover_from_head([seen(images_behind(4, 1), labels[:1])], 0, knowledge(1))
+    assert alone.counts.tolist() == [1]
+    twice = torch.tensor([3, 3, 7, 1])
+    apart, _ = recover_from_head([seen(images_behind(11, 4), twice, scale=0.5)], 0, knowledge(4, labels=twice))
+    assert apart.counts.tolist() == [1, 2, 1]
+
+
+def test_means_that_are_not_exact_say_no_numbers():
+    """Differing images of a class, noise on the update, all classes at once: the equations do not hold, or not alone."""
+    spread = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 4])
+    features = images_behind(7, len(spread)) * 3
+    solved, _ = recover_from_head([seen(features, spread, scale=0.5)], 0, knowledge(12, labels=spread))
+    assert error(solved.means, torch.stack([features[spread == one].mean(0) for one in range(5)])) > 0.01
+    assert solved.counts is None
+    labels = torch.tensor([2, 5, 8])
+    clean = seen(images_behind(4, 3), labels)
+    (sent,) = clean.upload
+    state = dict(sent.state)
+    state["weight"] = state["weight"] + 2e-3 * torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(0))
+    noisy = replace(clean, upload=(Classifier(state),))
+    assert recover_from_head([noisy], 0, knowledge(3, labels=labels))[0].counts is None
+    assert recover_from_head([clean], 0, knowledge(3, labels=labels, steps=2))[0].counts is None
+    guessed, classes = recover_from_head([clean], 0, knowledge(3))  # shares of classes that are inferred are not exact
+    assert classes.tolist() == labels.tolist()
+    assert guessed.counts is None
+    every = torch.arange(CLASSES)
+    whole, _ = recover_from_head([seen(images_behind(4, CLASSES), every)], 0, knowledge(CLASSES, labels=every))
+    assert whole.counts is None

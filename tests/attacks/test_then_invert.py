@@ -7,7 +7,7 @@ import torch
 from federations import CPU
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.read.target_features import list_targets, target_feature
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.datasets import load_dataset
@@ -25,6 +25,8 @@ class Blurred(RecoverThenInvert):
     """A recovery that is wrong by vectors of one length, and says so or not."""
 
     told: bool = True
+    wrong: float = WRONG
+    exact: bool = False
 
     name = "blurred"
     summary = "for tests"
@@ -37,9 +39,10 @@ class Blurred(RecoverThenInvert):
         for target in problem.targets:
             vector = target_feature(problem.observations, target)
             step = torch.randn(len(vector), generator=rng)
-            found.append(vector + WRONG * step / step.norm())
-        distance = torch.full((len(found),), WRONG) if self.told else None
-        return Recovered(as_uploads(found, problem.targets), problem.targets, distance=distance)
+            found.append(vector + self.wrong * step / step.norm())
+        distance = torch.full((len(found),), self.wrong) if self.told else None
+        uploads = as_uploads(found, problem.targets, [1] * len(found))
+        return Recovered(uploads, problem.targets, distance=distance, exact=self.exact)
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +69,31 @@ def psnr(attack, problem):
 
 
 def test_who_says_how_wrong_a_vector_may_be_is_decoded_with_that_in_mind(problem):
-    told, untold, fitted = (
-        psnr(attack, problem) for attack in (Blurred(), Blurred(told=False, iterations=1), Blurred(told=False))
-    )
-    assert told > untold + 1
-    assert told > fitted + 1
+    assert psnr(Blurred(), problem) > psnr(Blurred(told=False), problem) + 1
+
+
+def test_more_steps_change_nothing_where_vectors_are_not_known_to_be_exact(problem):
+    few, many = (psnr(Blurred(told=False, iterations=number), problem) for number in (1, 300))
+    assert few == many
+
+
+def test_more_steps_bring_images_of_exact_vectors_nearer_as_far_as_that_helps(problem):
+    exact = Blurred(told=False, wrong=0.0, exact=True)
+    seen, known, images = problem
+    few, some, many = (psnr(replace(exact, iterations=number), problem) for number in (1, 30, 300))
+    assert few <= some + 0.05
+    assert some <= many + 0.05
+    assert many > few + 1
+    blind = replace(known, card=replace(known.card, extractor="shadow"))  # whose fits lead elsewhere
+    assert psnr(replace(exact, iterations=300), (seen, blind, images)) == psnr(replace(exact, exact=False), problem)
+
+
+def test_an_upload_says_numbers_where_those_of_all_its_targets_are_known():
+    places = [TargetId(1, 0, 0), TargetId(1, 0, 2), TargetId(1, 1, 0)]
+    first, second = as_uploads(list(torch.ones(3, 4)), places, [1, 5, None])
+    assert first.upload[0].counts.tolist() == [1, 0, 5]
+    assert second.upload[0].counts is None
+    assert all(made.upload[0].counts is None for made in as_uploads(list(torch.ones(3, 4)), places))
 
 
 def test_what_defenses_did_is_no_concern_of_recovered_vectors(problem):

@@ -27,7 +27,7 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observatio
 from fedpriv.attacks.read.target_features import rounds_of
 from fedpriv.attacks.read.updates import require_facts
 from fedpriv.attacks.recover.closed_form import AngleStep, ClassMeans, means_of_angle
-from fedpriv.attacks.recover.head_update import MeansOfClasses, class_means, given_counts
+from fedpriv.attacks.recover.head_update import MeansOfClasses, class_means, counted, given_counts
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -59,7 +59,7 @@ class AngleUpdate(RecoverThenInvert):
 
     name = "angle-update"
     summary = "class means solved for from an angle matrix's update, then inverted"
-    version = 2
+    version = 3
     targets = MAPPINGS
     needs = Needs(extractor=("white_box",), labels=("given",), batch=True)
 
@@ -76,7 +76,11 @@ class AngleUpdate(RecoverThenInvert):
 def recover_from_angle(
     observations: Sequence[Observation], client: int, knowledge: Knowledge, *, nonnegative: bool = True, seed: int = 0
 ) -> MeansOfClasses:
-    """Solve for the class means behind one client's updates of the angle matrix; ``seed`` draws the fit's starts."""
+    """Solve for the class means behind one client's updates of the angle matrix; ``seed`` draws the fit's starts.
+
+    Of a single step, blocks wider than the number of classes tell whether the means explain it, and so whether they are
+    exact.
+    """
     facts = require_facts("angle-update", knowledge, client)
     if client not in knowledge.heads:
         raise UserError(f"no head of client {client} was handed over; attack 'angle-update' solves with it")
@@ -95,7 +99,8 @@ def recover_from_angle(
     found = means_of_angle(steps, classes)
     if nonnegative and not (found.settled and found.condition < WELL_POSED):
         found = fit_nonnegative(steps, classes, generator(seed, "angle fit", client))
-    return found, classes
+    known = len(own) == 1 and facts.steps == 1 and len(classes) < len(steps[0].blocks[0])
+    return counted(found, shares[0][classes] * facts.images) if known else found, classes
 
 
 def angle_gradient(seen: Observation, facts: BatchFacts) -> tuple[Tensor, Tensor]:

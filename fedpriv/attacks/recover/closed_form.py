@@ -105,16 +105,25 @@ class ClassMeans:
 
     Attributes:
         means: ``(m, d)`` float32.
-        residual: relative distance ||dW - D P|| / ||dW|| that is left; about zero where the equations hold.
+        residual: relative distance ||dW - D P|| / ||dW|| that is left, of a head in the rows of all classes; about zero
+            where the equations hold.
         condition: condition number of what was inverted (the largest over blocks); infinite where class means beyond
             contrasts are not determined, and the answer is the shortest one.
         settled: whether the iteration came to rest.
+        counts: ``(m,)`` int64 images of which each is the mean, where the means are known for these images' up to rounding;
+            else None.
     """
 
     means: Tensor
     residual: float
     condition: float
     settled: bool
+    counts: Tensor | None = None
+
+    @property
+    def error(self) -> float:
+        """Relative error of the means that the residual allows for; infinite where they are not determined."""
+        return self.residual * self.condition if self.settled and math.isfinite(self.condition) else math.inf
 
 
 def means_of_head(steps: Sequence[HeadStep], classes: Tensor) -> ClassMeans:
@@ -153,10 +162,8 @@ def means_of_head(steps: Sequence[HeadStep], classes: Tensor) -> ClassMeans:
         attempts.append((misfit(found), found, rests))
         if attempts[-1][0] < _EXACT:
             break
-    _, means, settled = min(attempts, key=lambda attempt: attempt[0])
-    matrix = mixing(means)
-    residual = float((wanted - matrix @ means).norm() / wanted.norm().clamp(min=1e-300))
-    return ClassMeans(means.float(), residual, _condition(matrix, _HEAD_CUT), settled)
+    residual, means, settled = min(attempts, key=lambda attempt: attempt[0])
+    return ClassMeans(means.float(), residual, _condition(mixing(means), _HEAD_CUT), settled)
 
 
 def means_of_angle(steps: Sequence[AngleStep], classes: Tensor) -> ClassMeans:

@@ -37,6 +37,8 @@ from fedpriv.wire.payloads import Entangled, Prototypes, find_payload
 
 _MOST = 8
 _WHOLE = 0.02
+_STILL = 1e-2
+"""Drift relative to what was gained below which that counts as exact."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class Differencing(RecoverThenInvert):
 
     name = "difference"
     summary = "the vector of images that a client gained or lost between two rounds, then inverted"
-    version = 2
+    version = 3
     targets = CLASS_MEANS | MIXTURES
     unit = "upload"
     needs = Needs(min_rounds=2)
@@ -69,10 +71,15 @@ class Differencing(RecoverThenInvert):
                 raise UserError(_nothing(problem.observations, target))
             found.append(change)
         return Recovered(
-            as_uploads([change.vector for change in found], problem.targets),
+            as_uploads(
+                [change.vector for change in found],
+                problem.targets,
+                [abs(change.number) or None if change.noise < _STILL else None for change in found],
+            ),
             problem.targets,
             labels=torch.tensor([change.label for change in found]),
             sound=torch.tensor([change.noise < 1 for change in found]),
+            exact=True,
         )
 
     def change(self, observations: Sequence[Observation], target: TargetId) -> Change | None:

@@ -91,7 +91,7 @@ class LayerDisaggregation(RecoverThenInvert):
 
     name = "disaggregate-layer"
     summary = "each client's update of a layer from means over changing clients, then class means, inverted"
-    version = 2
+    version = 3
     targets = LAYERS
     only_by_name = True
     needs = Needs(extractor=("white_box",), batch=True, min_rounds=2)

@@ -36,6 +36,9 @@ from fedpriv.wire.payloads import Classifier, Message, find_payload
 _EXPLAINED = 1e-5
 """Relative distance from the update below which single images that were told apart explain it; rounding leaves 1e-7."""
 
+_ROUNDING = 1e-2
+"""Relative error of class means below which they count as exact: a fit to vectors that wrong still gains."""
+
 HALF_AN_IMAGE = 0.5
 """A class is taken to be there when the update speaks of at least so many of its images."""
 
@@ -56,7 +59,7 @@ class HeadUpdate(RecoverThenInvert):
 
     name = "head-update"
     summary = "class means solved for from a classifier's update, then inverted"
-    version = 3
+    version = 4
     targets = HEADS
     needs = Needs(extractor=("white_box",), batch=True)
 
@@ -75,7 +78,11 @@ MeansOfClasses = tuple[ClassMeans, Tensor]
 
 
 def recover_from_head(observations: Sequence[Observation], client: int, knowledge: Knowledge) -> MeansOfClasses:
-    """Solve for the class means behind one client's head updates."""
+    """Solve for the class means behind one client's head updates.
+
+    Of a single step on fewer classes than there are, the rows of the others tell whether the means explain it, and so
+    whether they are exact.
+    """
     facts = require_facts("head-update", knowledge, client)
     own = rounds_of(observations, client)
     changes = [_change(seen, facts) for seen in own]
@@ -92,7 +99,7 @@ def recover_from_head(observations: Sequence[Observation], client: int, knowledg
         found = single_representation(weight, bias)
         left = float((weight - torch.outer(bias, found)).norm() / weight.norm().clamp(min=1e-30))
         told = bool(weight.any()) and bool(bias.any())
-        return ClassMeans(found[None], left, 1.0, told), torch.tensor([single_label(bias)])
+        return counted(ClassMeans(found[None], left, 1.0, told), torch.ones(1)), torch.tensor([single_label(bias)])
     if len(own) == 1 and facts.steps == 1:
         labels = knowledge.labels.get((own[0].round, client))
         exact = None if labels is None else _by_members(changes[0], labels.cpu())
@@ -103,7 +110,15 @@ def recover_from_head(observations: Sequence[Observation], client: int, knowledg
         HeadStep(weight, bias, heads, part_shares[classes])
         for (weight, bias, heads), part_shares in zip(changes, shares, strict=True)
     ]
-    return means_of_head(steps, classes), classes
+    solved = means_of_head(steps, classes)
+    known = len(own) == 1 and facts.steps == 1 and len(classes) < len(steps[0].bias)
+    return counted(solved, shares[0][classes] * facts.images) if known else solved, classes
+
+
+def counted(found: ClassMeans, counts: Tensor) -> ClassMeans:
+    """Return class means with their numbers of images ``(m,)``, rounded, where the means are exact."""
+    exact = found.error < _ROUNDING
+    return replace(found, counts=counts.round().long().clamp_min(1)) if exact else found
 
 
 def _by_members(change: _Change, labels: Tensor) -> MeansOfClasses | None:
@@ -117,13 +132,14 @@ def _by_members(change: _Change, labels: Tensor) -> MeansOfClasses | None:
         return None
     classes, of_class = labels.unique(return_inverse=True)
     means = torch.zeros(len(classes), weight.shape[1]).index_add_(0, of_class, found.inputs)
-    means /= torch.bincount(of_class).unsqueeze(1)
+    counts = torch.bincount(of_class)
+    means /= counts.unsqueeze(1)
     pushed = found.derivatives.double().T @ found.inputs.double() / len(labels)
     left = float((weight - pushed).norm() / weight.norm().clamp(min=1e-30))
     if not left < _EXPLAINED:
         return None
     mixing = torch.zeros(len(classes), len(bias)).index_add_(0, of_class, found.derivatives)
-    return ClassMeans(means, left, float(torch.linalg.cond(mixing.double())), True), classes
+    return counted(ClassMeans(means, left, float(torch.linalg.cond(mixing.double())), True), counts), classes
 
 
 def given_counts(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> Tensor | None:
@@ -169,11 +185,14 @@ def _head(message: Message, where: str) -> Head:
 def class_means(solved: Mapping[int, MeansOfClasses], targets: Sequence[TargetId]) -> Recovered:
     """Return class means, solved for by client, as if they had been uploaded, for targets of one class each."""
     places = tuple(replace(target, index=_row(solved[target.client][1], target)) for target in targets)
+    of_place = [(solved[place.client][0], place.index) for place in places]
+    counts = [None if found.counts is None else int(found.counts[row]) for found, row in of_place]
     return Recovered(
-        as_uploads([solved[place.client][0].means[place.index] for place in places], places),
+        as_uploads([found.means[row] for found, row in of_place], places, counts),
         places,
         labels=torch.tensor([int(solved[place.client][1][place.index]) for place in places]),
-        sound=torch.tensor([solved[place.client][0].settled for place in places]),
+        sound=torch.tensor([found.settled for found, _ in of_place]),
+        exact=True,
     )
 
 

@@ -50,6 +50,7 @@ class Recovered:
     sound: Tensor | None = None
     distance: Tensor | None = None
     directions: Tensor | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,10 @@ class RecoverThenInvert(Attack):
     Attributes:
         inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data), ``joint`` (of class
             means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
-        iterations: most steps of the inversion; of ``decoder`` those in which its images are fitted to the vectors. None
-            are where the recovery says how far its vectors are from the true ones: there it learns behind as much noise.
+        iterations: most steps of the inversion; of ``decoder`` those in which its images are fitted to the vectors, as far
+            as it learns that this helps. It fits those alone that the recovery knows for one image's up to rounding: what
+            a fit is worth is learned on exact vectors. Where the recovery says how far its vectors are from the true ones,
+            the decoder learns behind as much noise.
         restarts: of the inversion.
     """
 
@@ -84,8 +87,7 @@ class RecoverThenInvert(Attack):
         """Return the inversion, made with this attack's budget and further options of its own; a decoder takes none."""
         chosen = self._chosen(knowledge.public_images is not None)
         if chosen == "decoder":
-            gradients = knowledge.card.extractor != "query"
-            return DecoderInversion(refine=self.iterations if gradients else 0, restarts=self.restarts)
+            return DecoderInversion(refine_steps=self.iterations, restarts=self.restarts)
         return INVERSIONS[chosen](**{"iterations": self.iterations, "restarts": self.restarts} | options)
 
     def trains(self, card: KnowledgeCard) -> str:
@@ -123,7 +125,7 @@ class RecoverThenInvert(Attack):
 
     def _inverter(self, knowledge: Knowledge, found: Recovered) -> Attack:
         made = self.inverter(knowledge)
-        if isinstance(made, DecoderInversion) and found.distance is not None:
+        if isinstance(made, DecoderInversion) and not found.exact:
             return replace(made, refine=0)
         return made
 
@@ -151,18 +153,29 @@ def _behind(problem: AttackProblem, found: Recovered) -> AttackProblem:
     return replace(problem, knowledge=knowledge, observations=found.uploads, targets=found.places)
 
 
-def as_uploads(found: Sequence[Tensor], targets: Sequence[TargetId]) -> tuple[Observation, ...]:
+def as_uploads(
+    found: Sequence[Tensor], targets: Sequence[TargetId], counts: Sequence[int | None] | None = None
+) -> tuple[Observation, ...]:
     """Return observations in which each target's place holds its vector ``(d,)``; places without a target hold zeros.
 
     Targets keep their generators whatever the vectors were found with.
+
+    Args:
+        found: a vector for each target.
+        targets: their places.
+        counts: images that each vector is the mean of; None where that is not known. An upload says them where all of its
+            targets' are known.
     """
-    rows: dict[tuple[int, int], dict[int, Tensor]] = {}
-    for target, vector in zip(targets, found, strict=True):
-        rows.setdefault((target.round, target.client), {})[target.index] = vector.detach().cpu().float()
+    rows: dict[tuple[int, int], dict[int, tuple[Tensor, int | None]]] = {}
+    numbers = [None] * len(found) if counts is None else counts
+    for target, vector, number in zip(targets, found, numbers, strict=True):
+        rows.setdefault((target.round, target.client), {})[target.index] = (vector.detach().cpu().float(), number)
     made = []
     for (round_, client), held in rows.items():
-        table = torch.zeros(max(held) + 1, len(next(iter(held.values()))))
-        for index, vector in held.items():
-            table[index] = vector
-        made.append(Observation(round_, client, (Prototypes(table, torch.arange(len(table))),), ()))
+        table = torch.zeros(max(held) + 1, len(next(iter(held.values()))[0]))
+        images = torch.zeros(len(table), dtype=torch.int64)
+        for index, (vector, number) in held.items():
+            table[index], images[index] = vector, number or 0
+        said = None if any(number is None for _, number in held.values()) else images
+        made.append(Observation(round_, client, (Prototypes(table, torch.arange(len(table)), said),), ()))
     return tuple(made)

@@ -62,7 +62,7 @@ class LabelUnmixing(RecoverThenInvert):
 
     name = "unmix-label"
     summary = "a mixture taken for the mean of each class that it names, then inverted"
-    version = 3
+    version = 4
     targets = MIXTURES
 
     def recover(self, problem: AttackProblem) -> Recovered:
@@ -93,7 +93,7 @@ class PriorUnmixing(RecoverThenInvert):
 
     name = "unmix-prior"
     summary = "class means guessed from one mixture and what the server knows of classes, then inverted"
-    version = 3
+    version = 4
     targets = MIXTURES
 
     def recover(self, problem: AttackProblem) -> Recovered:
