@@ -81,6 +81,8 @@ def test_refining_brings_the_representation_nearer(digits, extractor, known):
     plain = invert(dataclasses.replace(FAST, iterations=20, refine=0), seen, known)
     refined = invert(dataclasses.replace(FAST, iterations=20, refine=200), seen, known)
     assert refined.objective.mean() < 0.7 * plain.objective.mean()
+    assert plain.cost.evaluations == 0
+    assert 0 < refined.cost.evaluations <= 200
 
 
 def test_by_default_vectors_of_one_image_are_refined_through_the_clients_own_extractor(digits, extractor, known):

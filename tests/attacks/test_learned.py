@@ -157,6 +157,25 @@ def test_every_class_mean_gets_as_many_images_and_single_ones_repeat_theirs(digi
     expect_close(by_itself.images[0], found.images[2], atol=1e-4)
 
 
+def test_one_budget_reaches_both_stages_of_a_mean_and_all_of_it_is_counted(digits, wide):
+    images, counts = digits[0][1000:1004], torch.tensor([1, 3])
+    features = torch.stack([wide(images[:1])[0], wide(images[1:]).mean(0)])
+    seen = (Observation(1, 0, (Prototypes(features, torch.arange(2), counts),), ()),)
+    known, told = granted(wide, digits), []
+    attack = LearnedInversion(most=3, iterations=5, denoiser=QUICK)
+    assert attack.joint.iterations == 10
+    assert replace(attack, iterations=1).joint.iterations == 2
+    assert replace(attack, together=4).joint.iterations == 4
+    assert LearnedInversion().joint.iterations == 600
+    cost = invert(attack, seen, known, "prototype", progress=lambda *now: told.append(now)).cost
+    assert (cost.iterations, cost.evaluations) == (15, 15)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert {planned for _, planned in told} == {told[-1][0]}
+    single = (Observation(1, 0, (Prototypes(features[:1], torch.arange(1), counts[:1]),), ()),)
+    cost = invert(attack, single, known, "prototype").cost
+    assert (cost.iterations, cost.evaluations) == (5, 5)
+
+
 def test_it_is_trained_once_for_a_run_and_needs_images(digits, extractor):
     images, labels = digits[0][1000:1002], digits[1][1000:1002]
     known, trained = granted(extractor, digits), Counted()

@@ -27,7 +27,7 @@ class LearnedGradients(InvertingGradients):
     Attributes:
         prior_weight: of what the denoiser changes (:func:`fedpriv.attacks.priors.learned.strangeness`) beside total
             variation, with which it is weighted.
-        denoiser: how the denoiser is trained, once for a run.
+        denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
     """
 
     prior_weight: Annotated[float, Ge(0)] = 0.1
@@ -37,7 +37,7 @@ class LearnedGradients(InvertingGradients):
     summary = (
         "images whose gradient is the uploaded one, by direction, held back by a denoiser that the attacker trained"
     )
-    version = 5
+    version = 6
     needs = InvertingGradients.needs.together(Needs(attacker_data=("same_domain", "other_domain")))
     requirements_by_kind = tuple(
         (kinds, needs.together(Needs(attacker_data=("same_domain", "other_domain"))))
@@ -54,7 +54,7 @@ class LearnedGradients(InvertingGradients):
 
     def beside(self, problem: AttackProblem) -> Callable[[Tensor], Tensor]:
         """Return the strangeness of images to the denoiser, weighted."""
-        denoiser = own_denoiser(self.name, problem, self.denoiser)
+        denoiser = own_denoiser(self.name, problem, self.denoiser, self.iterations)
 
         def penalty(images: Tensor) -> Tensor:
             rows, number = images.shape[:2]

@@ -139,7 +139,11 @@ class DecoderInversion(Attack):
             objective=objective,
             chosen=chosen,
             labels=torch.tensor([[target.label] for target in targets], device=device),
-            cost=Cost(iterations=steps, rows=objective.numel()),
+            cost=Cost(
+                iterations=steps,
+                rows=objective.numel(),
+                evaluations=int(torch.stack([one.steps for one in done]).sum(0).max()),
+            ),
             converged=settled[here, chosen],
             features=vectors,
         )

@@ -69,7 +69,8 @@ class JointInversion(DipFitting, Attack):
         counts = [uploaded_count(problem.observations, target) for target in targets]
         kept: dict[int, _Attempt] = {}
         spent: list[Cost] = []
-        passes = ([self.most] if None in counts else []) + list(range(1, self.most + 1))
+        evaluations = [0] * len(targets)
+        passes = self._passes(counts)
         for place, number in enumerate(passes):
             waiting = self._waiting(counts, kept, number)
             if not waiting:
@@ -85,6 +86,7 @@ class JointInversion(DipFitting, Attack):
             solved = replace(solved, images=solved.images[:, in_turn], labels=solved.labels[:, in_turn])
             spent.append(solved.cost)
             for position, one in enumerate(waiting):
+                evaluations[one] += solved.cost.evaluations
                 attempt = _Attempt(solved, position, number)
                 if one not in kept or attempt.lowest <= self.fits:
                     kept[one] = attempt
@@ -92,10 +94,20 @@ class JointInversion(DipFitting, Attack):
         names = ("images", "objective", "chosen", "labels", "converged")
         return Reconstruction(
             targets=targets,
-            cost=Cost(iterations=max(cost.iterations for cost in spent), rows=sum(cost.rows for cost in spent)),
+            cost=Cost(
+                iterations=max(cost.iterations for cost in spent),
+                rows=sum(cost.rows for cost in spent),
+                evaluations=max(evaluations),
+            ),
             features=torch.stack(vectors),
             **{name: torch.stack([getattr(one.solved, name)[one.position] for one in found]) for name in names},
         )
+
+    def _passes(self, counts: Sequence[int | None]) -> list[int]:
+        """Return the numbers of images that may be tried, in order: those said by the uploads, else all from most on."""
+        if None in counts:
+            return [self.most, *range(1, self.most)]
+        return sorted({min(count, self.most) for count in counts if count is not None})
 
     def _waiting(self, counts: Sequence[int | None], kept: Mapping[int, _Attempt], number: int) -> list[int]:
         """Return the places of the targets that are to be solved by a number of images, after those that are kept so far."""

@@ -30,6 +30,7 @@ from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.denoiser import Denoiser, DenoiserTraining
 from fedpriv.attacks.priors.learned import LearnedImages, LearnedSettings, own_denoiser
 from fedpriv.attacks.read.target_features import list_targets, observation_of, target_feature
+from fedpriv.attacks.stages import Stages
 from fedpriv.attacks.trained import Same
 from fedpriv.util.last import Last
 from fedpriv.util.seeds import derive_seed
@@ -38,6 +39,9 @@ from fedpriv.wire.payloads import Representations
 
 _TRIED = 6
 """Held-out images of the attacker's own on which it learns what a fit through a client's extractor is worth."""
+
+_DIP = 2
+"""Work of an iteration of an image under an untrained network, in those of one under a denoiser."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,23 +52,24 @@ class LearnedInversion(Fitting, Attack):
         most: largest number of images M for a class mean, as of :class:`fedpriv.attacks.invert.joint.JointInversion`; every
             class mean gets as many, the first M of which are all there is. A representation is of one image.
         restarts: decoders, or starts of the joint inversion, of which the best begins.
-        together: iterations of the joint inversion that several images begin with.
+        together: iterations of the joint inversion that several images begin with; None for twice ``iterations``, so that
+            one budget reaches both stages.
         learning_rate: Adam's first step size; it falls to zero along half a cosine.
         prior: what holds pixels back.
-        denoiser: how the denoiser is trained, once for a run.
+        denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
     """
 
     iterations: Annotated[int, Ge(1)] = 300
     learning_rate: Annotated[float, Gt(0)] = 0.05
     fits: Annotated[float, Ge(0)] = FITS
     most: Annotated[int, Ge(1)] = 4
-    together: Annotated[int, Ge(1)] = 600
+    together: Annotated[int, Ge(1)] | None = None
     prior: LearnedSettings = LearnedSettings()
     denoiser: DenoiserTraining = DenoiserTraining()
 
     name = "learned"
     summary = "images of the uploaded vector, or of as many as it is a mean of, held back by a trained denoiser"
-    version = 2
+    version = 3
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -86,39 +91,52 @@ class LearnedInversion(Fitting, Attack):
         Raises:
             UserError: when extractors or images are missing, there are too few images, or a target is not there.
         """
-        denoiser, targets = own_denoiser(self.name, problem, self.denoiser), problem.targets
+        denoiser, targets = own_denoiser(self.name, problem, self.denoiser, self.iterations), problem.targets
         of_class = [CLASS_MEANS.first(observation_of(problem.observations, one).upload) is not None for one in targets]
-        shown = self.most if any(of_class) else 1
-        alone = [place for place, count in enumerate(self._counts(problem)) if count == 1]
-        others = [place for place in range(len(targets)) if place not in alone]
-        starts: dict[int, Tensor] = {}
-        shares = dict.fromkeys(range(len(targets)), 1.0)
-        if alone:
-            starts |= dict(zip(alone, self._decoded(_some(problem, alone)), strict=True))
-            shares |= {place: self._worth(problem, targets[place].client, denoiser) for place in alone}
-        if others:
-            joint = JointInversion(most=self.most, iterations=self.together, restarts=self.restarts)
-            drawn = joint.run(_some(problem, others)).images
-            starts |= {place: _first(images) for place, images in zip(others, drawn, strict=True)}
-        parts: list[tuple[list[int], Reconstruction]] = []
-        for number in sorted({len(start) for start in starts.values()}):
-            own = [place for place in range(len(targets)) if len(starts[place]) == number]
-            begin = torch.stack([starts[place] for place in own])
-            solved = self._solve(_some(problem, own), begin, denoiser)
-            weights = torch.tensor([shares[place] for place in own], device=begin.device)
-            solved = _between(_some(problem, own), begin, solved, weights)
-            in_turn = torch.arange(shown, device=begin.device) % number
-            parts.append((own, replace(solved, images=solved.images[:, in_turn], labels=solved.labels[:, in_turn])))
-        order = torch.tensor([place for own, _ in parts for place in own]).argsort().to(problem.device)
+        shown, counts = self.most if any(of_class) else 1, self._counts(problem)
+        together = sum(count or self.most for count in counts if count != 1)  # images that begin together
+        each = counts.count(1) + together
+        stages = Stages(problem.progress, [_DIP * together * self.joint.iterations, each * self.iterations])
+        begun = self._begun(replace(problem, progress=stages.of(0)), counts, denoiser)
+        parts: list[Reconstruction] = []
+        fits = Stages(stages.of(1), [begin.images.shape[:2].numel() for begin in begun])
+        for turn, begin in enumerate(begun):
+            some = replace(_some(problem, begin.places), progress=fits.of(turn))
+            solved = _between(some, begin.images, self._solve(some, begin.images, denoiser), begin.shares)
+            in_turn = torch.arange(shown, device=begin.images.device) % begin.images.shape[1]
+            parts.append(replace(solved, images=solved.images[:, in_turn], labels=solved.labels[:, in_turn]))
+        order = torch.tensor([place for begin in begun for place in begin.places]).argsort().to(problem.device)
         names = ("images", "objective", "chosen", "labels", "converged", "features")
         return Reconstruction(
             targets=targets,
-            cost=Cost(
-                iterations=max(part.cost.iterations for _, part in parts) + (self.together if others else 0),
-                rows=sum(part.cost.rows for _, part in parts),
-            ),
-            **{name: torch.cat([getattr(part, name) for _, part in parts])[order] for name in names},
+            cost=_spent(begun, parts),
+            **{name: torch.cat([getattr(part, name) for part in parts])[order] for name in names},
         )
+
+    @property
+    def joint(self) -> JointInversion:
+        """The inversion that several images begin with."""
+        iterations = 2 * self.iterations if self.together is None else self.together
+        return JointInversion(most=self.most, iterations=iterations, restarts=self.restarts)
+
+    def _begun(self, problem: AttackProblem, counts: Sequence[int | None], denoiser: Denoiser) -> list[_Begun]:
+        """Return where the targets' images begin: single ones as decoded, several as found together."""
+        alone = [place for place, count in enumerate(counts) if count == 1]
+        others = [place for place, count in enumerate(counts) if count != 1]
+        begun = []
+        if alone:
+            worths = {client: self._worth(problem, client, denoiser) for client in _some(problem, alone).clients}
+            shares = torch.tensor([worths[problem.targets[place].client] for place in alone], device=problem.device)
+            begun.append(_Begun(alone, self._decoded(_some(problem, alone)), shares, Cost()))
+        if others:
+            found = self.joint.run(_some(problem, others))
+            starts = [_first(images) for images in found.images]
+            for number in sorted({len(start) for start in starts}):
+                own = [which for which, start in enumerate(starts) if len(start) == number]
+                images = torch.stack([starts[which] for which in own])
+                shares = torch.ones(len(own), device=images.device)
+                begun.append(_Begun([others[which] for which in own], images, shares, found.cost))
+        return begun
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the distance to the uploaded vectors, each by as many images as it is a mean of.
@@ -172,7 +190,7 @@ class LearnedInversion(Fitting, Attack):
 
     def _decoded(self, problem: AttackProblem) -> Tensor:
         """Return the targets' images ``(T, 1, c, h, w)`` as the decoder gives them."""
-        return DecoderInversion(refine=0, restarts=self.restarts).run(problem).images
+        return DecoderInversion(refine=0, restarts=self.restarts).run(replace(problem, progress=None)).images
 
     def _worth(self, problem: AttackProblem, client: int, denoiser: Denoiser) -> float:
         """Return the share of the way from decoded to fitted images, learned once on images held out of the decoder."""
@@ -197,6 +215,33 @@ class LearnedInversion(Fitting, Attack):
         return problem.trained.get(
             ("learned worth", self, problem.seed, Same(extractor), Same(own), Same(defended)), learn
         )
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """Targets that as many images each are fitted to.
+
+    Attributes:
+        places: T of them, among all targets.
+        images: ``(T, M, c, h, w)`` that the fit begins with.
+        shares: ``(T,)`` of the way from these to the fitted ones that is gone.
+        cost: of finding the images.
+    """
+
+    places: list[int]
+    images: Tensor
+    shares: Tensor
+    cost: Cost
+
+
+def _spent(begun: Sequence[_Begun], fitted: Sequence[Reconstruction]) -> Cost:
+    """Return the cost of what was begun and then fitted; trainings, and what a fit is worth, are learned once for a run."""
+    both = [(begin.cost, part.cost) for begin, part in zip(begun, fitted, strict=True)]
+    return Cost(
+        iterations=max(first.iterations + then.iterations for first, then in both),
+        rows=sum(then.rows for _, then in both),
+        evaluations=max(first.evaluations + then.evaluations for first, then in both),
+    )
 
 
 def _between(problem: AttackProblem, begin: Tensor, solved: Reconstruction, shares: Tensor) -> Reconstruction:

@@ -9,7 +9,7 @@ network learns what small neighbourhoods look like, at which total variation onl
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -28,8 +28,15 @@ LEAST_IMAGES = 16
 """Images of its own below which an attacker has nothing to train on."""
 
 
-def own_denoiser(attack: str, problem: AttackProblem, training: DenoiserTraining) -> Denoiser:
+def own_denoiser(attack: str, problem: AttackProblem, training: DenoiserTraining, search: int) -> Denoiser:
     """Return the denoiser of a run, trained once on the attacker's own images for all that ask.
+
+    Args:
+        attack: that asks.
+        problem: whose images.
+        training: of the denoiser.
+        search: iterations of the search that it holds back; it is trained for as many steps at most, so that a small budget
+            does not go to training alone.
 
     Raises:
         UserError: where the attacker has too few.
@@ -41,6 +48,7 @@ def own_denoiser(attack: str, problem: AttackProblem, training: DenoiserTraining
             f"{LEAST_IMAGES} (train the run with {argument('strangers', 0.5)}, or name a larger foreign data set)"
         )
     seed = derive_seed(problem.seed, "denoiser")
+    training = replace(training, iterations=min(training.iterations, search))
 
     def train() -> Denoiser:
         return train_denoiser(own.to(problem.device), training, seed)

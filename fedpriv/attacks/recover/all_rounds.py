@@ -56,7 +56,8 @@ class AllRoundsInversion(Attack):
     Attributes:
         inversion: ``decoder`` (needs attacker data), ``dip``, ``pixels``, ``joint`` (of class means, by several images
             each), ``learned`` (needs attacker data), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
-        iterations: most steps of the inversion; of ``decoder`` those in which single images are fitted to the vectors.
+        iterations: most steps of the inversion; of ``decoder`` those in which single images are fitted to the vectors, of
+            ``learned`` of its last stage, to which those before are in proportion.
         restarts: of the inversion.
         rounds: most rounds that are put together, the newest and others spread evenly over those before.
     """
@@ -68,6 +69,7 @@ class AllRoundsInversion(Attack):
 
     name = "all-rounds"
     summary = "what a client uploads of the same images in all rounds, inverted together, each behind its own extractor"
+    version = 2
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
