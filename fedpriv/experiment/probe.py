@@ -6,6 +6,7 @@ An attack that ends before it is broken off has done its work: that is kept, so 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import threading
 import time
@@ -30,6 +31,12 @@ COMPUTED = 0.8
 """Seconds of computing after which it is broken off at its next unit: fewer than :data:`MOST` unless the machine is busy."""
 PATIENT = 20.0
 """The same where an answer is waited for."""
+TRIED, MORE = 20, 5
+"""The part of a search's usual iterations that is tried first, and times as many where that is too short to be timed."""
+CLEAR = 0.1
+"""Share of a trial's seconds by which another has to take longer for the difference to be believed."""
+_LEAST = 1e-6
+"""Seconds that an iteration takes at least."""
 AGAIN = 0.1
 """Seconds after which it is tried again where a module was being imported."""
 ALTOGETHER = 4.0
@@ -114,20 +121,80 @@ def probed(
     return Probed(mean * number, max(times, default=0.0), len(times), number, spent)
 
 
-def timed(folder: Path, ground: AttackContext, plan: AttackPlan, job: Job) -> float | None:
-    """Return the seconds that a job and its control will take; None where two units take too long.
+@dataclass(frozen=True)
+class Timed:
+    """The seconds of a search, by its parts.
+
+    Attributes:
+        training: of what is trained once for a run.
+        start: of what comes with every search, however few its iterations.
+        step: of an iteration, in all its stages.
+    """
+
+    training: float
+    start: float
+    step: float
+
+
+def timed(folder: Path, ground: AttackContext, plan: AttackPlan, job: Job) -> Timed | None:
+    """Return the seconds of a job and its control; None where it takes too long to be known.
+
+    The search is made from end to end with few iterations: the first ones of a search of several stages are of the first
+    stage. Once more with as few, all is trained; and with more, until the difference is clear.
 
     Args:
         folder: scratch, which the caller removes: nothing of a trial is a result.
         ground: the run.
         plan: of the suite.
-        job: to time.
+        job: to time; its attack has a budget.
     """
     repeats = 1 + (job.control and ground.evidence_for(job).permuted is not None)
+    usual = int(getattr(job.attack, str(job.attack.budget)))
+    tried = itertools.count()
+
+    def took(iterations: int) -> float | None:
+        small = replace(job, attack=replace(job.attack, **{str(job.attack.budget): iterations}))
+        begin = _attack(folder / f"{job.folder}-{next(tried)}", ground, plan, small, lambda _: None)
+        return _to_the_end(begin, PATIENT)
+
     with _generators_kept():
-        begin = _attack(folder / job.folder, ground, plan, job, lambda _: None)
-        seconds = extrapolated(begin, most=PATIENT)
-    return None if seconds is None else seconds * repeats
+        parts = _parts(took, usual)
+        if parts is None:  # a few iterations take long: they are broken off, and may be of the first stage alone
+            begin = _attack(folder / job.folder, ground, plan, job, lambda _: None)
+            seconds = extrapolated(begin, most=PATIENT)
+            parts = None if seconds is None else Timed(0.0, 0.0, seconds / usual)
+    return None if parts is None else Timed(parts.training, repeats * parts.start, repeats * parts.step)
+
+
+def _parts(took: Callable[[int], float | None], usual: int) -> Timed | None:
+    """Return the parts of a search's seconds, by what it took with some iterations; None where that is too long.
+
+    >>> _parts(lambda iterations: 1.5 + 0.25 * iterations, 300)
+    Timed(training=0.0, start=1.5, step=0.25)
+    """
+    first = took(1)
+    least = None if first is None else took(1)
+    if first is None or least is None:
+        return None
+    iterations = max(2, usual // TRIED)
+    while (more := took(iterations)) is not None:
+        if more - least >= max(STEADY, CLEAR * least) or iterations >= usual:
+            step = max(_LEAST, (more - least) / (iterations - 1))
+            found = (first - least, least - step, step)
+            return Timed(*(round(max(0.0, part), 9) for part in found))
+        iterations = min(usual, MORE * iterations)
+    return None
+
+
+def _to_the_end(begin: Begin, most: float) -> float | None:
+    """Return the seconds of some work; None where it was broken off."""
+    began = time.monotonic()
+    try:
+        with _limited(most):
+            begin(lambda *_: None)
+    except Enough:
+        return None
+    return time.monotonic() - began
 
 
 Begin = Callable[[Callable[..., None]], Any]

@@ -2,6 +2,9 @@
 
 Seconds differ from machine to machine and from hour to hour, so what they come to is decided once, told, and kept in the
 folder of the results: an interrupted suite goes on with the same iterations, and anybody can ask for them by name.
+
+What a search takes however few its iterations (training networks of the attacker's own, solving for vectors) comes out of
+the budget first; iterations are given what it leaves, at least one each.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fedpriv.experiment.probe import timed
@@ -96,9 +100,16 @@ def _spent(seconds: float, ground: AttackContext, folder: Path, say: Callable[[s
     if kept.is_file():
         given = {name: int(number) for name, number in dict(read_json(kept)).items()}
     else:
-        shares = divide(seconds, _costs(list(usual), ground, plan))
+        costs = _costs(usual, ground, plan)
+        least = sum(cost.least for cost in costs.values())
+        shares = divide(max(0.0, seconds - least), {name: cost.iterations for name, cost in costs.items()})
         given = {name: max(1, int(usual[name] * shares[name])) for name in usual}
         write_json(kept, given)
+        if least > seconds:
+            say(
+                f"{argument('budget_seconds')}: {seconds:g} seconds are too few: about {least:.3g} go by before the first "
+                "iterations (training, solving for vectors), so each search is given one"
+            )
     parts = [Spent(name, str(plan.attacks[name].budget), usual[name], given[name]) for name in usual]
     options = " ".join(argument("attack_option", part.option) for part in parts)
     setting = f" at {plan.reach.words}" if plan.reach is not None else ""
@@ -110,6 +121,10 @@ def _spent(seconds: float, ground: AttackContext, folder: Path, say: Callable[[s
 
 def divide(seconds: float, costs: Mapping[str, float]) -> dict[str, float]:
     """Return the times that each search may take its usual iterations: equal seconds, but :data:`MOST` times at most.
+
+    Args:
+        seconds: for iterations alone.
+        costs: seconds of each search's usual iterations.
 
     >>> divide(30, {"dip": 20.0, "pixels": 10.0, "decoder": 1.0})
     {'decoder': 4.0, 'dip': 0.65, 'pixels': 1.3}
@@ -127,22 +142,33 @@ def divide(seconds: float, costs: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def _costs(names: list[str], ground: AttackContext, plan: AttackPlan) -> dict[str, float]:
-    """Return the seconds of each search at its usual iterations, over all stages and with its controls.
+@dataclass(frozen=True)
+class Costs:
+    """The seconds of a search, over all stages of training and with its controls.
 
-    One that cannot be timed is taken for the mean of the others.
+    Attributes:
+        least: whatever its iterations.
+        iterations: of its usual iterations, beside that.
     """
-    seconds: dict[str, float] = {}
+
+    least: float
+    iterations: float
+
+
+def _costs(usual: Mapping[str, int], ground: AttackContext, plan: AttackPlan) -> dict[str, Costs]:
+    """Return the seconds of each search; one that cannot be timed is taken for the mean of the others."""
+    found: dict[str, Costs] = {}
     jobs = plan.jobs()
     with tempfile.TemporaryDirectory() as scratch:  # trials at other iterations are no part of the result
-        for name in names:
+        for name, number in usual.items():
             own = [job for job in jobs if job.name == name]
-            found = timed(Path(scratch), ground, plan, own[0]) if own else None
-            if found is not None:
-                seconds[name] = len(own) * max(found, 1e-3)
-    if not seconds:
+            parts = timed(Path(scratch), ground, plan, own[0]) if own else None
+            if parts is not None:
+                least = parts.training + len(own) * parts.start
+                found[name] = Costs(least, len(own) * max(number * parts.step, 1e-3))
+    if not found:
         raise UserError(
             f"{argument('budget_seconds')}: no attack could be timed on this machine; pass iterations instead"
         )
-    mean = sum(seconds.values()) / len(seconds)
-    return {name: seconds.get(name, mean) for name in names}
+    mean = Costs(*(fmean(getattr(one, part) for one in found.values()) for part in ("least", "iterations")))
+    return {name: found.get(name, mean) for name in usual}

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.cli.main import run
+from fedpriv.experiment.probe import Timed, _parts
 from fedpriv.experiment.spending import MOST, Spent, divide
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "5", "--partition", "iid", "--rounds", "2", "--quiet"]
@@ -69,6 +70,54 @@ def test_a_budget_too_small_is_no_verdict_and_is_kept_for_those_who_go_on(traine
         assert f"left it 1 of its usual {400 if name == 'dip' else 300} iterations" in metrics["caveat"]
     assert {one["kind"] for one in (verdicts.values() if isinstance(verdicts, dict) else verdicts)} == {"untested"}
     assert json.loads((tmp_path / "r" / "spending.json").read_text()) == {"dip": 1, "pixels": 1}
+
+
+def test_iterations_are_given_what_training_leaves_of_the_budget(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("fedpriv.experiment.spending.timed", lambda *_: Timed(training=4.0, start=1.0, step=0.05))
+    words = [
+        "attack",
+        "--target",
+        "prototype",
+        "--run",
+        str(trained),
+        "--targets",
+        "5",
+        "--workers",
+        "1",
+        "--no-control",
+    ]
+    words += ["--attack", "pixels"]
+    assert run([*words, "--out", str(tmp_path / "some"), "--budget-seconds", "10"]) == 0
+    assert json.loads((tmp_path / "some" / "spending.json").read_text()) == {"pixels": 100}
+    assert "too few" not in capsys.readouterr().out
+    assert run([*words, "--out", str(tmp_path / "none"), "--budget-seconds", "4"]) == 0
+    assert json.loads((tmp_path / "none" / "spending.json").read_text()) == {"pixels": 1}
+    assert "4 seconds are too few: about 5 go by before the first iterations" in capsys.readouterr().out
+
+
+def test_the_parts_of_a_search_are_told_apart_by_trials_from_end_to_end():
+    asked = []
+
+    def took(iterations):
+        asked.append(iterations)
+        return (3.0 if len(asked) == 1 else 0.0) + 0.5 + 0.02 * iterations
+
+    assert _parts(took, 300) == Timed(training=3.0, start=0.5, step=0.02)
+    assert asked == [1, 1, 15, 75]  # until the difference is clear
+    assert _parts(lambda iterations: 1.0, 1).start == pytest.approx(1.0, abs=1e-5)
+    assert _parts(lambda iterations: None, 300) is None
+    assert _parts(lambda iterations: 1.0 if iterations == 1 else None, 300) is None
+
+
+def test_a_budget_reaches_every_stage_of_a_search_and_the_record_counts_them(tmp_path):
+    """``learned`` finds the images of a mean together first: of an iteration of its own there are two of these."""
+    out = tmp_path / "r"
+    words = ["attack", "--target", "prototype", "--method", "fedproto", *SMALL, "--strangers", "0.5", "--targets", "5"]
+    words += ["--attack", "learned", "--budget-seconds", "0.000001", "--no-control", "--workers", "1"]
+    assert run([*words, "--out", str(out)]) == 0
+    about, metrics = (json.loads((out / "learned" / f"{part}.json").read_text()) for part in ("about", "metrics"))
+    assert about["options"]["iterations"] == 1
+    assert metrics["cost"]["iterations"] == metrics["cost"]["evaluations"] == 3
 
 
 def interrupted(*_):
