@@ -19,7 +19,7 @@ class Stages:
         self._report, self._units = report, list(units)
 
     def of(self, stage: int) -> Progress:
-        """Return what a stage reports its own progress to."""
+        """Return the listener to which a stage reports its own progress."""
         before, own, planned_in_all = sum(self._units[:stage]), self._units[stage], sum(self._units)
 
         def tell(done: int, planned: int) -> None:

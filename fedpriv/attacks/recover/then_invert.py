@@ -42,6 +42,7 @@ class Recovered:
         sound: ``(T,)`` bool, whether the vector can be what it is taken for; None for yes.
         distance: ``(T,)`` float32 expected distance of each vector from the true one; None where none is expected.
         directions: ``(T, d)`` float32 in which each vector stands out from the client's others, or None.
+        exact: whether those vectors are taken for exact of which the uploads say that they are of one image.
     """
 
     uploads: tuple[Observation, ...]
@@ -61,8 +62,8 @@ class RecoverThenInvert(Attack):
         inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data), ``joint`` (of class
             means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
         iterations: most steps of the inversion; of ``decoder`` those in which its images are fitted to the vectors, as far
-            as it learns that this helps. It fits those alone that the recovery knows for one image's up to rounding: what
-            a fit is worth is learned on exact vectors. Where the recovery says how far its vectors are from the true ones,
+            as it learns that this helps. It fits those alone that the recovery takes for exactly one image's: what a fit
+            is worth is learned on exact vectors. Where the recovery says how far its vectors are from the true ones,
             the decoder learns behind as much noise.
         restarts: of the inversion.
     """
