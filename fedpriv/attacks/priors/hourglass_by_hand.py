@@ -88,7 +88,7 @@ class _Drawn(torch.autograd.Function):
 
 
 def _level(maps: Tensor, level: int, levels: int, weights: Mapping[str, Weight], slope: float) -> tuple[Tensor, Back]:
-    """Return what a level and all below it make of maps, and the way back."""
+    """Return the maps that a level and all below it make, and the way back."""
     ways: list[Back] = []
 
     def noted(layer: tuple[Tensor, Back]) -> Tensor:
