@@ -118,10 +118,8 @@ def vectors_by_dip(iterations: int) -> Attack:
 
 
 def vectors_by_pixels(iterations: int) -> Attack:
-    """Return ``pixels`` with a budget: as many of its starts as it can give all their iterations, one at least."""
-    plain = PixelInversion()
-    restarts = min(plain.restarts, max(1, iterations // plain.iterations))
-    return PixelInversion(restarts=restarts, iterations=iterations // restarts)
+    """Return ``pixels`` with a budget."""
+    return PixelInversion(iterations=iterations)
 
 
 def vectors_by_decoder(iterations: int) -> Attack:

@@ -24,7 +24,7 @@ from fedpriv.calibration.own import Calibration, calibrate, rates_table
 from fedpriv.calibration.pages import Outcome, by_measure, false_claims, page_of, power, verdicts
 
 ATTACKS = (
-    (PixelInversion(iterations=100), "representation"),
+    (PixelInversion(iterations=1000), "representation"),
     (MembershipInference(), "representation"),
     (MembershipInference(), "prototype"),
 )

@@ -7,6 +7,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
+from fedpriv.attacks.invert import inversion
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.optim.objectives import relative_feature_distance
@@ -100,6 +101,52 @@ def test_results_do_not_depend_on_chunks(attack, digits, extractor):
         expect_rows_close(parts.images, whole.images, 1e-4)
         expect_rows_close((parts.objective / whole.objective).flatten(), torch.ones(whole.objective.numel()), 1e-3)
         expect_rows_close(parts.chosen, whole.chosen, 0)
+
+
+HALVED = PixelInversion(iterations=40, restarts=4, trial=0.6, tolerance=0.0)
+"""Four starts of 3 steps, two of them up to 9, and one of all 25, where three steps are enough to tell starts apart."""
+
+
+@pytest.fixture
+def soon_told(monkeypatch):
+    monkeypatch.setattr(inversion, "_TRIED", 3)
+
+
+@pytest.mark.usefixtures("soon_told")
+def test_starts_over_pixels_share_one_budget_and_the_lowest_at_each_cut_goes_on(digits, extractor):
+    images, labels = digits[0][:3], digits[1][:3]
+    seen = seen_by_server(extractor, images, labels)
+    found = attack_all(HALVED, seen, knowledge_of(extractor))
+    assert HALVED.schedule.iterations == 25
+    assert found.objective.shape == (3, 4)
+    assert (found.cost.evaluations, found.cost.iterations, found.cost.rows) == (40, 25, 12)
+    alone = [attack_all(HALVED, seen, knowledge_of(extractor), seed=seed).objective for seed in (0, 1)]
+    expect_same(alone[0], found.objective)
+    assert not torch.equal(alone[1], found.objective)
+
+
+@pytest.mark.usefixtures("soon_told")
+@pytest.mark.parametrize("chunk_rows", [1, 5])
+def test_which_start_goes_on_depends_on_its_own_target_alone(chunk_rows, digits, extractor):
+    observations = seen_by_server(extractor, digits[0][:4], digits[1][:4], clients=2)
+    knowledge, targets = knowledge_of(extractor, 2), list_targets(observations, "representation")
+    whole = attack_all(HALVED, observations, knowledge)
+    parts = attack_all(HALVED, observations, knowledge, chunk_rows=chunk_rows)
+    alone = HALVED(observations, knowledge, targets[2:3], seed=0, device=CPU)
+    expect_same(parts.chosen, whole.chosen)
+    expect_same(alone.chosen, whole.chosen[2:3])
+    expect_rows_close(parts.images, whole.images, 1e-3)
+    expect_rows_close(alone.images, whole.images[2:3], 1e-3)
+
+
+@pytest.mark.parametrize(("iterations", "starts"), [(1, 1), (100, 1), (400, 1), (750, 2), (3000, 4), (12000, 4)])
+def test_a_small_budget_goes_to_few_starts_and_none_is_left_over(iterations, starts):
+    attack = PixelInversion(iterations=iterations)
+    schedule = attack.schedule
+    assert attack.starts == starts
+    ends = [round(share * schedule.iterations) for share in schedule.halvings] + [schedule.iterations]
+    left = [starts, *(schedule.left(end, starts) for end in ends[:-1])]
+    assert sum(rows * (end - begin) for rows, begin, end in zip(left, [0, *ends], ends, strict=False)) == iterations
 
 
 @pytest.mark.slow

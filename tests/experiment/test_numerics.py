@@ -25,7 +25,7 @@ from fedpriv.wire.payloads import Representations
 CPU = torch.device("cpu")
 SLIM = Hourglass(channels=(4, 6), skip=2, input_channels=3)
 DIP = DipInversion(iterations=30, generator=SLIM, tolerance=0.0)
-PIXELS = PixelInversion(iterations=60, restarts=2, tolerance=0.0)
+PIXELS = PixelInversion(iterations=120, restarts=1, tolerance=0.0)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Annotated
 
 import torch
@@ -20,6 +21,7 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Needs, Reconstruction
 from fedpriv.attacks.optim.fitting import Distance, Prior
+from fedpriv.attacks.optim.halving import Rung, ladder
 from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.optim.schedule import Schedule
@@ -122,6 +124,11 @@ class FittedInversion(Fitting, Attack):
         """Return the optimisation of a row of images of this shape."""
         return self.schedule
 
+    @property
+    def starts(self) -> int:
+        """Rows of a target that begin."""
+        return self.restarts
+
     def vectors(self, problem: AttackProblem) -> Tensor | None:
         """Return the vectors ``(T, d)`` that images are fitted to, where these were observed."""
         return None
@@ -129,7 +136,7 @@ class FittedInversion(Fitting, Attack):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Fit an image to what was observed of each target."""
         image_shape, apart = problem.knowledge.image_shape, self.distance(problem)
-        schedule = self.schedule_at(image_shape)
+        schedule, starts = self.schedule_at(image_shape), self.starts
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
             prior = self.prior_of([row.generator(problem.seed) for row in rows], image_shape, problem.device)
@@ -141,16 +148,18 @@ class FittedInversion(Fitting, Attack):
                 lambda images, which: apart(images, places(which)),
                 schedule,
                 tick,
+                restarts=starts,
                 numerics=problem.numerics,
             )
 
         return solve_rows(
             problem,
             solve,
-            restarts=self.restarts,
+            restarts=starts,
             iterations=schedule.iterations,
             bytes_per_row=self.bytes_per_image(image_shape),
             features=self.vectors(problem),
+            together=bool(schedule.halvings),
         )
 
 
@@ -207,12 +216,22 @@ def bytes_of_generator(shape: Hourglass, image_shape: ImageShape) -> int:
 _LONG, _SMALL = 300, 32 * 32
 """Steps of a search over pixels from which on, and pixels up to which, it takes its full first step."""
 
+_TRIED = 60
+"""Steps of a start, while its step size is large, in which something can be seen of where it leads."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PixelInversion(VectorInversion):
     """Inversion over pixels with total variation (Mahendran and Vedaldi 2015): the control without a learned prior.
 
+    All starts of a target begin on one course of Adam; with a share of the budget each, the half of them with the higher
+    objectives ends, and the last one takes what is left (successive halving: :mod:`fedpriv.attacks.optim.halving`).
+
     Attributes:
+        iterations: evaluations of the objective a target, of all its starts together.
+        restarts: starts a target; fewer where the budget is too small to tell so many apart.
+        trial: share of the iterations in which it is found out which start goes on.
+        patience: steps without 1 % gain after which a start ends. Before its step size falls, a search may stand still.
         learning_rate: Adam's first step size in a search of 300 steps or more, in proportion less in a shorter one, which
             would end in the noise of steps too large for it, and in proportion less for images of more than 32 x 32 pixels;
             it falls to zero along half a cosine.
@@ -220,21 +239,36 @@ class PixelInversion(VectorInversion):
         pixels: what holds pixels back.
     """
 
-    iterations: Annotated[int, Ge(1)] = 300
-    restarts: Annotated[int, Ge(1)] = 10
+    iterations: Annotated[int, Ge(1)] = 3000
+    restarts: Annotated[int, Ge(1)] = 4
+    trial: Annotated[float, Ge(0), Lt(1)] = 0.2
     learning_rate: Annotated[float, Gt(0)] = 0.2
+    patience: Annotated[int, Ge(1)] = 3000
     fits: Annotated[float, Ge(0)] = FITS
     pixels: PixelSettings = PixelSettings()
 
     name = "pixels"
     summary = "an image of the uploaded representation, over pixels with total variation"
-    version = 4
+    version = 5
+
+    @property
+    def _rungs(self) -> tuple[Rung, ...]:
+        """Parts of the budget of a target."""
+        return ladder(self.restarts, self.iterations, self.trial, _TRIED)
+
+    @property
+    def starts(self) -> int:
+        """Rows of a target that begin."""
+        return self._rungs[0].rows
 
     @property
     def schedule(self) -> Schedule:
-        """Adam with a step size that falls to zero, until a row is near enough or stands still."""
-        rate = self.learning_rate * min(1.0, self.iterations / _LONG)
-        return replace(super().schedule, anneal=True, learning_rate=rate)
+        """Adam with a step size that falls to zero, until a row is near enough, stands still or others are ahead of it."""
+        ends = list(accumulate(rung.iterations for rung in self._rungs))
+        steps = ends[-1]
+        rate = self.learning_rate * min(1.0, steps / _LONG)
+        halvings = tuple(end / steps for end in ends[:-1])
+        return replace(super().schedule, iterations=steps, anneal=True, learning_rate=rate, halvings=halvings)
 
     def schedule_at(self, image_shape: ImageShape) -> Schedule:
         """The same in smaller steps for larger images, whose pixels a representation says less of, each."""
