@@ -93,6 +93,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=4, help="of gradients")
     parser.add_argument("--net", default="cnn4", help="of gradients, untrained")
     parser.add_argument("--iterations", type=int, default=200, help="of gradients: evaluations a target")
+    parser.add_argument("--plain", type=int, help="of gradients: evaluations of what has no trained prior; as many")
     options = parser.parse_args()
     torch.set_num_threads(1)
     world = World(*load(options.data / "train", 200), *load(options.data / "train", 100, skip=200))
@@ -149,7 +150,9 @@ def _gradients(world: World, options: argparse.Namespace) -> None:
     known = replace(problem.knowledge, card=card, public_images=world.own, public_labels=world.own_labels)
     truth = problem.images
     print(f"mean image {psnr(world.mean.expand_as(truth), truth).mean():.1f} dB over {len(truth)} images")
-    attacks = tuple(kind(iterations=options.iterations) for kind in (InvertingGradients, LearnedGradients, GradientDip))
+    plain = options.plain or options.iterations
+    attacks = InvertingGradients(iterations=plain), LearnedGradients(iterations=options.iterations)
+    attacks = *attacks, GradientDip(iterations=plain)
     measure(attacks, problem.observations, known, "model", truth.split(size))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedpriv.util.registry import Registry
 
 ATTACKS = Registry(
@@ -59,6 +61,19 @@ def attacks_for(target: str) -> tuple[str, ...]:
 
     payload_kind(target)
     return tuple(name for name, attack in ATTACKS.load_all().items() if target in attack.targets)
+
+
+def default_suite(target: str) -> tuple[str, ...]:
+    """Return the names of the attacks on a kind of payload that run without being named, the strongest first.
+
+    Raises:
+        UserError: when there is no such kind.
+    """
+    return tuple(name for name in attacks_for(target) if not _only_by_name(ATTACKS.load(name), target))
+
+
+def _only_by_name(attack: Any, target: str) -> bool:
+    return getattr(attack, "only_by_name", False) or target in getattr(attack, "only_by_name_on", ())
 
 
 def is_attacked(target: str) -> bool:

@@ -47,6 +47,7 @@ class Declared(ABC):
         result: what it returns.
         targets: kinds of payload that it is on: a set described by traits (:mod:`fedpriv.wire.kinds`), or names.
         only_by_name: whether it runs only when it is named: in most runs there is nothing for it to find, or it takes long.
+        only_by_name_on: kinds of payload on which it runs only when it is named, though it does not so on others.
         needs: what the card must grant.
         requirements_by_kind: the same for kinds of payload where it differs.
         needs_in_words: what lists say where ``needs`` is empty.
@@ -61,6 +62,7 @@ class Declared(ABC):
     result: ClassVar[Literal["images", "scores"]]
     targets: ClassVar[Kinds | tuple[str, ...]]
     only_by_name: ClassVar[bool] = False
+    only_by_name_on: ClassVar[Kinds | tuple[str, ...]] = ()
     needs: ClassVar[Needs] = Needs()
     requirements_by_kind: ClassVar[RequirementsByKind] = ()
     needs_in_words: ClassVar[str] = "nothing"

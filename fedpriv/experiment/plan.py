@@ -173,7 +173,7 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UserError: for an unknown target or attack, or one that does not fit.
     """
-    from fedpriv.attacks import ATTACKS, attacks_for, targets_of, told_in_clear
+    from fedpriv.attacks import ATTACKS, attacks_for, default_suite, targets_of, told_in_clear
 
     target = target_name(target)
     where = argument("target", target)
@@ -189,7 +189,7 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
                 f"{argument('attacks', name)}: attacks {' or '.join(targets_of(name))}, not {target}; "
                 f"for {target} there are: {', '.join(fitting)}"
             )
-    return chosen or tuple(n for n in fitting if not getattr(ATTACKS.load(n), "only_by_name", False))
+    return chosen or default_suite(target)
 
 
 def target_name(target: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from annotated_types import Ge, Gt
 
 import fedpriv
-from fedpriv.attacks import ATTACKS, attacks_for, target_names, targets_of, told_in_clear
+from fedpriv.attacks import ATTACKS, attacks_for, default_suite, target_names, targets_of, told_in_clear
 from fedpriv.attacks.contract import refuse_no_attack
 from fedpriv.methods import METHODS, default_method
 from fedpriv.util.config import parse
@@ -116,6 +116,21 @@ def test_every_kind_is_a_target_once_and_needs_an_attack_or_says_why_not():
     sent = {name for method in METHODS for name in METHODS.load(method).uploads}
     # One number, and one vector sent once before training: no target of their own.
     assert sent - {"sample-count", "feature-mean"} == set(names)
+
+
+def test_what_is_trained_on_own_images_is_of_the_default_suite_of_single_images_alone():
+    assert default_suite("representation") == (
+        "dip",
+        "decoder",
+        "learned",
+        "pixels",
+        "simulator",
+        "membership",
+        "property",
+    )
+    assert "learned" in attacks_for("prototype")
+    assert "learned" not in default_suite("prototype")
+    assert "gradient-learned" not in default_suite("model")
 
 
 def test_attacks_are_found_by_target():

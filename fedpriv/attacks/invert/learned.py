@@ -73,8 +73,9 @@ class LearnedInversion(Fitting, Attack):
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
+    most_targets = 24
+    only_by_name_on = CLASS_MEANS
     needs = Needs(extractor=("white_box",), attacker_data=("same_domain", "other_domain"))
-    only_by_name = True
 
     @property
     def schedule(self) -> Schedule:

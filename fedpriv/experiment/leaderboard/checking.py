@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.attacks import ATTACKS, attacks_for, target_names
+from fedpriv.attacks import ATTACKS, default_suite, target_names
 from fedpriv.attacks.observation import Needs
 from fedpriv.experiment.reaching import NOT_FAR
 from fedpriv.methods import METHODS
@@ -208,8 +208,8 @@ def _kind(verdict: Verdict) -> str:
 
 
 def _is_missed(attack: Any, entry: LeaderboardEntry) -> bool:
-    """True for an attack of the default suite that the entry's knowledge leaves a use for."""
-    if getattr(attack, "only_by_name", False) or _is_left_out(attack, entry.reach):
+    """True for an attack of a default suite that the entry's knowledge leaves a use for."""
+    if _is_left_out(attack, entry.reach):
         return False
     needs: Needs = attack.needs
     return not any(needs.without_what_is_granted(one.knowledge) for one in entry.attacks)
@@ -225,7 +225,7 @@ def _is_left_out(attack: Any, reach: Reach | None) -> bool:
 
 def _remarks(entry: LeaderboardEntry) -> Iterator[str]:
     run = {one.name for one in entry.attacks}
-    usual = attacks_for(entry.target) if entry.target in target_names() else ()
+    usual = default_suite(entry.target) if entry.target in target_names() else ()
     missing = [one for one in usual if one not in run and _is_missed(ATTACKS.load(one), entry)]
     if missing:
         yield f"not attacked by {', '.join(missing)}, which the default suite on {entry.target} uploads holds"
