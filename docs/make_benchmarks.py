@@ -71,8 +71,8 @@ Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` a
   that share no weights, so that nothing of them can be put together; 7 % Adam. A network has 575,000 weights for 3,072
   values of an image, and each step reads or writes every one of them some ten times: more than a core's caches hold. So
   derivatives are written out layer by layer, and a row's weight takes its step as soon as its derivative is there, while
-  both are in a cache. Of 32 targets side by side that meets the goal; of eight, whose kernels are short, what lies between
-  the kernels is a larger part, and they come within a tenth of it.
+  both are in a cache. 32 targets side by side meet the goal in most turns; of eight, whose kernels are short, what lies
+  between the kernels is a larger part, and they do not.
 - **A study's fixed cost**: torch's own import is two thirds of it. It was above three seconds on the Intel processor, 2.8 to
   3.0 on the one by AMD, and is 2.1 there since what is imported is left out of garbage collection, in an environment that
   holds what `pip install .` installs.
