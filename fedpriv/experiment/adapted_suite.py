@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.arguments import argument
-
 if TYPE_CHECKING:
-    from fedpriv.federation.run_directory import DefenseChoice
+    from fedpriv.federation.summary import DefenseFacts
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,12 @@ def asked_suite(
     Raises:
         UserError: for an unknown attack or defense, or an attack on other uploads.
     """
-    from fedpriv.defenses import parse_choice
+    from fedpriv.defenses import build_defenses, parse_choice
     from fedpriv.evidence.stages import usable_rounds
     from fedpriv.experiment.federation_settings import texts
     from fedpriv.experiment.first_run import quick_settings
     from fedpriv.experiment.plan import attack_names
+    from fedpriv.federation.defense import defense_facts
     from fedpriv.federation.run_directory import RunDirectory
 
     names = attack_names(target, named)
@@ -65,14 +64,15 @@ def asked_suite(
         planned, every = settings.get("rounds", quick_settings(target)["rounds"]), True
         rounds = planned if isinstance(planned, int) else 1  # anything else is refused where the run is configured
         defenses = tuple(parse_choice(text) for text in texts("defense", settings.get("defense", ())))
-    found = adapted_suite(target, names, defenses, rounds, every_extractor=every)
+    facts = [defense_facts(made) for made in build_defenses(defenses)]
+    found = adapted_suite(target, names, facts, rounds, every_extractor=every)
     for line in found.lines:
         say(line)
     return found
 
 
 def adapted_suite(
-    target: str, names: Sequence[str], defenses: Sequence[DefenseChoice], rounds: int, *, every_extractor: bool = True
+    target: str, names: Sequence[str], defenses: Sequence[DefenseFacts], rounds: int, *, every_extractor: bool = True
 ) -> AdaptedSuite:
     """Return a default suite with what its defenses' own answers add: attacks that run only by name, and options.
 
@@ -82,28 +82,23 @@ def adapted_suite(
     Args:
         target: kind of upload.
         names: attacks that run on it where none is named.
-        defenses: of the run; a defense of another package is asked like any other.
+        defenses: of the uploads; one of another package is asked like any other.
         rounds: of which uploads are at hand; what takes more is told of, and not added.
         every_extractor: whether the clients' extractors are at hand in all of them.
-
-    Raises:
-        UserError: for a defense that is unknown or has wrong options.
     """
     from fedpriv.attacks import attacks_for
-    from fedpriv.defenses import build_defenses
     from fedpriv.federation.answer import answers_for
-    from fedpriv.federation.defense import defense_facts
 
     fitting, chosen, options = attacks_for(target), list(names), dict[str, dict[str, Any]]()
     lines = []
-    for facts in map(defense_facts, build_defenses(defenses)):
+    for facts in defenses:
         before, told = len(chosen), []
         for answer in answers_for(facts.answers, target, facts.options):
             fit = [name for name in answer.attacks if name in fitting]
             for name in fit[:1] if not set(fit) & set(chosen) else ():
                 missing = _missing(name, target, rounds, every_extractor=every_extractor)
                 if missing:
-                    lines.append(f"not run: {name}, which is adapted to {facts.label}, takes {missing} in training")
+                    lines.append(f"not run: {name}, which is adapted to {facts.label}, takes {missing}")
                 else:
                     chosen.append(name)
             for name in (name for name in fit if name in chosen):
@@ -123,8 +118,8 @@ def _missing(name: str, target: str, rounds: int, *, every_extractor: bool) -> s
     needs = ATTACKS.load(name)().requirements_for(target)
     if needs.min_rounds <= rounds and (every_extractor or not needs.every_extractor):
         return ""
-    kept = f" {argument('keep', 'all')}" if needs.every_extractor else ""
-    return f"uploads of {needs.min_rounds} rounds or more ({argument('capture', 'all')}{kept})"
+    behind = ", and the clients' extractors of every one" if needs.every_extractor else ""
+    return f"uploads of {needs.min_rounds} rounds or more{behind}"
 
 
 def _new(name: str, wanted: Mapping[str, Any], there: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from fedpriv.pages.index_entries import Entry, Indexed, entries
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import with_scripts
-from fedpriv.pages.upload_card import MEANINGS, SIGNS, short_name
+from fedpriv.pages.upload_card import LEGEND, SIGNS, short_name
 from fedpriv.scoring.redaction import NONE
 from fedpriv.scoring.verdict import BADGES, TOGETHER
 from fedpriv.util.files import write_text
@@ -37,7 +37,7 @@ def write_index(
         "entries": [(entry, made(entry.of.made), _link(entry, out)) for entry in shown],
         "left_out": left_out,
         "short_name": short_name,
-        "signs": [(SIGNS[state], state, words) for state, words in MEANINGS.items()],
+        "signs": [(SIGNS[state], state, words) for state, words in LEGEND.items()],
         "badges": BADGES,
         "together": TOGETHER,
     }

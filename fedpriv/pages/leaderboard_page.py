@@ -10,7 +10,7 @@ from typing import Any
 from fedpriv.pages.card import card_words, spaced
 from fedpriv.pages.page import environment, quantity
 from fedpriv.pages.standings import ENOUGH, RANKED, Place, Ranking, rankings
-from fedpriv.pages.upload_card import MEANINGS, SIGNS, Mark, marks
+from fedpriv.pages.upload_card import LEGEND, SIGNS, Mark, marks
 from fedpriv.scoring.records import LeaderboardEntry
 from fedpriv.scoring.verdict import BADGES
 from fedpriv.util.files import write_text
@@ -125,7 +125,7 @@ def write_page(entries: Sequence[LeaderboardEntry], out: Path, remarks: Sequence
         "tables": tuple(table(one) for one in ranked if len(one.places) > 1),
         "alone": tuple(table(one) for one in ranked if len(one.places) == 1),
         "card_text": _card_text,
-        "signs": [(sign, state, MEANINGS[state]) for state, sign in SIGNS.items()],
+        "signs": [(sign, state, LEGEND[state]) for state, sign in SIGNS.items()],
         "remarks": tuple(remarks),
         "enough": ENOUGH,
     }

@@ -30,7 +30,7 @@ from fedpriv.pages.score_section import html_sections, markdown_sections
 from fedpriv.pages.stage_table import stage_tables
 from fedpriv.pages.standings import standing
 from fedpriv.pages.study_settings import StudySettings
-from fedpriv.pages.upload_card import MEANINGS, SIGNS, short_name, upload_cards
+from fedpriv.pages.upload_card import LEGEND, SIGNS, short_name, upload_cards
 from fedpriv.scoring.convergence import objective
 from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
 from fedpriv.scoring.ranking import in_order, largest_budgets
@@ -302,7 +302,7 @@ def _values(
         "findings": said,
         "cards": upload_cards(said, shown),
         "short_name": short_name,
-        "signs": [(SIGNS[state], state, words) for state, words in MEANINGS.items()],
+        "signs": [(SIGNS[state], state, words) for state, words in LEGEND.items()],
         "badges": BADGES,
         "together": TOGETHER,
         "federations": federations(shown, said),

@@ -27,6 +27,12 @@ MEANINGS: dict[State, str] = {
     "unasked": "not asked",
 }
 
+LEFT_OPEN = "neither shown nor excluded"
+"""Said in place of "not tested hard enough" where attacks did their work, and there are too few targets or clients."""
+
+LEGEND: dict[State, str] = MEANINGS | {"untested": f"{MEANINGS['untested']}, or {LEFT_OPEN}"}
+"""What marks mean, on pages."""
+
 STRIPS_BYTES = 400_000
 """Room for the strips of all cards of a page, as base64."""
 
@@ -162,12 +168,15 @@ def _mark(question: str, verdicts: Sequence[Verdict], measures: tuple[str, ...] 
         leaks: the words where something stands.
     """
     state: State = "none"
+    why = [reason for one in verdicts for reason in (one.silent_on(measures) if measures else one.reasons)]
     if not verdicts:
         state = "unasked"
     elif any(_stands(one, measures) for one in verdicts):
         state = "leaks"
-    elif any(one.silent_on(measures) if measures else one.reasons for one in verdicts):
+    elif why:
         state = "untested"
+        if all(reason.measure is not None for reason in why):
+            return Mark(question, state, LEFT_OPEN)
     return Mark(question, state, leaks if state == "leaks" else MEANINGS[state])
 
 

@@ -1,7 +1,12 @@
 """A suite that nobody named attacks a defense by what is adapted to it."""
 
-import pytest
+import json
 
+import pytest
+import torch
+from torch import nn
+
+import fedpriv
 from fedpriv.attacks import ATTACKS
 from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
 from fedpriv.experiment.adapted_suite import adapted_suite, asked_suite
@@ -13,7 +18,8 @@ from fedpriv.util.errors import UserError
 
 
 def adapted(target, *defenses, rounds=10, **changes):
-    return adapted_suite(target, attack_names(target, ()), [parse_choice(text) for text in defenses], rounds, **changes)
+    facts = [defense_facts(made) for made in build_defenses([parse_choice(text) for text in defenses])]
+    return adapted_suite(target, attack_names(target, ()), facts, rounds, **changes)
 
 
 def test_attacks_that_run_only_by_name_join_where_they_answer_a_defense():
@@ -48,14 +54,11 @@ def test_answers_fit_the_options_of_the_defense_and_the_first_defense_is_heard_f
 def test_what_takes_more_rounds_than_there_are_is_told_of_and_not_run():
     few = adapted("prototype", "noise:scale=1", rounds=1)
     assert few.names == attack_names("prototype", ())
-    assert few.lines[1] == (
-        "not run: average, which is adapted to noise scale=1.0, takes uploads of 2 rounds or more (capture='all') "
-        "in training"
-    )
+    assert few.lines[1] == ("not run: average, which is adapted to noise scale=1.0, takes uploads of 2 rounds or more")
     bare = adapted("prototype", "noise:scale=1", every_extractor=False)
     assert bare.names == (*few.names, "average")
     assert "all-rounds" in bare.lines[0]
-    assert "keep='all'" in bare.lines[0]
+    assert "and the clients' extractors of every one" in bare.lines[0]
     said = []
     single = asked_suite("model", (), None, {"defense": ["secure-aggregation"]}, said.append)
     assert "pooled" in single.names
@@ -89,3 +92,16 @@ def test_every_answer_is_met_by_the_suite_that_it_adapts(name):
         for answer in answers_for(facts.answers, target, facts.options):
             if set(answer.attacks) & {one for one in ATTACKS if target in ATTACKS.load(one).targets}:
                 assert any(answer.met_by(own, vars(one)) for own, one in attacks.items()), (target, answer)
+
+
+def test_uploads_of_ones_own_are_attacked_by_what_is_adapted_to_the_stated_defense():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Sigmoid())
+    images = [torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    classes, strangers = torch.arange(3), torch.rand(30, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    sent = [fedpriv.Prototypes(network(own).detach(), classes) for own in images]
+    shared = {"extractor": network, "images": images, "labels": [classes, classes], "strangers": strangers}
+    result = fedpriv.attack_uploads(sent, target="prototype", defense="prune:keep=0.5", iterations=2, **shared)
+    told = {name: json.loads((result.path / name / "about.json").read_text())["options"] for name in ("dip", "pixels")}
+    assert {name: own["match"] for name, own in told.items()} == {"dip": "pruned", "pixels": "pruned"}
+    assert any(line.startswith("adapted to prune keep=0.5: ") for line in result.notices)
+    assert any(line.startswith("not run: all-rounds, which is adapted to prune keep=0.5") for line in result.notices)

@@ -53,6 +53,12 @@ def test_nothing_found_is_a_guess_or_untested_by_its_reasons(leak):
     assert [mark.state for mark in marks([both])][:2] == ["leaks", "untested"]
     images = both.model_copy(update={"kind": "vectors", "compared": (*nothing.compared, part)})
     assert [mark.state for mark in marks([images])][:2] == ["none", "untested"]  # a reason speaks of its own question
+    assert marks([images])[1].words == "neither shown nor excluded"
+    assert marks([images, loose])[1].words == "neither shown nor excluded"  # the other has no vectors to tell of
+    assert (
+        marks([images.model_copy(update={"reasons": (*images.reasons, *loose.reasons)})])[1].words
+        == "not tested hard enough"
+    )
     asked = nothing.model_copy(update={"converged": None, "kind": "membership"})
     assert [mark.state for mark in marks([asked])] == ["unasked", "unasked", "leaks", "unasked"]
     told = asked.model_copy(update={"kind": "property", "question": "is it its class", "clear": "is it its class"})

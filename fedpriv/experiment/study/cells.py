@@ -258,14 +258,17 @@ def _fitting(
 ) -> tuple[tuple[AttackEntry, ...], tuple[str, ...]]:
     """Return the attacks on a method's target that the card allows, and a line for each that it leaves out."""
     from fedpriv.attacks import attacks_for, targets_of
+    from fedpriv.defenses import build_defenses
     from fedpriv.experiment.adapted_suite import adapted_suite
     from fedpriv.experiment.plan import attack_names, build_attacks, granted
+    from fedpriv.federation.defense import defense_facts
 
     origin = study.origin
     chosen = _chosen(study, method)
     if chosen is None:
         rounds = config_of(study, method, defense, study.seeds[0]).rounds
-        suite = adapted_suite(target, attack_names(target, ()), defense.choices, rounds)
+        facts = [defense_facts(made) for made in build_defenses(defense.choices)]
+        suite = adapted_suite(target, attack_names(target, ()), facts, rounds)
         entries = [AttackEntry(name, made) for name, made in build_attacks(suite.names, suite.options).items()]
     else:
         entries = [entry for entry in chosen if target in targets_of(entry.name)]

@@ -12,6 +12,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.guesses import with_guesses
+from fedpriv.experiment.adapted_suite import adapted_suite
 from fedpriv.experiment.asked import plan_of, with_settings
 from fedpriv.experiment.devices import numerics_of
 from fedpriv.experiment.execution import upload_facts
@@ -78,7 +79,10 @@ def attack_handed(
     """
     target, listener, seed = handed.target, settings.get("listener", SILENT), settings.get("seed", 0)
     origin = origin or _own_origin(target, settings)
-    (plan, notices), numerics = _plan(target, named, handed, settings), numerics_of(settings, handed.device)
+    (plan, notices), numerics = (
+        _plan(target, named, handed, settings, origin.defenses),
+        numerics_of(settings, handed.device),
+    )
     trained = Trained()
     cases, silent = _cases(plan, named, handed, outside, trained)
     notices = [*origin.notices, *notices, *silent]
@@ -174,16 +178,26 @@ def _cases(
 
 
 def _plan(
-    target: str, named: tuple[str, ...], handed: Handed, settings: Mapping[str, Any]
+    target: str,
+    named: tuple[str, ...],
+    handed: Handed,
+    settings: Mapping[str, Any],
+    defenses: Sequence[DefenseFacts],
 ) -> tuple[AttackPlan, list[str]]:
     """Return the plan of attacks, and a line for each thing that is left out."""
     card = derive_card(handed, mapping("knowledge", settings.get("knowledge", ())))
-    names = attack_names(target, named)
+    suite = adapted_suite(
+        target,
+        attack_names(target, named),
+        () if named else defenses,
+        handed.rounds,
+        every_extractor=bool(handed.earlier),
+    )
     rounds_seen = settings.get("rounds_seen")
     if rounds_seen is not None and rounds_seen > handed.rounds:
         where = argument("rounds_seen", rounds_seen)
         raise UserError(f"{where}: {handed.rounds} round(s) were handed in; expected no more")
-    built, budgets = with_settings(names, settings)
+    built, budgets = with_settings(suite.names, settings, suite.options)
     refuse_rounds(named, built, target, rounds_seen)
     across = {name: made.needs.min_rounds for name, made in built.items() if made.needs.min_rounds > handed.rounds}
     early = [
@@ -201,7 +215,7 @@ def _plan(
         raise UserError(early[0])
     there = {name: made for name, made in built.items() if name not in (*across, *alone)}
     chosen, refusals = granted(there, named, target, card, rounds_seen)
-    notices = [f"left out: {line}" for line in (*early, *refusals)]
+    notices = [*(f"left out: {line}" for line in (*early, *refusals)), *suite.lines]
     if settings.get("control", True) and handed.summed:
         notices.append("no negative control: the server sees one sum, in which every client's upload is")
     elif settings.get("control", True) and len(handed.newest) == 1:
