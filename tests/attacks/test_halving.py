@@ -61,6 +61,7 @@ def test_the_budget_is_spent_exactly(rows, budget, trial):
 def test_a_budget_too_small_for_trials_goes_to_one_row():
     assert ladder(4, 100, 0.2, 12) == (Rung(1, 100),)
     assert ladder(4, 200, 0.2, 12) == (Rung(2, 20), Rung(1, 160))
+    assert ladder(10**9, 200, 0.2, 12) == (Rung(2, 20), Rung(1, 160))
     assert ladder(4, 1000, 0.2, 12) == (Rung(4, 25), Rung(2, 50), Rung(1, 800))
 
 

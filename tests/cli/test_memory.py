@@ -89,7 +89,7 @@ def test_an_attack_whose_rows_do_not_fit_is_refused(capsys, monkeypatch):
         "--target",
         "prototype",
         "--attack",
-        "pixels",
+        "dip",
         "--workers",
         "1",
         "--device",
@@ -100,10 +100,10 @@ def test_an_attack_whose_rows_do_not_fit_is_refused(capsys, monkeypatch):
     line = refused(capsys, *attack, "--quiet", "--restarts", "1000000")
     assert "6 targets with 1,000,000 restarts each would take" in line
     assert "; --restarts 98112 would fit" in line
-    monkeypatch.setattr(memory, "free_memory", lambda: 5_000_000)
-    line = refused(capsys, *attack, "--quiet", "--force", "--chunk-rows", "50")
+    monkeypatch.setattr(memory, "free_memory", lambda: 200_000_000)
+    line = refused(capsys, *attack, "--quiet", "--force", "--restarts", "10", "--chunk-rows", "50")
     assert "50 rows of an attack (targets x restarts) at a time would take" in line
-    assert "--chunk-rows 6 would fit" in line
+    assert "--chunk-rows 11 would fit" in line
 
 
 @pytest.mark.parametrize(

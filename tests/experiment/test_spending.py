@@ -67,7 +67,7 @@ def test_a_budget_too_small_is_no_verdict_and_is_kept_for_those_who_go_on(traine
             json.loads((tmp_path / "r" / name / f"{part}.json").read_text()) for part in ("metrics", "about")
         )
         assert about["options"]["iterations"] == 1
-        assert f"left it 1 of its usual {400 if name == 'dip' else 300} iterations" in metrics["caveat"]
+        assert f"left it 1 of its usual {400 if name == 'dip' else 3000} iterations" in metrics["caveat"]
     assert {one["kind"] for one in (verdicts.values() if isinstance(verdicts, dict) else verdicts)} == {"untested"}
     assert json.loads((tmp_path / "r" / "spending.json").read_text()) == {"dip": 1, "pixels": 1}
 

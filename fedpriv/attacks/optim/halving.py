@@ -66,13 +66,15 @@ def ladder(rows: int, budget: int, trial: float, least: int) -> tuple[Rung, ...]
         trial: share of it that the rungs of more than one row may take.
         least: iterations of a row below which nothing can be seen; so few rows begin that each has as many.
     """
-    counts = [rows]
-    while counts[-1] > 1:
-        counts.append(-(-counts[-1] // 2))
-    trials = counts[:-1]
-    each = [int(trial * budget / len(trials) / count) for count in trials]
-    if each and min(each) < least:
-        return ladder(rows - 1, budget, trial, least)
+    most = max(1, int(trial * budget / max(least, 1)))  # as many as the first rung can give so much
+    for begin in range(min(rows, most), 0, -1):
+        counts = [begin]
+        while counts[-1] > 1:
+            counts.append(-(-counts[-1] // 2))
+        trials = counts[:-1]
+        each = [int(trial * budget / len(trials) / count) for count in trials]
+        if not each or min(each) >= least:
+            break
     spent = sum(count * own for count, own in zip(trials, each, strict=True))
     return (*(Rung(count, own) for count, own in zip(trials, each, strict=True)), Rung(1, budget - spent))
 
