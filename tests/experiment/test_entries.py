@@ -45,6 +45,10 @@ WRONG = {
         changed(entry(gain=0.0, clients=3), kind="none"),
         "its finding is 'none', but .* follows 'untested'",
     ),
+    "reason left out": (
+        changed(entry(gain=1.0), kind="none", reasons=()),
+        "gives no reason 'not_excluded', which follows from its comparisons",
+    ),
     "claim taken back": (changed(RIGHT, compared=(but(CLAIM, stands=False),), kind="none"), "'stands' is false"),
     "mean outside": (changed(RIGHT, compared=(but(CLAIM, mean=9.0),)), "mean 9 lies outside its interval"),
     "p-value": (changed(RIGHT, compared=(but(CLAIM, p_value=0.04),)), "adjusted p-value 1e-06 is below"),

@@ -1,60 +1,28 @@
 """Attacking uploads that were made elsewhere: what is recovered, what is not, and what is refused at the door."""
 
 import copy
-import json
 
 import pytest
 import torch
 from federations import QUICK_DATA
 from torch import nn
 from torch.nn import functional
+from upload_cases import (
+    CLASSES,
+    IMAGES,
+    MIXTURE,
+    MODEL,
+    NETWORK,
+    STRANGERS,
+    UPLOADS,
+    attack,
+    extractor,
+    smooth,
+)
 
 import fedpriv
 from fedpriv.pages.property_report import sections
 from fedpriv.pages.score_section import markdown_sections
-
-CLASSES = torch.arange(3)
-
-
-def smooth(number, seed):
-    draw = torch.Generator().manual_seed(seed)
-    return functional.interpolate(torch.rand(number, 1, 4, 4, generator=draw), scale_factor=2, mode="bilinear")
-
-
-def extractor(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.LeakyReLU(),
-        nn.Conv2d(16, 16, 3, stride=2, padding=1),
-        nn.LeakyReLU(),
-        nn.Flatten(),
-        nn.Linear(256, 64),
-    )
-
-
-def classifier():
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Conv2d(1, 12, 5, stride=2, padding=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(192, 10))
-    for parameter in model.parameters():
-        nn.init.uniform_(parameter, -0.5, 0.5)
-    return model
-
-
-NETWORK, MODEL = extractor(), classifier()
-IMAGES = [smooth(3, 1), smooth(3, 2)]
-STRANGERS = smooth(60, 3)
-UPLOADS = [fedpriv.Prototypes(NETWORK(images).detach(), CLASSES) for images in IMAGES]
-MIXTURE = fedpriv.Entangled(torch.ones(64), torch.full((3,), 1 / 3))
-USUAL = {
-    **{"extractor": NETWORK, "images": IMAGES, "labels": [CLASSES, CLASSES], "strangers": STRANGERS},
-    **{"target": "prototype", "attacks": "pixels", "iterations": 2},
-}
-
-
-def attack(uploads=UPLOADS, **changes):
-    return fedpriv.attack_uploads(uploads, **{**USUAL, **changes})
-
 
 # ---------------------------------------------------------------- recovered, and not
 
@@ -325,77 +293,3 @@ def test_weights_that_do_not_fit_are_refused(uploads, changes, words):
     given = {"model": MODEL, "images": smooth(1, 4), "labels": torch.tensor([3]), "strangers": STRANGERS}
     with pytest.raises(fedpriv.UserError, match=words):
         fedpriv.attack_uploads(uploads, **{**given, "target": "model", "attacks": "dlg", **changes})
-
-
-# ---------------------------------------------------------------- defenses and rounds
-
-
-def rough(rows, rng):
-    return rows + rows.square().mean().sqrt() * torch.randn(rows.shape, generator=rng)
-
-
-def defended(**changes):
-    """Noisy representations of two clients, attacked by a decoder."""
-    images = [smooth(12, 11), smooth(12, 12)]
-    labels = [torch.arange(12) % 3] * 2
-    draw = torch.Generator().manual_seed(9)
-    sent = [
-        fedpriv.Representations(rough(NETWORK(own).detach(), draw), known)
-        for own, known in zip(images, labels, strict=True)
-    ]
-    usual = {
-        **{"target": "representation", "images": images, "labels": labels, "attacks": "decoder", "iterations": 100},
-        **{"public": smooth(200, 13), "public_labels": torch.arange(200) % 3, "control": False},
-    }
-    return attack(sent, **{**usual, **changes})
-
-
-def test_attackers_learn_behind_a_defense_that_is_told():
-    plain = defended().records["decoder"]
-    for told, label in (("noise:scale=1", "noise scale=1.0"), (rough, "own-defense")):
-        result = defended(defense=told)
-        record, about = result.records["decoder"], json.loads((result.path / "decoder" / "about.json").read_text())
-        assert record.metrics.psnr_db.mean > plain.metrics.psnr_db.mean + 2
-        assert [one["label"] for one in about["defenses"]] == [label]
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"defense": "noize"}, "unknown defense 'noize'; did you mean 'noise'"),
-        ({"defense": "dp-sgd:noise_multiplier=1"}, "changes nothing of representation uploads"),
-        ({"defense": "entangle"}, "would not have sent what client 0 sent in round 1"),
-        ({"defense": 5}, "expected a text or a list of texts"),
-        ({"defense": lambda rows, rng: rows[:1]}, r"^defense: the function returns \(1, 64\) for rows \(12, 64\)"),
-        ({"defense": lambda rows, rng: None}, "the function returns NoneType"),
-        ({"defense": lambda rows, rng: rows / 0}, "returns NaN or infinity"),
-        ({"defense": lambda rows: rows}, r"^defense: the function fails on rows \(12, 64\)"),
-        ({"attacks": "all-rounds"}, "attack 'all-rounds' uses 2; expected a list of rounds"),
-        ({"earlier_extractors": [NETWORK]}, r"^earlier_extractors: 1 for 1 round"),
-    ],
-)
-def test_what_is_no_defense_and_no_earlier_extractor_is_refused(given, told):
-    with pytest.raises(fedpriv.UserError, match=told):
-        defended(**given)
-
-
-def test_defenses_of_other_uploads_are_not_learned():
-    with pytest.raises(fedpriv.UserError, match="learn behind defenses of representation, prototype uploads alone"):
-        attack([MIXTURE, MIXTURE], target="entangled", attacks="dip", defense="noise:scale=1")
-
-
-def test_all_rounds_take_the_extractor_of_each():
-    networks = [extractor(seed) for seed in (3, 4)] + [NETWORK]
-    rounds = [[fedpriv.Prototypes(one(images).detach(), CLASSES) for images in IMAGES] for one in networks]
-    found = attack(rounds, attacks="all-rounds", earlier_extractors=networks[:2], iterations=150)
-    alone = attack(attacks="dip", iterations=150)
-    record = found.records["all-rounds"]
-    assert record.metrics.psnr_db.mean > alone.records["dip"].metrics.psnr_db.mean
-    assert record.knowledge.rounds_seen == 3
-    with pytest.raises(
-        fedpriv.UserError, match="earlier_extractors: missing; attack 'all-rounds' takes the extractor behind"
-    ):
-        attack(rounds, attacks="all-rounds")
-    narrow = nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
-    with pytest.raises(fedpriv.UserError, match=r"^earlier_extractors: returns vectors of width 8"):
-        attack(rounds, attacks="all-rounds", earlier_extractors=[NETWORK, narrow])

@@ -315,6 +315,8 @@ def test_membership():
     none = inference("none", AREA, FOUND.model_copy(update={"ci95": (0.0, 0.104)}))
     limit = MEMBERS.removesuffix(")") + "; by its interval at most 10 points more)"
     assert words(none) == f"Membership is told no better than by a guess, though tested hard enough: {SCORES}; {limit}."
+    seeds = inference("none", AREA.model_copy(update={"least": 0.05}), n_seeds=2)
+    assert words(seeds).endswith("+0.300); each of the 2 seeds by itself excludes an effect that counts.")
     why = inference("untested", AREA, reasons=(FEW, Reason(name="no_control")))
     assert words(why) == (
         "Not tested hard enough to say whether membership leaks: 4 clients, and 5 are the least; the attack was not "
