@@ -64,13 +64,26 @@ def _of_client(seen: Observation, images: Tensor, labels: Tensor, n_classes: int
     return likeness(matrix, _classes_of(asked, images, labels), n_classes)
 
 
-def _classes_of(asked: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-    """Return the classes ``(L,)`` of broadcast images, found among the attacker's own."""
+def known_classes(asked: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """Return the class ``(L,)`` of each broadcast image ``(L, c, h, w)`` that is one of the attacker's own, else -1.
+
+    Args:
+        asked: broadcast images.
+        images: the attacker's own ``(p, c, h, w)``.
+        labels: their classes ``(p,)``.
+    """
     own = images.flatten(1).cpu()
     wanted = asked.flatten(1).to(own)
     nearest = torch.cdist(wanted, own).argmin(1)
-    if bool(((own[nearest] - wanted).abs().amax(1) > _SAME).any()):
+    strange = (own[nearest] - wanted).abs().amax(1) > _SAME
+    return labels.cpu()[nearest].masked_fill(strange, -1)
+
+
+def _classes_of(asked: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """Return the classes ``(L,)`` of broadcast images, found among the attacker's own."""
+    found = known_classes(asked, images, labels)
+    if bool((found < 0).any()):
         raise UserError(
             "property: an image that was broadcast is none of the attacker's own, so its class is not known"
         )
-    return labels.cpu()[nearest]
+    return found

@@ -11,10 +11,10 @@ or where nobody else uploaded, it is taken as it is. What is said of a candidate
 - representations: the same with the nearest uploaded row of the class; zero for a member;
 - an entangled vector: the same with the one vector, for classes that its label encoding gives weight;
 - class outputs: KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class;
-- a kernel over public images: the self-similarity that ridge regression over pixels extrapolates to x from the kernel's
-  diagonal. The kernel holds nothing computed from private images, so this is expected to tell nothing;
-- outputs on public samples: what ridge regression over pixels makes of the client's log outputs at (x, y), less the same of
-  the other clients; see :mod:`fedpriv.attacks.infer.membership_public`;
+- a kernel over public images: how near the representation that ridge regression over pixels extrapolates to x lies to the
+  direction of y; see :mod:`fedpriv.attacks.infer.membership_kernel`;
+- outputs on public samples: what ridge regression over pixels makes of the client's log outputs at (x, y); see
+  :mod:`fedpriv.attacks.infer.membership_public`;
 - trained weights (models, extractors, classifiers, angle matrices): how much training lowered the candidate's loss, or how
   much the update resembles its gradient; see :mod:`fedpriv.attacks.infer.membership_update`.
 
@@ -24,7 +24,7 @@ read off (:mod:`fedpriv.attacks.read.disclosed_labels`), exactly, wherever an up
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -34,12 +34,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
+from fedpriv.attacks.infer.membership_kernel import kernel_signals
 from fedpriv.attacks.infer.membership_null import (
     Judged,
     Rule,
     beside_others,
+    beyond_the_spread,
     judged,
-    less_the_others,
     over_rounds,
     within_classes,
 )
@@ -48,7 +49,6 @@ from fedpriv.attacks.infer.membership_update import ClassEvaluator, update_signa
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.extractors import represent
-from fedpriv.attacks.read.public_outputs import extrapolate
 from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -66,7 +66,7 @@ from fedpriv.wire.kinds import (
     WHOLE,
     payload_kind,
 )
-from fedpriv.wire.payloads import ClassLogits, Kernel, PublicImages, find_payload
+from fedpriv.wire.payloads import ClassLogits, find_payload
 
 COMPARED = VECTORS | CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""
@@ -88,8 +88,7 @@ class MembershipInference(Inference):
         score: nearness of vectors: by the relative squared distance, or by the cosine of the angle. Trained weights, class
             outputs and kernels have no such choice.
         null: what an upload's nearness is held against: the same candidate's nearness to the other ``clients``' uploads (of
-            trained weights also the other candidates of its class), or ``none``. Kernels and outputs on public samples have
-            no such choice.
+            trained weights, kernels and outputs on public samples also the other candidates of its class), or ``none``.
         judge: of trained weights: the ``gradient`` that the update resembles, or the ``loss`` that fell.
         classes: of mixtures: ``sent``, those that the label encoding gives weight, or ``any``: encodings that hide weights
             rule nobody out (the answer to ``hide-labels``).
@@ -102,7 +101,7 @@ class MembershipInference(Inference):
     classes: Literal["sent", "any"] = "sent"
 
     name = "membership"
-    version = 2
+    version = 3
     summary = "scores of candidate images: which ones the client trained on"
     asks = "images"
     most_rounds = 5
@@ -137,20 +136,19 @@ class MembershipInference(Inference):
 
     def _judged(self, problem: InferenceProblem, asked: Candidates) -> Judged:
         with_own = self._with_strangers(problem, asked)
-        rounds = []
+        rounds: list[Judged] = []
         for moment in (*problem.earlier, Moment(tuple(problem.uploads.values()), problem.knowledge)):
             uploads = {seen.client: seen for seen in moment.observations}
             if asked.client in uploads:
-                own, others = self._signals(uploads, with_own, moment.knowledge, problem.kind)
-                rule = self._rule(problem.kind, with_own.labels, bool(others))
+                kind = problem.kind or _answer_in(uploads[asked.client])
+                own, others = self._signals(uploads, with_own, moment.knowledge, kind)
+                rule = self._rule(kind, with_own.labels, bool(others))
                 rounds.append(judged(own, others, len(asked.labels), rule))
         return over_rounds(rounds)
 
     def _rule(self, kind: str | None, labels: Tensor, beside: bool) -> Rule:
-        if kind is not None and kind in PUBLIC_OUTPUTS:
-            return less_the_others
-        if kind is not None and kind in TRAINED and self.null == "clients":
-            return within_classes(labels)
+        if kind is not None and kind in ANSWERS | TRAINED and self.null == "clients":
+            return beyond_the_spread(labels) if kind in ANSWERS else within_classes(labels)
         if beside and (kind is None or kind in COMPARED):
             return lambda own, others: beside_others(-own, [-one for one in others])
         return lambda own, others: own
@@ -159,9 +157,6 @@ class MembershipInference(Inference):
         self, uploads: Mapping[int, Observation], asked: Candidates, knowledge: Knowledge, kind: str | None
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Return the signals of the client's own upload for its candidates ``(n,)``, and those of others', by client."""
-        if kind is not None and kind in PUBLIC_OUTPUTS:
-            told = public_signals(uploads, asked.client, asked.images, asked.labels, knowledge)
-            return told.pop(asked.client), told
         mine = uploads[asked.client]
         beside = [seen for seen in uploads.values() if self._stands_beside(knowledge, kind, mine, seen)]
         if kind is not None and kind in TRAINED:
@@ -169,6 +164,9 @@ class MembershipInference(Inference):
             chosen = nearest[: _others_at_most(kind)]
             rows = update_signals([mine, *chosen], asked.images, asked.labels, knowledge, self.judge)
             return rows[0], {seen.client: row for seen, row in zip(chosen, rows[1:], strict=True)}
+        if kind is not None and kind in ANSWERS:
+            rows = _answer_signals([mine, *beside], asked, knowledge)
+            return rows[0], {seen.client: row for seen, row in zip(beside, rows[1:], strict=True)}
         others = {
             seen.client: self.likeness(seen, replace(asked, client=seen.client), knowledge, kind) for seen in beside
         }
@@ -188,6 +186,9 @@ class MembershipInference(Inference):
             return kind in WHOLE or (
                 seen.client in knowledge.extractors if kind in HEADS else seen.client in knowledge.heads
             )
+        if kind is not None and kind in ANSWERS:
+            mine, theirs = ANSWERS.first(own.upload), ANSWERS.first(seen.upload)
+            return mine is not None and theirs is not None and not _same(mine.tensors(), theirs.tensors())
         if (kind is not None and kind not in COMPARED) or seen.client not in knowledge.extractors:
             return False
         first, second = COMPARED.first(own.upload), COMPARED.first(seen.upload)
@@ -199,7 +200,8 @@ class MembershipInference(Inference):
 
     def _knows_strangers(self, problem: InferenceProblem) -> bool:
         """True where the attacker holds labelled images that no client trained on; public ones all clients may have used."""
-        return problem.knowledge.public_labels is not None and (problem.kind is None or problem.kind not in ANSWERS)
+        kind = problem.kind or next(filter(None, map(_answer_in, problem.uploads.values())), None)
+        return problem.knowledge.public_labels is not None and (kind is None or kind not in ANSWERS)
 
     def _with_strangers(self, problem: InferenceProblem, asked: Candidates) -> Candidates:
         """Return candidates, and after them images of the attacker's own of the same classes, where it has some."""
@@ -229,9 +231,9 @@ class MembershipInference(Inference):
         if kind is not None and kind in TRAINED:
             seen = replace(observation, client=candidates.client)
             return update_signals([seen], candidates.images, candidates.labels, knowledge, self.judge)[0]
-        kernel = find_payload(observation.upload, Kernel) if kind is None or kind in KERNELS else None
-        if kernel is not None:
-            return _from_kernel(kernel, observation, candidates)
+        kind = kind or _answer_in(observation)
+        if kind is not None and kind in ANSWERS:
+            return _answer_signals([observation], candidates, knowledge)[0]
         features = represent(knowledge, candidates.client, candidates.images).double()
         rows, classes = _anchors(observation, everybody=self.classes == "any")
         if find_payload(observation.upload, ClassLogits) is None:
@@ -249,6 +251,17 @@ def _others_at_most(kind: str) -> int:
     if kind in LAYERS:
         return FEW_OTHERS
     return MOST_OTHERS if kind in WHOLE and payload_kind(kind).space == "weights" else FEWEST_OTHERS
+
+
+def _answer_in(seen: Observation) -> str | None:
+    """Return the kind of an answer to public inputs in a message, where there is one."""
+    answer = ANSWERS.first(seen.upload)
+    return None if answer is None else answer.kind
+
+
+def _answer_signals(seen: Sequence[Observation], asked: Candidates, knowledge: Knowledge) -> Tensor:
+    signals = kernel_signals if KERNELS.first(seen[0].upload) is not None else public_signals
+    return signals(seen, asked.images, asked.labels, knowledge)
 
 
 def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
@@ -289,12 +302,3 @@ def _nearest(distances: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
     """Return the least distance ``(n,)`` to an anchor of the candidate's own class; infinite where there is none."""
     other = labels.cpu()[:, None] != classes
     return distances.masked_fill(other, torch.inf).amin(1)
-
-
-def _from_kernel(kernel: Kernel, observation: Observation, candidates: Candidates) -> Tensor:
-    sent = find_payload(observation.broadcast, PublicImages)
-    if sent is None:
-        raise UserError(f"broadcast of round {observation.round}: holds no public images; a kernel is about some")
-    asked = sent.images[-len(kernel.matrix) :]
-    wanted = kernel.matrix.diagonal().double().cpu()
-    return extrapolate(asked, (wanted - wanted.mean())[:, None], candidates.images)[:, 0]

@@ -60,16 +60,31 @@ def of_others(tables: Mapping[int, Tensor], client: int) -> Tensor:
     return torch.stack([table for other, table in tables.items() if other != client]).mean(0)
 
 
-def extrapolate(known: Tensor, wanted: Tensor, images: Tensor) -> Tensor:
+def extrapolate(known: Tensor, wanted: Tensor, images: Tensor, width: float = 1.0) -> Tensor:
     """Return ridge regression's values ``(m, k)`` at images ``(m, c, h, w)`` from ``wanted`` ``(n, k)`` at ``known``.
 
-    The kernel over pixels is exp(-|x - x'|^2 / s), with s the summed variance of the pixels of ``known``
-    ``(n, c, h, w)``. In float64 on the CPU; far from everything known the values go to zero.
+    The kernel over pixels is exp(-|x - x'|^2 / (w s)), with s the summed variance of the pixels of ``known``
+    ``(n, c, h, w)`` and w the ``width``. In float64 on the CPU; far from everything known the values go to zero.
     """
+    among, across = _pixel_kernels(known, images, width)
+    found: Tensor = across @ torch.linalg.solve(among, wanted.double().cpu())
+    return found
+
+
+def extrapolation_weights(known: Tensor, images: Tensor, width: float = 1.0) -> Tensor:
+    """Return what weight the value at each known image has in that at others ``(m, n)``, float64: each row sums to one.
+
+    As :func:`extrapolate`, with the mean over everything known in the place of zero.
+    """
+    among, across = _pixel_kernels(known, images, width)
+    weights: Tensor = torch.linalg.solve(among, across.T).T
+    return weights + (1 - weights.sum(1, keepdim=True)) / len(known)
+
+
+def _pixel_kernels(known: Tensor, images: Tensor, width: float) -> tuple[Tensor, Tensor]:
+    """Return the kernel among ``known`` with the ridge on it ``(n, n)``, and that between images and these ``(m, n)``."""
     public, pixels = known.flatten(1).double().cpu(), images.flatten(1).double().cpu()
-    scale = public.var(0).sum().clamp(min=1e-12)
+    scale = width * public.var(0).sum().clamp(min=1e-12)
     among = torch.exp(-torch.cdist(public, public).square() / scale)
     across = torch.exp(-torch.cdist(pixels, public).square() / scale)
-    eye = torch.eye(len(public), dtype=torch.float64)
-    found: Tensor = across @ torch.linalg.solve(among + _RIDGE * eye, wanted.double().cpu())
-    return found
+    return among + _RIDGE * torch.eye(len(public), dtype=torch.float64), across
