@@ -160,6 +160,13 @@ def test_positive_control_outputs_that_are_sure_near_to_members_give_them_away()
     assert member_area(permute(observations), candidates, member, knowledge) < 0.5
 
 
+def test_what_makes_a_client_surer_of_everything_is_no_sign_of_a_member():
+    observations, candidates, member, knowledge = membership_world(tell=True)
+    once = member_area(observations, candidates, member, knowledge)
+    surer = tuple(seen(o.client, o.upload[0].values + 5.0 * o.client) for o in observations)
+    assert member_area(surer, candidates, member, knowledge) == pytest.approx(once)
+
+
 def test_negative_control_outputs_that_are_sure_of_nobody_give_nobody_away():
     assert 0.4 < member_area(*membership_world(tell=False)) < 0.6
 
@@ -170,14 +177,13 @@ def test_extrapolation_keeps_what_is_known_and_says_nothing_far_away():
     assert float(extrapolate(known, wanted, known + 100).abs().max()) < 1e-6
 
 
-def test_members_are_asked_for_only_with_the_public_images_and_beside_another_client():
+def test_members_are_asked_for_only_with_the_public_images():
     observations, candidates, _, knowledge = membership_world(tell=True)
     blind = Knowledge(KnowledgeCard(), knowledge.image_shape, C)
     with pytest.raises(UserError, match="'membership' needs attacker_data=same_domain"):
         MembershipInference()(InferenceProblem(observations, blind, "public-logits", candidates))
     alone = InferenceProblem(observations[:1], knowledge, "public-logits", {0: candidates[0]})
-    with pytest.raises(UserError, match="compares clients; expected at least 2"):
-        MembershipInference()(alone)
+    assert MembershipInference()(alone).null == {}
     few = knowing(knowledge.public_images[:7])
     with pytest.raises(UserError, match="of public samples 0 to 119, but the attacker holds 7 images"):
         MembershipInference()(InferenceProblem(observations, few, "public-logits", candidates))

@@ -72,7 +72,7 @@ def extrapolate(known: Tensor, wanted: Tensor, images: Tensor, width: float = 1.
 
 
 def extrapolation_weights(known: Tensor, images: Tensor, width: float = 1.0) -> Tensor:
-    """Return what weight the value at each known image has in that at others ``(m, n)``, float64: each row sums to one.
+    """Return the weights of values at known images in those at others ``(m, n)``, float64; each row sums to one.
 
     As :func:`extrapolate`, with the mean over everything known in the place of zero.
     """

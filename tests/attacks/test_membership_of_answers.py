@@ -1,0 +1,186 @@
+"""Members from kernels over public images, and the null of other clients that answers to public inputs are held against."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from compare import expect_close
+from federations import DIGITS
+from torch.nn.functional import cosine_similarity
+
+from fedpriv.algebra.kernels import linear_kernel
+from fedpriv.attacks.infer.contract import Candidates, InferenceProblem, Moment
+from fedpriv.attacks.infer.kernel_classes import known_classes
+from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.infer.membership_kernel import WIDTH, kernel_signals
+from fedpriv.attacks.infer.membership_null import FLOOR, beyond_the_spread
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.public_outputs import extrapolate, extrapolation_weights
+from fedpriv.cli.main import run
+from fedpriv.evidence.permuted import permute
+from fedpriv.scoring.roc import area
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Kernel, PublicImages
+
+C, SIDE, CLIENTS, EACH = 3, 6, 6, 20
+
+
+def knowing(images=None, labels=None):
+    card = KnowledgeCard(extractor="none", attacker_data="none" if images is None else "same_domain")
+    return Knowledge(card, (1, SIDE, SIDE), C, public_images=images, public_labels=labels)
+
+
+def kernel_world(*, tell=True, seed=0):
+    """Clients that pull public images near to their own members towards their class, or some others; one per member."""
+    rng = generator(seed, "kernel world")
+    held = torch.rand(CLIENTS, EACH, 1, SIDE, SIDE, generator=rng)
+    labels = torch.arange(CLIENTS * EACH).view(CLIENTS, EACH) % C
+    public = (held.flatten(0, 1) + 0.02 * torch.randn(CLIENTS * EACH, 1, SIDE, SIDE, generator=rng)).clamp(0, 1)
+    owner = torch.arange(CLIENTS).repeat_interleave(EACH)
+    observations, candidates, member = [], {}, {}
+    for client in range(CLIENTS):
+        pulled = owner == client if tell else torch.rand(len(owner), generator=rng) < 1 / CLIENTS
+        noise = torch.randn(len(owner), 8, generator=rng) * torch.where(pulled, 0.3, 1.0)[:, None]
+        turned = torch.linalg.qr(torch.randn(8, 8, generator=rng)).Q
+        features = (noise + torch.eye(8)[labels.flatten()]) @ turned
+        observations.append(Observation(1, client, (Kernel(linear_kernel(features)),), (PublicImages(public),)))
+        other = (client + 1) % CLIENTS
+        asked = torch.cat([held[client], held[other]]), torch.cat([labels[client], labels[other]])
+        candidates[client] = Candidates(client, *asked)
+        member[client] = np.arange(2 * EACH) < EACH
+    return tuple(observations), candidates, member, knowing(public, labels.flatten())
+
+
+def scored(observations, candidates, knowledge, kind="kernel", earlier=(), **options):
+    problem = InferenceProblem(observations, knowledge, kind, candidates, earlier=earlier)
+    return MembershipInference(**options)(problem)
+
+
+def area_of(found, member):
+    return area(np.concatenate([found.values[k].numpy() for k in member]), np.concatenate(list(member.values())))
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def test_positive_control_kernels_that_pull_neighbours_of_members_give_members_away():
+    observations, candidates, member, knowledge = kernel_world()
+    assert area_of(scored(observations, candidates, knowledge), member) > 0.8
+    # By another client's upload those of the next client, the non-members here, look like members.
+    assert area_of(scored(permute(observations), candidates, knowledge), member) < 0.5
+
+
+def test_negative_control_kernels_that_pull_others_give_nobody_away():
+    areas = [area_of(scored(o, c, k), m) for o, c, m, k in (kernel_world(tell=False, seed=s) for s in range(4))]
+    assert 0.45 < np.mean(areas) < 0.55
+
+
+def test_other_clients_are_worth_something_and_so_are_rounds():
+    observations, candidates, member, knowledge = kernel_world()
+    once = area_of(scored(observations, candidates, knowledge), member)
+    assert once > area_of(scored(observations, candidates, knowledge, null="none"), member)
+    elsewhere = kernel_world(tell=False)[0]
+    found = scored(elsewhere, candidates, knowledge, earlier=(Moment(observations, knowledge),))
+    assert area_of(scored(elsewhere, candidates, knowledge), member) < area_of(found, member) < once
+
+
+def test_the_signal_is_the_cosine_of_extrapolated_features_and_the_class_whatever_way_they_are_turned():
+    rng = generator(4)
+    public, images = torch.rand(9, 1, SIDE, SIDE, generator=rng), torch.rand(5, 1, SIDE, SIDE, generator=rng)
+    classes, labels = torch.arange(9) % C, torch.tensor([0, 1, 2, 0, 1])
+    features = torch.randn(9, 7, generator=rng).double()
+    seen = Observation(1, 0, (Kernel(linear_kernel(features + 3.0).float()),), (PublicImages(public),))
+    rows = extrapolation_weights(public, images, WIDTH) @ (features - features.mean(0))
+    means = torch.stack([features[classes == c].mean(0) - features.mean(0) for c in labels])
+    found = kernel_signals([seen], images, labels, knowing(public, classes))
+    expect_close(found[0], cosine_similarity(rows, means), atol=1e-5)
+    # Without the classes of public images the length is left.
+    length = rows.square().sum(1) / (features - features.mean(0)).square().sum(1).mean()
+    expect_close(kernel_signals([seen], images, labels, knowing())[0], length, atol=1e-5)
+    stranger = knowing(torch.rand(4, 1, SIDE, SIDE, generator=rng), torch.zeros(4).long())
+    expect_close(kernel_signals([seen], images, labels, stranger)[0], length, atol=1e-5)
+
+
+def test_a_class_without_a_public_image_says_nothing():
+    observations, candidates, _, knowledge = kernel_world()
+    without = torch.where(knowledge.public_labels == 2, 1, knowledge.public_labels)
+    asked = candidates[0]
+    signals = kernel_signals(observations, asked.images, asked.labels, knowing(knowledge.public_images, without))
+    assert bool((signals[:, asked.labels == 2] == 0).all())
+    assert not bool((signals[:, asked.labels != 2] == 0).any())
+
+
+def test_images_that_are_not_the_attackers_own_have_no_class():
+    own = torch.rand(4, 1, 2, 2, generator=generator(1))
+    asked = torch.cat([own[2:], own[:1] + 0.01])
+    assert known_classes(asked, own, torch.arange(4)).tolist() == [2, 3, -1]
+
+
+# ---------------------------------------------------------------- the null
+
+
+def test_weights_of_an_extrapolation_sum_to_one_and_give_the_same_values():
+    known, images = torch.rand(8, 1, 3, 3, generator=generator(1)), torch.rand(4, 1, 3, 3, generator=generator(2))
+    wanted = torch.randn(8, 2, generator=generator(3)).double()
+    wanted -= wanted.mean(0)
+    weights = extrapolation_weights(known, images, 2.0)
+    expect_close(weights.sum(1), torch.ones(4).double(), atol=1e-9)
+    expect_close(weights @ wanted, extrapolate(known, wanted, images, 2.0), atol=1e-9)
+
+
+def test_differences_in_the_spread_of_others_by_hand():
+    own = torch.tensor([3.0, 1.0])
+    others = [torch.tensor([0.0, 1.0]), torch.tensor([1.0, 3.0]), torch.tensor([2.0, 5.0])]
+    # Means 1 and 3, spreads 1 and 2, of which the median is 1.5.
+    above = [2 / (1 + FLOOR * 1.5), -2 / (2 + FLOOR * 1.5)]
+    # Each is alone in its class: half of what it is beyond the median of all is left.
+    expected = [(one - sum(above) / 2) / 2 for one in above]
+    assert beyond_the_spread(torch.tensor([0, 1]))(own, others).tolist() == pytest.approx(expected)
+
+
+def test_two_others_have_no_spread_and_others_that_agree_have_none_either():
+    labels, own, one = torch.zeros(3).long(), torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.0, 1.0, 1.0])
+    assert beyond_the_spread(labels)(own, [one, one]).tolist() == pytest.approx([0, 0, 4])
+    assert beyond_the_spread(labels)(own, [one] * 5).tolist() == pytest.approx([0, 0, 4])
+    assert beyond_the_spread(labels)(own, []).tolist() == pytest.approx([-1, 0, 4])
+
+
+def test_thresholds_come_from_the_other_kernels_of_the_round():
+    observations, candidates, _, knowledge = kernel_world()
+    found = scored(observations, candidates, knowledge)
+    assert found.null_source == "other clients' uploads"
+    assert {len(one) for one in found.null.values()} == {(CLIENTS - 1) * 2 * EACH}
+    assert scored(observations, candidates, knowledge, null="none").null_source == ""
+    # Without a kind it is what the message holds.
+    granted = replace(knowledge, card=KnowledgeCard())
+    assert torch.equal(scored(observations, candidates, granted, kind=None).values[1], found.values[1])
+
+
+def test_one_and_the_same_kernel_of_all_is_no_null():
+    observations, candidates, _, knowledge = kernel_world()
+    same = tuple(Observation(1, o.client, observations[0].upload, o.broadcast) for o in observations)
+    alone = scored(same, candidates, knowledge).values[0]
+    signals = kernel_signals(same[:1], candidates[0].images, candidates[0].labels, knowledge)[0]
+    expect_close(alone, beyond_the_spread(candidates[0].labels)(signals, ()), atol=1e-12)
+
+
+def test_what_a_kernel_is_about_is_asked_for():
+    observations, candidates, _, knowledge = kernel_world()
+    bare = tuple(Observation(1, o.client, o.upload, ()) for o in observations)
+    with pytest.raises(UserError, match="no public images; a kernel is about some"):
+        scored(bare, candidates, knowledge)
+
+
+def test_on_a_run_thresholds_are_set_and_rates_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = [*DIGITS, "--per-class", "20", "--clients", "5", "--rounds", "3", "--public", "40", "--capture", "all"]
+    attack = ["attack", "--target", "kernel", "--attack", "membership", *small, "--rounds-seen", "2"]
+    assert run([*attack, "--out", "out", "--quiet"]) == 0
+    with open("out/membership/membership.json") as file:
+        found = json.load(file)
+    assert found["null"] == "other clients' uploads"
+    assert [one["nominal"] for one in found["accusations"]] == [0.01, 0.05]
+    assert found["knowledge"]["rounds_seen"] == 2

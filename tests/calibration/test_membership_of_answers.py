@@ -1,0 +1,57 @@
+"""Membership from kernels and public outputs claims nothing of answers that no candidate has a part in."""
+
+import numpy as np
+import pytest
+import torch
+from eval_cases import ABOUT
+
+from fedpriv.algebra.kernels import linear_kernel
+from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.gather import Evidence
+from fedpriv.evidence.held import HeldImages
+from fedpriv.evidence.permuted import permute
+from fedpriv.scoring.inference_case import InferenceCase
+from fedpriv.scoring.judgement import judge
+from fedpriv.scoring.membership import evaluate
+from fedpriv.scoring.records import Provenance
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Kernel, PublicImages, PublicLogits
+
+CLIENTS, EACH, PUBLIC, C = 8, 30, 60, 3
+PROVENANCE = Provenance(**{name: value for name, value in ABOUT if name in Provenance.model_fields})
+
+
+def case(kind, seed):
+    """Clients that answer with class and leaning of their own, and images that none of it depends on."""
+    rng = generator(seed, "answers of nobody's images")
+    images = torch.rand(2 * CLIENTS * EACH + PUBLIC, 1, 6, 6, generator=rng)
+    labels = torch.arange(len(images)) % C
+    public, known = images[-PUBLIC:], labels[-PUBLIC:]
+    observations = []
+    for client in range(CLIENTS):
+        fit = (2 * torch.eye(C)[known] + torch.randn(PUBLIC, C, generator=rng)) * torch.rand(C, generator=rng)
+        if kind == "kernel":
+            sent = Observation(1, client, (Kernel(linear_kernel(fit)),), (PublicImages(public),))
+        else:
+            sent = Observation(1, client, (PublicLogits(fit, torch.arange(PUBLIC)),), ())
+        observations.append(sent)
+    card = KnowledgeCard(extractor="none", attacker_data="same_domain")
+    granted = Knowledge(card, (1, 6, 6), C, public_images=public, public_labels=known)
+    held = {k: np.arange(k * EACH, (k + 1) * EACH) for k in range(CLIENTS)}
+    seen = Evidence(tuple(observations), permute(observations), granted, ())
+    return InferenceCase(seen, HeldImages(Samples(images[:-PUBLIC], labels[:-PUBLIC]), held), kind, seed)
+
+
+@pytest.mark.parametrize("kind", ["kernel", "public-logits"])
+def test_answers_of_nobodys_images_claim_nothing_and_accuse_as_often_as_they_say(kind):
+    accused = []
+    for seed in range(6):
+        record = evaluate(MembershipInference(), case(kind, seed), PROVENANCE)
+        assert judge(record).claims == ()
+        assert record.n_null == (CLIENTS - 1) * 2 * EACH * CLIENTS
+        accused.append([one.false.value for one in record.accusations])
+    low, high = np.mean(accused, 0)
+    assert low < 0.025
+    assert 0.02 < high < 0.08
