@@ -9,6 +9,9 @@ and its divisors q_j depend on the answer, so that solving in turn as in
 :func:`fedpriv.attacks.recover.closed_form.means_of_angle` swings without rest. Representations after a ReLU are not
 negative, which closes most of the gap: ||dA - sum_c r_c^T q_c(r)||^2 / ||dA||^2 is minimised over r_c = u_c^2 by L-BFGS from
 several starts, and the lowest objective is kept.
+
+Of several steps the equations do not hold, for head and extractor move; an attacker with images of its own then believes the
+update as far as made-up clients say (:mod:`fedpriv.attacks.recover.told_means`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,7 +32,9 @@ from fedpriv.attacks.read.target_features import rounds_of
 from fedpriv.attacks.read.updates import require_facts
 from fedpriv.attacks.recover.closed_form import AngleStep, ClassMeans, means_of_angle
 from fedpriv.attacks.recover.head_update import MeansOfClasses, class_means, counted, given_counts
+from fedpriv.attacks.recover.made_up_clients import angle_steps, work_of
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
+from fedpriv.attacks.recover.told_means import Layer, learns_of, told_clients, told_means
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import MAPPINGS
@@ -59,18 +65,28 @@ class AngleUpdate(RecoverThenInvert):
 
     name = "angle-update"
     summary = "class means solved for from an angle matrix's update, then inverted"
-    version = 3
+    version = 4
     targets = MAPPINGS
     needs = Needs(extractor=("white_box",), labels=("given",), batch=True)
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
-        seen, knowledge = problem.observations, problem.knowledge
-        solved = {
-            client: recover_from_angle(seen, client, knowledge, nonnegative=self.nonnegative, seed=problem.seed)
-            for client in problem.clients
-        }
-        return class_means(solved, problem.targets)
+        return class_means(
+            {client: self._of_client(problem, client) for client in told_clients(problem)}, problem.targets
+        )
+
+    def _of_client(self, problem: AttackProblem, client: int) -> MeansOfClasses:
+        seen, knowledge = rounds_of(problem.observations, client), problem.knowledge
+        if not learns_of(seen, knowledge):
+            return recover_from_angle(seen, client, knowledge, nonnegative=self.nonnegative, seed=problem.seed)
+        facts, (only,) = require_facts("angle-update", knowledge, client), seen
+        blocks, angle = angle_gradient(only, facts)
+        head = _head(knowledge, client)
+        work = work_of(facts, knowledge.labels.get((only.round, client)), _shares(knowledge, only, facts))
+        layer = Layer(
+            partial(angle_steps, work, angle, head, len(blocks)), 2 * (angle.numel() + head[0].numel()), blocks.mT
+        )
+        return told_means(problem, only, work, layer), work.classes
 
 
 def recover_from_angle(
@@ -82,25 +98,32 @@ def recover_from_angle(
     exact.
     """
     facts = require_facts("angle-update", knowledge, client)
-    if client not in knowledge.heads:
-        raise UserError(f"no head of client {client} was handed over; attack 'angle-update' solves with it")
+    head = _head(knowledge, client)
     own = rounds_of(observations, client)
-    shares = []
-    for seen in own:
-        counts = given_counts(knowledge, seen, facts)
-        if counts is None:
-            raise UserError(f"no labels of client {client} in round {seen.round} were handed over")
-        shares.append(counts)
+    shares = [_shares(knowledge, seen, facts) for seen in own]
     classes = (torch.stack(shares) > 0).any(0).nonzero().squeeze(1)
     steps = []
     for seen, counts in zip(own, shares, strict=True):
         blocks, angle = angle_gradient(seen, facts)
-        steps.append(AngleStep(blocks, angle, knowledge.heads[client], counts[classes]))
+        steps.append(AngleStep(blocks, angle, head, counts[classes]))
     found = means_of_angle(steps, classes)
     if nonnegative and not (found.settled and found.condition < WELL_POSED):
         found = fit_nonnegative(steps, classes, generator(seed, "angle fit", client))
     known = len(own) == 1 and facts.steps == 1 and len(classes) < len(steps[0].blocks[0])
     return counted(found, shares[0][classes] * facts.images) if known else found, classes
+
+
+def _head(knowledge: Knowledge, client: int) -> tuple[Tensor, Tensor]:
+    if client not in knowledge.heads:
+        raise UserError(f"no head of client {client} was handed over; attack 'angle-update' solves with it")
+    return knowledge.heads[client]
+
+
+def _shares(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> Tensor:
+    counts = given_counts(knowledge, seen, facts)
+    if counts is None:
+        raise UserError(f"no labels of client {seen.client} in round {seen.round} were handed over")
+    return counts
 
 
 def angle_gradient(seen: Observation, facts: BatchFacts) -> tuple[Tensor, Tensor]:

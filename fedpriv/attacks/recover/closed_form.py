@@ -112,6 +112,7 @@ class ClassMeans:
         settled: whether the iteration came to rest.
         counts: ``(m,)`` int64 images of which each is the mean, where the means are known for these images' up to rounding;
             else None.
+        distance: ``(m,)`` float32 expected distance of each mean from the true one; None where none is expected.
     """
 
     means: Tensor
@@ -119,6 +120,7 @@ class ClassMeans:
     condition: float
     settled: bool
     counts: Tensor | None = None
+    distance: Tensor | None = None
 
     @property
     def error(self) -> float:

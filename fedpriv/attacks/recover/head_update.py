@@ -2,13 +2,15 @@
 
 LG-FedAvg and FedGen keep the extractor and send "only" the classifier. Its change over a round is a matrix of sums of
 representations; see :mod:`fedpriv.attacks.recover.closed_form`. One step on one image gives that image's
-representation exactly.
+representation exactly. Of several steps the equations do not hold, for the extractor moves; an attacker with images of its
+own then believes the update as far as made-up clients say (:mod:`fedpriv.attacks.recover.told_means`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +30,9 @@ from fedpriv.attacks.recover.closed_form import (
     single_label,
     single_representation,
 )
+from fedpriv.attacks.recover.made_up_clients import head_steps, work_of
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.attacks.recover.told_means import Layer, learns_of, told_clients, told_means
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import HEADS
 from fedpriv.wire.payloads import Classifier, Message, find_payload
@@ -59,14 +63,13 @@ class HeadUpdate(RecoverThenInvert):
 
     name = "head-update"
     summary = "class means solved for from a classifier's update, then inverted"
-    version = 4
+    version = 5
     targets = HEADS
     needs = Needs(extractor=("white_box",), batch=True)
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
-        solved = {k: recover_from_head(problem.observations, k, problem.knowledge) for k in problem.clients}
-        return class_means(solved, problem.targets)
+        return class_means({client: _of_client(problem, client) for client in told_clients(problem)}, problem.targets)
 
     def inverter(self, knowledge: Knowledge, **options: Any) -> Attack:
         """Return the inversion, which believes of the recovered vectors what ``match`` says."""
@@ -86,14 +89,7 @@ def recover_from_head(observations: Sequence[Observation], client: int, knowledg
     facts = require_facts("head-update", knowledge, client)
     own = rounds_of(observations, client)
     changes = [_change(seen, facts) for seen in own]
-    shares = []
-    for seen, (_, bias, heads) in zip(own, changes, strict=True):
-        counts = given_counts(knowledge, seen, facts)
-        if counts is None:
-            typical = torch.stack([b for _, b in heads]).mean(0).softmax(0)
-            counts = class_shares(bias, typical, facts.steps)
-            counts = torch.where(counts * facts.batch_size >= HALF_AN_IMAGE, counts, torch.zeros_like(counts))
-        shares.append(counts)
+    shares = [_shares(seen, change, facts, knowledge) for seen, change in zip(own, changes, strict=True)]
     if len(own) == 1 and facts.steps == 1 and facts.batch_size == 1:
         weight, bias, _ = changes[0]
         found = single_representation(weight, bias)
@@ -113,6 +109,33 @@ def recover_from_head(observations: Sequence[Observation], client: int, knowledg
     solved = means_of_head(steps, classes)
     known = len(own) == 1 and facts.steps == 1 and len(classes) < len(steps[0].bias)
     return counted(solved, shares[0][classes] * facts.images) if known else solved, classes
+
+
+def _of_client(problem: AttackProblem, client: int) -> MeansOfClasses:
+    """Return class means behind a client's head update: told by made-up clients where several steps were taken."""
+    seen, knowledge = rounds_of(problem.observations, client), problem.knowledge
+    if not learns_of(seen, knowledge):
+        return recover_from_head(problem.observations, client, knowledge)
+    facts, (only,) = require_facts("head-update", knowledge, client), seen
+    change = _change(only, facts)
+    weight, _, heads = change
+    shares = _shares(only, change, facts, knowledge)
+    if not bool((shares > 0).any()):
+        return recover_from_head(problem.observations, client, knowledge)
+    work = work_of(facts, knowledge.labels.get((only.round, client)), shares)
+    layer = Layer(partial(head_steps, work, heads[0]), 2 * weight.numel(), weight[None])
+    return told_means(problem, only, work, layer), work.classes
+
+
+def _shares(seen: Observation, change: _Change, facts: BatchFacts, knowledge: Knowledge) -> Tensor:
+    """Return the classes' shares of the batches ``(C,)``, summed over steps: given, else read off the bias."""
+    counts = given_counts(knowledge, seen, facts)
+    if counts is not None:
+        return counts
+    _, bias, heads = change
+    typical = torch.stack([b for _, b in heads]).mean(0).softmax(0)
+    counts = class_shares(bias, typical, facts.steps)
+    return torch.where(counts * facts.batch_size >= HALF_AN_IMAGE, counts, torch.zeros_like(counts))
 
 
 def counted(found: ClassMeans, counts: Tensor) -> ClassMeans:
@@ -183,15 +206,27 @@ def _head(message: Message, where: str) -> Head:
 
 
 def class_means(solved: Mapping[int, MeansOfClasses], targets: Sequence[TargetId]) -> Recovered:
-    """Return class means, solved for by client, as if they had been uploaded, for targets of one class each."""
+    """Return class means, solved for by client, as if they had been uploaded, for targets of one class each.
+
+    Clients without a target count for the uncertainty of their vectors alone: a decoder is trained for all of them.
+    """
     places = tuple(replace(target, index=_row(solved[target.client][1], target)) for target in targets)
     of_place = [(solved[place.client][0], place.index) for place in places]
     counts = [None if found.counts is None else int(found.counts[row]) for found, row in of_place]
+    expected = [float(found.distance[row]) for found, row in of_place if found.distance is not None]
+    rounds = {target.client: target.round for target in targets}
+    told = {client: found.distance for client, (found, _) in solved.items() if found.distance is not None}
+    uncertain = {
+        (rounds.get(client, max(rounds.values())), client): float(distance.square().mean().sqrt())
+        for client, distance in told.items()
+    }
     return Recovered(
         as_uploads([found.means[row] for found, row in of_place], places, counts),
         places,
         labels=torch.tensor([int(solved[place.client][1][place.index]) for place in places]),
         sound=torch.tensor([found.settled for found, _ in of_place]),
+        distance=torch.tensor(expected) if len(expected) == len(of_place) else None,
+        uncertain=uncertain or None,
         exact=True,
     )
 

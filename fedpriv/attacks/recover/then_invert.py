@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
@@ -42,6 +43,8 @@ class Recovered:
         sound: ``(T,)`` bool, whether the vector can be what it is taken for; None for yes.
         distance: ``(T,)`` float32 expected distance of each vector from the true one; None where none is expected.
         directions: ``(T, d)`` float32 in which each vector stands out from the client's others, or None.
+        uncertain: (round, client) -> root mean square of the distances expected of all of a client's vectors, targets or not:
+            as much noise its decoder learns behind. None for that of the targets' vectors.
         exact: whether those vectors are taken for exact of which the uploads say that they are of one image.
     """
 
@@ -51,6 +54,7 @@ class Recovered:
     sound: Tensor | None = None
     distance: Tensor | None = None
     directions: Tensor | None = None
+    uncertain: Mapping[tuple[int, int], float] | None = None
     exact: bool = False
 
 
@@ -145,13 +149,23 @@ class _Uncertain:
 
 def _behind(problem: AttackProblem, found: Recovered) -> AttackProblem:
     """Return the problem of the inversion: vectors that no defense has changed any more, as uncertain as they are."""
+    lengths = _expected(found) if found.uncertain is None else found.uncertain
+    # The very same object for the same length: decoders that learned behind it are kept by it.
+    uncertain = {
+        where: problem.trained.get(("uncertain", length), partial(_Uncertain, length))
+        for where, length in lengths.items()
+    }
+    knowledge = replace(problem.knowledge, defended=uncertain)
+    return replace(problem, knowledge=knowledge, observations=found.uploads, targets=found.places)
+
+
+def _expected(found: Recovered) -> dict[tuple[int, int], float]:
+    """Return the root mean square of the distances that are expected of the targets' vectors, by round and client."""
     squares: dict[tuple[int, int], list[float]] = {}
     if found.distance is not None:
         for place, distance in zip(found.places, found.distance.tolist(), strict=True):
             squares.setdefault((place.round, place.client), []).append(distance**2)
-    uncertain = {where: _Uncertain((sum(own) / len(own)) ** 0.5) for where, own in squares.items()}
-    knowledge = replace(problem.knowledge, defended=uncertain)
-    return replace(problem, knowledge=knowledge, observations=found.uploads, targets=found.places)
+    return {where: (sum(own) / len(own)) ** 0.5 for where, own in squares.items()}
 
 
 def as_uploads(
