@@ -217,7 +217,7 @@ def class_means(solved: Mapping[int, MeansOfClasses], targets: Sequence[TargetId
     rounds = {target.client: target.round for target in targets}
     told = {client: found.distance for client, (found, _) in solved.items() if found.distance is not None}
     uncertain = {
-        (rounds.get(client, max(rounds.values())), client): float(distance.square().mean().sqrt())
+        (rounds.get(client, max(rounds.values())), client): float(distance.double().square().mean().sqrt())
         for client, distance in told.items()
     }
     return Recovered(

@@ -43,7 +43,7 @@ class Recovered:
         sound: ``(T,)`` bool, whether the vector can be what it is taken for; None for yes.
         distance: ``(T,)`` float32 expected distance of each vector from the true one; None where none is expected.
         directions: ``(T, d)`` float32 in which each vector stands out from the client's others, or None.
-        uncertain: (round, client) -> root mean square of the distances expected of all of a client's vectors, targets or not:
+        uncertain: (round, client) -> root mean square of the distances expected of a client's vectors, targets or not:
             as much noise its decoder learns behind. None for that of the targets' vectors.
         exact: whether those vectors are taken for exact of which the uploads say that they are of one image.
     """

@@ -10,13 +10,12 @@ With u the update less the mean of theirs, as rows of equations by coordinates,
 
 where the same few numbers serve all coordinates (of an angle matrix, of one block). The made-up clients' extractor stands
 still and the real one's did not, so u has parts that theirs never have. In coordinates in which theirs are of unit
-variance, r rows of d numbers have no singular value above sqrt(d) + sqrt(r), a few by chance excepted. A larger one, v, is
-of something else, and s shortens it to (sqrt(d) + sqrt(r))^2 / v: the gain of a Wiener filter, for a signal of the one size
-in a whole of the other. Where all that was seen is larger than what images explain, nothing is believed: the guess stays.
+variance, its singular values are held against the largest that updates of further made-up clients have, in order of size. A
+larger one, v instead of w, is of something else, and s shortens it to w^2 / v: the gain of a Wiener filter, for a signal of
+the one size in a whole of the other. Where all is larger than what images explain, nothing is believed: the guess stays.
 
-What remains of d_c, on further made-up clients whose updates are disturbed by what s took away, is the expected distance.
-
-This estimator is our own; the singular values are those of random matrices (Marchenko and Pastur 1967).
+What remains of d_c, on these further clients with updates disturbed by what s took away, is the expected distance. The
+estimator is our own.
 """
 
 from __future__ import annotations
@@ -82,14 +81,6 @@ class _Signal:
         turned: Tensor = torch.linalg.solve_triangular(self.columns, found.mT, upper=False).mT
         return turned
 
-    def believed(self, white: Tensor) -> Tensor:
-        """Return white signals with singular values shortened that are too large to be of images."""
-        most = math.sqrt(white.shape[-1]) + math.sqrt(white.shape[-2])
-        squares, turns = torch.linalg.eigh(white @ white.mT)
-        gains = (most**2 / squares.clamp_min(_TINY)).clamp(max=1)
-        found: Tensor = (turns * gains[..., None, :]) @ turns.mT @ white
-        return found
-
     def moved(self, white: Tensor) -> Tensor:
         """Return the distances ``(..., m, d)`` from the guess that believed signals tell."""
         return self.gains @ white @ self.columns.T
@@ -105,6 +96,7 @@ class Lesson:
         blocks: ``(B, m, p)`` gains of the equations of each group, where there are several; else None.
         signal: of what is left of updates; None where those of the made-up clients are all alike.
         held: ``(K, r, d)`` white signals of clients held out.
+        energies: ``(r,)`` squares of their singular values, ascending: of each the largest that any has.
         aside: ``(K, m, d)`` their class means' distances from the guess.
         further: ``(m,)`` factor by which true class means lie further from the guess than made-up ones: the guess is made of
             few images too.
@@ -115,6 +107,7 @@ class Lesson:
     blocks: Tensor | None
     signal: _Signal | None
     held: Tensor
+    energies: Tensor
     aside: Tensor
     further: Tensor
 
@@ -128,9 +121,16 @@ class Lesson:
         if self.signal is None or not bool(beside.isfinite().all()):
             return self._as(self.guess, self.aside)
         white = self.signal.white(signals_of(beside[None], self.blocks)[0])
-        believed = self.signal.believed(white)
-        disturbed = self.signal.believed(self.held + (white - believed))
+        believed = self._believed(white)
+        disturbed = self._believed(self.held + (white - believed))
         return self._as(self.guess + self.signal.moved(believed), self.aside - self.signal.moved(disturbed))
+
+    def _believed(self, white: Tensor) -> Tensor:
+        """Return white signals ``(..., r, d)`` with singular values shortened that are larger than those of images."""
+        squares, turns = torch.linalg.eigh(white @ white.mT)
+        gains = (self.energies / squares.clamp_min(_TINY)).clamp(max=1)
+        found: Tensor = (turns * gains[..., None, :]) @ turns.mT @ white
+        return found
 
     def _as(self, means: Tensor, left: Tensor) -> Told:
         distance = left.square().sum(2).mean(0).sqrt() * self.further
@@ -164,7 +164,8 @@ def learn(work: Work, own: Tensor, features: Tensor, steps: Steps, rng: torch.Ge
     signals = signals_of(beside, blocks)
     signal = _signal(signals[:cut], aside[:cut])
     held = signals[cut:] if signal is None else signal.white(signals[cut:])
-    return Lesson(guess, usual, blocks, signal, held, aside[cut:], (1 + ratio).sqrt())
+    energies = torch.linalg.eigvalsh(held @ held.mT).amax(0)
+    return Lesson(guess, usual, blocks, signal, held, energies, aside[cut:], (1 + ratio).sqrt())
 
 
 def _means(work: Work, some: MadeUp, features: Tensor) -> Tensor:
