@@ -22,6 +22,8 @@ from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.invert.joint import JointInversion
 from fedpriv.attacks.invert.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.priors.denoiser import DenoiserTraining
+from fedpriv.attacks.priors.learned import LearnedSettings
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.trained import Trained
 from fedpriv.experiment.benchmarks.one_step import problem_of
@@ -30,6 +32,16 @@ from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.wire.payloads import Prototypes, Representations
 
 CARD = KnowledgeCard(attacker_data="same_domain")
+
+PRIORS = (
+    ("nothing", 0.0, 0.0, 0.03),
+    ("total variation alone, 0.02", 0.0, 0.02, 0.03),
+    ("denoiser alone", 0.006, 0.0, 0.03),
+    ("both, as they stand", 0.006, 0.01, 0.03),
+    ("both, denoiser of noise 0.1", 0.006, 0.01, 0.1),
+    ("both, denoiser of noise 0.01", 0.006, 0.01, 0.01),
+)
+"""What may hold pixels back: name, weight of the denoiser, total variation, the denoiser's noise."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,7 @@ def main() -> None:
     """Train, attack, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with train/, one folder a class")
-    parser.add_argument("--part", choices=("single", "means", "gradients"), default="single")
+    parser.add_argument("--part", choices=("single", "priors", "means", "gradients"), default="single")
     parser.add_argument("--draw", type=int, default=1, help="seed of what is attacked")
     parser.add_argument("--images", type=int, default=8, help="images attacked, or means")
     parser.add_argument("--count", type=int, default=2, help="of means: images in each")
@@ -101,7 +113,7 @@ def main() -> None:
         _gradients(world, options)
         return
     model = trained_cnn(world.images, world.labels, 10, 0)
-    if options.part == "single":
+    if options.part in ("single", "priors"):
         _single(world, model, options)
     else:
         _means(world, model, options)
@@ -112,8 +124,15 @@ def _single(world: World, model: SplitModel, options: argparse.Namespace) -> Non
     truth = world.images[places]
     seen = (Observation(0, 0, (Representations(model.represent(truth), world.labels[places]),), ()),)
     print(f"mean image {psnr(world.mean.expand_as(truth), truth).mean():.1f} dB over {len(truth)} images")
-    attacks = DecoderInversion(), LearnedInversion(), PixelInversion(), DipInversion()
-    measure(attacks, seen, world.knowledge(model), "representation", truth.split(1))
+    known = world.knowledge(model)
+    if options.part == "single":
+        attacks = DecoderInversion(), LearnedInversion(), PixelInversion(), DipInversion()
+        measure(attacks, seen, known, "representation", truth.split(1))
+        return
+    for name, weight, variation, noise in PRIORS:
+        prior, training = LearnedSettings(weight=weight, total_variation=variation), DenoiserTraining(noise=noise)
+        print(name, end=": ")
+        measure((LearnedInversion(prior=prior, denoiser=training),), seen, known, "representation", truth.split(1))
 
 
 def _means(world: World, model: SplitModel, options: argparse.Namespace) -> None:
