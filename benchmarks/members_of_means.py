@@ -1,9 +1,9 @@
 """Members from class means of more and more images of CIFAR-10: the curve, its table with paired intervals, its picture.
 
-OMP_NUM_THREADS=1 python benchmarks/members_of_means.py --data DIR/cifar10-jpeg --draw 110 --out CURVE --picture FILE.png
+OMP_NUM_THREADS=1 python benchmarks/members_of_means.py --data DIR/cifar10-jpeg --draw 110 --out CURVE [--picture FILE.png]
 
 A mean of n images is of the first n that the draw puts in order for its class: along the curve nothing changes but n. A line
-of JSON a case goes to ``CURVE/members.jsonl``; a second start goes on with those that are missing.
+of JSON a case goes to ``CURVE/members.jsonl``; a second start goes on with those that are missing, another draw adds means.
 """
 
 from __future__ import annotations
