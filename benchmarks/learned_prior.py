@@ -41,7 +41,7 @@ PRIORS = (
     ("both, denoiser of noise 0.1", 0.006, 0.01, 0.1),
     ("both, denoiser of noise 0.01", 0.006, 0.01, 0.01),
 )
-"""What may hold pixels back: name, weight of the denoiser, total variation, the denoiser's noise."""
+"""Priors that are compared: name, weight of the denoiser, total variation, the denoiser's noise."""
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,10 @@ Values = np.ndarray[Any, np.dtype[np.float64]]
 MEAN, STRANGERS, CENTRES = "class mean image", "images of the class", "cluster centres of the class"
 TRUE, ABOUT = "true mean image", "cluster centres about the true mean"
 GUESSES = (MEAN, STRANGERS, CENTRES)
-"""What can be guessed without the upload: one image for all members, or as many images as there are members."""
+"""Guesses that need no upload: one image for all members, or as many images as there are members."""
 
 BEYOND = (TRUE, ABOUT)
-"""What nobody has who holds the upload alone: members that are told beyond it are told one by one, not by their mean."""
+"""Images that nobody has who holds the upload alone: members that are told beyond it are told one by one, not by their mean."""
 
 ATTACKS: dict[str, Callable[[int], Attack]] = {
     "learned": lambda count: LearnedInversion(most=count),
@@ -227,12 +227,22 @@ def _apart(found: Mapping[str, Values], pair: tuple[str, Sequence[str]]) -> str:
 
 
 def seconds(cases: Sequence[Case]) -> str:
-    """Return what the attacks took, a mean and n, their trainings with the first of them."""
+    """Return the CPU seconds of the attacks by n, their trainings with the first mean that they attack."""
     told = []
     for side in ATTACKS:
         for count in sorted({one["count"] for one in cases}):
             own = [one["seconds"] for one in cases if one["side"] == side and one["count"] == count]
             told.append(f"{side}, n_c {count}: {np.median(own):.1f} CPU s a mean (median)")
+    return "\n".join(told)
+
+
+def single_means(cases: Sequence[Case]) -> str:
+    """Return the number of means of each n that ``learned`` is ahead in of their true mean image, and of those by 3 dB."""
+    told = []
+    for count, found in by_count(cases).items():
+        apart = found["learned"] - found[TRUE]
+        ahead, far = int((apart > 0).sum()), int((apart >= 3).sum())
+        told.append(f"n_c {count}: {ahead} of {len(apart)} beyond the true mean image, {far} by 3 dB or more")
     return "\n".join(told)
 
 
@@ -289,7 +299,7 @@ def main() -> None:
         means = Means.drawn(world, model, known, count, options.means, options.draw)
         measure(means, options.draw, trained, results)
         print(tables(read(results)), flush=True)
-    print(seconds(read(results)))
+    print(single_means(read(results)), seconds(read(results)), sep="\n")
     if options.picture:
         draw_curve(read(results), options.picture)
 

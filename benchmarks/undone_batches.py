@@ -53,7 +53,7 @@ def network() -> nn.Module:
 
 
 def mixed_upload(model: nn.Module, images: Tensor, labels: Tensor, seed: int) -> tuple[Observation, Tensor]:
-    """Return what a client that mixes sends after one step, and its weights ``(n, n)``."""
+    """Return the upload of a client that mixes, after one step, and its weights ``(n, n)``."""
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     mixup = Mixup(images=len(labels))
 
@@ -99,7 +99,7 @@ def mixed(count: int, seed: int) -> str:
 
 
 def transformed(number: int, seed: int) -> str:
-    """Return how near the undone images, and what stands beside them, come to as many clothes."""
+    """Return the mean PSNR of as many clothes, undone, with that of the guesses beside them."""
     samples = load_dataset("fashion").samples
     images, labels = as_unit(samples.images), samples.labels
     order = torch.randperm(len(images), generator=generator(seed, "clothes"))
