@@ -46,7 +46,7 @@ GUESSES = (MEAN, STRANGERS, CENTRES)
 """Guesses that need no upload: one image for all members, or as many images as there are members."""
 
 BEYOND = (TRUE, ABOUT)
-"""Images that nobody has who holds the upload alone: members that are told beyond it are told one by one, not by their mean."""
+"""Images that nobody has who holds the upload alone: members told beyond these are told one by one, not by their mean."""
 
 ATTACKS: dict[str, Callable[[int], Attack]] = {
     "learned": lambda count: LearnedInversion(most=count),

@@ -120,7 +120,7 @@ def transformed(number: int, seed: int) -> str:
 
 
 def main() -> None:
-    """Print what the part asked for comes to."""
+    """Print the part that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("mixed", "transformed"), required=True)
     parser.add_argument("--counts", type=int, nargs="+", default=[2, 3, 4], help="mixed: images of a batch")
