@@ -16,7 +16,7 @@ from fedpriv.attacks.gradients.inverting_gradients import GradientDip, Inverting
 from fedpriv.attacks.gradients.local_step import local_step
 from fedpriv.attacks.gradients.pixel_search import absolute_variation, median_filtered
 from fedpriv.attacks.gradients.step_problems import read_problem
-from fedpriv.attacks.gradients.ways import NetworkKind, Way, best_ways, has_kinks
+from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, Way, best_ways, has_kinks
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.read.target_features import list_targets
@@ -146,24 +146,68 @@ def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chose
     assert scores[0.15, 0.002] > scores[0.15,] + 5
 
 
+ONE = Wanted(1)
 KINKED_NETWORK, SMOOTH_NETWORK = NetworkKind(kinked=True, normed=False), NetworkKind(kinked=False, normed=False)
 
 
 def test_ways_that_are_asked_for_are_taken_and_others_follow_from_the_network():
     asked = InvertingGradients(total_variation=(0.15, 0.03, 0.001), signed=(False, True), learning_rate=0.3)
-    assert asked.ways(KINKED_NETWORK, 1) == (Way(0.15, False, 0.3), Way(0.03, True, 0.3), Way(0.001, False, 0.3))
-    assert len(InvertingGradients(total_variation=0.1).ways(SMOOTH_NETWORK, 1)) == 1
-    kinked, smooth = (InvertingGradients().ways(kind, 1) for kind in (KINKED_NETWORK, SMOOTH_NETWORK))
-    assert kinked == best_ways(KINKED_NETWORK, 1, InvertingGradients().iterations)
+    assert asked.ways(KINKED_NETWORK, ONE) == (Way(0.15, False, 0.3), Way(0.03, True, 0.3), Way(0.001, False, 0.3))
+    assert len(InvertingGradients(total_variation=0.1).ways(SMOOTH_NETWORK, ONE)) == 1
+    kinked, smooth = (InvertingGradients().ways(kind, ONE) for kind in (KINKED_NETWORK, SMOOTH_NETWORK))
+    assert kinked == best_ways(KINKED_NETWORK, ONE, InvertingGradients().iterations)
     assert kinked[0].signed
     assert not any(way.signed for way in smooth)
-    more = InvertingGradients().ways(KINKED_NETWORK, 8)
+    more = InvertingGradients().ways(KINKED_NETWORK, Wanted(8))
     assert more[0].variation > kinked[0].variation
     assert smooth[0].curved
-    assert not any(way.curved for way in InvertingGradients().ways(SMOOTH_NETWORK, 4))
-    normed = InvertingGradients().ways(NetworkKind(kinked=True, normed=True), 1)
+    assert not any(way.curved for way in InvertingGradients().ways(SMOOTH_NETWORK, Wanted(4)))
+    normed = InvertingGradients().ways(NetworkKind(kinked=True, normed=True), ONE)
     assert normed == (replace(kinked[0], variation=normed[0].variation),)
     assert normed[0].variation > more[0].variation
+
+
+def test_images_told_apart_are_held_back_less_the_better_they_are_determined():
+    def variation(iterations, count, network=KINKED_NETWORK, **known):
+        (way,) = best_ways(network, Wanted(count, apart=True, **known), iterations)
+        return way.variation
+
+    assert variation(100, 1) == variation(2000, 1) == variation(50, 1, determined=True)
+    assert variation(100, 8) == 8 * variation(100, 1) == variation(100, 64)
+    for count, least in ((1, 0.5), (4, 0.25)):
+        falling = [variation(number, count, determined=True) for number in (100, 200, 400, 100_000)]
+        assert falling == sorted(falling, reverse=True)
+        assert falling[-1] == pytest.approx(least * falling[0])
+    normed = NetworkKind(kinked=True, normed=True)
+    assert variation(100, 1, normed) == variation(2000, 64, normed, determined=True)
+
+
+@pytest.mark.parametrize(
+    ("network", "wanted", "learns"),
+    [
+        (KINKED_NETWORK, Wanted(4, apart=True, own_images=True), True),
+        (KINKED_NETWORK, Wanted(4, apart=True), False),
+        (KINKED_NETWORK, Wanted(4, own_images=True), False),
+        (KINKED_NETWORK, Wanted(4, apart=True, determined=True, own_images=True), False),
+        (SMOOTH_NETWORK, Wanted(4, apart=True, own_images=True), False),
+        (NetworkKind(kinked=True, normed=True), Wanted(4, apart=True, own_images=True), False),
+    ],
+)
+def test_a_prior_is_learned_where_it_helps_or_where_it_is_asked_for(network, wanted, learns):
+    plain = InvertingGradients(prior="variation").ways(network, wanted)
+    found = InvertingGradients().ways(network, wanted)
+    asked = InvertingGradients(prior="learned").ways(network, wanted)
+    assert not any(way.learned for way in plain)
+    assert found == (asked if learns else plain)
+    assert [way.learned for way in asked] == [not way.curved for way in asked]
+    assert all(own.curved or own.variation < way.variation for own, way in zip(asked, plain, strict=True))
+    told = InvertingGradients(prior="learned", total_variation=0.1).ways(network, wanted)
+    assert [way.variation for way in told] == [0.1]
+
+
+def test_a_prior_that_is_to_be_learned_needs_images():
+    with pytest.raises(UserError, match="attacker_data"):
+        attack(InvertingGradients(prior="learned"), sigmoid_net(), *images_and_labels(1))
 
 
 @pytest.mark.parametrize(

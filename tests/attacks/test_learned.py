@@ -6,8 +6,10 @@ import pytest
 import torch
 from compare import expect_close, expect_same
 from gradient_cases import SHAPE, clients, images_and_labels, knowledge_of, sigmoid_net
+from torch import nn
 
 from fedpriv.attacks.gradients.gradient_learned import LearnedGradients
+from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.joint import JointInversion
 from fedpriv.attacks.invert.learned import LearnedInversion
@@ -21,7 +23,7 @@ from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import as_unit
 from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import generator
+from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Prototypes, Representations
 
 CPU = torch.device("cpu")
@@ -213,3 +215,31 @@ def test_another_clients_gradient_gives_the_floor():
     found = gradients(images, labels, permuted)
     floor = psnr(images.mean(0, keepdim=True).expand_as(images), images)
     assert (psnr(found.images[:, 0], images) < floor + 2).all()
+
+
+def kinked_net():
+    """Fewer numbers before the fully connected layer than an image has pixels."""
+    with global_seed(1):
+        layers = nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(48, 10)
+        return nn.Sequential(*layers)
+
+
+def test_inverting_gradients_learns_a_prior_of_its_own_accord_where_that_helps(digits):
+    images, labels = digits[0][:6], digits[1][:6]
+    model = kinked_net()
+    plain = knowledge_of(model, labels)
+    card = replace(plain.card, attacker_data="same_domain")
+    granting = replace(plain, card=card, public_images=digits[0][600:1000])
+    few = replace(granting, public_images=digits[0][600:610])
+    seen = clients(model, images, labels)
+
+    def found(attack, known):
+        return attack(seen, known, list_targets(seen, "model"), seed=0, device=CPU).images[:, 0]
+
+    settings = {"iterations": 150, "denoiser": DenoiserTraining(iterations=150, width=8)}
+    learned = found(InvertingGradients(**settings), granting)
+    expect_same(learned, found(LearnedGradients(**settings), granting))
+    without = found(InvertingGradients(**settings), plain)
+    expect_same(without, found(InvertingGradients(**settings, prior="variation"), granting))
+    expect_same(without, found(InvertingGradients(**settings), few))
+    assert psnr(learned, images).mean() > psnr(without, images).mean() + 0.3

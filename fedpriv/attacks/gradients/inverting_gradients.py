@@ -22,11 +22,13 @@ from fedpriv.attacks.gradients.local_step import square_norms
 from fedpriv.attacks.gradients.matching_beside import explained, matching_of
 from fedpriv.attacks.gradients.pixel_search import Descended, PixelSearch, SearchSettings, absolute_variation, descend
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
-from fedpriv.attacks.gradients.ways import NetworkKind, Way, best_ways
+from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, Way, best_ways
 from fedpriv.attacks.invert.inversion import DipFitting
-from fedpriv.attacks.observation import Reconstruction
+from fedpriv.attacks.observation import DataAccess, Knowledge, Needs, Reconstruction
 from fedpriv.attacks.optim.halving import climb, ladder, together
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows
+from fedpriv.attacks.priors.denoiser import DenoiserTraining
+from fedpriv.attacks.priors.learned import LEAST_IMAGES, own_denoiser, strangeness
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.util.last import Last
 
@@ -35,6 +37,9 @@ _LEAST = 12
 
 _FLAT = 0.02
 """Mean difference of neighbouring pixels below which an image is hardly smoother for differing less."""
+
+LEARNS_ON: tuple[DataAccess, ...] = ("same_domain", "other_domain")
+"""Images of the attacker's own on which a prior can be learned."""
 
 Weight = Annotated[float, Ge(0)]
 
@@ -93,6 +98,13 @@ class InvertingGradients(DirectionMatching):
         trial: share of the iterations in which it is found out which row goes on.
         start_noise: standard deviation of the start in the unit of the learning rate, around mid-grey; 1 is the paper's.
         median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
+        prior: ``learned`` holds images back by a denoiser of the attacker's own images beside a smaller total variation
+            (:mod:`fedpriv.attacks.priors.learned`); ``variation`` by total variation alone. ``auto`` learns where the card
+            grants images of the same data set and it was measured to help
+            (:meth:`fedpriv.attacks.gradients.ways.Wanted.gains_by_learning`).
+        prior_weight: of what the denoiser changes (:func:`fedpriv.attacks.priors.learned.strangeness`) beside total
+            variation, with which it is weighted.
+        denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
         tolerance: a row has converged when its distance is below.
     """
 
@@ -104,18 +116,23 @@ class InvertingGradients(DirectionMatching):
     trial: Annotated[float, Ge(0), Lt(1)] = 0.2
     start_noise: Annotated[float, Ge(0)] = 0.2
     median_every: Annotated[int, Ge(0)] = 0
+    prior: Literal["auto", "variation", "learned"] = "auto"
+    prior_weight: Annotated[float, Ge(0)] = 0.1
+    denoiser: DenoiserTraining = DenoiserTraining()
     tolerance: Annotated[float, Ge(0)] = 1e-3
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
-    version = 6
+    version = 7
 
-    def ways(self, network: NetworkKind, count: int, apart: bool = False) -> tuple[Way, ...]:
-        """Return the ways of the rows of a target of ``count`` images: those that were asked for, else the best known.
+    def requirements_for(self, kind: str | None) -> Needs:
+        """Return what is needed, and images to learn on where the prior is to be learned."""
+        needs = super().requirements_for(kind)
+        return needs.together(Needs(attacker_data=LEARNS_ON)) if self.prior == "learned" else needs
 
-        ``apart`` says whether its images were told apart.
-        """
-        known = best_ways(network, count, self.iterations, apart)
+    def ways(self, network: NetworkKind, wanted: Wanted) -> tuple[Way, ...]:
+        """Return the ways of the rows of a target: those that were asked for, else the best known."""
+        known = best_ways(network, wanted, self.iterations)
         if self.total_variation != "auto":
             known = tuple(way for way in known if not way.curved)
             weights = self.total_variation if isinstance(self.total_variation, tuple) else (self.total_variation,)
@@ -126,16 +143,26 @@ class InvertingGradients(DirectionMatching):
             known = tuple(replace(way, signed=signs[place % len(signs)]) for place, way in enumerate(known))
         if self.learning_rate != "auto":
             known = tuple(replace(way, learning_rate=self.learning_rate) for way in known if not way.curved)
+        if self.prior == "learned" or (self.prior == "auto" and wanted.gains_by_learning(network)):
+            told = self.total_variation != "auto"
+            known = tuple(replace(way.held_back, variation=way.variation) if told else way.held_back for way in known)
         return known
 
-    def beside(self, problem: AttackProblem) -> Callable[[Tensor], Tensor] | None:
-        """Return a summand of the variation ``(N,)`` of images ``(N, M, c, h, w)``, weighted as that is; or None."""
-        return None
+    def _strangeness(self, problem: AttackProblem) -> Callable[[Tensor], Tensor]:
+        """Return the weighted strangeness ``(N,)`` of images ``(N, M, c, h, w)`` to the attacker's denoiser."""
+        denoiser = own_denoiser(self.name, problem, self.denoiser, self.iterations)
+
+        def penalty(images: Tensor) -> Tensor:
+            rows, number = images.shape[:2]
+            each = strangeness(images.flatten(0, 1), denoiser, self.denoiser.noise).view(rows, number)
+            return self.prior_weight * each.mean(1)
+
+        return penalty
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a history of L-BFGS, twice a hundred vectors, where it has a way of its own."""
         network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
-        curved = any(way.curved for way in self.ways(network, 1))
+        curved = any(way.curved for way in self.ways(network, Wanted(1)))
         return 4 * 200 * updates.labels.shape[1] * math.prod(problem.knowledge.image_shape) if curved else 0
 
     def search(
@@ -143,7 +170,7 @@ class InvertingGradients(DirectionMatching):
     ) -> Reconstruction:
         """Search in every way, and by halves in those that look best."""
         network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
-        ways = [self.ways(network, *one) for one in zip(updates.counts, updates.told, strict=True)]
+        ways = [self.ways(network, one) for one in _wanted(problem.knowledge, updates)]
 
         def some(rows: Sequence[Row], iterations: int, begun: Tensor | None, tick: Tick) -> Solved:
             own = [ways[row.position][row.restart % len(ways[0])] for row in rows]
@@ -174,7 +201,8 @@ class InvertingGradients(DirectionMatching):
             steps, _, _ = updates.of(rows)
             found = descend(iterations, matching, known, start, square_norms(steps), tick)
             return self._solved(updates, rows, found, explained(matching, found.images, known, found.distance))
-        settings = SearchSettings(iterations, self.variation_decay, self.median_every, self.beside(problem))
+        beside = self._strangeness(problem) if leg.ways[0].learned else None
+        settings = SearchSettings(iterations, self.variation_decay, self.median_every, beside)
         search = PixelSearch(settings, matching, known, start, leg.ways)
         search.walk(tick)
         spent = torch.full((len(rows),), iterations)
@@ -198,6 +226,18 @@ class InvertingGradients(DirectionMatching):
             iterations=int(found.evaluations.max()),
             evaluations=found.evaluations,
         )
+
+
+def _wanted(knowledge: Knowledge, updates: StepProblem) -> list[Wanted]:
+    """Return the images of each target, and what is known of them."""
+    own = knowledge.public_images if knowledge.card.attacker_data == "same_domain" else None
+    learns, pixels = own is not None and len(own) >= LEAST_IMAGES, math.prod(knowledge.image_shape)
+    found = []
+    for count, apart in zip(updates.counts, updates.apart, strict=True):
+        known = None if apart is None else apart.known
+        sure = known is not None and known.inputs.shape[1] >= pixels
+        found.append(Wanted(count, apart=apart is not None, determined=sure, own_images=learns))
+    return found
 
 
 @dataclass(frozen=True)

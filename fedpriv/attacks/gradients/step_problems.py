@@ -67,11 +67,6 @@ class StepProblem:
     misfit: str
     statistics: tuple[Statistics, ...] = ()
 
-    @property
-    def told(self) -> tuple[bool, ...]:
-        """Return of each target whether its images were told apart."""
-        return tuple(one is not None for one in self.apart)
-
     def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
         """Return the steps, counts and labels ``(N, M)`` of N rows."""
         places = [row.position for row in rows]

@@ -7,7 +7,7 @@ the search may cost. Chosen on a few CIFAR-10 images on two untrained networks (
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +28,18 @@ _KINKED = (
 _VARIATION, _MOST_VARIATION = 0.12, 1.0
 """First weight of total variation, an image, and the most. The more images, the less the gradient tells of each."""
 
-_APART_VARIATION = 0.24
-"""The same where the images were told apart, however many there are: what is asked of each then holds it in place."""
+_APART_VARIATION, _MOST_APART = 0.24, 8
+"""The same where the images were told apart, and of how many of them it grows: what is asked of each holds it in place."""
 
 _SHORT, _RELAXED = 100, 0.75
-"""Evaluations up to which smooth networks are searched so where images were told apart, and the power with which the weight
-falls with more of them: what is asked of each image then determines it ever better."""
+"""Evaluations up to which images that were told apart are searched so where what is known determines each (and of smooth
+networks), and the power with which the weight falls with more of them."""
+
+_LEAST_OF_ONE, _LEAST_OF_SEVERAL = 0.5, 0.25
+"""Share of the weight that is left at least where networks have kinks."""
+
+_BESIDE = 0.6
+"""Share of the weight of total variation that is left beside a learned prior."""
 
 _NORMED_VARIATION = 2.0
 """The same behind batch norms, whatever the number of images: what they subtract of a batch its gradient does not tell."""
@@ -60,17 +66,50 @@ class Way:
         signed: whether Adam is given the gradient's signs only.
         learning_rate: first step size, in standard deviations of images.
         curved: L-BFGS in place of Adam, without total variation.
+        learned: whether a learned prior holds images back, too.
     """
 
     variation: float
     signed: bool
     learning_rate: float
     curved: bool = False
+    learned: bool = False
 
     @property
-    def kind(self) -> tuple[bool, bool]:
+    def kind(self) -> tuple[bool, bool, bool]:
         """Ways of one kind are searched together."""
-        return self.curved, self.signed
+        return self.curved, self.signed, self.learned
+
+    @property
+    def held_back(self) -> Way:
+        """The same way with a learned prior, and less total variation beside it; L-BFGS takes neither."""
+        return self if self.curved else replace(self, variation=_BESIDE * self.variation, learned=True)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The images of one target, and what is known of them before anything is searched for.
+
+    Attributes:
+        count: how many there are.
+        apart: whether they were told apart, so that each is asked for its own share of the update.
+        determined: whether of each as many numbers are known as it has pixels, from what it put into a layer.
+        own_images: whether the attacker has images of its own from the same data set to learn on.
+    """
+
+    count: int
+    apart: bool = False
+    determined: bool = False
+    own_images: bool = False
+
+    def gains_by_learning(self, network: NetworkKind) -> bool:
+        """True where a learned prior was measured to bring images nearer in the same time.
+
+        Where images were not told apart, behind smooth activations and batch norms it takes longer and brings nothing, and
+        what is determined needs none.
+        """
+        sure = self.apart and not self.determined
+        return self.own_images and sure and network.kinked and not network.normed
 
 
 @dataclass(frozen=True)
@@ -111,22 +150,24 @@ def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
     return False
 
 
-def best_ways(network: NetworkKind, count: int, iterations: int, apart: bool = False) -> tuple[Way, ...]:
+def best_ways(network: NetworkKind, wanted: Wanted, iterations: int) -> tuple[Way, ...]:
     """Return the ways that are worth a trial, the likeliest first.
 
     Args:
         network: whose gradients are matched.
-        count: images of the target.
+        wanted: images of the target.
         iterations: evaluations of the gradient that the search may take.
-        apart: whether the images were told apart.
     """
+    count, apart = wanted.count, wanted.apart
+    relaxed = min(1.0, (_SHORT / iterations) ** _RELAXED)
     variation = _NORMED_VARIATION if network.normed else min(_VARIATION * count, _MOST_VARIATION)
-    if apart and network.kinked and not network.normed:
-        variation = _APART_VARIATION * count
     if network.kinked:
+        if apart and not network.normed:
+            left = max(_LEAST_OF_ONE if count == 1 else _LEAST_OF_SEVERAL, relaxed) if wanted.determined else 1.0
+            variation = _APART_VARIATION * min(count, _MOST_APART) * left
         return (Way(variation, True, 0.2),)
     if apart and count > 1:
-        variation *= min(1.0, (_SHORT / iterations) ** _RELAXED)
+        variation *= relaxed
     slow = Way(_LARGE, True, 0.2) if network.large else Way(variation, False, 0.3)
     alone = count == 1 and iterations >= (_CURVED_FROM_LARGE if network.large else _CURVED_FROM)
     return (Way(0.0, False, 0.0, curved=True), slow) if alone else (slow,)
