@@ -15,7 +15,7 @@ from fedpriv.attacks.gradients.separation import separate
 from fedpriv.attacks.gradients.sparse_directions import Span, eliminated
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.gradients.told_apart import reachable
-from fedpriv.attacks.gradients.ways import NetworkKind, best_ways
+from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, best_ways
 from fedpriv.attacks.invert.inversion import PixelInversion
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
@@ -176,8 +176,8 @@ def test_larger_images_are_searched_with_smaller_steps_and_more_prior():
     assert plain.schedule_at((3, 32, 32)) == plain.schedule
     assert plain.schedule_at((3, 64, 64)).learning_rate == pytest.approx(plain.schedule.learning_rate / 4)
     large = NetworkKind(kinked=False, normed=False, large=True)
-    assert [way.signed for way in best_ways(large, 1, 400)] == [True]
-    assert best_ways(large, 1, 1600)[0].curved
+    assert [way.signed for way in best_ways(large, Wanted(1), 400)] == [True]
+    assert best_ways(large, Wanted(1), 1600)[0].curved
 
 
 def test_an_update_is_taken_apart_once_whoever_is_said_to_have_sent_it(monkeypatch):

@@ -126,7 +126,7 @@ class InvertingGradients(DirectionMatching):
     version = 7
 
     def requirements_for(self, kind: str | None) -> Needs:
-        """Return what is needed, and images to learn on where the prior is to be learned."""
+        """Return the needs, with images to learn on where the prior is to be learned."""
         needs = super().requirements_for(kind)
         return needs.together(Needs(attacker_data=LEARNS_ON)) if self.prior == "learned" else needs
 
