@@ -57,6 +57,7 @@ class TransformationSearch(Attack):
 
     name = "untransform"
     summary = "images whose gradient is the uploaded one, with a policy of augmentations undone"
+    version = 2
     targets = NETWORKS
     unit = "upload"
     budget = "iterations"
