@@ -155,7 +155,7 @@ def double(maps: Tensor, rows: int, height: int, width: int) -> tuple[Tensor, Ba
         found: Tensor = _upsample_back(whole, list(whole.shape[-2:]), before, 2.0, 2.0)
         return found.view_as(maps)
 
-    return grouped.double(maps, rows, height, width), back
+    return grouped.double(maps, rows, height, width).contiguous(), back  # cropped; older group norms of torch need it
 
 
 def double_and_convolve(maps: Tensor, weight: Weight, height: int, width: int) -> tuple[Tensor, Back]:
