@@ -1,8 +1,10 @@
 """The inner loops on a GPU: nothing waits for it, and it finds what a CPU finds. Skipped where there is none."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from gradient_cases import attack, images_and_labels, psnr, sigmoid_net
+from gradient_cases import attack, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
@@ -196,6 +198,23 @@ def test_gradient_attacks_that_are_replayed_find_the_same_in_every_bit(made, rep
     assert sum(replays()) > 0
     done_as_it_is(monkeypatch)
     assert torch.equal(found.images, attack(made, sigmoid_net(), images, labels, device=CUDA).images)
+
+
+def test_a_prior_that_was_learned_is_replayed_with_the_same_bits(replays, monkeypatch):
+    images, labels = images_and_labels(4)
+    model, card = sigmoid_net(), KnowledgeCard(attacker_data="same_domain")
+    seen = clients(model, images, labels)
+    own = images_and_labels(40)[0][4:]
+    known = replace(knowledge_of(model, labels), card=replace(card, labels="given"), public_images=own)
+    made = InvertingGradients(iterations=100, total_variation=0.1, signed=True, prior="learned")
+
+    def found():
+        return made(seen, known, list_targets(seen, "model"), seed=0, device=CUDA).images
+
+    recorded = found()
+    assert sum(replays()) > 0
+    done_as_it_is(monkeypatch)
+    assert torch.equal(recorded, found())
 
 
 def test_what_is_settled_meanwhile_takes_no_memory_from_a_recording(replays):
