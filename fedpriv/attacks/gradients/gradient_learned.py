@@ -13,7 +13,7 @@ from fedpriv.attacks.observation import Needs
 class LearnedGradients(InvertingGradients):
     """The same search with a learned prior everywhere, also where inverting gradients by itself would not take the time."""
 
-    prior: Literal["auto", "variation", "learned"] = "learned"
+    prior: Literal["auto", "spectrum", "variation", "learned"] = "learned"
 
     name = "gradient-learned"
     summary = (

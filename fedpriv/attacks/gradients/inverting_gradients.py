@@ -1,8 +1,8 @@
 """Inverting gradients: match the direction of the client's update, under total variation or a deep image prior.
 
 Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
-learning?" (NeurIPS 2020); the other prior is that of Ulyanov, Vedaldi and Lempitsky (CVPR 2018), whose weights are
-optimised instead of pixels.
+learning?" (NeurIPS 2020); the generator's prior is that of Ulyanov, Vedaldi and Lempitsky (CVPR 2018), whose weights are
+optimised instead of pixels. That of a spectrum is our own (:mod:`fedpriv.attacks.priors.spectrum`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,27 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.gradients.frames import frame_of, has_own_images
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.local_step import square_norms
 from fedpriv.attacks.gradients.matching_beside import explained, matching_of
 from fedpriv.attacks.gradients.pixel_search import Descended, PixelSearch, SearchSettings, absolute_variation, descend
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
-from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, Way, best_ways
+from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, Way, best_ways, framed_ways
 from fedpriv.attacks.invert.inversion import DipFitting
 from fedpriv.attacks.observation import DataAccess, Knowledge, Needs, Reconstruction
 from fedpriv.attacks.optim.halving import climb, ladder, together
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
-from fedpriv.attacks.priors.learned import LEAST_IMAGES, own_denoiser, strangeness
+from fedpriv.attacks.priors.learned import own_denoiser, strangeness
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.util.last import Last
 
 _LEAST = 12
 """Iterations of a row in which something can be seen."""
+
+_NEAR = 0.5
+"""Standard deviations of a coordinate at the start of a frame, as a share of the start's noise."""
 
 _FLAT = 0.02
 """Mean difference of neighbouring pixels below which an image is hardly smoother for differing less."""
@@ -72,12 +76,13 @@ class DirectionMatching(GradientMatching):
 
 @dataclass(frozen=True, kw_only=True)
 class InvertingGradients(DirectionMatching):
-    """Gradient matching in the cosine distance, with total variation, by Adam in the box of valid images.
+    """Gradient matching in the cosine distance, of images that are held back, by Adam or L-BFGS.
 
     A target is searched in several rows, which differ in their way and start. All begin with a small share of the budget;
     by halves those with the lowest objective go on from what they have found, and the last one takes the rest (see
-    :mod:`fedpriv.attacks.optim.halving`). Departs from the paper in that, and in that the weight of total variation falls
-    together with the step size, from what finds coarse shapes to what leaves fine ones alone. The images of a row are
+    :mod:`fedpriv.attacks.optim.halving`). Departs from the paper in that, in the coordinates, which are those of a spectrum
+    where that was measured to help, and in that the weights of what holds images back fall together with the step size,
+    from what finds coarse shapes to what leaves fine ones alone. The images of a row are
     those, among all iterates under the last weight, with the lowest sum of distance and weighted variation, each evaluated
     as it stands after clamping. Between a target's rows, which were weighted differently, the product of distance and
     squared variation decides, which is the objective reported: it prefers neither the noisy image that fits a little
@@ -98,10 +103,12 @@ class InvertingGradients(DirectionMatching):
         trial: share of the iterations in which it is found out which row goes on.
         start_noise: standard deviation of the start in the unit of the learning rate, around mid-grey; 1 is the paper's.
         median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
-        prior: ``learned`` holds images back by a denoiser of the attacker's own images beside a smaller total variation
-            (:mod:`fedpriv.attacks.priors.learned`); ``variation`` by total variation alone. ``auto`` learns where the card
-            grants images of the same data set and it was measured to help
-            (:meth:`fedpriv.attacks.gradients.ways.Wanted.gains_by_learning`).
+        prior: ``spectrum`` searches in coordinates that are scaled as images are, around an image that is likely beforehand
+            (:mod:`fedpriv.attacks.gradients.frames`): the class mean and the spectrum of the attacker's own images where the
+            card grants some of the same data set, else grey and the spectrum of images in general. ``variation`` searches
+            pixels under total variation, as the paper does; ``learned`` the same beside a denoiser of the attacker's own
+            images (:mod:`fedpriv.attacks.priors.learned`). ``auto`` takes the spectrum where it was measured to help
+            (:meth:`fedpriv.attacks.gradients.ways.Wanted.gains_by_frame`), unless ``total_variation`` is given.
         prior_weight: of what the denoiser changes (:func:`fedpriv.attacks.priors.learned.strangeness`) beside total
             variation, with which it is weighted.
         denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
@@ -116,14 +123,14 @@ class InvertingGradients(DirectionMatching):
     trial: Annotated[float, Ge(0), Lt(1)] = 0.2
     start_noise: Annotated[float, Ge(0)] = 0.2
     median_every: Annotated[int, Ge(0)] = 0
-    prior: Literal["auto", "variation", "learned"] = "auto"
+    prior: Literal["auto", "spectrum", "variation", "learned"] = "auto"
     prior_weight: Annotated[float, Ge(0)] = 0.1
     denoiser: DenoiserTraining = DenoiserTraining()
     tolerance: Annotated[float, Ge(0)] = 1e-3
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
-    version = 7
+    version = 8
 
     def requirements_for(self, kind: str | None) -> Needs:
         """Return the needs, with images to learn on where the prior is to be learned."""
@@ -132,7 +139,11 @@ class InvertingGradients(DirectionMatching):
 
     def ways(self, network: NetworkKind, wanted: Wanted) -> tuple[Way, ...]:
         """Return the ways of the rows of a target: those that were asked for, else the best known."""
-        known = best_ways(network, wanted, self.iterations)
+        framed = (
+            self.prior == "auto" and self.total_variation == "auto" and wanted.gains_by_frame(network, self.iterations)
+        )
+        best = framed_ways if framed or self.prior == "spectrum" else best_ways
+        known = best(network, wanted, self.iterations)
         if self.total_variation != "auto":
             known = tuple(way for way in known if not way.curved)
             weights = self.total_variation if isinstance(self.total_variation, tuple) else (self.total_variation,)
@@ -143,7 +154,7 @@ class InvertingGradients(DirectionMatching):
             known = tuple(replace(way, signed=signs[place % len(signs)]) for place, way in enumerate(known))
         if self.learning_rate != "auto":
             known = tuple(replace(way, learning_rate=self.learning_rate) for way in known if not way.curved)
-        if self.prior == "learned" or (self.prior == "auto" and wanted.gains_by_learning(network)):
+        if self.prior == "learned":
             told = self.total_variation != "auto"
             known = tuple(replace(way.held_back, variation=way.variation) if told else way.held_back for way in known)
         return known
@@ -174,7 +185,7 @@ class InvertingGradients(DirectionMatching):
 
         def some(rows: Sequence[Row], iterations: int, begun: Tensor | None, tick: Tick) -> Solved:
             own = [ways[row.position][row.restart % len(ways[0])] for row in rows]
-            start = self._starts(problem, updates, rows) if begun is None else begun
+            start = self._starts(problem, updates, rows, own) if begun is None else begun
             parts: list[tuple[list[int], Solved]] = []
             for kind in dict.fromkeys(way.kind for way in own):
                 places = [place for place, way in enumerate(own) if way.kind == kind]
@@ -197,23 +208,31 @@ class InvertingGradients(DirectionMatching):
         rows, iterations, start = leg.rows, leg.iterations, start.to(problem.device)
         matching = matching_of(updates, matcher, rows, self.statistics_weight, self.inputs_weight)
         known = updates.probabilities(rows, problem.knowledge.n_classes)
+        steps, _, labels = updates.of(rows)
+        frame = frame_of(problem.knowledge, problem.trained, labels) if leg.ways[0].framed else None
         if leg.ways[0].curved:
-            steps, _, _ = updates.of(rows)
-            found = descend(iterations, matching, known, start, square_norms(steps), tick)
+            found = descend(iterations, matching, known, start, square_norms(steps), tick, frame)
             return self._solved(updates, rows, found, explained(matching, found.images, known, found.distance))
         beside = self._strangeness(problem) if leg.ways[0].learned else None
-        settings = SearchSettings(iterations, self.variation_decay, self.median_every, beside)
+        settings = SearchSettings(iterations, self.variation_decay, self.median_every, beside, frame)
         search = PixelSearch(settings, matching, known, start, leg.ways)
         search.walk(tick)
         spent = torch.full((len(rows),), iterations)
         walked = Descended(search.images, search.distance, spent)
         return self._solved(updates, rows, walked, explained(matching, search.images, known, search.distance))
 
-    def _starts(self, problem: AttackProblem, updates: StepProblem, rows: Sequence[Row]) -> Tensor:
-        """Return starts ``(N, M, c, h, w)`` near mid-grey, each from its row's own generator."""
+    def _starts(self, problem: AttackProblem, updates: StepProblem, rows: Sequence[Row], ways: Sequence[Way]) -> Tensor:
+        """Return starts ``(N, M, c, h, w)`` near mid-grey, or near what is likely, each from its row's own generator."""
         batch = (updates.labels.shape[1], *problem.knowledge.image_shape)
         draws = torch.stack([torch.randn(batch, generator=row.generator(problem.seed)) for row in rows])
-        return (0.5 - 0.5 * self.start_noise * draws).clamp_(0, 1)
+        starts = (0.5 - 0.5 * self.start_noise * draws).clamp_(0, 1)
+        if any(way.framed for way in ways):
+            _, _, labels = updates.of(rows)
+            frame = frame_of(problem.knowledge, problem.trained, labels.cpu())
+            likely = frame.drawn(_NEAR * self.start_noise * draws).clamp(0, 1)
+            framed = torch.tensor([way.framed for way in ways]).view(-1, 1, 1, 1, 1)
+            starts = torch.where(framed, likely, starts)
+        return starts
 
     def _solved(self, updates: StepProblem, rows: Sequence[Row], found: Descended, distance: Tensor) -> Solved:
         _, _, labels = updates.of(rows)
@@ -230,8 +249,7 @@ class InvertingGradients(DirectionMatching):
 
 def _wanted(knowledge: Knowledge, updates: StepProblem) -> list[Wanted]:
     """Return the images of each target, and what is known of them."""
-    own = knowledge.public_images if knowledge.card.attacker_data == "same_domain" else None
-    learns, pixels = own is not None and len(own) >= LEAST_IMAGES, math.prod(knowledge.image_shape)
+    learns, pixels = has_own_images(knowledge), math.prod(knowledge.image_shape)
     found = []
     for count, apart in zip(updates.counts, updates.apart, strict=True):
         known = None if apart is None else apart.known

@@ -1,4 +1,4 @@
-"""Search of N rows' pixels, by Adam in the box of valid images or by L-BFGS, and the best that each row has seen."""
+"""Search of N rows' images, by Adam or by L-BFGS, in pixels or in cosines, and the best that each row has seen."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedpriv.attacks.gradients.frames import Frame
 from fedpriv.attacks.gradients.gradient_matching import Matching
 from fedpriv.attacks.gradients.step_problems import Tick
 from fedpriv.attacks.gradients.ways import Way
@@ -27,11 +28,17 @@ _SPREAD, _INNER, _DONE = 0.1, 20, 1e-9
 """Of L-BFGS: pixel values of one unit, which scales its first step; steps of a call; share of the squared norm of what is
 matched at which nothing is left to find."""
 
+_FRAME_SPREAD = 0.3
+"""Standard deviations of a coordinate of one unit of L-BFGS in a frame."""
+
 _SCALE = 0.5
 """Pixel values of one unit of a learning rate: about the standard deviation of images, in which the paper measures."""
 
 _BETAS = {True: (0.9, 0.999), False: (0.97, 0.999)}
 """Adam's, with signs and without: what is left of the last step's mean. Long valleys want a long memory."""
+
+_FRAME_BETAS = (0.9, 0.999)
+"""The same of coordinates that are all alike, where no long valleys are left."""
 
 _EPSILON = 1e-9
 """Adam's, for variables ten times as large as the paper's."""
@@ -46,12 +53,14 @@ class SearchSettings:
         variation_decay: what the weight of total variation is multiplied by, three times on the way.
         median_every: iterations after which a median filter goes over the images; 0 for never.
         beside: of images ``(N, M, c, h, w)`` what is added to their total variation ``(N,)`` before it is weighted; or None.
+        frame: of the rows' images, in which they are searched; None for pixels, within the box of valid images.
     """
 
     iterations: int
     variation_decay: float
     median_every: int = 0
     beside: Callable[[Tensor], Tensor] | None = None
+    frame: Frame | None = None
 
 
 class PixelSearch:
@@ -78,12 +87,16 @@ class PixelSearch:
         self._labels = labels
         self._rows = torch.arange(len(start), device=start.device)
         # Adam's steps do not depend on the scale of a variable, so each row's learning rate is the scale of its own.
-        self._scale = _SCALE * start.new_tensor([way.learning_rate for way in ways]).view(-1, 1, 1, 1, 1)
+        rates, frame = start.new_tensor([way.learning_rate for way in ways]).view(-1, 1, 1, 1, 1), settings.frame
+        self._scale = _SCALE * rates if frame is None else rates
         self._most, self._middle = 0.5 / self._scale, start.new_tensor(0.5)
         self._least = -self._most
-        self._point = ((start - 0.5) / self._scale).clamp(self._least, self._most).requires_grad_()
-        self._optimiser = Adam([self._point], 1.0, betas=_BETAS[ways[0].signed], epsilon=_EPSILON, fused=True)
+        point = (start - 0.5) / self._scale if frame is None else frame.points(start) / self._scale
+        self._point = (point.clamp(self._least, self._most) if frame is None else point).requires_grad_()
+        betas = _BETAS[ways[0].signed] if frame is None else _FRAME_BETAS
+        self._optimiser = Adam([self._point], 1.0, betas=betas, epsilon=_EPSILON, fused=True)
         self._first_weights = self._weights = start.new_tensor([way.variation for way in ways])
+        self._first_unlikely = self._unlikely = start.new_tensor([way.unlikely for way in ways])
         self._signed = ways[0].signed
         self._each = torch.ones_like(self._weights)
         self._passed, self._filters = 0, False
@@ -93,6 +106,8 @@ class PixelSearch:
         self.distance = torch.full_like(self._lowest, torch.inf)
 
     def _images(self) -> Tensor:
+        if self.settings.frame is not None:
+            return self.settings.frame.images(self._point * self._scale)
         return torch.addcmul(self._middle, self._point, self._scale)
 
     def look(self) -> Tensor:
@@ -103,6 +118,8 @@ class PixelSearch:
         if self.settings.beside is not None:
             held = held + self.settings.beside(images)
         objective = distance + self._weights * held
+        if self.settings.frame is not None:
+            objective = objective + self._unlikely * (self._point * self._scale).square().flatten(1).mean(1)
         with torch.no_grad():
             better = objective < self._lowest
             self._lowest = torch.where(better, objective, self._lowest)
@@ -127,6 +144,7 @@ class PixelSearch:
         if passed != self._passed:  # objectives under another weight cannot be compared
             self._passed = passed
             self._weights = self._first_weights * settings.variation_decay**passed
+            self._unlikely = self._first_unlikely * settings.variation_decay**passed
             self._lowest = torch.full_like(self._lowest, torch.inf)
 
     def advance(self) -> None:
@@ -138,8 +156,16 @@ class PixelSearch:
         self._optimiser.step(self._rate.value)
         with torch.no_grad():
             if self._filters:
-                self._point.copy_(median_filtered(self._point))
-            self._point.clamp_(self._least, self._most)
+                self._filter()
+            if self.settings.frame is None:
+                self._point.clamp_(self._least, self._most)
+
+    def _filter(self) -> None:
+        frame = self.settings.frame
+        if frame is None:
+            self._point.copy_(median_filtered(self._point))
+        else:
+            self._point.copy_(frame.points(median_filtered(self._images())) / self._scale)
 
 
 @dataclass(frozen=True)
@@ -151,7 +177,15 @@ class Descended:
     evaluations: Tensor
 
 
-def descend(iterations: int, matching: Matching, labels: Tensor, start: Tensor, scale: Tensor, tick: Tick) -> Descended:
+def descend(
+    iterations: int,
+    matching: Matching,
+    labels: Tensor,
+    start: Tensor,
+    scale: Tensor,
+    tick: Tick,
+    frame: Frame | None = None,
+) -> Descended:
     """Follow the squared distance of N rows down by L-BFGS from images ``start``, without prior and without a box.
 
     Args:
@@ -161,14 +195,17 @@ def descend(iterations: int, matching: Matching, labels: Tensor, start: Tensor, 
         start: ``(N, M, c, h, w)`` images.
         scale: ``(N,)`` squared norms of what is matched.
         tick: told of the iterations done.
+        frame: of the rows' images, whose coordinates are followed; None for pixels.
     """
 
-    def images_at(points: Tensor) -> Tensor:
+    def images_at(points: Tensor, rows: Tensor | None = None) -> Tensor:
+        if frame is not None:
+            return frame.drawn(_FRAME_SPREAD * points.view(-1, *start.shape[1:]), rows)
         return (0.5 + _SPREAD * points).view(-1, *start.shape[1:])
 
     def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         points = points.detach().requires_grad_()
-        losses = matching.squared(images_at(points), labels[rows], rows)
+        losses = matching.squared(images_at(points, rows), labels[rows], rows)
         (gradients,) = torch.autograd.grad(losses.sum(), points)
         return losses.detach(), gradients
 
@@ -176,8 +213,8 @@ def descend(iterations: int, matching: Matching, labels: Tensor, start: Tensor, 
         _INNER, max(1, iterations - 2)
     )  # after the last step its place is evaluated, and at the end what is shown
     settings = LbfgsSettings(max(1, (iterations - 2) // inner), inner)
-    begin = ((start - 0.5) / _SPREAD).flatten(1)
-    found = minimise(evaluate, begin, settings, _DONE * scale, lambda done: tick(done * inner))
+    begin = (start - 0.5) / _SPREAD if frame is None else frame.points(start) / _FRAME_SPREAD
+    found = minimise(evaluate, begin.flatten(1), settings, _DONE * scale, lambda done: tick(done * inner))
     images = images_at(found.best).clamp(0, 1)
     with torch.no_grad():
         distance = matching.cosine(images, labels, torch.arange(len(images), device=images.device))

@@ -1,4 +1,4 @@
-"""The ways in which a target's rows are searched: under which total variation, with signs or without, and how fast.
+"""The ways in which a target's rows are searched: in which coordinates, under which prior, with signs or without, how fast.
 
 Which of them can win follows from what everybody knows: whether the network has kinks, how many images there are, and what
 the search may cost. Chosen on a few CIFAR-10 images on two untrained networks (``docs/attacks/inverting-gradients.md``).
@@ -46,6 +46,23 @@ _NORMED_VARIATION = 2.0
 
 _NORMS = torch.nn.modules.batchnorm._BatchNorm
 
+_UNLIKELY, _MOST_UNLIKELY = 0.1, 3
+"""In a frame: first weight of how unlikely an image is, an image, and of how many images it grows. With the budget it falls
+as does :data:`_RELAXED`; where networks have kinks total variation weighs as much."""
+
+_SMOOTH_RELAXED = 2.0
+"""Power with which it falls of smooth networks whose images were told apart."""
+
+_FRAME_RATE, _LONG_RATE = 0.3, 1.5
+"""Step size in a frame, which shorter searches than :data:`_SHORT` take in proportion smaller, and how much larger it may be
+in longer ones of smooth networks."""
+
+_PIXELS_FROM = 200
+"""Evaluations from which pixels are nearer, where networks have kinks and what is known determines them."""
+
+_LEAST_CURVED, _LEAST_CURVED_LARGE = 60, 400
+"""Evaluations from which L-BFGS gets anywhere in a frame, and of large images."""
+
 _CURVED_FROM = 100
 """Evaluations from which L-BFGS gets anywhere. Of several images it finds noise that explains their gradient as well."""
 
@@ -64,9 +81,12 @@ class Way:
     Attributes:
         variation: first weight of total variation.
         signed: whether Adam is given the gradient's signs only.
-        learning_rate: first step size, in standard deviations of images.
+        learning_rate: first step size, in standard deviations of images, or of coordinates.
         curved: L-BFGS in place of Adam, without total variation.
         learned: whether a learned prior holds images back, too.
+        framed: whether coordinates are those of a spectrum in place of pixels
+            (:class:`fedpriv.attacks.gradients.frames.Frame`).
+        unlikely: first weight of the mean square of these coordinates.
     """
 
     variation: float
@@ -74,11 +94,13 @@ class Way:
     learning_rate: float
     curved: bool = False
     learned: bool = False
+    framed: bool = False
+    unlikely: float = 0.0
 
     @property
-    def kind(self) -> tuple[bool, bool, bool]:
+    def kind(self) -> tuple[bool, bool, bool, bool]:
         """Ways of one kind are searched together."""
-        return self.curved, self.signed, self.learned
+        return self.curved, self.signed, self.learned, self.framed
 
     @property
     def held_back(self) -> Way:
@@ -94,7 +116,7 @@ class Wanted:
         count: how many there are.
         apart: whether they were told apart, so that each is asked for its own share of the update.
         determined: whether of each as many numbers are known as it has pixels, from what it put into a layer.
-        own_images: whether the attacker has images of its own from the same data set to learn on.
+        own_images: whether the attacker has images of its own from the same data set.
     """
 
     count: int
@@ -102,14 +124,17 @@ class Wanted:
     determined: bool = False
     own_images: bool = False
 
-    def gains_by_learning(self, network: NetworkKind) -> bool:
-        """True where a learned prior was measured to bring images nearer in the same time.
+    def gains_by_frame(self, network: NetworkKind, iterations: int) -> bool:
+        """True where coordinates of a spectrum were measured to bring images nearer than pixels do.
 
-        Where images were not told apart, behind smooth activations and batch norms it takes longer and brings nothing, and
-        what is determined needs none.
+        Behind batch norms they do not. Where networks have kinks and what is known determines images they serve short
+        searches, and only if the spectrum is that of the attacker's own images.
         """
-        sure = self.apart and not self.determined
-        return self.own_images and sure and network.kinked and not network.normed
+        if network.normed:
+            return False
+        if network.kinked and self.determined:
+            return self.own_images and iterations < _PIXELS_FROM
+        return True
 
 
 @dataclass(frozen=True)
@@ -171,3 +196,23 @@ def best_ways(network: NetworkKind, wanted: Wanted, iterations: int) -> tuple[Wa
     slow = Way(_LARGE, True, 0.2) if network.large else Way(variation, False, 0.3)
     alone = count == 1 and iterations >= (_CURVED_FROM_LARGE if network.large else _CURVED_FROM)
     return (Way(0.0, False, 0.0, curved=True), slow) if alone else (slow,)
+
+
+def framed_ways(network: NetworkKind, wanted: Wanted, iterations: int) -> tuple[Way, ...]:
+    """Return the ways in coordinates of a spectrum that are worth a trial, the likeliest first.
+
+    Args:
+        network: whose gradients are matched.
+        wanted: images of the target.
+        iterations: evaluations of the gradient that the search may take.
+    """
+    short = _SHORT / iterations
+    weight = _UNLIKELY * min(wanted.count, _MOST_UNLIKELY) * min(1.0, short) ** _RELAXED
+    if network.kinked:
+        return (Way(weight, True, _FRAME_RATE / max(1.0, short), framed=True, unlikely=weight),)
+    if wanted.apart or wanted.count == 1:
+        weight = _UNLIKELY * min(1.0, short) ** _SMOOTH_RELAXED
+    slow = Way(0.0, False, _FRAME_RATE * min(_LONG_RATE, 1 / short), framed=True, unlikely=weight)
+    curved = Way(0.0, False, 0.0, curved=True, framed=True)
+    alone = wanted.count == 1 and iterations >= (_LEAST_CURVED_LARGE if network.large else _LEAST_CURVED)
+    return (curved, slow) if alone else (slow,)
