@@ -22,6 +22,7 @@ from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProble
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.attacks.optim.rows import Row, Solved
+from fedpriv.attacks.priors.spectrum import PIXEL, Spectrum, general_spectrum
 from fedpriv.util.errors import UserError
 
 _FIRST_GAIN = 0.1
@@ -38,7 +39,8 @@ class DeepLeakage(GradientMatching):
     A target is an upload as a whole; its images are the n of the batch, in no particular order.
 
     Departs from the paper in where it starts: close to mid-grey, because sigmoids saturate far from it and L-BFGS then
-    stalls. The variables are ``u`` with ``x = 0.5 + spread u`` and ``u ~ N(0, 1)``, which scales its first steps too.
+    stalls. The variables are ``u ~ N(0, 1)``, which scales its first steps too, with ``x = 0.5 + spread u``, or with ``u``
+    in the coordinates of images in general (:mod:`fedpriv.attacks.priors.spectrum`), whose first steps are coarse.
 
     Attributes:
         outer_steps: calls of L-BFGS, 20 steps each.
@@ -46,7 +48,8 @@ class DeepLeakage(GradientMatching):
             lose half of it in as many; behind kinks a search ends where it is stuck.
         redraws: how often a row may draw a new start when the first call has not reduced the loss tenfold. Each is
             twice as wide as the one before, four times in all, then begins anew.
-        spread: standard deviation of the first start around mid-grey.
+        spread: standard deviation of the first start's pixels around mid-grey.
+        coordinates: ``spectrum`` or ``pixels``, as in the paper. What is least is the same, the way to it another.
         labels: ``auto`` takes given labels where the card grants them and else infers them from the last layer;
             ``joint`` optimises soft labels together with the images, as DLG does.
         apart: whether the images of a step are told apart first, where a fully connected layer or the head lets them: then
@@ -60,7 +63,8 @@ class DeepLeakage(GradientMatching):
     outer_steps: Annotated[int, Ge(1)] = 100
     patience: Annotated[int, Ge(1)] = 10
     redraws: Annotated[int, Ge(0)] = 8
-    spread: Annotated[float, Gt(0)] = 0.1
+    spread: Annotated[float, Gt(0)] = 0.05
+    coordinates: Literal["spectrum", "pixels"] = "spectrum"
     labels: Literal["auto", "joint"] = "auto"
     apart: bool = True
     learning_rate: Annotated[float, Gt(0)] = 1.0
@@ -70,7 +74,7 @@ class DeepLeakage(GradientMatching):
     name = "dlg"
     summary = "images whose gradient is the uploaded one, by L-BFGS without a prior"
     budget = "outer_steps"
-    version = 4
+    version = 5
 
     def __post_init__(self) -> None:
         if self.labels not in ("auto", "joint"):
@@ -92,7 +96,9 @@ class DeepLeakage(GradientMatching):
 
     def _points(self, problem: AttackProblem, updates: StepProblem) -> _Points:
         shape = (updates.labels.shape[1], *problem.knowledge.image_shape)
-        return _Points(shape, problem.knowledge.n_classes, self.spread, not self.labels_known)
+        spectrum = general_spectrum(problem.knowledge.image_shape).to(updates.labels.device)
+        own = spectrum if self.coordinates == "spectrum" else None
+        return _Points(shape, problem.knowledge.n_classes, self.spread, not self.labels_known, own)
 
     def search(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
@@ -165,10 +171,12 @@ class DeepLeakage(GradientMatching):
 class _Points:
     """The variables of rows: pixels, and soft labels if they are optimised too."""
 
-    def __init__(self, image_shape: tuple[int, ...], n_classes: int, spread: float, joint: bool) -> None:
+    def __init__(
+        self, image_shape: tuple[int, ...], n_classes: int, spread: float, joint: bool, spectrum: Spectrum | None
+    ) -> None:
         self._shape = image_shape
         self._classes = n_classes if joint else 0
-        self._spread = spread
+        self._spread, self._spectrum = spread, spectrum
 
     @property
     def width(self) -> int:
@@ -178,14 +186,19 @@ class _Points:
     def split(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images ``(N, n, c, h, w)`` and label logits ``(N, n, C)``, empty where labels are known."""
         pixels = math.prod(self._shape)
-        images = 0.5 + self._spread * points[:, :pixels].reshape(len(points), *self._shape)
-        return images, points[:, pixels:].reshape(len(points), self._shape[0], self._classes)
+        wide = points[:, :pixels].reshape(len(points), *self._shape)
+        apart = self._spread * wide if self._spectrum is None else self._spread / PIXEL * self._spectrum.images(wide)
+        return 0.5 + apart, points[:, pixels:].reshape(len(points), self._shape[0], self._classes)
 
     def clamped(self, points: Tensor) -> Tensor:
         """Return the nearest points whose images are in [0, 1]."""
         pixels = math.prod(self._shape)
-        reach = 0.5 / self._spread
-        return torch.cat([points[:, :pixels].clamp(-reach, reach), points[:, pixels:]], 1)
+        if self._spectrum is None:
+            reach = 0.5 / self._spread
+            return torch.cat([points[:, :pixels].clamp(-reach, reach), points[:, pixels:]], 1)
+        images, _ = self.split(points)
+        inside = self._spectrum.points(images.clamp(0, 1) - 0.5) * (PIXEL / self._spread)
+        return torch.cat([inside.flatten(1), points[:, pixels:]], 1)
 
     def evaluator(self, matching: Matching, probabilities: Tensor | None) -> Evaluate:
         """Return the function to minimise for label probabilities ``(N, n, C)``, or None where they are optimised."""

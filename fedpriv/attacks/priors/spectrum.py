@@ -15,9 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_POWER, _COLOUR, _DEVIATION = 2.25, 0.06, 0.25
-"""Of images in general: the power with which the variance falls with the frequency, the share of a colour difference's
-variance in that of brightness, and the standard deviation of pixels."""
+PIXEL = 0.25
+"""Standard deviation of a pixel of images in general, of a range of one."""
+
+_POWER, _COLOUR = 2.25, 0.06
+"""Of images in general: the power with which the variance falls with the frequency, and the share of a colour difference's
+variance in that of brightness."""
 
 _LEAST = 1e-6
 """Variance of a coordinate at least, in pixel values squared times the number of pixels over that of coordinates."""
@@ -43,7 +46,7 @@ class Spectrum:
     across: Tensor
 
     def images(self, points: Tensor) -> Tensor:
-        """Return what points ``(..., c, h, w)`` add to the image in the middle, of the same shape, in pixel values."""
+        """Return the offsets ``(..., c, h, w)``, in pixel values, of points of that shape from the image in the middle."""
         planes = self.down.T @ (points * self.deviations) @ self.across
         return (self.colours.T @ planes.flatten(-2)).view(points.shape)
 
@@ -68,7 +71,7 @@ def general_spectrum(image_shape: tuple[int, int, int]) -> Spectrum:
     if channels == len(_OPPONENT):
         colours = torch.nn.functional.normalize(torch.tensor(_OPPONENT), dim=1)
         variance[1:] *= _COLOUR
-    variance *= _DEVIATION**2 * math.prod(image_shape) / variance.sum()
+    variance *= PIXEL**2 * math.prod(image_shape) / variance.sum()
     return Spectrum(variance.sqrt(), colours, cosines(height), cosines(width))
 
 
