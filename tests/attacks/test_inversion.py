@@ -260,7 +260,9 @@ def test_jitter_shifts_and_ends():
 
 def test_the_sixth_power_pulls_to_grey():
     prior = PixelPrior([torch.Generator()], SHAPE, PixelSettings(total_variation=0.0, grey=2.0), CPU)
-    torch.testing.assert_close(prior.penalty(torch.tensor([0.5, 1.0]).view(2, 1, 1, 1)), torch.tensor([0.0, 2.0]))
+    torch.testing.assert_close(
+        prior.penalty(torch.tensor([0.5, 1.0]).view(2, 1, 1, 1), torch.arange(2)), torch.tensor([0.0, 2.0])
+    )
 
 
 @pytest.mark.parametrize(("iterations", "rate"), [(30, 0.02), (150, 0.1), (300, 0.2), (900, 0.2)])

@@ -98,7 +98,7 @@ def test_the_penalty_is_the_mean_of_its_images_and_leads_to_what_the_denoiser_ma
     start = torch.rand(2, 3, 1, 4, 4, generator=generator(0, "start"))
     prior = LearnedImages(start, lambda images: 0.5 * images, 0.1, LearnedSettings(weight=2.0, total_variation=0.0))
     (pictures,) = prior.parameters
-    found = prior.penalty(pictures)
+    found = prior.penalty(pictures, torch.arange(len(pictures)))
     expect_close(found.detach(), 2.0 * (0.5 * start).square().flatten(1).mean(1) / 0.1**2, rtol=1e-5)
     (slope,) = torch.autograd.grad(found.sum(), pictures)
     expect_close(slope, 2 * 2.0 * 0.5 * pictures.detach() / 0.1**2 / 48, rtol=1e-5)

@@ -17,7 +17,6 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.frames import frame_of, has_own_images
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.local_step import square_norms
 from fedpriv.attacks.gradients.matching_beside import explained, matching_of
@@ -29,6 +28,7 @@ from fedpriv.attacks.observation import DataAccess, Knowledge, Needs, Reconstruc
 from fedpriv.attacks.optim.halving import climb, ladder, together
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
+from fedpriv.attacks.priors.frames import frame_of, has_own_images
 from fedpriv.attacks.priors.learned import own_denoiser, strangeness
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.util.last import Last
@@ -104,7 +104,7 @@ class InvertingGradients(DirectionMatching):
         start_noise: standard deviation of the start in the unit of the learning rate, around mid-grey; 1 is the paper's.
         median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
         prior: ``spectrum`` searches in coordinates that are scaled as images are, around an image that is likely beforehand
-            (:mod:`fedpriv.attacks.gradients.frames`): the class mean and the spectrum of the attacker's own images where the
+            (:mod:`fedpriv.attacks.priors.frames`): the class mean and the spectrum of the attacker's own images where the
             card grants some of the same data set, else grey and the spectrum of images in general. ``variation`` searches
             pixels under total variation, as the paper does; ``learned`` the same beside a denoiser of the attacker's own
             images (:mod:`fedpriv.attacks.priors.learned`). ``auto`` takes the spectrum where it was measured to help

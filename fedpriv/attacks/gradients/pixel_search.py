@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.frames import Frame
 from fedpriv.attacks.gradients.gradient_matching import Matching
 from fedpriv.attacks.gradients.step_problems import Tick
 from fedpriv.attacks.gradients.ways import Way
@@ -20,6 +19,7 @@ from fedpriv.attacks.optim.cuda_recorder import recorder_on
 from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
 from fedpriv.attacks.optim.rate import Rate
 from fedpriv.attacks.optim.replay import Replay
+from fedpriv.attacks.priors.frames import Frame
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the iterations after which total variation loses weight."""

@@ -64,7 +64,7 @@ class DecoderWeights:
         flat = begin[:, None] + torch.bmm(code - apart, readout) + body
         return flat.clamp(0, 1).reshape(-1, *self._shape)
 
-    def penalty(self, images: Tensor) -> Tensor:
+    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return the weighted total variation of each image, ``(N,)``."""
         return total_variation(images, 1.0, SMOOTH)
 

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -26,7 +26,9 @@ from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.priors.frames import frame_of
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.util.last import Last
 from fedpriv.wire.kinds import VECTORS
@@ -107,6 +109,11 @@ class FittedInversion(Fitting, Attack):
     def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
         """Return a prior over as many images as there are generators."""
 
+    def prior_of_rows(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
+        """Return the prior over the images of rows."""
+        generators = [row.generator(problem.seed) for row in rows]
+        return self.prior_of(generators, problem.knowledge.image_shape, problem.device)
+
     @abstractmethod
     def bytes_per_image(self, image_shape: ImageShape) -> int:
         """Estimate the memory that a row takes."""
@@ -139,7 +146,7 @@ class FittedInversion(Fitting, Attack):
         schedule, starts = self.schedule_at(image_shape), self.starts
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            prior = self.prior_of([row.generator(problem.seed) for row in rows], image_shape, problem.device)
+            prior = self.prior_of_rows(problem, rows)
             positions = torch.tensor([row.position for row in rows])
             places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
             return fit_rows(
@@ -216,13 +223,20 @@ def bytes_of_generator(shape: Hourglass, image_shape: ImageShape) -> int:
 _LONG, _SMALL = 300, 32 * 32
 """Steps of a search over pixels from which on, and pixels up to which, it takes its full first step."""
 
+_OF_PIXELS = 2 / 3
+"""Step size over pixels, as a share of that in coordinates of a spectrum."""
+
 _TRIED = 60
 """Steps of a start, while its step size is large, in which something can be seen of where it leads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PixelInversion(VectorInversion):
-    """Inversion over pixels with total variation (Mahendran and Vedaldi 2015): the control without a learned prior.
+    """Inversion over the image itself (Mahendran and Vedaldi 2015), without a network that draws it.
+
+    The paper searches pixels under total variation. Here coordinates are those of images' spectrum, around the class mean
+    of the attacker's own images where the card grants some of the same data set, else around grey
+    (:mod:`fedpriv.attacks.priors.spectral`).
 
     All starts of a target begin on one course of Adam; with a share of the budget each, the half of them with the higher
     objectives ends, and the last one takes what is left (successive halving: :mod:`fedpriv.attacks.optim.halving`).
@@ -233,23 +247,32 @@ class PixelInversion(VectorInversion):
         trial: share of the iterations in which it is found out which start goes on.
         patience: steps without 1 % gain after which a start ends. Before its step size falls, a search may stand still.
         learning_rate: Adam's first step size in a search of 300 steps or more, in proportion less in a shorter one, which
-            would end in the noise of steps too large for it, and in proportion less for images of more than 32 x 32 pixels;
-            it falls to zero along half a cosine.
+            would end in the noise of steps too large for it, over pixels two thirds, and in proportion less for images of
+            more than 32 x 32 of them; it falls to zero along half a cosine.
         tolerance: relative feature distance plus penalties below which a row is finished, and converged.
+        coordinates: ``spectrum`` or ``pixels``, as in the paper; ``auto`` takes pixels where ``pixels`` is given.
+        spectrum: what holds coordinates of a spectrum back.
         pixels: what holds pixels back.
     """
 
     iterations: Annotated[int, Ge(1)] = 3000
     restarts: Annotated[int, Ge(1)] = 4
     trial: Annotated[float, Ge(0), Lt(1)] = 0.2
-    learning_rate: Annotated[float, Gt(0)] = 0.2
+    learning_rate: Annotated[float, Gt(0)] = 0.3
     patience: Annotated[int, Ge(1)] = 3000
     fits: Annotated[float, Ge(0)] = FITS
+    coordinates: Literal["auto", "spectrum", "pixels"] = "auto"
+    spectrum: SpectralSettings = SpectralSettings()
     pixels: PixelSettings = PixelSettings()
 
     name = "pixels"
-    summary = "an image of the uploaded representation, over pixels with total variation"
-    version = 5
+    summary = "an image of the uploaded representation, searched itself under a simple prior"
+    version = 6
+
+    @property
+    def framed(self) -> bool:
+        """True where coordinates are those of a spectrum."""
+        return self.coordinates == "spectrum" or (self.coordinates == "auto" and self.pixels == PixelSettings())
 
     @property
     def _rungs(self) -> tuple[Rung, ...]:
@@ -271,14 +294,24 @@ class PixelInversion(VectorInversion):
         return replace(super().schedule, iterations=steps, anneal=True, learning_rate=rate, halvings=halvings)
 
     def schedule_at(self, image_shape: ImageShape) -> Schedule:
-        """The same in smaller steps for larger images, whose pixels a representation says less of, each."""
+        """The same in smaller steps for the pixels of larger images, of each of which a representation says less."""
         plain = self.schedule
+        if self.framed:
+            return plain
         _, height, width = image_shape
-        return replace(plain, learning_rate=plain.learning_rate * min(1.0, _SMALL / (height * width)))
+        return replace(plain, learning_rate=_OF_PIXELS * plain.learning_rate * min(1.0, _SMALL / (height * width)))
 
     def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
         """Return pixels that total variation holds back."""
         return PixelPrior(generators, image_shape, self.pixels, device)
+
+    def prior_of_rows(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
+        """Return coordinates around what is likely of each row's class, or pixels."""
+        if not self.framed:
+            return super().prior_of_rows(problem, rows)
+        labels = torch.tensor([[row.target.label] for row in rows], device=problem.device)
+        frame = frame_of(problem.knowledge, problem.trained, labels)
+        return SpectralPrior([row.generator(problem.seed) for row in rows], frame, self.spectrum)
 
     def bytes_per_image(self, image_shape: ImageShape) -> int:
         """Estimate the memory of one image's way through an extractor and back."""

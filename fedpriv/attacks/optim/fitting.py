@@ -44,8 +44,11 @@ class Prior(Protocol):
         """Return the images ``(N, c, h, w)`` of the present parameters without noise or jitter."""
         ...
 
-    def penalty(self, images: Tensor) -> Tensor:
-        """Return the summand beside the distance of each image, ``(N,)``."""
+    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return the summand beside the distance of each image ``(n, c, h, w)``, ``(n,)``.
+
+        ``rows`` ``(n,)`` (int64 on the CPU) says whose images they are, by their numbers at the beginning.
+        """
         ...
 
     def project(self) -> None:
@@ -178,7 +181,7 @@ class _Settled:
 
     def objective(self, images: Tensor, which: Tensor) -> Tensor:
         """Return distance and penalty ``(n,)`` of images of some rows."""
-        return self._distance(images, which) + self._prior.penalty(images)
+        return self._distance(images, which) + self._prior.penalty(images, which)
 
     def halve(self, step: int) -> None:
         """End the rows that their targets' others are ahead of, where this step is one to do so."""

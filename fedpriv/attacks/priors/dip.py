@@ -182,7 +182,7 @@ class DeepImagePrior:
         """Return the images ``(N, c, h, w)`` of the present weights, made from the input without noise."""
         return self._render(self._input)
 
-    def penalty(self, images: Tensor) -> Tensor:
+    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return zeros ``(N,)``: the network itself is the prior."""
         return images.new_zeros(len(images))
 

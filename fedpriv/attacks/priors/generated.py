@@ -144,7 +144,7 @@ class GeneratedImages:
         """Return the images ``(N, c, h, w)`` of the present codes."""
         return self._network(self.parameters[0]).clamp(0, 1)
 
-    def penalty(self, images: Tensor) -> Tensor:
+    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return zeros ``(N,)``: the generator itself is the prior, and its codes are held by :meth:`project`."""
         return images.new_zeros(len(images))
 

@@ -106,7 +106,7 @@ class LearnedImages:
         """Return the pictures ``(N, M * c, h, w)``."""
         return self.parameters[0]
 
-    def penalty(self, images: Tensor) -> Tensor:
+    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return the weighted strangeness and total variation of each picture, the mean over its images: ``(N,)``."""
         flat, settings = images.reshape(-1, images.shape[1] // self._count, *images.shape[2:]), self._settings
         found = settings.weight * strangeness(flat, self._denoiser, self._noise)

@@ -86,7 +86,7 @@ class PixelPrior:
         """Return the images ``(N, c, h, w)`` where they are."""
         return self.parameters[0]
 
-    def penalty(self, images: Tensor) -> Tensor:
+    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return the weighted total variation and 6th power of each image, ``(N,)``."""
         found = total_variation(images, self._settings.beta, self._settings.total_variation)
         if self._settings.grey:

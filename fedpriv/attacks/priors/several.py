@@ -46,7 +46,7 @@ class SeveralImages:
         """Return the pictures ``(N, M * c, h, w)`` of the present weights, made from inputs without noise."""
         return self._pictures(self._hand_over().clean())
 
-    def penalty(self, images: Tensor) -> Tensor:
+    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return zeros ``(N,)``: the networks themselves are the prior."""
         return images.new_zeros(len(images))
 
