@@ -267,6 +267,7 @@ def test_the_sixth_power_pulls_to_grey():
 
 @pytest.mark.parametrize(("iterations", "rate"), [(30, 0.02), (150, 0.1), (300, 0.2), (900, 0.2)])
 def test_short_searches_over_pixels_take_smaller_steps(iterations, rate):
-    schedule = PixelInversion(iterations=iterations).schedule
+    schedule = PixelInversion(iterations=iterations, coordinates="pixels").schedule_at((3, 32, 32))
     assert schedule.rate(0.0) == pytest.approx(rate)
     assert schedule.rate(1.0) == pytest.approx(0.0)
+    assert PixelInversion(iterations=iterations).schedule_at((3, 32, 32)).rate(0.0) == pytest.approx(1.5 * rate)

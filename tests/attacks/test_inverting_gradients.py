@@ -16,7 +16,7 @@ from fedpriv.attacks.gradients.inverting_gradients import GradientDip, Inverting
 from fedpriv.attacks.gradients.local_step import local_step
 from fedpriv.attacks.gradients.pixel_search import absolute_variation, median_filtered
 from fedpriv.attacks.gradients.step_problems import read_problem
-from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, Way, best_ways, has_kinks
+from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, Way, best_ways, framed_ways, has_kinks
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.read.target_features import list_targets
@@ -154,17 +154,59 @@ def test_ways_that_are_asked_for_are_taken_and_others_follow_from_the_network():
     asked = InvertingGradients(total_variation=(0.15, 0.03, 0.001), signed=(False, True), learning_rate=0.3)
     assert asked.ways(KINKED_NETWORK, ONE) == (Way(0.15, False, 0.3), Way(0.03, True, 0.3), Way(0.001, False, 0.3))
     assert len(InvertingGradients(total_variation=0.1).ways(SMOOTH_NETWORK, ONE)) == 1
-    kinked, smooth = (InvertingGradients().ways(kind, ONE) for kind in (KINKED_NETWORK, SMOOTH_NETWORK))
-    assert kinked == best_ways(KINKED_NETWORK, ONE, InvertingGradients().iterations)
+    plain = InvertingGradients(prior="variation")
+    kinked, smooth = (plain.ways(kind, ONE) for kind in (KINKED_NETWORK, SMOOTH_NETWORK))
+    assert kinked == best_ways(KINKED_NETWORK, ONE, plain.iterations)
     assert kinked[0].signed
     assert not any(way.signed for way in smooth)
-    more = InvertingGradients().ways(KINKED_NETWORK, Wanted(8))
+    more = plain.ways(KINKED_NETWORK, Wanted(8))
     assert more[0].variation > kinked[0].variation
     assert smooth[0].curved
-    assert not any(way.curved for way in InvertingGradients().ways(SMOOTH_NETWORK, Wanted(4)))
+    assert not any(way.curved for way in plain.ways(SMOOTH_NETWORK, Wanted(4)))
     normed = InvertingGradients().ways(NetworkKind(kinked=True, normed=True), ONE)
     assert normed == (replace(kinked[0], variation=normed[0].variation),)
     assert normed[0].variation > more[0].variation
+
+
+KNOWN = Wanted(4, apart=True, determined=True)
+
+
+@pytest.mark.parametrize(
+    ("network", "wanted", "iterations", "framed"),
+    [
+        (KINKED_NETWORK, ONE, 2000, True),
+        (SMOOTH_NETWORK, Wanted(16), 125, True),
+        (NetworkKind(kinked=True, normed=True), ONE, 2000, False),
+        (KINKED_NETWORK, KNOWN, 125, False),
+        (KINKED_NETWORK, replace(KNOWN, own_images=True), 125, True),
+        (KINKED_NETWORK, replace(KNOWN, own_images=True), 500, False),
+        (SMOOTH_NETWORK, KNOWN, 500, True),
+    ],
+)
+def test_coordinates_of_a_spectrum_are_taken_where_they_help_or_where_they_are_asked_for(
+    network, wanted, iterations, framed
+):
+    attacks = [InvertingGradients(iterations=iterations, prior=prior) for prior in ("auto", "spectrum", "variation")]
+    found, asked, plain = (attack.ways(network, wanted) for attack in attacks)
+    assert all(way.framed for way in asked)
+    assert not any(way.framed for way in plain)
+    assert found == (asked if framed else plain)
+    told = InvertingGradients(total_variation=0.1, iterations=iterations).ways(network, wanted)
+    assert [(way.framed, way.variation) for way in told] == [(False, 0.1)]
+
+
+def test_images_are_held_less_the_longer_a_frame_is_searched_and_short_searches_take_smaller_steps():
+    for network, wanted in ((KINKED_NETWORK, Wanted(4)), (SMOOTH_NETWORK, Wanted(16)), (SMOOTH_NETWORK, KNOWN)):
+        ways = [framed_ways(network, wanted, number)[0] for number in (10, 50, 100, 400, 1600)]
+        weights, rates = [way.unlikely for way in ways], [way.learning_rate for way in ways]
+        assert weights == sorted(weights, reverse=True)
+        assert weights[0] == weights[2] > weights[3]
+        assert rates == sorted(rates)
+        assert rates[2] == pytest.approx(10 * rates[0])
+    single = framed_ways(SMOOTH_NETWORK, ONE, 100)
+    assert [way.curved for way in single] == [True, False]
+    assert not any(way.curved for way in framed_ways(SMOOTH_NETWORK, Wanted(4), 2000))
+    assert not framed_ways(replace(SMOOTH_NETWORK, large=True), ONE, 100)[0].curved
 
 
 def test_images_told_apart_are_held_back_less_the_better_they_are_determined():
@@ -182,23 +224,11 @@ def test_images_told_apart_are_held_back_less_the_better_they_are_determined():
     assert variation(100, 1, normed) == variation(2000, 64, normed, determined=True)
 
 
-@pytest.mark.parametrize(
-    ("network", "wanted", "learns"),
-    [
-        (KINKED_NETWORK, Wanted(4, apart=True, own_images=True), True),
-        (KINKED_NETWORK, Wanted(4, apart=True), False),
-        (KINKED_NETWORK, Wanted(4, own_images=True), False),
-        (KINKED_NETWORK, Wanted(4, apart=True, determined=True, own_images=True), False),
-        (SMOOTH_NETWORK, Wanted(4, apart=True, own_images=True), False),
-        (NetworkKind(kinked=True, normed=True), Wanted(4, apart=True, own_images=True), False),
-    ],
-)
-def test_a_prior_is_learned_where_it_helps_or_where_it_is_asked_for(network, wanted, learns):
-    plain = InvertingGradients(prior="variation").ways(network, wanted)
-    found = InvertingGradients().ways(network, wanted)
-    asked = InvertingGradients(prior="learned").ways(network, wanted)
-    assert not any(way.learned for way in plain)
-    assert found == (asked if learns else plain)
+@pytest.mark.parametrize("network", [KINKED_NETWORK, SMOOTH_NETWORK])
+def test_a_prior_is_learned_where_it_is_asked_for(network):
+    wanted = Wanted(4, apart=True, own_images=True)
+    plain, asked = (InvertingGradients(prior=prior).ways(network, wanted) for prior in ("variation", "learned"))
+    assert not any(way.learned for way in (*plain, *InvertingGradients().ways(network, wanted)))
     assert [way.learned for way in asked] == [not way.curved for way in asked]
     assert all(own.curved or own.variation < way.variation for own, way in zip(asked, plain, strict=True))
     told = InvertingGradients(prior="learned", total_variation=0.1).ways(network, wanted)

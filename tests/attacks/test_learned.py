@@ -224,22 +224,20 @@ def kinked_net():
         return nn.Sequential(*layers)
 
 
-def test_inverting_gradients_learns_a_prior_of_its_own_accord_where_that_helps(digits):
+def test_a_prior_that_gradients_learn_brings_images_nearer_than_total_variation(digits):
     images, labels = digits[0][:6], digits[1][:6]
     model = kinked_net()
     plain = knowledge_of(model, labels)
     card = replace(plain.card, attacker_data="same_domain")
     granting = replace(plain, card=card, public_images=digits[0][600:1000])
-    few = replace(granting, public_images=digits[0][600:610])
     seen = clients(model, images, labels)
 
     def found(attack, known):
         return attack(seen, known, list_targets(seen, "model"), seed=0, device=CPU).images[:, 0]
 
     settings = {"iterations": 150, "denoiser": DenoiserTraining(iterations=150, width=8)}
-    learned = found(InvertingGradients(**settings), granting)
+    learned = found(InvertingGradients(**settings, prior="learned"), granting)
     expect_same(learned, found(LearnedGradients(**settings), granting))
-    without = found(InvertingGradients(**settings), plain)
+    without = found(InvertingGradients(**settings, prior="variation"), plain)
     expect_same(without, found(InvertingGradients(**settings, prior="variation"), granting))
-    expect_same(without, found(InvertingGradients(**settings), few))
     assert psnr(learned, images).mean() > psnr(without, images).mean() + 0.3

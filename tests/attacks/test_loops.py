@@ -1,6 +1,6 @@
 """The inner loops of fits: what they ask of a device, and that neither blocks of draws nor looks change what they find."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import kernel_count
 import pytest
@@ -56,13 +56,18 @@ class BlindDip(DipInversion):
         return replace(super().schedule, look_every=10**6)
 
 
-class BlindPixels(PixelInversion):
+class BlindSpectrum(PixelInversion):
     @property
     def schedule(self):
         return replace(super().schedule, look_every=10**6)
 
 
-@pytest.mark.parametrize(("attack", "most"), [(BlindDip, 260), (BlindPixels, 64)])
+@dataclass(frozen=True, kw_only=True)
+class BlindPixels(BlindSpectrum):
+    coordinates: str = "pixels"
+
+
+@pytest.mark.parametrize(("attack", "most"), [(BlindDip, 260), (BlindPixels, 64), (BlindSpectrum, 110)])
 def test_an_iteration_is_few_kernels_and_the_host_reads_nothing(asked, attack, most, monkeypatch):
     """One row after the other, with an optimiser step a weight, it was 553 and 129 kernels, and 83 and 2 reads."""
     monkeypatch.setattr(row_adam, "steps_apart", lambda device, number: False)  # as on a GPU, and so is the next

@@ -172,9 +172,10 @@ def test_slopes_are_those_of_the_cross_entropy_and_none_beside_the_network():
 
 
 def test_larger_images_are_searched_with_smaller_steps_and_more_prior():
-    plain = PixelInversion()
-    assert plain.schedule_at((3, 32, 32)) == plain.schedule
-    assert plain.schedule_at((3, 64, 64)).learning_rate == pytest.approx(plain.schedule.learning_rate / 4)
+    plain, framed = PixelInversion(coordinates="pixels"), PixelInversion()
+    small, twice = (plain.schedule_at((3, size, size)).learning_rate for size in (32, 64))
+    assert twice == pytest.approx(small / 4)
+    assert framed.schedule_at((3, 64, 64)) == framed.schedule_at((3, 32, 32)) == framed.schedule
     large = NetworkKind(kinked=False, normed=False, large=True)
     assert [way.signed for way in best_ways(large, Wanted(1), 400)] == [True]
     assert best_ways(large, Wanted(1), 1600)[0].curved

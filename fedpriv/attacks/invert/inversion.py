@@ -226,6 +226,9 @@ _LONG, _SMALL = 300, 32 * 32
 _OF_PIXELS = 2 / 3
 """Step size over pixels, as a share of that in coordinates of a spectrum."""
 
+_LEAST_SIDE = 16
+"""Pixels of a side from which images have a spectrum to speak of."""
+
 _TRIED = 60
 """Steps of a start, while its step size is large, in which something can be seen of where it leads."""
 
@@ -250,7 +253,8 @@ class PixelInversion(VectorInversion):
             would end in the noise of steps too large for it, over pixels two thirds, and in proportion less for images of
             more than 32 x 32 of them; it falls to zero along half a cosine.
         tolerance: relative feature distance plus penalties below which a row is finished, and converged.
-        coordinates: ``spectrum`` or ``pixels``, as in the paper; ``auto`` takes pixels where ``pixels`` is given.
+        coordinates: ``spectrum`` or ``pixels``, as in the paper; ``auto`` takes pixels where ``pixels`` is given, and for
+            images of fewer than 16 x 16 of them, which have no spectrum to speak of.
         spectrum: what holds coordinates of a spectrum back.
         pixels: what holds pixels back.
     """
@@ -269,10 +273,11 @@ class PixelInversion(VectorInversion):
     summary = "an image of the uploaded representation, searched itself under a simple prior"
     version = 6
 
-    @property
-    def framed(self) -> bool:
-        """True where coordinates are those of a spectrum."""
-        return self.coordinates == "spectrum" or (self.coordinates == "auto" and self.pixels == PixelSettings())
+    def framed(self, image_shape: ImageShape) -> bool:
+        """True where coordinates of images of this shape are those of a spectrum."""
+        if self.coordinates != "auto":
+            return self.coordinates == "spectrum"
+        return self.pixels == PixelSettings() and min(image_shape[1:]) >= _LEAST_SIDE
 
     @property
     def _rungs(self) -> tuple[Rung, ...]:
@@ -296,7 +301,7 @@ class PixelInversion(VectorInversion):
     def schedule_at(self, image_shape: ImageShape) -> Schedule:
         """The same in smaller steps for the pixels of larger images, of each of which a representation says less."""
         plain = self.schedule
-        if self.framed:
+        if self.framed(image_shape):
             return plain
         _, height, width = image_shape
         return replace(plain, learning_rate=_OF_PIXELS * plain.learning_rate * min(1.0, _SMALL / (height * width)))
@@ -307,7 +312,7 @@ class PixelInversion(VectorInversion):
 
     def prior_of_rows(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
         """Return coordinates around what is likely of each row's class, or pixels."""
-        if not self.framed:
+        if not self.framed(problem.knowledge.image_shape):
             return super().prior_of_rows(problem, rows)
         labels = torch.tensor([[row.target.label] for row in rows], device=problem.device)
         frame = frame_of(problem.knowledge, problem.trained, labels)

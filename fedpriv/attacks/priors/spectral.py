@@ -57,7 +57,7 @@ class SpectralPrior:
         self._share = 1.0
 
     def prepare(self, progress: float) -> Hashable:
-        """Return how often penalties have lost weight."""
+        """Return the number of times that penalties have lost weight."""
         passed = sum(progress >= share for share in _DROPS)
         self._share = self._settings.decay**passed
         return passed

@@ -1,0 +1,204 @@
+"""Coordinates of images' spectrum: what they are by hand, and that searches in them find images in fewer steps."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from compare import expect_close, expect_same
+from gradient_cases import clients, images_and_labels, knowledge_of, psnr, sigmoid_net
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fedpriv.attacks.gradients.dlg import DeepLeakage
+from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.invert.inversion import PixelInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.priors.frames import Frame, frame_of
+from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
+from fedpriv.attacks.priors.spectrum import PIXEL, centres_of, cosines, general_spectrum, spectrum_of
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.attacks.trained import Trained
+from fedpriv.experiment.benchmarks.one_step import problem_of, run_attack
+from fedpriv.util.seeds import global_seed
+from fedpriv.wire.payloads import Representations
+
+SIZE = 16
+
+
+def drawn_images(count, seed=0, size=SIZE):
+    """Images of a general spectrum around grey: what a generic prior thinks of them is true."""
+    spectrum = general_spectrum((3, size, size))
+    points = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
+    return (0.5 + 0.5 * spectrum.images(points)).clamp(0, 1)
+
+
+@given(st.integers(1, 40))
+def test_cosines_are_orthonormal_and_the_first_is_constant(size):
+    found = cosines(size)
+    torch.testing.assert_close(found @ found.T, torch.eye(size), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[0], torch.full((size,), size**-0.5))
+
+
+@given(st.sampled_from([1, 3, 4]), st.integers(2, 12), st.integers(2, 12))
+def test_points_give_their_images_back_and_pixels_in_general_have_their_deviation(channels, height, width):
+    spectrum = general_spectrum((channels, height, width))
+    offsets = torch.randn(2, channels, height, width, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(spectrum.images(spectrum.points(offsets)), offsets, atol=1e-4, rtol=1e-4)
+    variance = spectrum.deviations.square().sum() / (channels * height * width)
+    assert variance.item() == pytest.approx(PIXEL**2, rel=1e-4)
+    assert spectrum.deviations[0, 0, 0] == spectrum.deviations.max()
+
+
+def test_coordinates_of_the_images_that_they_were_learned_on_have_unit_variance():
+    images, labels = torch.rand(200, 3, 6, 5, generator=torch.Generator().manual_seed(2)), torch.arange(200) % 4
+    spectrum = spectrum_of(images, labels)
+    points = spectrum.points(images - centres_of(images, labels, labels))
+    torch.testing.assert_close(points.square().mean(0), torch.ones(3, 6, 5), atol=1e-3, rtol=0)
+
+
+def test_squared_points_are_the_distance_under_the_covariance_of_the_spectrum():
+    spectrum = general_spectrum((1, 3, 4))
+    basis = spectrum.images(torch.eye(12).view(12, 1, 3, 4)).flatten(1)  # each coordinate's image: covariance is B^T B
+    covariance = basis.T @ basis
+    offset = torch.randn(12, generator=torch.Generator().manual_seed(3))
+    expected = offset @ torch.linalg.solve(covariance, offset)
+    torch.testing.assert_close(spectrum.points(offset.view(1, 3, 4)).square().sum(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_centres_are_class_means_and_that_of_all_where_a_class_is_not_known():
+    images, labels = torch.tensor([0.0, 0.2, 0.9]).view(3, 1, 1, 1), torch.tensor([4, 4, 7])
+    found = centres_of(images, labels, torch.tensor([[4, 7], [5, -1]]))
+    torch.testing.assert_close(found.flatten(), torch.tensor([0.1, 0.9, 1.1 / 3, 1.1 / 3]))
+    torch.testing.assert_close(centres_of(images, None, torch.tensor([4])).flatten(), torch.tensor([1.1 / 3]))
+
+
+def test_a_frame_clamps_what_it_shows_and_lets_derivatives_through():
+    frame = Frame(torch.full((1, 1, 1, 2, 2), 0.9), general_spectrum((1, 2, 2)))
+    points = torch.full((1, 1, 1, 2, 2), 3.0, requires_grad=True)
+    shown, drawn = frame.images(points), frame.drawn(points)
+    expect_close(shown.detach(), drawn.detach().clamp(0, 1), atol=1e-6)
+    assert drawn.max() > 1
+    (through,), (plain,) = (torch.autograd.grad(found.sum(), points) for found in (shown, drawn))
+    expect_same(through, plain)
+
+
+def test_a_frame_is_of_own_images_only_where_the_card_grants_enough_of_the_same_data_set():
+    own, labels = drawn_images(30), torch.arange(30) % 3
+    card = KnowledgeCard(attacker_data="same_domain")
+    known = Knowledge(card, (3, SIZE, SIZE), 3, public_images=own, public_labels=labels)
+    wanted = torch.tensor([[1]])
+    expect_same(frame_of(known, Trained(), wanted).centres[0, 0], own[labels == 1].mean(0))
+    few = replace(known, public_images=own[:10], public_labels=labels[:10])
+    blind = replace(known, card=KnowledgeCard())
+    foreign = replace(known, card=KnowledgeCard(attacker_data="other_domain", foreign="digits"))
+    general = general_spectrum((3, SIZE, SIZE)).deviations
+    for other in (few, blind, foreign):
+        found = frame_of(other, Trained(), wanted)
+        assert (found.centres == 0.5).all()
+        expect_same(found.spectrum.deviations, general)
+
+
+def test_a_rows_penalty_is_of_its_own_centre_whatever_rows_are_left_and_falls():
+    centres = torch.stack([torch.full((1, 1, 4, 4), grey) for grey in (0.2, 0.5, 0.8)])
+    frame = Frame(centres, general_spectrum((1, 4, 4)))
+    settings = SpectralSettings(unlikely=1.0, total_variation=0.0, decay=0.5)
+    prior = SpectralPrior([torch.Generator() for _ in range(3)], frame, settings)
+    prior.prepare(0.0)
+    images = torch.full((3, 1, 4, 4), 0.5)
+    first = prior.penalty(images, torch.arange(3))
+    assert first[1] == 0
+    assert first[0].item() == pytest.approx(first[2].item(), rel=1e-4)
+    prior.keep(torch.tensor([2]))
+    expect_close(prior.penalty(images[:1], torch.tensor([2])), first[2:])
+    assert len(prior.clean()) == 1
+    assert [prior.prepare(progress) for progress in (0.0, 0.4, 0.7, 0.9)] == [0, 1, 2, 3]
+    expect_close(prior.penalty(images[:1], torch.tensor([2])), first[2:] / 8)
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """Twelve images, an extractor that tells a third as many numbers as they have pixels, and what a server sees."""
+    images = drawn_images(12, seed=5)
+    with global_seed(0):
+        body = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE**2, SIZE**2), nn.ReLU())
+    body.requires_grad_(False)
+    labels = torch.arange(12) % 3
+    upload = (Observation(0, 0, (Representations(body(images), labels),), ()),)
+    return images, upload, Knowledge(KnowledgeCard(), (3, SIZE, SIZE), 3, extractors={0: body})
+
+
+def found_by(made, upload, known):
+    return made(upload, known, list_targets(upload, "representation"), seed=0).images[:, 0]
+
+
+def test_images_of_a_spectrum_are_found_nearer_in_its_coordinates_than_over_pixels(seen):
+    images, upload, known = seen
+    ours, pixels = (
+        psnr(found_by(PixelInversion(iterations=200, coordinates=name), upload, known), images).mean()
+        for name in ("auto", "pixels")
+    )
+    floor = psnr(drawn_images(400, seed=9).mean(0).expand_as(images), images).mean()
+    assert ours > pixels + 1
+    assert ours > floor + 3
+
+
+def test_representations_of_others_give_nothing_away_in_a_frame(seen):
+    images, upload, known = seen
+    found = found_by(PixelInversion(iterations=200), upload, known)
+    floor = psnr(drawn_images(400, seed=9).mean(0).expand_as(images), images).mean()
+    assert psnr(found.roll(1, 0), images).mean() < floor
+
+
+def test_own_images_bring_pixels_nearer_than_a_general_spectrum(seen):
+    images, upload, known = seen
+    offset = 0.3 * torch.sin(torch.arange(SIZE) / 2.0).view(1, 1, 1, SIZE)  # of which a general spectrum knows nothing
+    body = known.extractors[0]
+    shifted = (images + offset).clamp(0, 1)
+    upload = (Observation(0, 0, (Representations(body(shifted), upload[0].upload[0].labels),), ()),)
+    own = (drawn_images(60, seed=11) + offset).clamp(0, 1)
+    granting = replace(known, card=KnowledgeCard(attacker_data="same_domain"), public_images=own)
+    with_own, without = (
+        psnr(found_by(PixelInversion(iterations=200), upload, which), shifted).mean() for which in (granting, known)
+    )
+    assert with_own > without + 1
+
+
+@pytest.mark.parametrize(
+    ("made", "plain"),
+    [
+        (InvertingGradients(iterations=40), InvertingGradients(iterations=40, prior="variation")),
+        (DeepLeakage(outer_steps=6), DeepLeakage(outer_steps=6, coordinates="pixels")),
+    ],
+    ids=["inverting-gradients", "dlg"],
+)
+def test_gradients_of_a_smooth_network_are_inverted_in_fewer_evaluations(made, plain):
+    images, labels = drawn_images(4, seed=7, size=32), torch.arange(4)
+
+    def found(attack, truth):
+        problem = problem_of("lenet-sigmoid", truth, labels, 10, 0, batch_size=2, steps=1)
+        return psnr(run_attack(attack, problem, 0).images.flatten(0, 1), images).mean()
+
+    assert found(made, images) > found(plain, images) + 3
+    assert found(made, images.roll(1, 0)) < psnr(images.mean(0).expand_as(images), images).mean()
+
+
+def test_a_batch_that_tells_little_is_no_farther_than_the_class_means_of_own_images():
+    """Sixteen images behind few outputs: what the gradient leaves open is what is likely beforehand."""
+    images, labels = images_and_labels(316)
+    labels = torch.arange(316) % 10
+    images = (0.3 * images + 0.07 * labels.view(-1, 1, 1, 1)).clamp(0, 1)
+    model, held = sigmoid_net(), 16
+    seen = clients(model, images[:held], labels[:held], batch_size=held)
+    plain = knowledge_of(model, labels[:held], batch_size=held)
+    card = replace(plain.card, attacker_data="same_domain")
+    known = replace(plain, card=card, public_images=images[held:], public_labels=labels[held:])
+
+    def found(**options):
+        made = InvertingGradients(iterations=30, **options)
+        return made(seen, known, list_targets(seen, "model"), seed=0).images[0]
+
+    means = centres_of(images[held:], labels[held:], labels[:held])
+    ours, plain_ones = (psnr(shown, images[:held]).mean() for shown in (found(), found(prior="variation")))
+    assert ours > psnr(means, images[:held]).mean() - 0.3
+    assert ours > plain_ones + 3
