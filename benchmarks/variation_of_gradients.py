@@ -74,7 +74,8 @@ def main() -> None:
         own, budget = (images[places], labels[places].long()), case.iterations
         plain = InvertingGradients(iterations=budget, total_variation=0.24 * case.size)
         before, now = (
-            scores(case, made, *own, options.seed) for made in (plain, InvertingGradients(iterations=budget))
+            scores(case, made, *own, options.seed)
+            for made in (plain, InvertingGradients(iterations=budget, prior="variation"))
         )
         low, high = clustered((now - before).tolist(), range(case.targets)).interval() or (-math.inf, math.inf)
         ahead = f"{(now - before).mean():+.1f} [{low:+.1f}, {high:+.1f}] dB"

@@ -197,15 +197,17 @@ def test_coordinates_of_a_spectrum_are_taken_where_they_help_or_where_they_are_a
 
 def test_images_are_held_less_the_longer_a_frame_is_searched_and_short_searches_take_smaller_steps():
     for network, wanted in ((KINKED_NETWORK, Wanted(4)), (SMOOTH_NETWORK, Wanted(16)), (SMOOTH_NETWORK, KNOWN)):
-        ways = [framed_ways(network, wanted, number)[0] for number in (10, 50, 100, 400, 1600)]
+        ways = [framed_ways(network, wanted, number)[-1] for number in (10, 50, 100, 400, 1600)]
+        assert not any(way.curved for way in ways)
         weights, rates = [way.unlikely for way in ways], [way.learning_rate for way in ways]
         assert weights == sorted(weights, reverse=True)
         assert weights[0] == weights[2] > weights[3]
         assert rates == sorted(rates)
         assert rates[2] == pytest.approx(10 * rates[0])
-    single = framed_ways(SMOOTH_NETWORK, ONE, 100)
-    assert [way.curved for way in single] == [True, False]
-    assert not any(way.curved for way in framed_ways(SMOOTH_NETWORK, Wanted(4), 2000))
+    for count in (1, 16):
+        found = framed_ways(SMOOTH_NETWORK, Wanted(count), 100)
+        assert [way.curved for way in found] == [True, False]
+        assert not any(way.curved for way in framed_ways(SMOOTH_NETWORK, Wanted(count), 40))
     assert not framed_ways(replace(SMOOTH_NETWORK, large=True), ONE, 100)[0].curved
 
 

@@ -214,5 +214,5 @@ def framed_ways(network: NetworkKind, wanted: Wanted, iterations: int) -> tuple[
         weight = _UNLIKELY * min(1.0, short) ** _SMOOTH_RELAXED
     slow = Way(0.0, False, _FRAME_RATE * min(_LONG_RATE, 1 / short), framed=True, unlikely=weight)
     curved = Way(0.0, False, 0.0, curved=True, framed=True)
-    alone = wanted.count == 1 and iterations >= (_LEAST_CURVED_LARGE if network.large else _LEAST_CURVED)
+    alone = iterations >= (_LEAST_CURVED_LARGE if network.large else _LEAST_CURVED)
     return (curved, slow) if alone else (slow,)
