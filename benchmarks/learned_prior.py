@@ -174,7 +174,8 @@ def _gradients(world: World, options: argparse.Namespace) -> None:
     truth = problem.images
     print(f"mean image {psnr(world.mean.expand_as(truth), truth).mean():.1f} dB over {len(truth)} images")
     plain = options.plain or options.iterations
-    attacks = InvertingGradients(iterations=options.iterations), InvertingGradients(iterations=plain, prior="variation")
+    learned = InvertingGradients(iterations=options.iterations, prior="learned")
+    attacks = learned, InvertingGradients(iterations=plain, prior="variation")
     attacks = *attacks, GradientDip(iterations=plain)
     first, *others = measure(attacks, problem.observations, known, "model", truth.split(size))
     for name, own in zip(("total variation alone", "gradient-dip"), others, strict=True):

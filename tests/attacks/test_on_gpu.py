@@ -21,7 +21,10 @@ from fedpriv.attacks.optim.replay import Replay
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.priors.frames import Frame
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
+from fedpriv.attacks.priors.spectrum import general_spectrum
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.last import Last
 from fedpriv.util.numerics import Numerics
@@ -58,6 +61,9 @@ def prior_on(device, name):
     drawn = [torch.Generator().manual_seed(seed) for seed in range(2 * CLIENTS)]
     if name == "dip":
         return DeepImagePrior(drawn, SHAPE, SLIM, device)
+    if name == "spectrum":
+        centres = torch.full((len(drawn), 1, *SHAPE), 0.5, device=device)
+        return SpectralPrior(drawn, Frame(centres, general_spectrum(SHAPE).to(device)), SpectralSettings())
     return PixelPrior(drawn, SHAPE, PixelSettings(jitter=1, jitter_until=1.0), device)
 
 
@@ -68,7 +74,7 @@ def fitted(device, name, iterations, tick=lambda step: None, recorded=True):
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("name", ["dip", "pixels"])
+@pytest.mark.parametrize("name", ["dip", "pixels", "spectrum"])
 def test_nothing_in_the_loop_waits_for_the_device(name, recorded):
     def tick(step):
         # What is made once is made in the first steps, as a recording is; the last one is followed by the end, which reads.
@@ -81,7 +87,7 @@ def test_nothing_in_the_loop_waits_for_the_device(name, recorded):
 
 
 @pytest.mark.parametrize("ways", ["a product a row", "a group a row"])
-@pytest.mark.parametrize("name", ["dip", "pixels"])
+@pytest.mark.parametrize("name", ["dip", "pixels", "spectrum"])
 def test_a_gpu_finds_what_a_cpu_finds(name, ways, monkeypatch):
     """In three steps: where a value passes the kink of a LeakyReLU, rounding decides what becomes of a row."""
     here = fitted(torch.device("cpu"), name, 3)
@@ -162,7 +168,7 @@ def test_gradients_are_inverted_on_a_gpu_as_on_a_cpu_and_again_in_every_bit(made
     assert abs(own - other) < 3.0 or min(own, other) > 30.0
 
 
-@pytest.mark.parametrize("name", ["dip", "pixels"])
+@pytest.mark.parametrize("name", ["dip", "pixels", "spectrum"])
 def test_a_search_comes_out_the_same_again_in_every_bit(name):
     there, again = (fitted(CUDA, name, 30) for _ in range(2))
     assert torch.equal(there.images, again.images)
@@ -181,7 +187,7 @@ def replays(monkeypatch):
     return lambda: [loop.replays for loop in loops]
 
 
-@pytest.mark.parametrize("name", ["dip", "pixels"])
+@pytest.mark.parametrize("name", ["dip", "pixels", "spectrum"])
 def test_a_search_that_is_replayed_finds_the_same_in_every_bit(name, replays):
     found, plain = fitted(CUDA, name, 40), fitted(CUDA, name, 40, recorded=False)
     assert replays() == [37, 0]

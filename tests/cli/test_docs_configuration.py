@@ -86,6 +86,6 @@ def test_an_attack_is_made_as_the_file_says(text, tmp_path):
     request = json.loads((tmp_path / "r" / "request.json").read_text())
     assert request["results"] == ["dip@2", "dip@4", "pixels@2", "pixels@4"]
     assert request["attacks"]["dip"]["learning_rate"] == 0.01
-    assert request["attacks"]["pixels"]["learning_rate"] == 0.2  # the file says nothing of it
+    assert request["attacks"]["pixels"]["learning_rate"] == 0.3  # the file says nothing of it
     assert {options["patience"] for options in request["attacks"].values()} == {200}
     assert request["config"]["partition"]["alpha"] == 0.5
