@@ -211,6 +211,13 @@ def test_images_are_held_less_the_longer_a_frame_is_searched_and_short_searches_
     assert not framed_ways(replace(SMOOTH_NETWORK, large=True), ONE, 100)[0].curved
 
 
+def test_images_whose_update_misleads_are_held_near_what_is_likely():
+    for network in (KINKED_NETWORK, SMOOTH_NETWORK):
+        plain, held = (framed_ways(network, replace(Wanted(4), misled=misled), 400)[-1] for misled in (False, True))
+        assert held.unlikely > 100 * plain.unlikely
+        assert not framed_ways(network, Wanted(4, misled=True), 400)[0].curved
+
+
 def test_images_told_apart_are_held_back_less_the_better_they_are_determined():
     def variation(iterations, count, network=KINKED_NETWORK, **known):
         (way,) = best_ways(network, Wanted(count, apart=True, **known), iterations)

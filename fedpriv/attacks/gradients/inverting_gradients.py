@@ -254,7 +254,8 @@ def _wanted(knowledge: Knowledge, updates: StepProblem) -> list[Wanted]:
     for count, apart in zip(updates.counts, updates.apart, strict=True):
         known = None if apart is None else apart.known
         sure = known is not None and known.inputs.shape[1] >= pixels
-        found.append(Wanted(count, apart=apart is not None, determined=sure, own_images=learns))
+        misled = bool(updates.misfit) and apart is None
+        found.append(Wanted(count, apart=apart is not None, determined=sure, own_images=learns, misled=misled))
     return found
 
 

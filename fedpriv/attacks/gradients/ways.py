@@ -50,6 +50,9 @@ _UNLIKELY, _MOST_UNLIKELY = 0.1, 3
 """In a frame: first weight of how unlikely an image is, an image, and of how many images it grows. With the budget it falls
 as does :data:`_RELAXED`; where networks have kinks total variation weighs as much."""
 
+_MISLED = 300.0
+"""How much more it weighs where the update misleads: then what is likely beforehand is nearer."""
+
 _SMOOTH_RELAXED = 2.0
 """Power with which it falls of smooth networks whose images were told apart."""
 
@@ -117,12 +120,14 @@ class Wanted:
         apart: whether they were told apart, so that each is asked for its own share of the update.
         determined: whether of each as many numbers are known as it has pixels, from what it put into a layer.
         own_images: whether the attacker has images of its own from the same data set.
+        misled: whether their update was taught by what nobody outside knows, so that others explain it better.
     """
 
     count: int
     apart: bool = False
     determined: bool = False
     own_images: bool = False
+    misled: bool = False
 
     def gains_by_frame(self, network: NetworkKind, iterations: int) -> bool:
         """True where coordinates of a spectrum were measured to bring images nearer than pixels do.
@@ -208,11 +213,13 @@ def framed_ways(network: NetworkKind, wanted: Wanted, iterations: int) -> tuple[
     """
     short = _SHORT / iterations
     weight = _UNLIKELY * min(wanted.count, _MOST_UNLIKELY) * min(1.0, short) ** _RELAXED
+    if wanted.misled:
+        weight *= _MISLED
     if network.kinked:
         return (Way(weight, True, _FRAME_RATE / max(1.0, short), framed=True, unlikely=weight),)
-    if wanted.apart or wanted.count == 1:
+    if (wanted.apart or wanted.count == 1) and not wanted.misled:
         weight = _UNLIKELY * min(1.0, short) ** _SMOOTH_RELAXED
     slow = Way(0.0, False, _FRAME_RATE * min(_LONG_RATE, 1 / short), framed=True, unlikely=weight)
     curved = Way(0.0, False, 0.0, curved=True, framed=True)
-    alone = iterations >= (_LEAST_CURVED_LARGE if network.large else _LEAST_CURVED)
+    alone = not wanted.misled and iterations >= (_LEAST_CURVED_LARGE if network.large else _LEAST_CURVED)
     return (curved, slow) if alone else (slow,)
