@@ -1,4 +1,4 @@
-"""What the attack benchmarks share: CIFAR-10 as JPEG files, a client's network trained on it, and PSNR."""
+"""What the attack benchmarks share: folders of JPEG files by class, a client's network trained on them, and PSNR."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.seeds import derive_seed
 
 
-def load(folder: Path, per_class: int, skip: int = 0) -> tuple[Tensor, Tensor]:
+def load(folder: Path, per_class: int, skip: int = 0, classes: int | None = None) -> tuple[Tensor, Tensor]:
     """Return ``per_class`` images of each class folder in file-name order, after the first ``skip``.
 
     Args:
-        folder: holds one folder of JPEG files a class, for example ``cifar10-jpeg/train``.
+        folder: holds one folder of JPEG files a class, for example ``cifar10-jpeg/train`` or ``tiny-imagenet-200/train``.
         per_class: images a class.
         skip: files to leave out at the front.
+        classes: the first so many; None for all.
 
     Returns:
-        Images ``(n, 3, 32, 32)`` float32 in [0, 1] and labels ``(n,)``.
+        Images ``(n, 3, h, w)`` float32 in [0, 1] and labels ``(n,)``.
     """
     images, labels = [], []
-    for label, name in enumerate(sorted(entry for entry in folder.iterdir() if entry.is_dir())):
-        for file in sorted(name.glob("*.jpg"))[skip : skip + per_class]:
+    for label, name in enumerate(sorted(entry for entry in folder.iterdir() if entry.is_dir())[:classes]):
+        files = sorted(file for file in name.rglob("*") if file.suffix.lower() in (".jpg", ".jpeg"))
+        for file in files[skip : skip + per_class]:
             pixels = np.asarray(Image.open(file).convert("RGB"))
             images.append(torch.from_numpy(pixels.copy()).permute(2, 0, 1))
             labels.append(label)
@@ -38,7 +40,7 @@ def load(folder: Path, per_class: int, skip: int = 0) -> tuple[Tensor, Tensor]:
 
 def trained_cnn(images: Tensor, labels: Tensor, epochs: int, seed: int) -> SplitModel:
     """Return the 4-layer CNN (512-d representations) after plain SGD on the images, in evaluation mode."""
-    model = build_model(Blueprint("cnn4", (3, 32, 32), 10, 512), seed)
+    model = build_model(Blueprint("cnn4", (3, *images.shape[2:]), int(labels.max()) + 1, 512), seed)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
     order = torch.Generator().manual_seed(derive_seed(seed, "order"))
     for _ in range(epochs):

@@ -1,0 +1,135 @@
+"""``decoder`` and ``learned`` beside ``decoder`` of commit a39969e: the same network, images, vectors and targets.
+
+    git worktree add CHECKOUT a39969e
+    OMP_NUM_THREADS=1 python benchmarks/decoder_versions.py --data DIR/cifar10-jpeg/train --earlier CHECKOUT --draw 1
+
+A client's images, its 4-layer CNN of 512 numbers, and 1,000 images of the attacker's own of the same classes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from cifar import Clock, load, psnr, trained_cnn
+from torch import Tensor
+
+from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.invert.learned import LearnedInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.attacks.trained import Trained
+from fedpriv.scoring.intervals import clustered
+from fedpriv.wire.payloads import Representations
+
+OWN = 1000
+"""Images of the attacker's own."""
+
+ATTACKS: dict[str, Attack] = {
+    "`decoder`": DecoderInversion(),
+    "`decoder`, `refine_steps=1200`": DecoderInversion(refine_steps=1200),
+    "`learned`": LearnedInversion(),
+}
+FITS: dict[str, Attack] = {
+    "decoded (`refine=0`)": DecoderInversion(refine=0),
+    "over pixels (`refine=300`)": DecoderInversion(refine=300),
+    "over pixels (`refine=1200`)": DecoderInversion(refine=1200),
+    "over weights (`refine=300`), steps of 5e-4": DecoderInversion(refine=300, refine_over="weights", refine_rate=5e-4),
+    "over weights (`refine=300`), steps of 2e-3": DecoderInversion(refine=300, refine_over="weights", refine_rate=2e-3),
+    "`decoder`": DecoderInversion(),
+}
+"""What fits give as they are, without weighing them against the decoded image."""
+
+
+def main() -> None:
+    """Train, attack by both versions, print."""
+    options = _options()
+    _show(*_found(options))
+
+
+def _options() -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with one folder of JPEG files a class")
+    parser.add_argument("--earlier", type=Path, help="a checkout of commit a39969e")
+    parser.add_argument("--draw", type=int, default=1, help="seed of the images attacked")
+    parser.add_argument("--images", type=int, default=24)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--per-class", type=int, default=200, help="the client's training images of a class")
+    parser.add_argument("--epochs", type=int, default=10, help="of the client's training; 0 for an untrained network")
+    parser.add_argument("--rates", nargs="+", default=["0.002"], help="step sizes over the earlier decoder's weights")
+    parser.add_argument("--fits", action="store_true", help="what fits of the decoded image give, each as it is")
+    return parser.parse_args()
+
+
+def _found(options: argparse.Namespace) -> tuple[dict[str, tuple[Tensor, float]], int]:
+    """Return the PSNR of each target and the CPU seconds, by row, and the number of targets."""
+    torch.set_num_threads(1)
+    images, labels = load(options.data, options.per_class, classes=options.classes)
+    own, own_labels = load(options.data, OWN // options.classes, options.per_class, options.classes)
+    model = trained_cnn(images, labels, options.epochs, 0)
+    places = torch.randperm(len(images), generator=torch.Generator().manual_seed(options.draw))[: options.images]
+    truth = images[places]
+    with torch.no_grad():
+        right = torch.cat([model(part).argmax(1) for part in images.split(256)]) == labels
+        vectors = model.represent(truth)
+    floor = psnr(own.mean(0, keepdim=True).expand_as(truth), truth)
+    print(f"right for {right.float().mean():.2f} of its images; {len(truth)} targets, mean image {floor.mean():.1f} dB")
+    seen = (Observation(0, 0, (Representations(vectors, labels[places]),), ()),)
+    known = Knowledge(
+        KnowledgeCard(attacker_data="same_domain"),
+        (3, *images.shape[2:]),
+        options.classes,
+        extractors={0: model.represent},
+        public_images=own,
+        public_labels=own_labels,
+    )
+    found: dict[str, tuple[Tensor, float]] = {}
+    for name, attack in (FITS if options.fits else ATTACKS).items():
+        clock = Clock()
+        done = attack(seen, known, list_targets(seen, "representation"), seed=0, trained=Trained())
+        found[name] = psnr(done.images[:, 0], truth), clock.seconds()
+        print(f"{name}: {found[name][0].mean():.2f} dB", flush=True)
+    if options.earlier is not None:
+        given = {"weights": model.state_dict(), "classes": options.classes, "own": own, "own_labels": own_labels}
+        given |= {"vectors": vectors, "labels": labels[places]}
+        made = _earlier(options.earlier, given, options.rates)
+        found |= {name: (psnr(shown, truth), seconds) for name, (shown, seconds) in made.items()}
+    return found, len(truth)
+
+
+def _earlier(checkout: Path, given: dict[str, object], rates: list[str]) -> dict[str, tuple[Tensor, float]]:
+    """Return images and CPU seconds of the earlier code, which runs in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "problem.pt"
+        torch.save(given, file)
+        command = [sys.executable, str(Path(__file__).with_name("earlier_decoder.py")), str(file), "--rates", *rates]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(checkout.resolve())})
+        made: dict[str, tuple[Tensor, float]] = torch.load(file.with_suffix(".earlier"))
+    return made
+
+
+def _show(found: dict[str, tuple[Tensor, float]], number: int) -> None:
+    """Print each row's mean, and how far the default rows of today are ahead of it, with 95 % intervals."""
+    ahead = [name for name in ("`decoder`", "`learned`") if name in found]
+    print("| attack | mean, median | CPU s a target | " + " | ".join(f"{name} ahead by" for name in ahead) + " |")
+    print("| --- | ---: | ---: |" + " ---: |" * len(ahead))
+    for name, (scores, seconds) in found.items():
+        cells = []
+        for best in ahead:
+            apart = (found[best][0] - scores).tolist()
+            low, high = clustered(apart, range(len(apart))).interval() or (-math.inf, math.inf)
+            cells.append("" if name == best else f"{sum(apart) / len(apart):+.1f} [{low:+.1f}, {high:+.1f}] dB")
+        spread = f"{scores.mean():.1f}, {scores.median():.1f} dB"
+        print(f"| {name} | {spread} | {seconds / number:.1f} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
