@@ -8,22 +8,32 @@ Three rows: its default, its pixels fitted for 300 steps, and its weights and co
 
 import argparse
 import copy
+import importlib
 import math
 import time
 from pathlib import Path
 
 import torch
-from fedpriv.attacks.decoder import DecoderInversion
-from fedpriv.attacks.decoder_network import DecoderTraining, train_decoder
-from fedpriv.attacks.objectives import relative_feature_distance
-from fedpriv.attacks.target_features import list_targets
-from fedpriv.seeds import derive_seed
-from fedpriv.uploads import Representations
 
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.priors.pixels import total_variation
-from fedpriv.models.build import build_model
-from fedpriv.models.split import Blueprint
+
+def there(module: str, name: str):
+    """Return a name of that commit's code: looked up as it runs, for today's code has other modules."""
+    return getattr(importlib.import_module(f"fedpriv.{module}"), name)
+
+
+DecoderInversion = there("attacks.decoder", "DecoderInversion")
+DecoderTraining = there("attacks.decoder_network", "DecoderTraining")
+train_decoder = there("attacks.decoder_network", "train_decoder")
+relative_feature_distance = there("attacks.objectives", "relative_feature_distance")
+list_targets = there("attacks.target_features", "list_targets")
+derive_seed = there("seeds", "derive_seed")
+Representations = there("uploads", "Representations")
+Knowledge = there("attacks.observation", "Knowledge")
+KnowledgeCard = there("attacks.observation", "KnowledgeCard")
+Observation = there("attacks.observation", "Observation")
+total_variation = there("attacks.priors.pixels", "total_variation")
+build_model = there("models.build", "build_model")
+Blueprint = there("models.split", "Blueprint")
 
 SMOOTH = 0.02
 """Weight of total variation in fitting weights."""
