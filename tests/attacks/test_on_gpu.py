@@ -23,7 +23,7 @@ from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.frames import Frame
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
+from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points
 from fedpriv.attacks.priors.spectrum import general_spectrum
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.last import Last
@@ -63,7 +63,8 @@ def prior_on(device, name):
         return DeepImagePrior(drawn, SHAPE, SLIM, device)
     if name == "spectrum":
         centres = torch.full((len(drawn), 1, *SHAPE), 0.5, device=device)
-        return SpectralPrior(drawn, Frame(centres, general_spectrum(SHAPE).to(device)), SpectralSettings())
+        frame, settings = Frame(centres, general_spectrum(SHAPE).to(device)), SpectralSettings()
+        return SpectralPrior(drawn_points(drawn, frame, settings.start_noise), frame, settings)
     return PixelPrior(drawn, SHAPE, PixelSettings(jitter=1, jitter_until=1.0), device)
 
 

@@ -103,7 +103,7 @@ def test_a_rows_penalty_is_of_its_own_centre_whatever_rows_are_left_and_falls():
     centres = torch.stack([torch.full((1, 1, 4, 4), grey) for grey in (0.2, 0.5, 0.8)])
     frame = Frame(centres, general_spectrum((1, 4, 4)))
     settings = SpectralSettings(unlikely=1.0, total_variation=0.0, decay=0.5)
-    prior = SpectralPrior([torch.Generator() for _ in range(3)], frame, settings)
+    prior = SpectralPrior(torch.zeros(3, 1, 4, 4), frame, settings)
     prior.prepare(0.0)
     images = torch.full((3, 1, 4, 4), 0.5)
     first = prior.penalty(images, torch.arange(3))

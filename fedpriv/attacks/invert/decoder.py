@@ -27,6 +27,8 @@ from fedpriv.attacks.invert.refining import Aims, Over, Start, of_one_image, ref
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction, Rehearsal
 from fedpriv.attacks.optim.fitting import Fitted
+from fedpriv.attacks.priors.frames import spectrum_for
+from fedpriv.attacks.priors.spectrum import has_spectrum
 from fedpriv.attacks.read.extractors import represented, require_extractors
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.attacks.trained import Same
@@ -72,9 +74,11 @@ class DecoderInversion(Attack):
         learning_rate: Adam's step size.
         batch_size: pairs a step and client.
         width: outputs of each client's input layer; see :mod:`fedpriv.attacks.invert.decoder_network`.
-        refine_over: what is moved in fitting: ``pixels``, or a copy of the decoder's ``weights`` with its code for each
-            target.
-        refine_rate: Adam's first step size in fitting; None for 0.02 over pixels and 2e-3 over weights.
+        refine_over: what is moved in fitting: coordinates of images' ``spectrum`` around the decoded one
+            (:mod:`fedpriv.attacks.priors.spectral`), ``pixels``, or a copy of the decoder's ``weights`` with its code for
+            each target; ``auto`` takes pixels of images of fewer than 16 x 16, and else coordinates.
+        refine_rate: Adam's first step size in fitting; None for 0.3 over coordinates, 0.02 over pixels and 2e-3 over
+            weights.
         defenses: of the upload: ``learned`` with, where the protocol says them; or ``ignored``, as by an attacker who does
             not know of them.
         classes: of the targets, where uploads tell them and those of the attacker's images are known: ``told`` to the
@@ -88,14 +92,14 @@ class DecoderInversion(Attack):
     learning_rate: Annotated[float, Gt(0)] = 2e-3
     batch_size: Annotated[int, Ge(2)] = 32
     width: Annotated[int, Ge(16)] = 256
-    refine_over: Over = "pixels"
+    refine_over: Literal["auto"] | Over = "auto"
     refine_rate: Annotated[float, Gt(0)] | None = None
     defenses: Literal["learned", "ignored"] = "learned"
     classes: Literal["told", "ignored"] = "told"
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
-    version = 4
+    version = 5
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -126,7 +130,7 @@ class DecoderInversion(Attack):
         done, steps = [], 0
         for again in range(self.restarts):
             start = self._decoded(problem, own, vectors, again)
-            done.append(self._finish(start, aims, self._shares(problem, own, again)))
+            done.append(self._finish(problem, start, aims, self._shares(problem, own, again)))
             steps = max(steps, start.decoder.steps + done[-1].iterations)
         images, objective, settled = (
             torch.stack([getattr(one, name) for one in done], 1) for name in ("images", "objective", "converged")
@@ -162,7 +166,13 @@ class DecoderInversion(Attack):
         for place in sorted(set(places)):
             mine = torch.tensor([number for number, other in enumerate(places) if other == place]).to(vectors.device)
             images[mine] = decoder(vectors[mine], place, labels[mine])
-        return Start(images, decoder, places, labels)
+        return Start(images, decoder, places, labels, spectrum_for(problem.knowledge, problem.trained))
+
+    def _over(self, problem: AttackProblem) -> Over:
+        """Return what is moved in fitting."""
+        if self.refine_over != "auto":
+            return self.refine_over
+        return "spectrum" if has_spectrum(problem.knowledge.image_shape) else "pixels"
 
     def _trained(self, problem: AttackProblem, own: Tensor, again: int) -> tuple[tuple[int, ...], Decoder]:
         """Return the clients whose extractors were granted, and their decoder, trained once for all that ask."""
@@ -221,17 +231,20 @@ class DecoderInversion(Attack):
             with torch.no_grad():
                 vectors = extractor(known)
                 vectors = vectors if defended is None else defended(vectors, derive_seed(seed, "worth"))
-            start = Start(decoder(vectors, place, classes), decoder, [place] * len(known), classes)
+            decoded = decoder(vectors, place, classes)
+            start = Start(
+                decoded, decoder, [place] * len(known), classes, spectrum_for(problem.knowledge, problem.trained)
+            )
             aims = Aims(problem.knowledge, vectors, torch.full((len(known),), client))
-            fitted = refined(start, aims, self.refine_steps, self.refine_over, self.refine_rate).images
+            fitted = refined(start, aims, self.refine_steps, self._over(problem), self.refine_rate).images
             found = worth(start.images, fitted, known)
             return found if found >= _WORTHLESS else 0.0
 
-        fitting = (self.refine_steps, self.refine_over, self.refine_rate)
+        fitting = (self.refine_steps, self._over(problem), self.refine_rate)
         key = ("worth", *fitting, seed, Same(decoder), Same(extractor), Same(own), Same(defended))
         return problem.trained.get(key, learn)
 
-    def _finish(self, start: Start, aims: Aims, shares: Tensor) -> Fitted:
+    def _finish(self, problem: AttackProblem, start: Start, aims: Aims, shares: Tensor) -> Fitted:
         """Return the decoded images, so far towards the fitted ones as these are worth, and their distances.
 
         An image has converged if its decoder has, or if the fitted one fits.
@@ -243,7 +256,7 @@ class DecoderInversion(Attack):
         if not len(places):
             return Fitted(images, objective, settled, taken)
         steps, there = self.refine_steps if self.refine == "auto" else self.refine, places.to(images.device)
-        found = refined(start.of(places), aims.of(places), steps, self.refine_over, self.refine_rate)
+        found = refined(start.of(places), aims.of(places), steps, self._over(problem), self.refine_rate)
         weights = shares[places].to(images.device).view(-1, 1, 1, 1)
         images = images.index_copy(0, there, torch.lerp(images[there], found.images, weights))
         settled = settled.index_copy(0, there, settled[there] | found.converged)

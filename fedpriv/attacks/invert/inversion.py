@@ -28,7 +28,8 @@ from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.frames import frame_of
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
+from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points
+from fedpriv.attacks.priors.spectrum import has_spectrum
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.util.last import Last
 from fedpriv.wire.kinds import VECTORS
@@ -226,9 +227,6 @@ _LONG, _SMALL = 300, 32 * 32
 _OF_PIXELS = 2 / 3
 """Step size over pixels, as a share of that in coordinates of a spectrum."""
 
-_LEAST_SIDE = 16
-"""Pixels of a side from which images have a spectrum to speak of."""
-
 _TRIED = 60
 """Steps of a start, while its step size is large, in which something can be seen of where it leads."""
 
@@ -277,7 +275,7 @@ class PixelInversion(VectorInversion):
         """True where coordinates of images of this shape are those of a spectrum."""
         if self.coordinates != "auto":
             return self.coordinates == "spectrum"
-        return self.pixels == PixelSettings() and min(image_shape[1:]) >= _LEAST_SIDE
+        return self.pixels == PixelSettings() and has_spectrum(image_shape)
 
     @property
     def _rungs(self) -> tuple[Rung, ...]:
@@ -316,7 +314,8 @@ class PixelInversion(VectorInversion):
             return super().prior_of_rows(problem, rows)
         labels = torch.tensor([[row.target.label] for row in rows], device=problem.device)
         frame = frame_of(problem.knowledge, problem.trained, labels)
-        return SpectralPrior([row.generator(problem.seed) for row in rows], frame, self.spectrum)
+        start = drawn_points([row.generator(problem.seed) for row in rows], frame, self.spectrum.start_noise)
+        return SpectralPrior(start, frame, self.spectrum)
 
     def bytes_per_image(self, image_shape: ImageShape) -> int:
         """Estimate the memory of one image's way through an extractor and back."""

@@ -17,7 +17,10 @@ from fedpriv.attacks.optim.fitting import Fitted, Prior, fit
 from fedpriv.attacks.optim.objectives import relative_feature_distance
 from fedpriv.attacks.optim.rows import rows_that_fit
 from fedpriv.attacks.optim.schedule import Schedule
+from fedpriv.attacks.priors.frames import Frame
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
+from fedpriv.attacks.priors.spectrum import Spectrum
 from fedpriv.attacks.read.extractors import OwnExtractors
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.util.last import Last
@@ -49,10 +52,10 @@ class Aims:
         return Aims(self.knowledge, self.vectors[rows.to(self.vectors.device)], self.owners[rows])
 
 
-Over = Literal["pixels", "weights"]
-"""What is moved: the pixels themselves, or a copy of the decoder's weights, and its code, for each image."""
+Over = Literal["spectrum", "pixels", "weights"]
+"""What is moved: an image's coordinates in a spectrum, its pixels, or a copy of the decoder's weights, and its code."""
 
-RATES: dict[Over, float] = {"pixels": 0.02, "weights": 2e-3}
+RATES: dict[Over, float] = {"spectrum": 0.3, "pixels": 0.02, "weights": 2e-3}
 """First step sizes of Adam, which fall to zero along half a cosine."""
 
 
@@ -65,22 +68,24 @@ class Start:
         decoder: which decoder.
         extractors: of each image, by which of the decoder's extractors its vector was decoded.
         labels: ``(N,)`` classes that the decoder was told, or None.
+        spectrum: of the attacker's own images, or of images in general.
     """
 
     images: Tensor
     decoder: Decoder
     extractors: Sequence[int]
-    labels: Tensor | None = None
+    labels: Tensor | None
+    spectrum: Spectrum
 
     def of(self, rows: Tensor) -> Start:
         """Return those of some rows (int64 positions on the CPU)."""
         labels = None if self.labels is None else self.labels[rows.to(self.labels.device)]
         images = self.images[rows.to(self.images.device)]
-        return Start(images, self.decoder, [self.extractors[k] for k in rows.tolist()], labels)
+        return Start(images, self.decoder, [self.extractors[k] for k in rows.tolist()], labels, self.spectrum)
 
 
-def refined(start: Start, aims: Aims, steps: int, over: Over = "pixels", rate: float | None = None) -> Fitted:
-    """Return N images after so many steps of Adam towards their vectors, under total variation.
+def refined(start: Start, aims: Aims, steps: int, over: Over, rate: float | None = None) -> Fitted:
+    """Return N images after so many steps of Adam towards their vectors, under a penalty.
 
     Args:
         start: the decoded images.
@@ -90,6 +95,9 @@ def refined(start: Start, aims: Aims, steps: int, over: Over = "pixels", rate: f
         rate: first step size; None for that of :data:`RATES`.
     """
     schedule = Schedule(steps, RATES[over] if rate is None else rate, anneal=True, fits=FITS)
+    if over == "spectrum":
+        frame = Frame(start.images.unsqueeze(1), start.spectrum.to(start.images.device))
+        return _fitted(SpectralPrior(torch.zeros_like(start.images), frame, SpectralSettings()), aims, schedule)
     if over == "pixels":
         return _fitted(_pixels(start.images), aims, schedule)
     some = torch.arange(len(start.images)).split(rows_that_fit(bytes_of_copy(start.decoder), start.images.device))

@@ -41,6 +41,10 @@ class Frame:
         """Return the points of images."""
         return self.spectrum.points(images - self.centres)
 
+    def of(self, rows: Tensor) -> Frame:
+        """Return that of some rows (int64 positions on the CPU)."""
+        return Frame(self.centres[rows.to(self.centres.device)], self.spectrum)
+
 
 def frame_of(knowledge: Knowledge, trained: Trained, labels: Tensor) -> Frame:
     """Return the frame of images with these labels ``(N, M)``, negative where none is known.
@@ -48,15 +52,23 @@ def frame_of(knowledge: Knowledge, trained: Trained, labels: Tensor) -> Frame:
     Where the card grants images of the same data set, the spectrum and the centres are those of their classes. Else the
     spectrum is that of images in general, around grey.
     """
-    device = labels.device
+    device, spectrum = labels.device, spectrum_for(knowledge, trained).to(labels.device)
     own = knowledge.public_images if has_own_images(knowledge) else None
     if own is None:
-        shape = knowledge.image_shape
-        spectrum = trained.get(("spectrum", shape), lambda: general_spectrum(shape))
-        return Frame(torch.full((*labels.shape, *shape), _GREY, device=device), spectrum.to(device))
-    classes = knowledge.public_labels
-    spectrum = trained.get(("spectrum", Same(own), Same(classes)), lambda: spectrum_of(own, classes))
-    return Frame(centres_of(own, classes, labels.cpu()).to(device), spectrum.to(device))
+        return Frame(torch.full((*labels.shape, *knowledge.image_shape), _GREY, device=device), spectrum)
+    return Frame(centres_of(own, knowledge.public_labels, labels.cpu()).to(device), spectrum)
+
+
+def spectrum_for(knowledge: Knowledge, trained: Trained) -> Spectrum:
+    """Return the spectrum of what an attacker knows, computed once for a run.
+
+    It is that of images of the same data set around their class means, where the card grants enough, else of images in
+    general.
+    """
+    own, classes, shape = knowledge.public_images, knowledge.public_labels, knowledge.image_shape
+    if own is None or not has_own_images(knowledge):
+        return trained.get(("spectrum", shape), lambda: general_spectrum(shape))
+    return trained.get(("spectrum", Same(own), Same(classes)), lambda: spectrum_of(own, classes))
 
 
 def has_own_images(knowledge: Knowledge) -> bool:

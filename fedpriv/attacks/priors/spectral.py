@@ -7,7 +7,7 @@ square of the coordinates is how unlikely an image is to a Gaussian (:mod:`fedpr
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -39,21 +39,26 @@ class SpectralSettings:
     start_noise: Annotated[float, Ge(0)] = 0.02
 
 
+def drawn_points(generators: Sequence[torch.Generator], frame: Frame, deviation: float) -> Tensor:
+    """Return coordinates ``(N, c, h, w)`` to start from, of normal noise that one CPU generator a row draws."""
+    shape = frame.centres.shape[2:]
+    noise = torch.stack([torch.randn(shape, generator=generator) for generator in generators])
+    return (deviation * noise).to(frame.centres.device)
+
+
 class SpectralPrior:
     """The coordinates of N rows: a prior for :func:`fedpriv.attacks.optim.fitting.fit`.
 
     Args:
-        generators: N CPU generators, one a row, each of which draws its row's start.
+        start: ``(N, c, h, w)`` coordinates to begin with.
         frame: of N rows of one image.
         settings: what holds images back.
     """
 
-    def __init__(self, generators: Sequence[torch.Generator], frame: Frame, settings: SpectralSettings) -> None:
+    def __init__(self, start: Tensor, frame: Frame, settings: SpectralSettings) -> None:
         self._whole, self._frame, self._settings = frame, frame, settings
         self._centres: Last[Tensor, Tensor] = Last(lambda rows: frame.centres[rows.to(frame.centres.device), 0])
-        shape = frame.centres.shape[2:]
-        noise = torch.stack([torch.randn(shape, generator=generator) for generator in generators])
-        self.parameters = [(settings.start_noise * noise).to(frame.centres.device).requires_grad_()]
+        self.parameters = [start.clone().requires_grad_()]
         self._share = 1.0
 
     def prepare(self, progress: float) -> Hashable:
@@ -86,5 +91,5 @@ class SpectralPrior:
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
         there = rows.to(self.parameters[0].device)
-        self._frame = replace(self._frame, centres=self._frame.centres[there])
+        self._frame = self._frame.of(rows)
         self.parameters = [self.parameters[0].detach()[there].requires_grad_()]

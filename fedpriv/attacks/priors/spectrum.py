@@ -25,6 +25,9 @@ variance in that of brightness."""
 _LEAST = 1e-6
 """Variance of a coordinate at least, in pixel values squared times the number of pixels over that of coordinates."""
 
+_LEAST_SIDE = 16
+"""Pixels of a side from which images have a spectrum to speak of."""
+
 _OPPONENT = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
 """Brightness, red against blue, green against both."""
 
@@ -59,6 +62,11 @@ class Spectrum:
         """Return the same on a device."""
         parts = self.deviations, self.colours, self.down, self.across
         return Spectrum(*(part.to(device) for part in parts))
+
+
+def has_spectrum(image_shape: tuple[int, int, int]) -> bool:
+    """True where images ``(c, h, w)`` are large enough to have a spectrum to speak of."""
+    return min(image_shape[1:]) >= _LEAST_SIDE
 
 
 def general_spectrum(image_shape: tuple[int, int, int]) -> Spectrum:

@@ -1,0 +1,68 @@
+"""Fits of decoded images: in coordinates of a spectrum they come nearer than over pixels, and small images keep to pixels."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from compare import expect_same
+from torch import nn
+
+from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.priors.spectrum import general_spectrum
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.util.seeds import generator, global_seed
+from fedpriv.wire.payloads import Representations
+
+SHAPE = (3, 16, 16)
+QUICK = DecoderInversion(iterations=60, width=32)
+
+
+@pytest.fixture(scope="module")
+def images():
+    points = torch.randn(320, *SHAPE, generator=generator(3, "images"))
+    return (0.5 + 0.7 * general_spectrum(SHAPE).images(points)).clamp(0, 1)
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    with global_seed(0):
+        body = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16**2, 16**2), nn.ReLU())
+    return body.requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def known(images, extractor):
+    card = KnowledgeCard(attacker_data="same_domain")
+    return Knowledge(card, SHAPE, 10, extractors={0: extractor}, public_images=images[:300])
+
+
+def invert(attack, features, known):
+    seen = (Observation(1, 0, (Representations(features, torch.zeros(len(features), dtype=torch.int64)),), ()),)
+    return attack(seen, known, list_targets(seen, "representation"), seed=0, device=torch.device("cpu")).images[:, 0]
+
+
+def psnr(found, images):
+    return -10 * (found - images).square().flatten(1).mean(1).log10()
+
+
+def test_coordinates_of_a_spectrum_lead_nearer_than_pixels_and_a_strange_upload_leads_nowhere(images, extractor, known):
+    private = images[300:312]
+    found = {
+        over: invert(replace(QUICK, refine_over=over), extractor(private), known) for over in ("spectrum", "pixels")
+    }
+    decoded = psnr(invert(replace(QUICK, refine=0), extractor(private), known), private).mean()
+    near = {over: psnr(shown, private).mean() for over, shown in found.items()}
+    assert near["spectrum"] > max(near["pixels"], decoded) + 0.5
+    expect_same(invert(QUICK, extractor(private), known), found["spectrum"])
+    strange = psnr(invert(QUICK, extractor(private.roll(5, 0)), known), private).mean()
+    assert strange < psnr(images[:300].mean(0).expand_as(private), private).mean()
+
+
+def test_images_too_small_for_a_spectrum_are_fitted_over_pixels(images):
+    small = images[..., :8, :8]
+    extractor = nn.Sequential(nn.Flatten(), nn.Tanh())
+    card = KnowledgeCard(attacker_data="same_domain")
+    known = Knowledge(card, (3, 8, 8), 10, extractors={0: extractor}, public_images=small[:300])
+    attack, features = DecoderInversion(iterations=20, width=16, refine=20), extractor(small[300:304])
+    expect_same(invert(attack, features, known), invert(replace(attack, refine_over="pixels"), features, known))
