@@ -1,4 +1,4 @@
-"""Fits of decoded images: in coordinates of a spectrum they come nearer than over pixels, and small images keep to pixels."""
+"""Fits of decoded images: coordinates of a spectrum lead nearer than pixels do, and small images keep to pixels."""
 
 from dataclasses import replace
 
