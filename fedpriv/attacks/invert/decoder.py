@@ -169,7 +169,7 @@ class DecoderInversion(Attack):
         return Start(images, decoder, places, labels, spectrum_for(problem.knowledge, problem.trained))
 
     def _over(self, problem: AttackProblem) -> Over:
-        """Return what is moved in fitting."""
+        """Return the things that are moved in fitting, by the size of images where nobody says which."""
         if self.refine_over != "auto":
             return self.refine_over
         return "spectrum" if has_spectrum(problem.knowledge.image_shape) else "pixels"
