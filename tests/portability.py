@@ -43,6 +43,7 @@ SENSITIVE = (
     "algebra/test_finch.py",
     "algebra/test_kernels.py",
     "algebra/test_low_rank.py",
+    "attacks/test_all_rounds.py",
     "attacks/test_class_inversion.py",
     "attacks/test_dip.py",
     "attacks/test_gradients.py",

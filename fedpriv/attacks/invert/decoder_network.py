@@ -306,6 +306,8 @@ def _eigenvectors(gram: Tensor) -> tuple[Tensor, Tensor]:
     try:
         values, vectors = torch.linalg.eigh(gram)
     except RuntimeError:  # of which its LinAlgError is one
+        values = torch.full_like(gram[0], torch.nan)
+    if not bool(values.isfinite().all()):  # by some numbers of threads they are not, and no error tells
         values, vectors = (part.to(gram.dtype) for part in torch.linalg.eigh(gram.double()))
     return values, vectors
 
