@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.invert.inversion import PixelInversion
 from fedpriv.attacks.invert.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
@@ -35,13 +36,16 @@ OWN = 1000
 ATTACKS: dict[str, Attack] = {
     "`decoder`": DecoderInversion(),
     "`decoder`, `refine_over=pixels`": DecoderInversion(refine_over="pixels"),
+    "`decoder`, `refine_steps=300`": DecoderInversion(refine_steps=300),
     "`decoder`, `refine_steps=1200`": DecoderInversion(refine_steps=1200),
     "`learned`": LearnedInversion(),
+    "`pixels`": PixelInversion(),
+    "`pixels`, `iterations=600`, `restarts=1`": PixelInversion(iterations=600, restarts=1),
 }
 FITS: dict[str, Attack] = {
     "decoded (`refine=0`)": DecoderInversion(refine=0),
-    "over coordinates (`refine=300`)": DecoderInversion(refine=300),
-    "over pixels (`refine=300`)": DecoderInversion(refine=300, refine_over="pixels"),
+    "over coordinates (`refine=600`)": DecoderInversion(refine=600),
+    "over pixels (`refine=600`)": DecoderInversion(refine=600, refine_over="pixels"),
     "over coordinates (`refine=1200`)": DecoderInversion(refine=1200),
     "over pixels (`refine=1200`)": DecoderInversion(refine=1200, refine_over="pixels"),
     "over weights (`refine=300`), steps of 5e-4": DecoderInversion(refine=300, refine_over="weights", refine_rate=5e-4),
@@ -67,6 +71,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--per-class", type=int, default=200, help="the client's training images of a class")
     parser.add_argument("--epochs", type=int, default=10, help="of the client's training; 0 for an untrained network")
+    parser.add_argument("--network", type=int, default=0, help="seed of the client's network and its training")
+    parser.add_argument("--skip", type=int, default=0, help="images of a class before those of the client's")
     parser.add_argument("--rates", nargs="+", default=["0.002"], help="step sizes over the earlier decoder's weights")
     parser.add_argument("--fits", action="store_true", help="what fits of the decoded image give, each as it is")
     return parser.parse_args()
@@ -75,9 +81,9 @@ def _options() -> argparse.Namespace:
 def _found(options: argparse.Namespace) -> tuple[dict[str, tuple[Tensor, float]], int]:
     """Return the PSNR of each target and the CPU seconds, by row, and the number of targets."""
     torch.set_num_threads(1)
-    images, labels = load(options.data, options.per_class, classes=options.classes)
-    own, own_labels = load(options.data, OWN // options.classes, options.per_class, options.classes)
-    model = trained_cnn(images, labels, options.epochs, 0)
+    images, labels = load(options.data, options.per_class, options.skip, options.classes)
+    own, own_labels = load(options.data, OWN // options.classes, options.skip + options.per_class, options.classes)
+    model = trained_cnn(images, labels, options.epochs, options.network)
     places = torch.randperm(len(images), generator=torch.Generator().manual_seed(options.draw))[: options.images]
     truth = images[places]
     with torch.no_grad():

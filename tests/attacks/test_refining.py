@@ -66,3 +66,12 @@ def test_images_too_small_for_a_spectrum_are_fitted_over_pixels(images):
     known = Knowledge(card, (3, 8, 8), 10, extractors={0: extractor}, public_images=small[:300])
     attack, features = DecoderInversion(iterations=20, width=16, refine=20), extractor(small[300:304])
     expect_same(invert(attack, features, known), invert(replace(attack, refine_over="pixels"), features, known))
+
+
+def test_a_fit_that_stands_still_goes_on_until_its_step_size_has_fallen(images, extractor, known):
+    unreachable = -extractor(images[300:304])  # a rectifier never gives it
+    seen = (Observation(1, 0, (Representations(unreachable, torch.zeros(4, dtype=torch.int64)),), ()),)
+    attack = replace(QUICK, iterations=10, refine=700)
+    done = attack(seen, known, list_targets(seen, "representation"), seed=0, device=torch.device("cpu"))
+    assert done.cost.evaluations == 700
+    assert not done.converged.any()

@@ -27,8 +27,8 @@ from fedpriv.attacks.invert.refining import Aims, Over, Start, of_one_image, ref
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction, Rehearsal
 from fedpriv.attacks.optim.fitting import Fitted
-from fedpriv.attacks.priors.frames import spectrum_for
-from fedpriv.attacks.priors.spectrum import has_spectrum
+from fedpriv.attacks.priors.frames import Frame, has_own_images, spectrum_for
+from fedpriv.attacks.priors.spectrum import centres_of, has_spectrum
 from fedpriv.attacks.read.extractors import represented, require_extractors
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.attacks.trained import Same
@@ -40,7 +40,7 @@ from fedpriv.wire.kinds import SEPARATE
 LEAST_IMAGES = 16
 """Images of its own below which an attacker has nothing to train on."""
 
-REFINED = 300
+REFINED = 600
 """Steps by which the decoded image of a single image's representation is fitted, where nobody says otherwise."""
 
 _TRIED = 6
@@ -74,9 +74,11 @@ class DecoderInversion(Attack):
         learning_rate: Adam's step size.
         batch_size: pairs a step and client.
         width: outputs of each client's input layer; see :mod:`fedpriv.attacks.invert.decoder_network`.
-        refine_over: what is moved in fitting: coordinates of images' ``spectrum`` around the decoded one
-            (:mod:`fedpriv.attacks.priors.spectral`), ``pixels``, or a copy of the decoder's ``weights`` with its code for
-            each target; ``auto`` takes pixels of images of fewer than 16 x 16, and else coordinates.
+        refine_over: what is moved in fitting. ``spectrum``: coordinates of images' spectrum
+            (:mod:`fedpriv.attacks.priors.spectral`), around the middle between the decoded image and the class mean of the
+            attacker's own, or around the decoded one where these are foreign. ``pixels``. ``weights``: a copy of the
+            decoder's weights with its code for each target. ``auto`` takes pixels of images of fewer than 16 x 16, and else
+            coordinates.
         refine_rate: Adam's first step size in fitting; None for 0.3 over coordinates, 0.02 over pixels and 2e-3 over
             weights.
         defenses: of the upload: ``learned`` with, where the protocol says them; or ``ignored``, as by an attacker who does
@@ -99,7 +101,7 @@ class DecoderInversion(Attack):
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
-    version = 5
+    version = 6
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -166,7 +168,24 @@ class DecoderInversion(Attack):
         for place in sorted(set(places)):
             mine = torch.tensor([number for number, other in enumerate(places) if other == place]).to(vectors.device)
             images[mine] = decoder(vectors[mine], place, labels[mine])
-        return Start(images, decoder, places, labels, spectrum_for(problem.knowledge, problem.trained))
+        return Start(images, decoder, places, labels, self._frame(problem, own, images, labels, again))
+
+    def _frame(self, problem: AttackProblem, own: Tensor, decoded: Tensor, classes: Tensor | None, again: int) -> Frame:
+        """Return the coordinates in which decoded images ``(N, c, h, w)`` are fitted; ``classes`` are ``(N,)``, if known.
+
+        They are around the middle between a class mean and the decoded image where images of the same data set are granted:
+        around the mean alone a fit leads away where representations hold little, around the decoded image alone it stays too
+        near to it where they hold much (``docs/attacks/decoder.md``). The means are of what the decoder was trained on, so
+        that they tell no more of the images on which the worth of a fit is learned than of the targets.
+        """
+        spectrum = spectrum_for(problem.knowledge, problem.trained).to(decoded.device)
+        if not has_own_images(problem.knowledge):
+            return Frame(decoded.unsqueeze(1), spectrum)
+        seed = derive_seed(problem.seed, "decoder", again)
+        inside = divided(Pairs([], own.to(problem.device), self._labels(problem)), seed)[0]
+        wanted = torch.full((len(decoded),), -1, device=decoded.device) if classes is None else classes
+        means = centres_of(inside.images, inside.labels, wanted)
+        return Frame(((means + decoded) / 2).unsqueeze(1), spectrum)
 
     def _over(self, problem: AttackProblem) -> Over:
         """Return the things that are moved in fitting, by the size of images where nobody says which."""
@@ -232,9 +251,8 @@ class DecoderInversion(Attack):
                 vectors = extractor(known)
                 vectors = vectors if defended is None else defended(vectors, derive_seed(seed, "worth"))
             decoded = decoder(vectors, place, classes)
-            start = Start(
-                decoded, decoder, [place] * len(known), classes, spectrum_for(problem.knowledge, problem.trained)
-            )
+            frame = self._frame(problem, own, decoded, classes, again)
+            start = Start(decoded, decoder, [place] * len(known), classes, frame)
             aims = Aims(problem.knowledge, vectors, torch.full((len(known),), client))
             fitted = refined(start, aims, self.refine_steps, self._over(problem), self.refine_rate).images
             found = worth(start.images, fitted, known)

@@ -20,7 +20,6 @@ from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.frames import Frame
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
-from fedpriv.attacks.priors.spectrum import Spectrum
 from fedpriv.attacks.read.extractors import OwnExtractors
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.util.last import Last
@@ -58,6 +57,9 @@ Over = Literal["spectrum", "pixels", "weights"]
 RATES: dict[Over, float] = {"spectrum": 0.3, "pixels": 0.02, "weights": 2e-3}
 """First step sizes of Adam, which fall to zero along half a cosine."""
 
+_FOUND = 1e-4
+"""Relative feature distance plus penalties below which a fit ends. Before its step size falls, it may stand still."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -68,20 +70,20 @@ class Start:
         decoder: which decoder.
         extractors: of each image, by which of the decoder's extractors its vector was decoded.
         labels: ``(N,)`` classes that the decoder was told, or None.
-        spectrum: of the attacker's own images, or of images in general.
+        frame: of N rows of one image, in whose coordinates it may be moved.
     """
 
     images: Tensor
     decoder: Decoder
     extractors: Sequence[int]
     labels: Tensor | None
-    spectrum: Spectrum
+    frame: Frame
 
     def of(self, rows: Tensor) -> Start:
         """Return those of some rows (int64 positions on the CPU)."""
         labels = None if self.labels is None else self.labels[rows.to(self.labels.device)]
         images = self.images[rows.to(self.images.device)]
-        return Start(images, self.decoder, [self.extractors[k] for k in rows.tolist()], labels, self.spectrum)
+        return Start(images, self.decoder, [self.extractors[k] for k in rows.tolist()], labels, self.frame.of(rows))
 
 
 def refined(start: Start, aims: Aims, steps: int, over: Over, rate: float | None = None) -> Fitted:
@@ -94,10 +96,11 @@ def refined(start: Start, aims: Aims, steps: int, over: Over, rate: float | None
         over: what is moved.
         rate: first step size; None for that of :data:`RATES`.
     """
-    schedule = Schedule(steps, RATES[over] if rate is None else rate, anneal=True, fits=FITS)
+    first = RATES[over] if rate is None else rate
+    schedule = Schedule(steps, first, anneal=True, tolerance=_FOUND, patience=steps, fits=FITS)
     if over == "spectrum":
-        frame = Frame(start.images.unsqueeze(1), start.spectrum.to(start.images.device))
-        return _fitted(SpectralPrior(torch.zeros_like(start.images), frame, SpectralSettings()), aims, schedule)
+        points = start.frame.points(start.images.unsqueeze(1))[:, 0]
+        return _fitted(SpectralPrior(points, start.frame, SpectralSettings()), aims, schedule)
     if over == "pixels":
         return _fitted(_pixels(start.images), aims, schedule)
     some = torch.arange(len(start.images)).split(rows_that_fit(bytes_of_copy(start.decoder), start.images.device))

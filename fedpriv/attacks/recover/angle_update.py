@@ -65,7 +65,7 @@ class AngleUpdate(RecoverThenInvert):
 
     name = "angle-update"
     summary = "class means solved for from an angle matrix's update, then inverted"
-    version = 5
+    version = 6
     targets = MAPPINGS
     needs = Needs(extractor=("white_box",), labels=("given",), batch=True)
 

@@ -58,7 +58,7 @@ class AveragedInversion(RecoverThenInvert):
 
     name = "average"
     summary = "what a client uploads of the same images averaged over rounds, then inverted"
-    version = 4
+    version = 5
     targets = SEPARATE
     unit = "row"
     needs = Needs(min_rounds=2)

@@ -56,7 +56,7 @@ class Differencing(RecoverThenInvert):
 
     name = "difference"
     summary = "the vector of images that a client gained or lost between two rounds, then inverted"
-    version = 4
+    version = 5
     targets = CLASS_MEANS | MIXTURES
     unit = "upload"
     needs = Needs(min_rounds=2)

@@ -63,7 +63,7 @@ class HeadUpdate(RecoverThenInvert):
 
     name = "head-update"
     summary = "class means solved for from a classifier's update, then inverted"
-    version = 6
+    version = 7
     targets = HEADS
     needs = Needs(extractor=("white_box",), batch=True)
 
