@@ -27,8 +27,11 @@ from fedpriv.attacks.invert.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.trained import Trained
+from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.evidence.rehearsal import rehearsed
+from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.scoring.intervals import clustered
-from fedpriv.wire.payloads import Representations
+from fedpriv.wire.payloads import Payload, Representations
 
 OWN = 1000
 """Images of the attacker's own."""
@@ -54,6 +57,17 @@ FITS: dict[str, Attack] = {
 }
 """What fits give as they are, without weighing them against the decoded image."""
 
+BEHIND: dict[str, Attack] = {
+    "`decoder`": DecoderInversion(),
+    "`decoder`, `match=vector`": DecoderInversion(match="vector"),
+    "decoded (`refine=0`)": DecoderInversion(refine=0),
+    "`pixels`": PixelInversion(),
+    "`pixels`, `match=direction`": PixelInversion(match="direction"),
+    "`pixels`, `match=nonzero`": PixelInversion(match="nonzero"),
+    "`pixels`, `match=pruned`": PixelInversion(match="pruned"),
+}
+"""Beside each other where a defense stands before the upload."""
+
 
 def main() -> None:
     """Train, attack by both versions, print."""
@@ -74,6 +88,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--network", type=int, default=0, help="seed of the client's network and its training")
     parser.add_argument("--skip", type=int, default=0, help="images of a class before those of the client's")
     parser.add_argument("--rates", nargs="+", default=["0.002"], help="step sizes over the earlier decoder's weights")
+    parser.add_argument("--defense", help="of the client, known to the server; nothing of the earlier decoder then")
     parser.add_argument("--fits", action="store_true", help="what fits of the decoded image give, each as it is")
     return parser.parse_args()
 
@@ -91,7 +106,11 @@ def _found(options: argparse.Namespace) -> tuple[dict[str, tuple[Tensor, float]]
         vectors = model.represent(truth)
     floor = psnr(own.mean(0, keepdim=True).expand_as(truth), truth)
     print(f"right for {right.float().mean():.2f} of its images; {len(truth)} targets, mean image {floor.mean():.1f} dB")
-    seen = (Observation(0, 0, (Representations(vectors, labels[places]),), ()),)
+    held: tuple[Payload, ...] = (Representations(vectors, labels[places]),)
+    pipeline = DefensePipeline(build_defenses([parse_choice(options.defense)] if options.defense else []))
+    upload = pipeline.upload(held, Sender(1, 0, options.classes, labels[places], (), 1), 0)
+    seen = (Observation(1, 0, upload, ()),)
+    defense = rehearsed(pipeline, seen[0], "representation", options.classes, 1) if options.defense else None
     known = Knowledge(
         KnowledgeCard(attacker_data="same_domain"),
         (3, *images.shape[2:]),
@@ -99,14 +118,16 @@ def _found(options: argparse.Namespace) -> tuple[dict[str, tuple[Tensor, float]]
         extractors={0: model.represent},
         public_images=own,
         public_labels=own_labels,
+        defended={} if defense is None else {(1, 0): defense},
     )
     found: dict[str, tuple[Tensor, float]] = {}
-    for name, attack in (FITS if options.fits else ATTACKS).items():
+    attacks = BEHIND if options.defense else FITS if options.fits else ATTACKS
+    for name, attack in attacks.items():
         clock = Clock()
         done = attack(seen, known, list_targets(seen, "representation"), seed=0, trained=Trained())
         found[name] = psnr(done.images[:, 0], truth), clock.seconds()
         print(f"{name}: {found[name][0].mean():.2f} dB", flush=True)
-    if options.earlier is not None:
+    if options.earlier is not None and not options.defense:
         given = {"weights": model.state_dict(), "classes": options.classes, "own": own, "own_labels": own_labels}
         given |= {"vectors": vectors, "labels": labels[places]}
         made = _earlier(options.earlier, given, options.rates)

@@ -8,6 +8,7 @@ from compare import expect_same
 from torch import nn
 
 from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.invert.refining import LearnedFit, learned_fit
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.priors.spectrum import general_spectrum
 from fedpriv.attacks.read.target_features import list_targets
@@ -75,3 +76,39 @@ def test_a_fit_that_stands_still_goes_on_until_its_step_size_has_fallen(images, 
     done = attack(seen, known, list_targets(seen, "representation"), seed=0, device=torch.device("cpu"))
     assert done.cost.evaluations == 700
     assert not done.converged.any()
+
+
+def shortened(rows, seed):
+    return torch.nn.functional.normalize(rows, dim=1)
+
+
+def halved(rows, seed):
+    return rows * (torch.arange(rows.shape[1]) % 2)
+
+
+@pytest.mark.parametrize("defend", [shortened, halved])
+def test_behind_a_rule_fits_believe_what_it_left(images, extractor, known, defend):
+    private = images[300:312]
+    behind, sent = replace(known, defended={(1, 0): defend}), defend(extractor(private), 0)
+    found = {
+        match: psnr(invert(replace(QUICK, match=match), sent, behind), private).mean() for match in ("auto", "vector")
+    }
+    assert found["auto"] > found["vector"] + 0.5
+    decoded = psnr(invert(replace(QUICK, refine=0), sent, behind), private).mean()
+    assert found["auto"] > decoded + 0.5
+    strange = psnr(invert(QUICK, sent.roll(5, 0), behind), private).mean()
+    assert strange < psnr(images[:300].mean(0).expand_as(private), private).mean()
+
+
+def test_without_a_defense_all_of_a_vector_is_believed(images, extractor, known):
+    features = extractor(images[300:304])
+    expect_same(invert(QUICK, features, known), invert(replace(QUICK, match="vector"), features, known))
+
+
+def test_the_match_and_the_share_that_come_nearest_are_learned():
+    zeros, ones = torch.zeros(2, 1, 2, 2), torch.ones(2, 1, 2, 2)
+    spoiled = ones.clone()
+    spoiled[0] = -1
+    assert learned_fit(zeros, {"vector": spoiled, "direction": ones}, 0.25 * ones) == LearnedFit("direction", 0.25)
+    assert learned_fit(zeros, {"vector": -ones, "direction": -ones}, 0.25 * ones) == LearnedFit("vector", 0.0)
+    assert learned_fit(zeros, {"vector": ones}, 0.04 * ones) == LearnedFit("vector", 0.0)

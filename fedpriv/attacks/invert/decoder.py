@@ -23,10 +23,20 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
-from fedpriv.attacks.invert.refining import Aims, Over, Start, of_one_image, refined, worth
+from fedpriv.attacks.invert.refining import (
+    Aims,
+    LearnedFit,
+    Over,
+    Start,
+    learned_fit,
+    matches_for,
+    of_one_image,
+    refined,
+)
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction, Rehearsal
 from fedpriv.attacks.optim.fitting import Fitted
+from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.priors.frames import Frame, has_own_images, spectrum_for
 from fedpriv.attacks.priors.spectrum import centres_of, has_spectrum
 from fedpriv.attacks.read.extractors import represented, require_extractors
@@ -45,9 +55,6 @@ REFINED = 600
 
 _TRIED = 6
 """Held-out images of the attacker's own on which it learns what a fit through a client's extractor is worth."""
-
-_WORTHLESS = 0.05
-"""Weight of fitted images below which none is made."""
 
 _HELD_OUT = 10
 """Every so manieth image is held out of the training."""
@@ -79,10 +86,13 @@ class DecoderInversion(Attack):
             attacker's own, or around the decoded one where these are foreign. ``pixels``. ``weights``: a copy of the
             decoder's weights with its code for each target. ``auto`` takes pixels of images of fewer than 16 x 16, and else
             coordinates.
-        refine_rate: Adam's first step size in fitting; None for 0.3 over coordinates, 0.02 over pixels and 2e-3 over
-            weights.
+        refine_rate: Adam's first step size in fitting; None for 0.3 over coordinates (less for fewer than 300 steps), 0.02
+            over pixels and 2e-3 over weights.
         defenses: of the upload: ``learned`` with, where the protocol says them; or ``ignored``, as by an attacker who does
             not know of them.
+        match: what of a vector the fitted image is to have, where a defense may have changed it: ``vector``, ``direction``,
+            ``nonzero`` or ``pruned`` (:data:`fedpriv.attacks.optim.objectives.Match`). ``auto``: what brings images of the
+            attacker's own nearest, behind the client's defenses; without any, ``vector``.
         classes: of the targets, where uploads tell them and those of the attacker's images are known: ``told`` to the
             decoder, or ``ignored``.
     """
@@ -97,11 +107,12 @@ class DecoderInversion(Attack):
     refine_over: Literal["auto"] | Over = "auto"
     refine_rate: Annotated[float, Gt(0)] | None = None
     defenses: Literal["learned", "ignored"] = "learned"
+    match: Literal["auto"] | Match = "auto"
     classes: Literal["told", "ignored"] = "told"
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
-    version = 6
+    version = 7
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -132,7 +143,7 @@ class DecoderInversion(Attack):
         done, steps = [], 0
         for again in range(self.restarts):
             start = self._decoded(problem, own, vectors, again)
-            done.append(self._finish(problem, start, aims, self._shares(problem, own, again)))
+            done.append(self._finish(problem, start, aims, self._fits(problem, own, again)))
             steps = max(steps, start.decoder.steps + done[-1].iterations)
         images, objective, settled = (
             torch.stack([getattr(one, name) for one in done], 1) for name in ("images", "objective", "converged")
@@ -156,7 +167,10 @@ class DecoderInversion(Attack):
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the distance of images' representations to the uploaded vectors; queries are enough for it."""
-        apart, places = vector_distance(problem), torch.arange(len(problem.targets))
+        apart, places = (
+            vector_distance(problem, "vector" if self.match == "auto" else self.match),
+            torch.arange(len(problem.targets)),
+        )
         return lambda images: apart(images, places)
 
     def _decoded(self, problem: AttackProblem, own: Tensor, vectors: Tensor, again: int) -> Start:
@@ -226,59 +240,83 @@ class DecoderInversion(Attack):
             return None
         return own.to(problem.device) if bool((own >= 0).all()) else None
 
-    def _shares(self, problem: AttackProblem, own: Tensor, again: int) -> Tensor:
-        """Return the share ``(T,)`` in [0, 1] of the way from each target's decoded image to the fitted one; 0 fits none."""
+    def _fits(self, problem: AttackProblem, own: Tensor, again: int) -> list[LearnedFit]:
+        """Return of each target what of its vector is believed, and how far to go from the decoded image to the fitted."""
+        wanted = of_one_image(problem.observations, problem.targets).tolist()
+        granted = problem.knowledge.card.extractor == "white_box"
         if self.refine != "auto":
-            return torch.full((len(problem.targets),), float(self.refine > 0))
-        shares = of_one_image(problem.observations, problem.targets).float()
-        if problem.knowledge.card.extractor != "white_box":
-            return torch.zeros_like(shares)
-        fitted = sorted({target.client for target, one in zip(problem.targets, shares, strict=True) if one})
-        worths = {client: self._worth(problem, own, again, client) for client in fitted}
-        return shares * torch.tensor([worths.get(target.client, 0.0) for target in problem.targets])
+            wanted, granted = [self.refine > 0] * len(problem.targets), True
+        fitted = sorted({target.client for target, one in zip(problem.targets, wanted, strict=True) if one and granted})
+        learned = {client: self._learned(problem, own, again, client) for client in fitted}
+        none = LearnedFit("vector", 0.0)
+        found = [
+            learned.get(target.client, none) if one else none
+            for target, one in zip(problem.targets, wanted, strict=True)
+        ]
+        return found if self.refine == "auto" else [replace(one, share=float(self.refine > 0)) for one in found]
 
-    def _worth(self, problem: AttackProblem, own: Tensor, again: int, client: int) -> float:
-        """Return the worth of fits through a client's extractor, as learned once on the attacker's own images."""
+    def _learned(self, problem: AttackProblem, own: Tensor, again: int, client: int) -> LearnedFit:
+        """Return what is learned of fits through a client's extractor, once, on the attacker's own images."""
         clients, decoder = self._trained(problem, own, again)
         extractor, place = problem.knowledge.extractors[client], clients.index(client)
         seed = derive_seed(problem.seed, "decoder", again)
         defended, labels = self._defended(problem, [client])[0], self._labels(problem)
+        steps = self.refine_steps if self.refine == "auto" else self.refine
 
-        def learn() -> float:
+        def learn() -> LearnedFit:
             held = divided(Pairs([], own.to(problem.device), labels), seed)[1]
             known, classes = held.images[:_TRIED], None if held.labels is None else held.labels[:_TRIED]
+
+            def sent(rows: Tensor) -> Tensor:
+                return rows if defended is None else defended(rows, derive_seed(seed, "worth"))
+
             with torch.no_grad():
-                vectors = extractor(known)
-                vectors = vectors if defended is None else defended(vectors, derive_seed(seed, "worth"))
-            decoded = decoder(vectors, place, classes)
+                plain = extractor(known)
+                vectors = sent(plain)
+                tried = matches_for(plain, vectors) if self.match == "auto" else (self.match,)
+                decoded, longer = decoder(vectors, place, classes), 1.0
+                if "direction" in tried:
+                    every = extractor(held.images)
+                    once_more = extractor(decoder(sent(every), place, held.labels))
+                    longer = float(every.norm(dim=1).sum() / once_more.norm(dim=1).sum().clamp_min(1e-12))
+            if again:  # objectives of restarts are compared
+                tried = (self._learned(problem, own, 0, client).match,)
+            if self.refine != "auto" and len(tried) == 1:
+                return LearnedFit(tried[0], 1.0, longer)
             frame = self._frame(problem, own, decoded, classes, again)
             start = Start(decoded, decoder, [place] * len(known), classes, frame)
             aims = Aims(problem.knowledge, vectors, torch.full((len(known),), client))
-            fitted = refined(start, aims, self.refine_steps, self._over(problem), self.refine_rate).images
-            found = worth(start.images, fitted, known)
-            return found if found >= _WORTHLESS else 0.0
+            times = torch.full((len(known),), longer)
+            fitted = {match: self._fitted(problem, start, replace(aims, match=match), times).images for match in tried}
+            return learned_fit(decoded, fitted, known, longer)
 
-        fitting = (self.refine_steps, self._over(problem), self.refine_rate)
+        fitting = (steps, self._over(problem), self.refine_rate, self.match)
         key = ("worth", *fitting, seed, Same(decoder), Same(extractor), Same(own), Same(defended))
         return problem.trained.get(key, learn)
 
-    def _finish(self, problem: AttackProblem, start: Start, aims: Aims, shares: Tensor) -> Fitted:
+    def _finish(self, problem: AttackProblem, start: Start, aims: Aims, fits: Sequence[LearnedFit]) -> Fitted:
         """Return the decoded images, so far towards the fitted ones as these are worth, and their distances.
 
         An image has converged if its decoder has, or if the fitted one fits.
         """
         images, objective = start.images, aims.distances(start.images)
         settled = torch.full_like(objective, start.decoder.settled, dtype=torch.bool)
-        places = shares.nonzero().flatten()
         taken = torch.zeros(len(images), dtype=torch.int64)
-        if not len(places):
-            return Fitted(images, objective, settled, taken)
-        steps, there = self.refine_steps if self.refine == "auto" else self.refine, places.to(images.device)
-        found = refined(start.of(places), aims.of(places), steps, self._over(problem), self.refine_rate)
-        weights = shares[places].to(images.device).view(-1, 1, 1, 1)
-        images = images.index_copy(0, there, torch.lerp(images[there], found.images, weights))
-        settled = settled.index_copy(0, there, settled[there] | found.converged)
-        return Fitted(images, aims.distances(images), settled, taken.index_copy(0, places, found.steps))
+        for match in sorted({one.match for one in fits if one.share}):
+            places = torch.tensor([place for place, one in enumerate(fits) if one.share and one.match == match])
+            there, mine = places.to(images.device), replace(aims.of(places), match=match)
+            times = torch.tensor([fits[place].longer for place in places.tolist()])
+            found = self._fitted(problem, start.of(places), mine, times)
+            shares = torch.tensor([fits[place].share for place in places.tolist()], device=images.device)
+            images = images.index_copy(0, there, torch.lerp(images[there], found.images, shares.view(-1, 1, 1, 1)))
+            objective = objective.index_copy(0, there, mine.distances(images[there]))
+            settled = settled.index_copy(0, there, settled[there] | found.converged)
+            taken = taken.index_copy(0, places, found.steps)
+        return Fitted(images, objective, settled, taken)
+
+    def _fitted(self, problem: AttackProblem, start: Start, aims: Aims, longer: Tensor) -> Fitted:
+        steps = self.refine_steps if self.refine == "auto" else self.refine
+        return refined(start, aims.with_lengths(start.images, longer), steps, self._over(problem), self.refine_rate)
 
 
 def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal | None]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
 
 from fedpriv.attacks.invert.decoder_network import Decoder
 from fedpriv.attacks.invert.decoder_weights import DecoderWeights, bytes_of_copy
 from fedpriv.attacks.invert.inversion import FITS
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.optim.fitting import Fitted, Prior, fit
-from fedpriv.attacks.optim.objectives import relative_feature_distance
+from fedpriv.attacks.optim.objectives import DISTANCES, Match
 from fedpriv.attacks.optim.rows import rows_that_fit
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.frames import Frame
@@ -35,27 +37,50 @@ class Aims:
         knowledge: whose extractors lead from images to vectors.
         vectors: ``(N, d)``.
         owners: ``(N,)`` int64 on the CPU, the client of each.
+        match: what of a vector is believed (:data:`fedpriv.attacks.optim.objectives.Match`).
     """
 
     knowledge: Knowledge
     vectors: Tensor
     owners: Tensor
+    match: Match = "vector"
 
     def distances(self, images: Tensor) -> Tensor:
-        """Return the relative feature distance ``(N,)`` of N images."""
+        """Return the distance ``(N,)`` of N images, relative to the squared lengths of their vectors."""
         with torch.no_grad():
-            return relative_feature_distance(OwnExtractors(self.knowledge)(images, self.owners), self.vectors)
+            return DISTANCES[self.match](OwnExtractors(self.knowledge)(images, self.owners), self.vectors, None)
+
+    def with_lengths(self, images: Tensor, longer: Tensor) -> Aims:
+        """Return vectors as they are or, if directions alone are believed, as long as images' ones times ``longer`` (N).
+
+        Directions alone leave the contrast of an image open where a network is nearly homogeneous, and what holds images
+        back then takes it away.
+        """
+        if self.match != "direction":
+            return self
+        with torch.no_grad():
+            lengths = OwnExtractors(self.knowledge)(images, self.owners).norm(dim=1) * longer.to(images)
+        return replace(self, vectors=lengths[:, None] * normalize(self.vectors, dim=1), match="vector")
 
     def of(self, rows: Tensor) -> Aims:
         """Return those of some rows (int64 positions on the CPU)."""
-        return Aims(self.knowledge, self.vectors[rows.to(self.vectors.device)], self.owners[rows])
+        return replace(self, vectors=self.vectors[rows.to(self.vectors.device)], owners=self.owners[rows])
 
 
 Over = Literal["spectrum", "pixels", "weights"]
 """What is moved: an image's coordinates in a spectrum, its pixels, or a copy of the decoder's weights, and its code."""
 
 RATES: dict[Over, float] = {"spectrum": 0.3, "pixels": 0.02, "weights": 2e-3}
-"""First step sizes of Adam, which fall to zero along half a cosine."""
+"""First step sizes of Adam, which fall to zero along half a cosine; over coordinates, of fits of :data:`_FULL` steps."""
+
+_FULL = 300
+"""Steps from which on a fit over coordinates takes its full step size: by few such steps it leads away from its start."""
+
+_WORTHLESS = 0.05
+"""Worth of a fit below which there is none: it is learned on a few images only."""
+
+_ALIKE = 0.99
+"""Cosine of rows of one direction, and share of a length below which it was shortened."""
 
 _FOUND = 1e-4
 """Relative feature distance plus penalties below which a fit ends. Before its step size falls, it may stand still."""
@@ -94,9 +119,10 @@ def refined(start: Start, aims: Aims, steps: int, over: Over, rate: float | None
         aims: what they are fitted to.
         steps: most of them.
         over: what is moved.
-        rate: first step size; None for that of :data:`RATES`.
+        rate: first step size; None for that of :data:`RATES`, over coordinates less for fewer than :data:`_FULL` steps.
     """
-    first = RATES[over] if rate is None else rate
+    few = math.sqrt(min(1.0, steps / _FULL)) if over == "spectrum" else 1.0
+    first = few * RATES[over] if rate is None else rate
     schedule = Schedule(steps, first, anneal=True, tolerance=_FOUND, patience=steps, fits=FITS)
     if over == "spectrum":
         points = start.frame.points(start.images.unsqueeze(1))[:, 0]
@@ -133,10 +159,57 @@ def _fitted(prior: Prior, aims: Aims, schedule: Schedule) -> Fitted:
 
     def distance(candidates: Tensor, which: Tensor) -> Tensor:
         owners, vectors = asked(which)
-        return relative_feature_distance(extracted(candidates, owners), vectors)
+        return DISTANCES[aims.match](extracted(candidates, owners), vectors, None)
 
     found = fit(prior, distance, schedule, lambda _: None)
     return replace(found, images=found.images.detach(), objective=found.objective.detach())
+
+
+@dataclass(frozen=True)
+class LearnedFit:
+    """What is learned of fits through a client's extractor and defenses.
+
+    Attributes:
+        match: what of a vector it is best to believe.
+        share: how far to go from the decoded to the fitted image, in [0, 1]; 0 fits none.
+        longer: lengths of images' representations over those of what was decoded for them, where lengths are not believed.
+    """
+
+    match: Match
+    share: float
+    longer: float = 1.0
+
+
+def matches_for(plain: Tensor, sent: Tensor) -> tuple[Match, ...]:
+    """Return what of vectors may be worth believing, by what a defense does to representations ``(n, d)``.
+
+    The direction where it shortens rows that it leaves alike, entries that were sent where it sets others to zero.
+
+    >>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+    >>> matches_for(rows, rows), matches_for(rows, rows / 2)
+    (('vector',), ('vector', 'direction'))
+    >>> matches_for(rows, rows * torch.tensor([0.0, 1.0]))
+    ('vector', 'nonzero', 'pruned')
+    """
+    found: list[Match] = ["vector"]
+    lengths = sent.norm(dim=1) / plain.norm(dim=1).clamp_min(1e-12)
+    if bool((cosine_similarity(plain, sent) > _ALIKE).all()) and bool((lengths < _ALIKE).any()):
+        found.append("direction")
+    if bool(((sent == 0) & (plain != 0)).any()):
+        found += ["nonzero", "pruned"]
+    return tuple(found)
+
+
+def learned_fit(decoded: Tensor, fitted: Mapping[Match, Tensor], true: Tensor, longer: float = 1.0) -> LearnedFit:
+    """Return the match and the share whose images ``(n, c, h, w)`` come nearest to the true ones, by :func:`worth`."""
+    found = {match: worth(decoded, images, true) for match, images in fitted.items()}
+    found = {match: share if share >= _WORTHLESS else 0.0 for match, share in found.items()}
+
+    def apart(match: Match) -> float:
+        return float((torch.lerp(decoded, fitted[match], found[match]) - true).square().sum())
+
+    best = min(found, key=apart)
+    return LearnedFit(best, found[best], longer)
 
 
 def worth(decoded: Tensor, fitted: Tensor, true: Tensor) -> float:
