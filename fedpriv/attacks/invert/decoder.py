@@ -112,7 +112,7 @@ class DecoderInversion(Attack):
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
-    version = 7
+    version = 6
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"

@@ -69,7 +69,7 @@ class AllRoundsInversion(Attack):
 
     name = "all-rounds"
     summary = "what a client uploads of the same images in all rounds, inverted together, each behind its own extractor"
-    version = 5
+    version = 4
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
