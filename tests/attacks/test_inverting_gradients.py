@@ -208,7 +208,18 @@ def test_images_are_held_less_the_longer_a_frame_is_searched_and_short_searches_
         found = framed_ways(SMOOTH_NETWORK, Wanted(count), 100)
         assert [way.curved for way in found] == [True, False]
         assert not any(way.curved for way in framed_ways(SMOOTH_NETWORK, Wanted(count), 40))
-    assert not framed_ways(replace(SMOOTH_NETWORK, large=True), ONE, 100)[0].curved
+
+
+@pytest.mark.parametrize("wanted", [ONE, KNOWN, Wanted(4)])
+def test_large_images_behind_smooth_networks_are_held_and_searched_by_signs_until_lbfgs_gets_anywhere(wanted):
+    large = replace(SMOOTH_NETWORK, large=True)
+    for iterations in (20, 100, 399):
+        (way,) = framed_ways(large, wanted, iterations)
+        assert (way.signed, way.variation, way.unlikely, way.curved) == (True, 0.5, 0.5, False)
+    assert framed_ways(large, wanted, 400) == framed_ways(SMOOTH_NETWORK, wanted, 400)
+    assert framed_ways(large, replace(wanted, misled=True), 100) == framed_ways(
+        SMOOTH_NETWORK, replace(wanted, misled=True), 100
+    )
 
 
 def test_images_whose_update_misleads_are_held_near_what_is_likely():

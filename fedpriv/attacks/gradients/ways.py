@@ -56,6 +56,10 @@ _MISLED = 300.0
 _SMOOTH_RELAXED = 2.0
 """Power with which it falls of smooth networks whose images were told apart."""
 
+_HELD_LARGE, _LARGE_RATE = 0.5, 0.2
+"""The same, and of total variation, of large images behind smooth networks where L-BFGS gets nowhere yet, and the step size
+with signs. What the gradient tells of them depends on the network's weights; this was best behind all, or near it."""
+
 _FRAME_RATE, _LONG_RATE = 0.3, 1.5
 """Step size in a frame, which shorter searches than :data:`_SHORT` take in proportion smaller, and how much larger it may be
 in longer ones of smooth networks."""
@@ -222,4 +226,6 @@ def framed_ways(network: NetworkKind, wanted: Wanted, iterations: int) -> tuple[
     slow = Way(0.0, False, _FRAME_RATE * min(_LONG_RATE, 1 / short), framed=True, unlikely=weight)
     curved = Way(0.0, False, 0.0, curved=True, framed=True)
     alone = not wanted.misled and iterations >= (_LEAST_CURVED_LARGE if network.large else _LEAST_CURVED)
+    if network.large and not wanted.misled and not alone:
+        slow = Way(_HELD_LARGE, True, _LARGE_RATE, framed=True, unlikely=_HELD_LARGE)
     return (curved, slow) if alone else (slow,)
