@@ -24,14 +24,18 @@ Case = dict[str, Any]
 
 
 def table(cases: Sequence[Case], our: str, equal_seconds: str) -> str:
-    """Return a row for each kind of images and row of the arena, in the order in which they were first attacked.
+    """Return a row for each kind of images, row of the arena and share of its budget, in the order of their first attacks.
 
     A target is one independent case. The peer is the one with the highest mean of the row, which favours peers.
     """
-    kinds = dict.fromkeys((case["images"], case["row"]) for case in cases)
-    by_kind = ([one for one in cases if (one["images"], one["row"]) == kind] for kind in kinds)
+    kinds = dict.fromkeys(map(_kind, cases))
+    by_kind = ([one for one in cases if _kind(one) == kind] for kind in kinds)
     lines = [_line(own, our, equal_seconds) for own in map(_whole, by_kind) if len({one["side"] for one in own}) > 1]
     return "\n".join((HEADER, LINE, *lines))
+
+
+def _kind(case: Case) -> tuple[str, str, float]:
+    return case["images"], case["row"], case["share"]
 
 
 def _whole(cases: Sequence[Case]) -> list[Case]:
@@ -53,7 +57,8 @@ def _line(cases: Sequence[Case], our: str, equal_seconds: str) -> str:
         for side in (our, best)
     }
     told = " | ".join(cell for pair in columns for cell in pair)
-    kind = f"{cases[0]['images']} | {cases[0]['row']}"
+    images, row, share = _kind(cases[0])
+    kind = f"{images}{', whole budget' if share == 1 else ''} | {row}"
     return (
         f"| {kind} | {len(mine)} | {spent[our]:,} and {spent[best]:,} | {mine.mean():.1f} dB | "
         f"{best}: {peers[best].mean():.1f} dB | {told} |"
