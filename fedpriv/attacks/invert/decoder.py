@@ -256,7 +256,7 @@ class DecoderInversion(Attack):
         return found if self.refine == "auto" else [replace(one, share=float(self.refine > 0)) for one in found]
 
     def _learned(self, problem: AttackProblem, own: Tensor, again: int, client: int) -> LearnedFit:
-        """Return what is learned of fits through a client's extractor, once, on the attacker's own images."""
+        """Return the fit that is learned through a client's extractor, once, on the attacker's own images."""
         clients, decoder = self._trained(problem, own, again)
         extractor, place = problem.knowledge.extractors[client], clients.index(client)
         seed = derive_seed(problem.seed, "decoder", again)

@@ -167,7 +167,7 @@ def _fitted(prior: Prior, aims: Aims, schedule: Schedule) -> Fitted:
 
 @dataclass(frozen=True)
 class LearnedFit:
-    """What is learned of fits through a client's extractor and defenses.
+    """A fit that is learned through a client's extractor and defenses.
 
     Attributes:
         match: what of a vector it is best to believe.
@@ -181,7 +181,7 @@ class LearnedFit:
 
 
 def matches_for(plain: Tensor, sent: Tensor) -> tuple[Match, ...]:
-    """Return what of vectors may be worth believing, by what a defense does to representations ``(n, d)``.
+    """Return the matches that may be worth trying, by the changes that a defense makes to rows ``(n, d)``.
 
     The direction where it shortens rows that it leaves alike, entries that were sent where it sets others to zero.
 
