@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from compare import expect_same
+from compare import expect_close, expect_same
 from torch import nn
 
 from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.refining import LearnedFit, learned_fit
+from fedpriv.attacks.invert.refining import Aims, LearnedFit, learned_fit
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.priors.spectrum import general_spectrum
 from fedpriv.attacks.read.target_features import list_targets
@@ -98,6 +98,25 @@ def test_behind_a_rule_fits_believe_what_it_left(images, extractor, known, defen
     assert found["auto"] > decoded + 0.5
     strange = psnr(invert(quick, sent.roll(5, 0), behind), private).mean()
     assert strange < psnr(images[:300].mean(0).expand_as(private), private).mean()
+
+
+def test_fits_of_a_given_number_of_steps_and_of_several_decoders_believe_the_same(images, extractor, known):
+    behind, sent = replace(known, defended={(1, 0): halved}), halved(extractor(images[300:304]), 0)
+    given = replace(QUICK, refine=50)
+    expect_same(invert(given, sent, behind), invert(replace(given, match="nonzero"), sent, behind))
+    several = replace(QUICK, refine_steps=50, restarts=2)
+    expect_same(invert(several, sent, behind), invert(replace(several, match="nonzero"), sent, behind))
+
+
+def test_directions_are_taken_as_long_as_what_was_decoded_by_hand(known):
+    flat = replace(known, image_shape=(1, 1, 2), extractors={0: lambda shown: shown.flatten(1)})
+    aims = Aims(flat, torch.tensor([[0.0, 0.1]]), torch.tensor([0]), "direction")
+    decoded = torch.tensor([[[[0.3, 0.4]]]])
+    lengthened = aims.with_lengths(decoded, torch.tensor([2.0]))
+    expect_close(lengthened.vectors, torch.tensor([[0.0, 1.0]]))
+    assert lengthened.match == "vector"
+    whole = replace(aims, match="nonzero")
+    assert whole.with_lengths(decoded, torch.tensor([2.0])) is whole
 
 
 def test_without_a_defense_all_of_a_vector_is_believed(images, extractor, known):

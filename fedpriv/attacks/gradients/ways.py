@@ -57,8 +57,8 @@ _SMOOTH_RELAXED = 2.0
 """Power with which it falls of smooth networks whose images were told apart."""
 
 _HELD_LARGE, _LARGE_RATE = 0.5, 0.2
-"""The same, and of total variation, of large images behind smooth networks where L-BFGS gets nowhere yet, and the step size
-with signs. What the gradient tells of them depends on the network's weights; this was best behind all, or near it."""
+"""Weight of unlikeliness and of total variation for large images behind smooth networks where L-BFGS gets nowhere yet, and
+step size with signs. What the gradient tells of them depends on the network's weights: this was best or near it behind all."""
 
 _FRAME_RATE, _LONG_RATE = 0.3, 1.5
 """Step size in a frame, which shorter searches than :data:`_SHORT` take in proportion smaller, and how much larger it may be

@@ -167,10 +167,8 @@ class DecoderInversion(Attack):
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the distance of images' representations to the uploaded vectors; queries are enough for it."""
-        apart, places = (
-            vector_distance(problem, "vector" if self.match == "auto" else self.match),
-            torch.arange(len(problem.targets)),
-        )
+        apart = vector_distance(problem, "vector" if self.match == "auto" else self.match)
+        places = torch.arange(len(problem.targets))
         return lambda images: apart(images, places)
 
     def _decoded(self, problem: AttackProblem, own: Tensor, vectors: Tensor, again: int) -> Start:
