@@ -58,7 +58,7 @@ _SMOOTH_RELAXED = 2.0
 
 _HELD_LARGE, _LARGE_RATE = 0.5, 0.2
 """Weight of unlikeliness and of total variation for large images behind smooth networks where L-BFGS gets nowhere yet, and
-step size with signs. What the gradient tells of them depends on the network's weights: this was best or near it behind all."""
+step size with signs. What the gradient tells of them depends on the network's weights: best or near it behind all."""
 
 _FRAME_RATE, _LONG_RATE = 0.3, 1.5
 """Step size in a frame, which shorter searches than :data:`_SHORT` take in proportion smaller, and how much larger it may be
