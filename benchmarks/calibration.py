@@ -20,8 +20,9 @@ import torch
 from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.invert.inversion import PixelInversion
 from fedpriv.calibration.coverage import CLIENTS, Covered, coverage, coverage_table
-from fedpriv.calibration.own import Calibration, calibrate, rates_table
+from fedpriv.calibration.own import Calibration, rates_table
 from fedpriv.calibration.pages import Outcome, by_measure, false_claims, page_of, power, verdicts
+from fedpriv.experiment.verbs.calibrating import calibrate
 
 ATTACKS = (
     (PixelInversion(iterations=1000), "representation"),
@@ -130,7 +131,7 @@ def attacked(pages: int, seed: int, which: int) -> Calibration:
     """One attack in full, on one thread."""
     torch.set_num_threads(1)
     attack, kind = ATTACKS[which]
-    return calibrate(attack, kind=kind, pages=pages, seed=seed)  # type: ignore[arg-type]
+    return calibrate(attack, kind=kind, pages=pages, seed=seed)
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fedpriv.attacks.observation import BatchFacts as BatchFacts
     from fedpriv.attacks.observation import KnowledgeCard as KnowledgeCard
     from fedpriv.calibration.own import Calibration as Calibration
-    from fedpriv.calibration.own import calibrate as calibrate
     from fedpriv.experiment.study.run import StudyResult as StudyResult
     from fedpriv.experiment.uploads.given import Gradient as Gradient
     from fedpriv.experiment.uploads.given import Update as Update
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.auditing import audit as audit
     from fedpriv.experiment.verbs.benchmarking import Benchmark as Benchmark
     from fedpriv.experiment.verbs.benchmarking import benchmark as benchmark
+    from fedpriv.experiment.verbs.calibrating import calibrate as calibrate
     from fedpriv.experiment.verbs.cataloguing import Catalogue as Catalogue
     from fedpriv.experiment.verbs.cataloguing import catalogue as catalogue
     from fedpriv.experiment.verbs.comparing import Changes as Changes
@@ -91,7 +91,7 @@ _PLACES = {
     "doctor": _VERBS + "diagnosing",
     "leaderboard": _VERBS + "ranking",
     "benchmark": _VERBS + "benchmarking",
-    "calibrate": "fedpriv.calibration.own",
+    "calibrate": _VERBS + "calibrating",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
     "PrivacyAudit": _VERBS + "privacy_auditing",

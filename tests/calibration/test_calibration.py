@@ -6,15 +6,19 @@ import pytest
 import torch
 
 import fedpriv
+from fedpriv import calibrate
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.infer.property import PropertyInference
 from fedpriv.attacks.observation import Cost, Reconstruction
+from fedpriv.attacks.recover.head_update import HeadUpdate
 from fedpriv.calibration.coverage import FAR_OFF, coverage, coverage_table, sizes
-from fedpriv.calibration.own import RAW, calibrate, rates_table
+from fedpriv.calibration.own import RAW, rates_table
 from fedpriv.calibration.pages import PAGE, by_measure, false_claims, page_of, power, verdicts
 from fedpriv.calibration.rates import Rate, counted, table
 from fedpriv.calibration.simulated import inverted
 from fedpriv.calibration.world import NULLS, World, raw
+from fedpriv.experiment.calibrated import CLASSES, DATA_SET, IMAGES
 from fedpriv.scoring.judgement import judge
 
 
@@ -126,7 +130,10 @@ def test_membership_of_raw_representations_is_found_and_of_nulls_is_not():
         ({"clients": 4}, "at least 5"),
         ({"pages": 0}, "at least 1"),
         ({"targets": 5}, "1 to 4"),
-        ({"kind": "kernel"}, "kind"),
+        ({"kind": "labels"}, "kind"),
+        ({"dataset": "fashion"}, "images of its own"),
+        ({"round": 3}, "unknown argument"),
+        ({"kind": "kernel", "lr": -1.0}, "lr"),
     ],
 )
 def test_settings_that_fit_nothing_are_refused(wrong, says):
@@ -149,3 +156,19 @@ def test_rates_and_tables():
     assert Rate(0, 1000).interval == (0, pytest.approx(0.00368, abs=1e-5))
     assert table([{"a": 1, "b": Rate(0, 2)}]) == "| a | b |\n| --- | --- |\n| 1 | 0.0 (0.0 to 84.2) |\n"
     assert table([]) == ""
+
+
+@pytest.mark.slow
+def test_federations_are_trained_and_their_images_exchanged():
+    found = calibrate(HeadUpdate(iterations=60), kind="classifier", pages=2, targets=1, seed=3)
+    assert found.power == Rate(2, 2)
+    assert found.false == {IMAGES: Rate(0, 2), DATA_SET: Rate(0, 2)}
+    assert f"| head-update | classifier | {RAW} | 2 |" in str(found)
+
+
+def test_questions_about_classes_are_held_to_other_divisions():
+    asked = PropertyInference(shadow_clients=4, epochs=2, steps=5)
+    found = calibrate(asked, kind="representation", pages=1, rounds=1, seed=1)
+    assert set(found.false) == {CLASSES}
+    assert found.false[CLASSES] == Rate(0, 1)
+    assert found.power == Rate(1, 1)
