@@ -115,7 +115,7 @@ IMAGES_OF_VECTORS = (
     Line(LearnedInversion(iterations=60, denoiser=QUICK), "representation", ROUNDS),
     Line(GeneratorInversion(iterations=100, source=f"{__name__}:Smooth", code=16), "representation", ROUNDS),
     Line(
-        SimulatedInversion(iterations=100, simulators=1, batch_size=32), "representation", ROUNDS, {"extractor": "none"}
+        SimulatedInversion(iterations=100, simulators=2, batch_size=32), "representation", ROUNDS, {"extractor": "none"}
     ),
     Line(AveragedInversion(iterations=100), "representation", {"rounds": 6, "defense": ("noise:scale=0.3",)}),
     Line(AllRoundsInversion(iterations=100, rounds=3), "representation", ROUNDS),
@@ -219,7 +219,10 @@ def main() -> None:
     wanted = [(name, chosen.seed, page) for page in range(chosen.pages) for name in chosen.lines]
     missing = [key for key in wanted if key not in there]
     with ProcessPoolExecutor(chosen.workers) as pool, kept.open("a", encoding="utf-8") as file:
-        for done, future in enumerate(as_completed([pool.submit(one, *key) for key in missing]), 1):
+        asked = [pool.submit(one, *key) for key in missing]
+        for done, future in enumerate(as_completed(asked), 1):
+            if future.exception() is not None:
+                pool.shutdown(cancel_futures=True)
             pages.append(future.result())
             print(json.dumps(pages[-1]), file=file, flush=True)
             print(f"{done} of {len(missing)}: {pages[-1]['line']}, {pages[-1]['seconds']} s", file=sys.stderr)

@@ -44,7 +44,7 @@ class PooledBatch(Attack):
 
     name = "pooled"
     summary = "the images of all clients of a round, as one batch behind the mean of their updates"
-    version = 3
+    version = 4
     targets = Kinds(lambda kind: WHOLE.test(kind) and UPDATES.test(kind))
     unit = "upload"
     budget = "iterations"

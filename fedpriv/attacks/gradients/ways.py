@@ -60,6 +60,10 @@ _HELD_LARGE, _LARGE_RATE = 0.5, 0.2
 """Weight of unlikeliness and of total variation for large images behind smooth networks where L-BFGS gets nowhere yet, and
 step size with signs. What the gradient tells of them depends on the network's weights: best or near it behind all."""
 
+_NORMED_UNLIKELY, _NORMED_RELAXED = 3.0, 0.5
+"""Weight of unlikeliness and of total variation behind batch norms, whatever the number of images, and the power with which
+it falls with the budget."""
+
 _FRAME_RATE, _LONG_RATE = 0.3, 1.5
 """Step size in a frame, which shorter searches than :data:`_SHORT` take in proportion smaller, and how much larger it may be
 in longer ones of smooth networks."""
@@ -136,11 +140,11 @@ class Wanted:
     def gains_by_frame(self, network: NetworkKind, iterations: int) -> bool:
         """True where coordinates of a spectrum were measured to bring images nearer than pixels do.
 
-        Behind batch norms they do not. Where networks have kinks and what is known determines images they serve short
-        searches, and only if the spectrum is that of the attacker's own images.
+        Where networks have kinks and what is known determines images they serve short searches, and only if the spectrum is
+        that of the attacker's own images.
         """
         if network.normed:
-            return False
+            return True
         if network.kinked and self.determined:
             return self.own_images and iterations < _PIXELS_FROM
         return True
@@ -219,7 +223,9 @@ def framed_ways(network: NetworkKind, wanted: Wanted, iterations: int) -> tuple[
     weight = _UNLIKELY * min(wanted.count, _MOST_UNLIKELY) * min(1.0, short) ** _RELAXED
     if wanted.misled:
         weight *= _MISLED
-    if network.kinked:
+    elif network.normed:
+        weight = _NORMED_UNLIKELY * min(1.0, short) ** _NORMED_RELAXED
+    if network.kinked or network.normed:
         return (Way(weight, True, _FRAME_RATE / max(1.0, short), framed=True, unlikely=weight),)
     if (wanted.apart or wanted.count == 1) and not wanted.misled:
         weight = _UNLIKELY * min(1.0, short) ** _SMOOTH_RELAXED

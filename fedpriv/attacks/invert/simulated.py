@@ -78,7 +78,7 @@ class SimulatedInversion(Attack):
 
     Attributes:
         iterations: training steps of a simulator.
-        simulators: simulators of each client's extractor.
+        simulators: simulators of each client's extractor; two at least, since each is held to what the others decode.
         learning_rate: Adam's step size.
         batch_size: uploaded vectors, and images of the attacker's own, a step.
         matching: weight of the discrepancy of distributions beside the cross-entropy of the head that was sent.
