@@ -163,7 +163,7 @@ def test_ways_that_are_asked_for_are_taken_and_others_follow_from_the_network():
     assert more[0].variation > kinked[0].variation
     assert smooth[0].curved
     assert not any(way.curved for way in plain.ways(SMOOTH_NETWORK, Wanted(4)))
-    normed = InvertingGradients().ways(NetworkKind(kinked=True, normed=True), ONE)
+    normed = plain.ways(NetworkKind(kinked=True, normed=True), ONE)
     assert normed == (replace(kinked[0], variation=normed[0].variation),)
     assert normed[0].variation > more[0].variation
 
@@ -176,7 +176,9 @@ KNOWN = Wanted(4, apart=True, determined=True)
     [
         (KINKED_NETWORK, ONE, 2000, True),
         (SMOOTH_NETWORK, Wanted(16), 125, True),
-        (NetworkKind(kinked=True, normed=True), ONE, 2000, False),
+        (NetworkKind(kinked=True, normed=True), ONE, 2000, True),
+        (NetworkKind(kinked=True, normed=True), KNOWN, 2000, True),
+        (NetworkKind(kinked=False, normed=True), ONE, 2000, False),
         (KINKED_NETWORK, KNOWN, 125, False),
         (KINKED_NETWORK, replace(KNOWN, own_images=True), 125, True),
         (KINKED_NETWORK, replace(KNOWN, own_images=True), 500, False),
@@ -220,6 +222,16 @@ def test_large_images_behind_smooth_networks_are_held_and_searched_by_signs_unti
     assert framed_ways(large, replace(wanted, misled=True), 100) == framed_ways(
         SMOOTH_NETWORK, replace(wanted, misled=True), 100
     )
+
+
+def test_behind_batch_norms_images_are_held_whatever_their_number():
+    normed = replace(KINKED_NETWORK, normed=True)
+    for iterations, weight in ((50, 3.0), (100, 3.0), (400, 1.5), (10_000, 0.3)):
+        held = {framed_ways(normed, wanted, iterations) for wanted in (ONE, KNOWN, Wanted(16))}
+        ((way,),) = held
+        assert (way.signed, way.variation, way.unlikely) == (True, pytest.approx(weight), pytest.approx(weight))
+    misled = Wanted(4, misled=True)
+    assert framed_ways(normed, misled, 100) == framed_ways(KINKED_NETWORK, misled, 100)
 
 
 def test_images_whose_update_misleads_are_held_near_what_is_likely():

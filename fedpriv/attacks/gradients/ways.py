@@ -141,10 +141,10 @@ class Wanted:
         """True where coordinates of a spectrum were measured to bring images nearer than pixels do.
 
         Where networks have kinks and what is known determines images they serve short searches, and only if the spectrum is
-        that of the attacker's own images.
+        that of the attacker's own images. Behind batch norms it was measured with kinks alone.
         """
         if network.normed:
-            return True
+            return network.kinked
         if network.kinked and self.determined:
             return self.own_images and iterations < _PIXELS_FROM
         return True
@@ -225,7 +225,7 @@ def framed_ways(network: NetworkKind, wanted: Wanted, iterations: int) -> tuple[
         weight *= _MISLED
     elif network.normed:
         weight = _NORMED_UNLIKELY * min(1.0, short) ** _NORMED_RELAXED
-    if network.kinked or network.normed:
+    if network.kinked:
         return (Way(weight, True, _FRAME_RATE / max(1.0, short), framed=True, unlikely=weight),)
     if (wanted.apart or wanted.count == 1) and not wanted.misled:
         weight = _UNLIKELY * min(1.0, short) ** _SMOOTH_RELAXED

@@ -58,7 +58,7 @@ class Disaggregation(Attack):
 
     name = "disaggregate"
     summary = "each client's update from means over changing clients, then its images"
-    version = 3
+    version = 4
     targets = Kinds(lambda kind: NETWORKS.test(kind) and UPDATES.test(kind))
     unit = "upload"
     budget = "iterations"

@@ -57,7 +57,7 @@ class TransformationSearch(Attack):
 
     name = "untransform"
     summary = "images whose gradient is the uploaded one, with a policy of augmentations undone"
-    version = 3
+    version = 4
     targets = NETWORKS
     unit = "upload"
     budget = "iterations"
