@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from plain_posterior import plain_posterior
 from torch import Tensor
 
 import fedpriv
@@ -122,6 +123,11 @@ def by(attack: UnmixedInversion) -> Recover:
     return lambda evidence, knowledge, client: attack.unmixed(evidence.observations, client, knowledge)
 
 
+def plain(scale: float | None) -> Recover:
+    """Return the posterior that anybody would write first, its head's scale fixed or the likeliest."""
+    return lambda evidence, knowledge, client: plain_posterior(evidence.observations, client, scale)
+
+
 def last_uploads(evidence: Evidence, knowledge: Knowledge, client: int) -> ClientUnmixed:
     """Return the mean of the last three uploads for every class."""
     features, _, classes = uploads_of(evidence.observations, client)
@@ -134,6 +140,8 @@ ROWS: dict[str, Recover] = {
     "unmix, older (family=auto, prior=none)": by(UnmixedInversion(family="auto", prior="none")),
     "unmix, posterior, no prior": by(UnmixedInversion(prior="none", head=False)),
     "unmix, posterior, head": by(UnmixedInversion(prior="none")),
+    "plain posterior, head, its scale by likelihood": plain(None),
+    **{f"plain posterior, head, scale {scale:g}": plain(scale) for scale in (4.0, 16.0, 64.0)},
     "blind: mean of the last three uploads": last_uploads,
     "unmix-prior, own images": once("images"),
     "unmix, older (family=auto), own images": by(UnmixedInversion(family="auto")),

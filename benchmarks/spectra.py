@@ -49,6 +49,17 @@ CASES = (
     Case("fashion", "cnn4", 16, 4, 125),
 )
 
+NORMED = (
+    Case("CIFAR-10", "resnet4", 1, 12, 100),
+    Case("CIFAR-10", "resnet4", 1, 12, 400),
+    Case("CIFAR-10", "resnet4", 4, 12, 100),
+    Case("CIFAR-10", "resnet4", 4, 9, 400),
+    Case("CIFAR-10", "resnet4", 8, 6, 100),
+    Case("CIFAR-10", "resnet8", 4, 9, 100),
+    Case("fashion", "resnet4", 4, 9, 100),
+)
+"""Behind batch norms."""
+
 OWN = 700
 """Images of the attacker's own."""
 
@@ -72,13 +83,13 @@ def nearest(found: Tensor, truth: Tensor) -> Tensor:
     return psnr(found[assign(squared_errors(found, truth))], truth).mean()
 
 
-def gradients(pools: dict[str, Pool], seed: int) -> None:
+def gradients(pools: dict[str, Pool], seed: int, cases: tuple[Case, ...] = CASES) -> None:
     """Attack gradients in pixels, in a general spectrum, and in that of own images."""
     print(
         "| images | network | targets | evaluations | class means | pixels | general spectrum | own images' | ahead by |"
     )
     print("| --- | --- | --- | ---: | ---: | ---: | --- | --- | --- |")
-    for case in CASES:
+    for case in cases:
         (images, labels), (own, own_labels) = drawn(pools[case.images], case.targets * case.size, seed + case.size)
         problem = problem_of(case.network, images, labels, 10, seed, batch_size=case.size, steps=1)
         blind, targets = problem.knowledge, list_targets(problem.observations, "model")
@@ -144,7 +155,7 @@ def main() -> None:
     """Attack, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with train/, one folder a class")
-    parser.add_argument("--part", choices=("gradients", "representations"), required=True)
+    parser.add_argument("--part", choices=("gradients", "norms", "representations"), required=True)
     parser.add_argument("--seed", type=int, required=True, help="draws images and weights")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -152,7 +163,10 @@ def main() -> None:
     images, labels = load(options.data / "train", 300)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(options.seed))
     pools = {"CIFAR-10": (images[order], labels[order]), "fashion": (as_unit(clothes.images), clothes.labels)}
-    (gradients if options.part == "gradients" else representations)(pools, options.seed)
+    if options.part == "representations":
+        representations(pools, options.seed)
+    else:
+        gradients(pools, options.seed, CASES if options.part == "gradients" else NORMED)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import torch
 from compare import expect_close, expect_same
 from torch import nn
 
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.refining import Aims, LearnedFit, learned_fit
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
@@ -98,6 +99,25 @@ def test_behind_a_rule_fits_believe_what_it_left(images, extractor, known, defen
     assert found["auto"] > decoded + 0.5
     strange = psnr(invert(quick, sent.roll(5, 0), behind), private).mean()
     assert strange < psnr(images[:300].mean(0).expand_as(private), private).mean()
+
+
+@pytest.mark.parametrize("defend", [shortened, halved])
+def test_behind_a_rule_images_are_held_to_what_it_left(images, extractor, known, defend):
+    private = images[300:306]
+    sent = torch.cat([defend(extractor(private[:3]), 0), extractor(private[3:])])
+    seen = tuple(
+        Observation(1, client, (Representations(rows, torch.zeros(3, dtype=torch.int64)),), ())
+        for client, rows in enumerate(sent.split(3))
+    )
+    both = replace(known, extractors=dict.fromkeys((0, 1), extractor), defended={(1, 0): defend})
+    targets = list_targets(seen, "representation")
+    problem = AttackProblem(seen, both, targets, 0, torch.device("cpu"))
+    held, whole = (replace(QUICK, refine_steps=50, match=match).objective(problem) for match in ("auto", "vector"))
+    shown = private.unsqueeze(1)
+    assert held(shown).amax() < 1e-6
+    assert whole(shown)[:3].amin() > 0.1
+    expect_close(held(shown.roll(1, 0))[3:], whole(shown.roll(1, 0))[3:])
+    assert held(shown.roll(1, 0))[:3].amin() > 1e-3
 
 
 def test_fits_of_a_given_number_of_steps_and_of_several_decoders_believe_the_same(images, extractor, known):

@@ -166,10 +166,22 @@ class DecoderInversion(Attack):
         )
 
     def objective(self, problem: AttackProblem) -> Objective:
-        """Return the distance of images' representations to the uploaded vectors; queries are enough for it."""
-        apart = vector_distance(problem, "vector" if self.match == "auto" else self.match)
-        places = torch.arange(len(problem.targets))
-        return lambda images: apart(images, places)
+        """Return the distance of images' representations to what is believed of the uploaded vectors; queries are enough."""
+        own = problem.knowledge.public_images
+        given: Match = "vector" if self.match == "auto" else self.match
+        believed = [given] * len(problem.targets)
+        if self.match == "auto" and own is not None and len(own) >= LEAST_IMAGES:
+            believed = [one.match for one in self._fits(problem, own, 0)]
+        ways = {match: vector_distance(problem, match) for match in dict.fromkeys(believed)}
+        places = {match: torch.tensor([k for k, other in enumerate(believed) if other == match]) for match in ways}
+
+        def distance(images: Tensor) -> Tensor:
+            found = images.new_zeros(len(images))
+            for match, way in ways.items():
+                found[places[match].to(images.device)] = way(images[places[match].to(images.device)], places[match])
+            return found
+
+        return distance
 
     def _decoded(self, problem: AttackProblem, own: Tensor, vectors: Tensor, again: int) -> Start:
         """Return the targets' images as the decoder of a restart gives them."""
