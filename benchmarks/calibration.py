@@ -80,6 +80,7 @@ $POWER
 
 The same with attacks in full, few steps, on uploads that carry nothing and on the uploads themselves; $ATTACKED federations
 for each line, one attack a page. `fedpriv.calibrate(attack)` does this for an attack of your own and returns these rates.
+All attacks, on all kinds of upload, in federations that are trained: [calibration-of-attacks.md](calibration-of-attacks.md).
 
 $OWN
 ## Coverage

@@ -118,6 +118,8 @@ def test_directions_by_hand():
     turned = torch.tensor([[0.0, 5.0], [0.0, -5.0]], dtype=torch.float64)
     found = stand_out(torch.tensor([[4.0, 1.0], [-2.0, 1.0]], dtype=torch.float64), (turned * 0, turned))
     expect_close(found, torch.tensor([[1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64))
+    found = stand_out(torch.tensor([[4.0, 1.0], [-2.0, 1.0]], dtype=torch.float64), (turned * 0, turned), weight=2.5)
+    expect_close(found, torch.tensor([[1.0, 2.5], [-1.0, -2.5]], dtype=torch.float64))
 
 
 def test_activity_is_one_on_average_and_floors_what_is_never_active():

@@ -130,6 +130,7 @@ def test_membership_of_raw_representations_is_found_and_of_nulls_is_not():
         ({"clients": 4}, "at least 5"),
         ({"pages": 0}, "at least 1"),
         ({"targets": 5}, "1 to 4"),
+        ({"clients": "8"}, "at least 5"),
         ({"kind": "labels"}, "kind"),
         ({"dataset": "fashion"}, "images of its own"),
         ({"round": 3}, "unknown argument"),

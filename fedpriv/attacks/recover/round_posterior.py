@@ -50,6 +50,10 @@ _JITTER = 1e-11
 _SMALLEST = 1e-300
 _LEVEL_ROUNDS = 5
 _LEAST_ACTIVITY = 0.1
+_LED = 5.0
+"""Weight of the directions that training pulls classes along: so many times the relative error that the posterior expects, of
+one at most."""
+
 _SHARED = 0.1
 """In the metric in which directions are read: the weight of the spread that recovered classes share; the identity's is 1."""
 
@@ -185,12 +189,13 @@ def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tupl
         (float(s) * shape.rows, shape.leads) for s, shape in zip(scales, cut, strict=True) if shape.leads is not None
     ]
     found = weighed.gains[0] @ left + sum((s * shape.rows for s, shape in zip(scales, cut, strict=True)), 0)
-    variance = weighed.variances[0] * weighed.sizes[0] * spread.square().sum()
+    variance = (weighed.variances[0] * weighed.sizes[0] * spread.square().sum()).clamp_min(0)
     found = found.clamp_min(0) if positive else found
+    unsure = min(1.0, float((variance.sqrt() / found.norm(dim=1).clamp_min(_SMALLEST)).median()))
     posterior = RoundPosterior(
         prototypes=found.float(),
-        distance=variance.clamp_min(0).sqrt().float(),
-        directions=stand_out(found, *led[:1]).float(),
+        distance=variance.sqrt().float(),
+        directions=stand_out(found, *led[:1], weight=_LED * unsure).float(),
         variances=known,
         scales=tuple(scales.tolist()),
     )
@@ -226,17 +231,18 @@ def activity(features: Tensor) -> Tensor:
     return level / level.mean() if float(level.mean()) > 0 else torch.ones_like(level)
 
 
-def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None) -> Tensor:
+def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None, weight: float = 1.0) -> Tensor:
     """Return the directions ``(m, d)`` in which prototypes ``(m, d)`` stand out from each other.
 
     What was recovered beyond what training was expected to do lies in few directions that many classes share, in which
     errors lie too. They count less: differences from the mean times (S / S_mean / 10 + I)^-1, S the second moments of that
-    part. To these, of length one, come the directions of training, of length one: where the posterior knows little, those
-    say most.
+    part. To these, of length one, come the directions of training, of length ``weight``: where the posterior knows little,
+    those say most.
 
     Args:
         prototypes: recovered ones.
         led: what training was expected to make of the prototypes, and along which directions, both ``(m, d)``; or None.
+        weight: of these directions.
     """
     apart = prototypes - prototypes.mean(0)
     shared = apart if led is None else apart - (led[0] - led[0].mean(0))
@@ -247,7 +253,7 @@ def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None) -> T
         apart = apart - apart @ shared.T @ torch.linalg.solve(inner, shared)
     if led is None:
         return apart
-    return functional.normalize(apart, dim=1) + functional.normalize(led[1] - led[1].mean(0), dim=1)
+    return functional.normalize(apart, dim=1) + weight * functional.normalize(led[1] - led[1].mean(0), dim=1)
 
 
 def gains(uploads: Uploads, known: Variances) -> Tensor:

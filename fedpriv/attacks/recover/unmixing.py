@@ -85,7 +85,7 @@ class UnmixedInversion(RecoverThenInvert):
 
     name = "unmix"
     summary = "class means unmixed from many rounds of mixtures, then inverted"
-    version = 6
+    version = 7
     targets = MIXTURES
     needs = Needs(min_rounds=2)
 

@@ -83,10 +83,7 @@ def calibrate(
     if kind not in made.targets:
         raise UserError(f"kind: {made.name!r} is not on {kind} uploads; expected {', '.join(sorted(made.targets))}")
     clients = own.pop("clients", 8)
-    if pages < 1 or clients < 5 or not 1 <= targets <= 4:
-        raise UserError(
-            f"pages {pages}, clients {clients}, targets {targets}: expected at least 1, at least 5, and from 1 to 4"
-        )
+    _refuse_numbers(pages, clients, targets)
     if kind in DRAWN and not own:
         drawn: Kind = "prototype" if kind == "prototype" else "representation"
         return calibrate_drawn(made, kind=drawn, pages=pages, clients=clients, targets=targets, seed=seed)
@@ -114,3 +111,16 @@ def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
         if name in settings:
             raise UserError(f"{argument(name, settings[name])}: calibration draws the images of its own federations")
     return dict(settings)
+
+
+def _refuse_numbers(pages: Any, clients: Any, targets: Any) -> None:
+    """Check that numbers are whole, and in range.
+
+    Raises:
+        UserError: when one is not.
+    """
+    whole = all(type(number) is int for number in (pages, clients, targets))
+    if not whole or pages < 1 or clients < 5 or not 1 <= targets <= 4:
+        raise UserError(
+            f"pages {pages}, clients {clients}, targets {targets}: expected at least 1, at least 5, and from 1 to 4"
+        )
