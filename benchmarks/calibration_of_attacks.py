@@ -226,7 +226,7 @@ def main() -> None:
             pages.append(future.result())
             print(json.dumps(pages[-1]), file=file, flush=True)
             print(f"{done} of {len(missing)}: {pages[-1]['line']}, {pages[-1]['seconds']} s", file=sys.stderr)
-    print(rates([page for page in pages if page["seed"] == chosen.seed]), end="")
+    print(rates([page for page in pages if page["seed"] == chosen.seed and page["page"] < chosen.pages]), end="")
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ _SMALLEST = 1e-300
 _LEVEL_ROUNDS = 5
 _LEAST_ACTIVITY = 0.1
 _LED = 5.0
-"""Weight of the directions that training pulls classes along: so many times the relative error that the posterior expects, of
-one at most."""
+"""Weight of the directions that training pulls classes along: so many times the relative error that the posterior expects,
+of one at most."""
 
 _SHARED = 0.1
 """In the metric in which directions are read: the weight of the spread that recovered classes share; the identity's is 1."""
