@@ -51,7 +51,7 @@ from fedpriv.attacks.recover.unmixing import UnmixedInversion
 from fedpriv.attacks.recover.unmixing_once import LabelUnmixing, PriorUnmixing
 from fedpriv.calibration.drawn_images import SIDE
 from fedpriv.calibration.own import RAW
-from fedpriv.calibration.rates import Rate, counted, table
+from fedpriv.calibration.rates import counted, table
 from fedpriv.experiment.calibrated import CLASSES, DATA_SET, IMAGES, Ground, claims_of_page
 from fedpriv.methods import default_method
 from fedpriv.util.errors import UserError
@@ -186,21 +186,22 @@ def one(name: str, seed: int, page: int) -> dict[str, Any]:
     return about | claimed | {"seconds": round(time.process_time() - began, 1)}
 
 
-def rates(pages: list[dict[str, Any]]) -> str:
-    """Return a table of all lines that have pages, and of all nulls together."""
+def claimed(pages: list[dict[str, Any]]) -> str:
+    """Return a table of the pages that claim a leak, by line and null, and the rate over all nulls."""
     rows, false = [], []
     for line in LINES:
         own = [page for page in pages if page["line"] == line.name]
         made = [page["claims"] for page in own if "claims" in page]
         if not own:
             continue
-        false += [claimed for claims in made for null, claimed in claims.items() if null != RAW]
-        shown: dict[str, str | Rate] = {
-            f"{null} (%)": counted(claims[null] for claims in made) if made and null in made[0] else ""
+        false += [hit for claims in made for null, hit in claims.items() if null != RAW]
+        shown = {
+            null: f"{sum(claims[null] for claims in made)} of {len(made)}" if made and null in made[0] else ""
             for null in (IMAGES, DATA_SET, CLASSES, RAW)
         }
-        rows.append({"attack and upload": line.name, "pages": len(made), "refused": len(own) - len(made)} | shown)
-    return table(rows) + (f"\nAll nulls: {counted(false)} % of {len(false):,}.\n" if false else "")
+        rows.append({"attack": line.attack.name, "upload": line.kind + (f", {line.note}" if line.note else "")} | shown)
+    refused = sum("claims" not in page for page in pages)
+    return table(rows) + f"\nOf {len(false):,} nulls {counted(false)} % claim a leak; {refused} pages were refused.\n"
 
 
 def main() -> None:
@@ -226,7 +227,7 @@ def main() -> None:
             pages.append(future.result())
             print(json.dumps(pages[-1]), file=file, flush=True)
             print(f"{done} of {len(missing)}: {pages[-1]['line']}, {pages[-1]['seconds']} s", file=sys.stderr)
-    print(rates([page for page in pages if page["seed"] == chosen.seed and page["page"] < chosen.pages]), end="")
+    print(claimed([page for page in pages if page["seed"] == chosen.seed and page["page"] < chosen.pages]), end="")
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tupl
     posterior = RoundPosterior(
         prototypes=found.float(),
         distance=variance.sqrt().float(),
-        directions=stand_out(found, *led[:1], weight=_LED * unsure).float(),
+        directions=stand_out(found, led[0] if led else None, _LED * unsure).float(),
         variances=known,
         scales=tuple(scales.tolist()),
     )
