@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/calibration_of_attacks.py --pages 20 --seed 0 --workers 2 --out FOLDER
 
-Federations of eight clients on drawn images of 12 x 12 pixels, as of ``fedpriv.calibrate`` with settings: a page is a
-federation that is trained, attacked as it is, and attacked with its private images exchanged for others of the same classes,
-or of another data set (or, asked for classes, its division for another), while the server sees what it saw. One line of JSON
-a page goes to ``FOLDER/pages.jsonl``; a second start goes on with those that are missing.
+Federations of eight clients, or 16, on drawn images of 12 x 12 pixels, as of ``fedpriv.calibrate`` with settings: a page is
+a federation that is trained, attacked as it is, and attacked with its private images exchanged for others of the same
+classes, or of another data set (or, asked for classes, its division for another), while the server sees what it saw. One
+line of JSON a page goes to ``FOLDER/pages.jsonl``; a second start goes on with those that are missing.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Line:
         settings: of the federations, and ``method`` where it is not the usual one.
         knowledge: changes to the knowledge card.
         note: what sets it apart from another line of the same attack and kind.
+        targets: of each client, of an attack that returns images.
+        clients: of a federation.
     """
 
     attack: Any
@@ -88,6 +90,8 @@ class Line:
     settings: Mapping[str, Any] = field(default_factory=dict)
     knowledge: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    targets: int = 1
+    clients: int = CLIENTS
 
     @property
     def name(self) -> str:
@@ -99,7 +103,7 @@ class Line:
         own = dict(self.settings)
         method = own.pop("method", None) or default_method(self.kind)
         assert method is not None
-        return Ground(self.attack, self.kind, method, CLIENTS, 1, self.knowledge, own)
+        return Ground(self.attack, self.kind, method, self.clients, self.targets, self.knowledge, own)
 
 
 QUICK = DenoiserTraining(iterations=60, width=8)
@@ -108,6 +112,7 @@ ONE_IMAGE = {"models": "lenet-sigmoid"}
 SUMMED = ONE_IMAGE | {"defense": ("secure-aggregation",)}
 FEW = {"strangers": 0.8, "alpha": 10.0}
 IN_TURN = {"participation": 0.5, "rounds": 12, "batch_size": 100, "epochs": 1, "local_steps": None, "keep": "all"}
+SETTLED = {"rounds": 30, "lr": 0.001}
 IMAGES_OF_VECTORS = (
     Line(DipInversion(iterations=100), "representation", ROUNDS),
     Line(PixelInversion(iterations=200), "representation", ROUNDS),
@@ -128,9 +133,9 @@ IMAGES_OF_VECTORS = (
     Line(AllRoundsInversion(iterations=100, rounds=3), "prototype", FEW | ROUNDS),
     Line(DipInversion(iterations=100), "entangled", FEW | ROUNDS),
     Line(PixelInversion(iterations=200), "entangled", FEW | ROUNDS),
-    Line(UnmixedInversion(), "entangled", FEW | {"rounds": 12}),
-    Line(PriorUnmixing(), "entangled", FEW | ROUNDS),
-    Line(LabelUnmixing(), "entangled", FEW | ROUNDS),
+    Line(UnmixedInversion(), "entangled", FEW | SETTLED, targets=4),
+    Line(PriorUnmixing(), "entangled", FEW | SETTLED, targets=4),
+    Line(LabelUnmixing(), "entangled", FEW | SETTLED, targets=4),
 )
 BATCHES = (
     Line(DeepLeakage(outer_steps=20), "model"),
@@ -159,8 +164,10 @@ BATCHES = (
 )
 SHOWN = ("representation", "prototype", "entangled", "logits", "public-logits", "kernel")
 WEIGHTS = ("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix")
-TRAINED = {"batch_size": 5, "epochs": 10, "local_steps": None, "rounds": 3, "lr": 0.1, "keep": "all"}
-LONG = {"batch_size": 5, "epochs": 10, "rounds": 4, "lr": 0.1}
+LONG = FEW | {"batch_size": 5, "epochs": 40, "rounds": 4, "lr": 0.1}
+TRAINED = LONG | {"local_steps": None, "rounds": 3, "keep": "all"}
+SPREAD = ROUNDS | {"alpha": 1.0, "strangers": 0.3}
+ASKED = PropertyInference(shadow_clients=16, epochs=10, steps=100)
 QUESTIONS = (
     *(Line(MembershipInference(candidates=20), kind, LONG) for kind in SHOWN),
     *(Line(MembershipInference(candidates=20), kind, TRAINED, note="epochs") for kind in WEIGHTS),
@@ -168,8 +175,14 @@ QUESTIONS = (
         Line(LikelihoodRatio(candidates=20, shadows=8), kind, TRAINED | {"rounds": 1}, note="epochs")
         for kind in WEIGHTS
     ),
-    *(Line(PropertyInference(shadow_clients=16, epochs=10, steps=100), kind, ROUNDS) for kind in SHOWN),
-    Line(PropertyInference(shadow_clients=16, epochs=10, steps=100), "classifier", TRAINED | {"rounds": 1}),
+    Line(ASKED, "representation", ROUNDS),
+    *(Line(ASKED, kind, SPREAD, clients=16) for kind in ("prototype", "entangled", "logits", "kernel")),
+    Line(ASKED, "public-logits", ROUNDS),
+    Line(
+        ASKED,
+        "classifier",
+        ROUNDS | {"batch_size": 5, "epochs": 10, "local_steps": None, "rounds": 1, "lr": 0.1, "keep": "all"},
+    ),
 )
 LINES = (*IMAGES_OF_VECTORS, *BATCHES, *QUESTIONS)
 
