@@ -15,8 +15,9 @@ or where nobody else uploaded, it is taken as it is. What is said of a candidate
   direction of y; see :mod:`fedpriv.attacks.infer.membership_kernel`;
 - outputs on public samples: what ridge regression over pixels makes of the client's log outputs at (x, y); see
   :mod:`fedpriv.attacks.infer.membership_public`;
-- trained weights (models, extractors, classifiers, angle matrices): how much training lowered the candidate's loss, or how
-  much the update resembles its gradient; see :mod:`fedpriv.attacks.infer.membership_update`.
+- trained weights (models, extractors, classifiers, angle matrices): how nearly the candidate's input to a fully connected
+  layer lies in the span of that layer's change, how much the update resembles its gradient, or how much training lowered its
+  loss; see :mod:`fedpriv.attacks.infer.membership_update`.
 
 A candidate of a class that the upload does not speak of cannot be a member: minus infinity. Which classes a client holds is
 read off (:mod:`fedpriv.attacks.read.disclosed_labels`), exactly, wherever an upload carries ids, counts or weights.
@@ -45,7 +46,7 @@ from fedpriv.attacks.infer.membership_null import (
     within_classes,
 )
 from fedpriv.attacks.infer.membership_public import public_signals
-from fedpriv.attacks.infer.membership_update import ClassEvaluator, update_signals
+from fedpriv.attacks.infer.membership_update import Judge, update_signals
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.extractors import represent
@@ -89,7 +90,9 @@ class MembershipInference(Inference):
             outputs and kernels have no such choice.
         null: what an upload's nearness is held against: the same candidate's nearness to the other ``clients``' uploads (of
             trained weights, kernels and outputs on public samples also the other candidates of its class), or ``none``.
-        judge: of trained weights: the ``gradient`` that the update resembles, or the ``loss`` that fell.
+        judge: of trained weights: the ``span`` of what went into a fully connected layer, the ``gradient`` that the update
+            resembles, or the ``loss`` that fell; ``auto`` for the first where a layer before the head is uploaded, else the
+            second.
         classes: of mixtures: ``sent``, those that the label encoding gives weight, or ``any``: encodings that hide weights
             rule nobody out (the answer to ``hide-labels``).
     """
@@ -97,11 +100,11 @@ class MembershipInference(Inference):
     candidates: Annotated[int, Ge(1)] = 100
     score: Literal["distance", "cosine"] = "distance"
     null: Literal["clients", "none"] = "clients"
-    judge: ClassEvaluator = "gradient"
+    judge: Judge = "auto"
     classes: Literal["sent", "any"] = "sent"
 
     name = "membership"
-    version = 3
+    version = 4
     summary = "scores of candidate images: which ones the client trained on"
     asks = "images"
     most_rounds = 5

@@ -1,12 +1,17 @@
 """Membership from what training did to uploaded weights.
 
-Two scores of a candidate (x, y), both from the broadcast and the upload alone:
+Three scores of a candidate (x, y), all from the broadcast and the upload alone:
 
+- ``span``: how nearly what goes into a fully connected layer lies in the row space of that layer's change
+  (:mod:`fedpriv.attacks.infer.membership_span`); asks neither for the loss nor for the label.
 - ``loss``: its cross-entropy at the broadcast weights less that at the uploaded ones. A member's falls more. Taking the
   difference instead of the loss after training (Yeom et al. 2018) calibrates by how hard the candidate is (Watson et al.
   2022), and costs the server nothing: it sent the one and received the other.
 - ``gradient``: the cosine between the update and the candidate's own gradient at the broadcast weights (Nasr et al. 2019
   have a network judge such gradients). Of one step on one image it is exactly 1 for that image.
+
+By default ``span`` judges where a fully connected layer before the head is uploaded, ``gradient`` elsewhere: a head has as
+many rows as classes, which a few images fill.
 
 What the loss is computed with, by kind of upload: a whole, small or low-rank model is complete; a classifier takes the
 client's representations; an extractor and an angle matrix take its private head.
@@ -21,6 +26,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -30,6 +36,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
 from fedpriv.attacks.gradients.local_step import private_head
+from fedpriv.attacks.infer.membership_span import Layer, chosen_layer, layer_of, nearness, rounding, with_ones
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import upload_holds
@@ -50,6 +57,8 @@ _TINY = 1e-12
 
 ClassEvaluator = Literal["gradient", "loss"]
 
+Judge = Literal["auto", "span", "gradient", "loss"]
+
 
 @dataclass(frozen=True)
 class Training:
@@ -62,6 +71,8 @@ class Training:
         logits: (weights, some inputs ``(b, ...)``) -> ``(b, C)``.
         project: what can be compared of an update; None for everything.
         complete: whether the weights are all there is, so that two trainings from the same ones have the same loss.
+        layers: fully connected layers that the span of their changes is asked for: one of a network, blocks of a mapping.
+        hidden: whether that is a layer before a head.
     """
 
     before: Weights
@@ -70,6 +81,8 @@ class Training:
     logits: Callable[[Weights, Tensor], Tensor]
     project: Callable[[Mapping[str, Tensor]], Weights] | None = None
     complete: bool = False
+    layers: tuple[Layer, ...] = ()
+    hidden: bool = False
 
     def starts_like(self, other: Training) -> bool:
         """True if a candidate has the same loss, and the same gradient, at the start of both."""
@@ -136,6 +149,33 @@ def alignments(trainings: Sequence[Training], labels: Tensor) -> Tensor:
     return torch.cat(found, 1)
 
 
+def spans(trainings: Sequence[Training]) -> Tensor:
+    """Return how nearly each candidate's inputs lie in the span of what layers were changed by ``(k, n)``, on the CPU.
+
+    Raises:
+        UserError: when the weights have no fully connected layer.
+    """
+    if not all(one.layers for one in trainings):
+        raise UserError(
+            "attack 'membership': judge='span' needs a fully connected layer among the uploaded weights; got none; use "
+            "judge='gradient'"
+        )
+    found: list[Tensor] = []
+    known: list[tuple[Training, list[Tensor]]] = []
+    for one in trainings:
+        inputs = next((rows for other, rows in known if _same_inputs(one, other)), None)
+        if inputs is None:
+            inputs = [layer.inputs() for layer in one.layers]
+            known.append((one, inputs))
+        found.append(nearness(one.layers, inputs))
+    return torch.stack(found)
+
+
+def _same_inputs(one: Training, other: Training) -> bool:
+    """True where candidates come to the layers alike: with the same weights before them, from the same images."""
+    return one.inputs is other.inputs and all(torch.equal(one.before[name], other.before[name]) for name in one.before)
+
+
 def _cosines(updates: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     """Return the cosines ``(k, n)``, float64, of updates of length one and gradients, ``(k, p)`` and ``(n, p)`` a parameter.
 
@@ -153,7 +193,7 @@ def update_signals(
     images: Tensor,
     labels: Tensor,
     knowledge: Knowledge,
-    judge: ClassEvaluator = "gradient",
+    judge: Judge = "auto",
 ) -> Tensor:
     """Return the signal of each upload for each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)``, float64.
 
@@ -164,12 +204,14 @@ def update_signals(
         images: of the candidates.
         labels: of the candidates.
         knowledge: with the rest of each client's model, where that is private.
-        judge: which of the two scores.
+        judge: which of the scores.
 
     Raises:
         UserError: when a message holds no trained weights, or the rest of the model was not granted.
     """
     trainings = [training_of(one, one.client, images, knowledge) for one in seen]
+    if judge == "span" or (judge == "auto" and all(one.hidden for one in trainings)):
+        return spans(trainings)
     alike: list[list[int]] = []
     for place, one in enumerate(trainings):
         started = next((places for places in alike if trainings[places[0]].starts_like(one)), None)
@@ -178,7 +220,7 @@ def update_signals(
         else:
             started.append(place)
     found = torch.empty(len(seen), len(labels), dtype=torch.float64)
-    compare = alignments if judge == "gradient" else loss_drops
+    compare = loss_drops if judge == "loss" else alignments
     for places in alike:
         group = [trainings[place] for place in places]
         found[places] = compare(group, labels.to(group[0].inputs.device)).double().cpu()
@@ -217,7 +259,11 @@ def _of_classifier(seen: Observation, features: Tensor) -> Training:
         {name: get_payload(message, Classifier).state[name].double().cpu() for name in ("weight", "bias")}
         for message in (seen.broadcast, seen.upload)
     )
-    return Training(before, after, features, lambda state, rows: rows @ state["weight"].T + state["bias"])
+    change = torch.cat([before["weight"] - after["weight"], (before["bias"] - after["bias"])[:, None]], 1)
+    layer = Layer(change, rounding(before["weight"]), lambda: with_ones(features))
+    return Training(
+        before, after, features, lambda state, rows: rows @ state["weight"].T + state["bias"], layers=(layer,)
+    )
 
 
 def _of_angle_matrix(seen: Observation, features: Tensor, head: tuple[Tensor, Tensor]) -> Training:
@@ -233,7 +279,12 @@ def _of_angle_matrix(seen: Observation, features: Tensor, head: tuple[Tensor, Te
         turned = torch.einsum("nmi,mij->nmj", in_blocks, state["blocks"]).flatten(1)
         return (rows + turned + rows @ beside) @ weight.T + bias
 
-    return Training({"blocks": before}, {"blocks": after}, features, logits)
+    error, in_blocks = rounding(before), features.unflatten(1, before.shape[:2])
+    layers = tuple(
+        Layer((own - new).T, error, partial(in_blocks.select, 1, place))
+        for place, (own, new) in enumerate(zip(before, after, strict=True))
+    )
+    return Training({"blocks": before}, {"blocks": after}, features, logits, layers=layers)
 
 
 def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
@@ -250,7 +301,17 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
         found: Tensor = functional_call(model, weights | rest, (some,))
         return found
 
-    return Training(update.before, update.after, images, logits, update.project, complete=not rest)
+    name, hidden = chosen_layer(model, update.before)
+    return Training(
+        update.before,
+        update.after,
+        images,
+        logits,
+        update.project,
+        complete=not rest,
+        layers=() if name is None else (layer_of(model, name, update, images),),
+        hidden=hidden,
+    )
 
 
 def _without_statistics(model: nn.Module, device: torch.device) -> nn.Module:
