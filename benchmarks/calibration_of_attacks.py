@@ -111,7 +111,9 @@ ROUNDS = {"rounds": 4}
 ONE_IMAGE = {"models": "lenet-sigmoid"}
 SUMMED = ONE_IMAGE | {"defense": ("secure-aggregation",)}
 FEW = {"strangers": 0.8, "alpha": 10.0}
-IN_TURN = {"participation": 0.5, "rounds": 12, "batch_size": 100, "epochs": 1, "local_steps": None, "keep": "all"}
+FEWEST = FEW | {"strangers": 0.9}
+ONE_CLASS, ONE_IMAGE_EACH = {"option": ("mechanism=RSP",)}, {"option": ("mechanism=RSR",)}
+IN_TURN = FEW | {"participation": 0.5, "rounds": 24, "batch_size": 100, "local_steps": None, "lr": 0.001, "keep": "all"}
 SETTLED = {"rounds": 30, "lr": 0.001}
 IMAGES_OF_VECTORS = (
     Line(DipInversion(iterations=100), "representation", ROUNDS),
@@ -124,18 +126,24 @@ IMAGES_OF_VECTORS = (
     ),
     Line(AveragedInversion(iterations=100), "representation", {"rounds": 6, "defense": ("noise:scale=0.3",)}),
     Line(AllRoundsInversion(iterations=100, rounds=3), "representation", ROUNDS),
-    Line(DipInversion(iterations=100), "prototype", FEW | ROUNDS),
-    Line(JointInversion(iterations=40), "prototype", FEW | ROUNDS),
-    Line(PixelInversion(iterations=200), "prototype", FEW | ROUNDS),
+    Line(DipInversion(iterations=100), "prototype", FEW | ROUNDS, targets=4),
+    Line(JointInversion(iterations=40), "prototype", FEW | ROUNDS, targets=4),
+    Line(PixelInversion(iterations=200), "prototype", FEW | ROUNDS, targets=4),
     Line(DecoderInversion(iterations=200, refine_steps=100), "prototype", FEW | ROUNDS),
     Line(LearnedInversion(iterations=20, denoiser=QUICK), "prototype", FEW | ROUNDS),
-    Line(AveragedInversion(iterations=100), "prototype", FEW | {"rounds": 6, "defense": ("noise:scale=0.3",)}),
+    Line(
+        AveragedInversion(iterations=400), "prototype", FEW | {"rounds": 12, "defense": ("noise:scale=0.1",)}, targets=4
+    ),
     Line(AllRoundsInversion(iterations=100, rounds=3), "prototype", FEW | ROUNDS),
     Line(DipInversion(iterations=100), "entangled", FEW | ROUNDS),
     Line(PixelInversion(iterations=200), "entangled", FEW | ROUNDS),
+    Line(DipInversion(iterations=100), "entangled", FEW | ROUNDS | ONE_IMAGE_EACH, note="one image"),
+    Line(PixelInversion(iterations=400), "entangled", FEW | ROUNDS | ONE_IMAGE_EACH, note="one image"),
     Line(UnmixedInversion(), "entangled", FEW | SETTLED, targets=4),
     Line(PriorUnmixing(), "entangled", FEW | SETTLED, targets=4),
     Line(LabelUnmixing(), "entangled", FEW | SETTLED, targets=4),
+    Line(PriorUnmixing(), "entangled", FEW | ROUNDS | ONE_CLASS, note="one class", targets=4),
+    Line(LabelUnmixing(), "entangled", FEW | ROUNDS | ONE_CLASS, note="one class", targets=4),
 )
 BATCHES = (
     Line(DeepLeakage(outer_steps=20), "model"),
@@ -154,27 +162,32 @@ BATCHES = (
     Line(MixtureSeparation(outer_steps=20), "model", ONE_IMAGE | {"batch_size": 3, "defense": ("mixup:images=3",)}),
     Line(TransformationSearch(search="dlg", iterations=300), "model", ONE_IMAGE | {"defense": ("transform",)}),
     Line(PooledBatch(search="dlg", iterations=200), "model", SUMMED),
-    Line(Disaggregation(iterations=150), "model", IN_TURN | SUMMED),
-    Line(LayerDisaggregation(iterations=100), "classifier", IN_TURN | {"defense": ("secure-aggregation",)}),
+    Line(Disaggregation(iterations=400), "model", IN_TURN | SUMMED, clients=16),
+    Line(
+        LayerDisaggregation(iterations=300),
+        "classifier",
+        IN_TURN | {"defense": ("secure-aggregation",)},
+        targets=4,
+        clients=16,
+    ),
     Line(HeadUpdate(iterations=100), "classifier"),
     Line(HeadUpdate(iterations=100), "classifier", {"batch_size": 4}, note="four images"),
     Line(AngleUpdate(iterations=100), "angle-matrix"),
-    Line(ClassInversion(iterations=100), "logits", ROUNDS),
+    Line(ClassInversion(iterations=300), "logits", FEWEST | {"rounds": 10}, targets=4),
     Line(PairedLogits(iterations=100), "public-logits", ROUNDS),
 )
 SHOWN = ("representation", "prototype", "entangled", "logits", "public-logits", "kernel")
 WEIGHTS = ("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix")
 LONG = FEW | {"batch_size": 5, "epochs": 40, "rounds": 4, "lr": 0.1}
+HEART = FEWEST | {"batch_size": 5, "epochs": 100, "rounds": 1, "lr": 0.1, "local_steps": None, "keep": "all"}
 TRAINED = LONG | {"local_steps": None, "rounds": 3, "keep": "all"}
 SPREAD = ROUNDS | {"alpha": 1.0, "strangers": 0.3}
 ASKED = PropertyInference(shadow_clients=16, epochs=10, steps=100)
 QUESTIONS = (
     *(Line(MembershipInference(candidates=20), kind, LONG) for kind in SHOWN),
+    Line(MembershipInference(candidates=20), "entangled", LONG | ONE_CLASS, note="one class", clients=16),
     *(Line(MembershipInference(candidates=20), kind, TRAINED, note="epochs") for kind in WEIGHTS),
-    *(
-        Line(LikelihoodRatio(candidates=20, shadows=8), kind, TRAINED | {"rounds": 1}, note="epochs")
-        for kind in WEIGHTS
-    ),
+    *(Line(LikelihoodRatio(candidates=20, shadows=16), kind, HEART, note="a hundred epochs") for kind in WEIGHTS),
     Line(ASKED, "representation", ROUNDS),
     *(Line(ASKED, kind, SPREAD, clients=16) for kind in ("prototype", "entangled", "logits", "kernel")),
     Line(ASKED, "public-logits", ROUNDS),
