@@ -150,7 +150,7 @@ def alignments(trainings: Sequence[Training], labels: Tensor) -> Tensor:
 
 
 def spans(trainings: Sequence[Training]) -> Tensor:
-    """Return how nearly each candidate's inputs lie in the span of what layers were changed by ``(k, n)``, on the CPU.
+    """Return -log of the share of each candidate's inputs outside of what layers were changed by ``(k, n)``, on the CPU.
 
     Raises:
         UserError: when the weights have no fully connected layer.
