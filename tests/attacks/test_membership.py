@@ -314,12 +314,19 @@ def test_prototypes_of_one_image_give_it_away_and_permuted_ones_do_not():
         assert words(judge(load_scores(Path("prototype/membership")))) in file.read()
 
 
-def test_an_untrained_client_with_many_images_of_each_class_gives_chance():
+def test_of_an_untrained_client_with_many_images_of_each_class_distances_tell_nothing_and_deviations_some():
     # Two hundred images of a class each, so that no prototype stands for one of them.
-    found = record("prototype", "--clients", "2", "--partition", "iid", "--rounds", "1", "--lr", "1e-9")
+    many = ("--clients", "2", "--partition", "iid", "--rounds", "1", "--lr", "1e-9")
+    found = record("prototype", *many, "--attack-option", "score=distance")
     low, high = found["auc"]["ci95"]
     assert low < 0.5 < high
     assert abs(found["auc"]["value"] - 0.5) < 0.06
+    by_deviation = ["--target", "prototype", "--attack", "membership", "--out", "deviation", "--quiet"]
+    assert run(["attack", "--run", "prototype/run", *by_deviation]) == 0
+    with open("deviation/membership/membership.json") as file:
+        better = json.load(file)
+    assert better["auc"]["value"] > 0.6
+    assert abs(better["permuted"]["auc"]["value"] - 0.5) < 0.06
 
 
 def test_raw_representations_give_every_member_away():

@@ -10,6 +10,8 @@ or where nobody else uploaded, it is taken as it is. What is said of a candidate
   (or one less the cosine between them);
 - representations: the same with the nearest uploaded row of the class; zero for a member;
 - an entangled vector: the same with the one vector, for classes that its label encoding gives weight;
+- of both, where the attacker has labelled images of the clients' domain, rather whether the upload deviates from what these
+  lead to expect as the candidate does; see :mod:`fedpriv.attacks.infer.membership_deviation`;
 - class outputs: KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class;
 - a kernel over public images: how near the representation that ridge regression over pixels extrapolates to x lies to the
   direction of y; see :mod:`fedpriv.attacks.infer.membership_kernel`;
@@ -35,8 +37,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
+from fedpriv.attacks.infer.membership_deviation import deviations, enough, left_out, scatter
 from fedpriv.attacks.infer.membership_kernel import kernel_signals
 from fedpriv.attacks.infer.membership_null import (
+    OWN_IMAGES,
     Judged,
     Rule,
     beside_others,
@@ -57,10 +61,12 @@ from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import (
     ANSWERS,
     BESIDE_A_HEAD,
+    CLASS_MEANS,
     CLASS_OUTPUTS,
     HEADS,
     KERNELS,
     LAYERS,
+    MIXTURES,
     PUBLIC_OUTPUTS,
     TRAINED,
     VECTORS,
@@ -68,6 +74,9 @@ from fedpriv.wire.kinds import (
     payload_kind,
 )
 from fedpriv.wire.payloads import ClassLogits, find_payload
+
+AVERAGES = CLASS_MEANS | MIXTURES
+"""Payloads that every member is a part of."""
 
 COMPARED = VECTORS | CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""
@@ -86,8 +95,9 @@ class MembershipInference(Inference):
 
     Attributes:
         candidates: how many members, and as many non-members, are tried for each client at most.
-        score: nearness of vectors: by the relative squared distance, or by the cosine of the angle. Trained weights, class
-            outputs and kernels have no such choice.
+        score: of vectors: by the ``deviation`` of means and mixtures from what is expected, by the relative squared
+            ``distance``, or by the ``cosine`` of the angle; ``auto`` for the first where the attacker has labelled images of
+            the clients' domain, else the second. Trained weights, class outputs and kernels have no such choice.
         null: what an upload's nearness is held against: the same candidate's nearness to the other ``clients``' uploads (of
             trained weights, kernels and outputs on public samples also the other candidates of its class), or ``none``.
         judge: of trained weights: the ``span`` of what went into a fully connected layer, the ``gradient`` that the update
@@ -98,7 +108,7 @@ class MembershipInference(Inference):
     """
 
     candidates: Annotated[int, Ge(1)] = 100
-    score: Literal["distance", "cosine"] = "distance"
+    score: Literal["auto", "deviation", "distance", "cosine"] = "auto"
     null: Literal["clients", "none"] = "clients"
     judge: Judge = "auto"
     classes: Literal["sent", "any"] = "sent"
@@ -144,10 +154,45 @@ class MembershipInference(Inference):
             uploads = {seen.client: seen for seen in moment.observations}
             if asked.client in uploads:
                 kind = problem.kind or _answer_in(uploads[asked.client])
+                if self._deviates(uploads[asked.client], moment.knowledge, kind):
+                    rounds.append(self._by_deviation(problem, uploads[asked.client], asked, moment.knowledge))
+                    continue
                 own, others = self._signals(uploads, with_own, moment.knowledge, kind)
                 rule = self._rule(kind, with_own.labels, bool(others))
                 rounds.append(judged(own, others, len(asked.labels), rule))
         return over_rounds(rounds)
+
+    def _deviates(self, seen: Observation, knowledge: Knowledge, kind: str | None) -> bool:
+        """True where a mean or a mixture is held against what own images lead to expect."""
+        if self.score not in ("auto", "deviation") or (kind is not None and kind not in COMPARED):
+            return False
+        sent, labels = COMPARED.first(seen.upload), knowledge.public_labels
+        vectors = (
+            sent is not None and sent.kind in AVERAGES and (self.classes == "sent" or sent.said("weights") is None)
+        )
+        granted = labels is not None and knowledge.card.attacker_data == "same_domain" and enough(labels)
+        if self.score == "deviation" and vectors and not granted:
+            raise UserError(
+                "attack 'membership': score='deviation' needs labelled images of the clients' domain; train the run with "
+                f"{argument('strangers', 0.5)}, or use score='distance'"
+            )
+        return vectors and granted
+
+    def _by_deviation(
+        self, problem: InferenceProblem, seen: Observation, asked: Candidates, knowledge: Knowledge
+    ) -> Judged:
+        assert knowledge.public_images is not None
+        assert knowledge.public_labels is not None
+        rows, classes = _anchors(seen)
+        sent = COMPARED.first(seen.upload)
+        weights = None if sent is None else sent.said("weights")
+        upload = (rows, classes, None if weights is None else weights.double().flatten().cpu())
+        own = represent(knowledge, asked.client, knowledge.public_images).double()
+        features = represent(knowledge, asked.client, asked.images).double()
+        labels = knowledge.public_labels.cpu()
+        scores = deviations(scatter(own, labels), features, asked.labels.cpu(), *upload)
+        null = left_out(own, labels, *upload, problem.seed, "own images", asked.client)
+        return Judged(scores, {OWN_IMAGES: null})
 
     def _rule(self, kind: str | None, labels: Tensor, beside: bool) -> Rule:
         if kind is not None and kind in ANSWERS | TRAINED and self.null == "clients":
