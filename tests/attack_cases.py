@@ -207,7 +207,7 @@ CASES = {
         "fedproto",
         "prototype",
         "test_membership::test_the_one_image_behind_a_prototype_scores_highest",
-        "test_membership::test_an_untrained_client_with_many_images_of_each_class_gives_chance",
+        "test_membership::test_untrained_prototypes_of_many_tell_nothing_by_distance_and_some_by_deviation",
     ),
     "likelihood-ratio": Case(
         "fedavg",

@@ -314,7 +314,7 @@ def test_prototypes_of_one_image_give_it_away_and_permuted_ones_do_not():
         assert words(judge(load_scores(Path("prototype/membership")))) in file.read()
 
 
-def test_of_an_untrained_client_with_many_images_of_each_class_distances_tell_nothing_and_deviations_some():
+def test_untrained_prototypes_of_many_tell_nothing_by_distance_and_some_by_deviation():
     # Two hundred images of a class each, so that no prototype stands for one of them.
     many = ("--clients", "2", "--partition", "iid", "--rounds", "1", "--lr", "1e-9")
     found = record("prototype", *many, "--attack-option", "score=distance")
