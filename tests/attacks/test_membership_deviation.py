@@ -63,6 +63,17 @@ def test_the_only_member_deviates_exactly_as_its_mean():
     assert deviations(scatter(*drawn(200, 8)), features, labels, features[:1], labels[:1], None)[1:].isinf().all()
 
 
+def test_a_network_that_answers_everything_alike_tells_nothing():
+    alike, labels = torch.ones(60, WIDTH, dtype=torch.float64), torch.arange(60) % CLASSES
+    there = scatter(alike, labels)
+    rows, classes = means(alike, labels)
+    for asked in (alike[:3], 2 * alike[:3]):
+        assert deviations(there, asked, labels[:3], rows, classes, None).isfinite().all()
+    expect_close(
+        deviations(there, alike[:3], labels[:3], rows, classes, None), torch.zeros(3, dtype=torch.float64), atol=0
+    )
+
+
 def test_members_of_a_mixture_stand_out_too():
     inside, labels = drawn(9, 9)
     outside, _ = drawn(300, 10)

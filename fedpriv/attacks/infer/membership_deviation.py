@@ -31,7 +31,8 @@ FEWEST = 20
 FOLDS = 5
 """Parts of the own images, each scored by what the others say."""
 
-_TINY = 1e-300
+_TINY = 1e-30
+"""Least variance and least squared length that is divided by: a network that answers everything alike scatters nowhere."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ def deviations(
         asked = labels == label
         deviation = row - (there.mean(label) if together is None else together)
         own = features[asked] - there.mean(label)
-        lengths = there.inner(own, own).clamp_min(_TINY) * there.inner(deviation, deviation).clamp_min(_TINY)
-        found[asked] = there.inner(own, deviation) / lengths.sqrt()
+        lengths = [there.inner(one, one).clamp_min(_TINY).sqrt() for one in (own, deviation)]
+        found[asked] = there.inner(own, deviation) / (lengths[0] * lengths[1])
     return found
 
 

@@ -115,7 +115,8 @@ def _inputs(model: nn.Module, weights: Weights, name: str, images: Tensor) -> Te
 def outside(layer: Layer, inputs: Tensor) -> Tensor:
     """Return the share of inputs ``(n, d)`` that lies outside of the row space of a layer's change: ``(n,)`` in [0, 1]."""
     change, (m, d) = layer.change, layer.change.shape
-    length = inputs.square().sum(1).clamp_min(torch.finfo(inputs.dtype).tiny)
+    whole = inputs.square().sum(1)
+    length = whole.clamp_min(torch.finfo(inputs.dtype).tiny)
     total = float(change.square().sum())
     if total == 0:
         return torch.ones_like(length)
@@ -123,7 +124,8 @@ def outside(layer: Layer, inputs: Tensor) -> Tensor:
     parts, gram = (inputs @ change.T, change @ change.T) if m <= d else (inputs, change.T @ change)
     factor = torch.linalg.cholesky(gram + allowed * torch.eye(len(gram)).to(gram))
     inner = (parts * torch.cholesky_solve(parts.T, factor).T).sum(1)
-    return ((length - inner if m <= d else allowed * inner) / length).clamp(0, 1)
+    left = ((length - inner if m <= d else allowed * inner) / length).clamp(0, 1)
+    return torch.where(whole > 0, left, 1.0)  # an input of zeros says nothing of anybody
 
 
 def nearness(layers: Sequence[Layer], inputs: Sequence[Tensor]) -> Tensor:
