@@ -172,7 +172,7 @@ def _earlier(ground: AttackContext, plan: AttackPlan, inference: Inference, last
 
     run, federation = ground.run, ground.federation
     there = sorted(run.captured_rounds()) if plan.target in ANSWERS else usable_rounds(run, plan.target)
-    most = (plan.rounds_seen or inference.rounds_on(plan.target)) - 1 if inference.most_rounds > 1 else 0
+    most = (plan.rounds_seen or inference.rounds_on(plan.target, plan.card)) - 1 if inference.most_rounds > 1 else 0
     card = inference.card(plan.card)
     if (
         plan.target in ANSWERS

@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.membership_deviation import FEWEST, RIDGE, deviations, enough, left_out, scatter
+from fedpriv.attacks.infer.membership_deviation import FEWEST, RIDGE, Round, Sent, deviations, enough, left_out, scatter
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Prototypes
@@ -30,6 +30,11 @@ def means(features, labels):
     return torch.stack([features[labels == label].mean(0) for label in range(CLASSES)]), torch.arange(CLASSES)
 
 
+def scored(own, features, labels, *sent):
+    """Scores by one round."""
+    return deviations([Round(Sent(*sent), features, own[0])], labels, own[1])
+
+
 def test_products_are_those_of_the_inverse_covariance():
     features, labels = drawn(60, 2)
     there = scatter(features, labels)
@@ -44,34 +49,32 @@ def test_products_are_those_of_the_inverse_covariance():
 def test_members_of_a_mean_stand_out_where_distances_hardly_tell():
     inside, labels = drawn(15, 3)
     outside, beside = drawn(300, 4)
-    there = scatter(*drawn(400, 5))
+    own = drawn(400, 5)
     rows, classes = means(inside, labels)
     asked, truth = torch.cat([inside, outside]), np.arange(315) < 15
     both = torch.cat([labels, beside])
-    by_deviation = roc_auc_score(truth, deviations(there, asked, both, rows, classes, None))
+    by_deviation = roc_auc_score(truth, scored(own, asked, both, rows, classes))
     by_distance = roc_auc_score(truth, -(asked - rows[both]).square().sum(1))
     assert by_deviation > 0.9
     assert by_distance < by_deviation - 0.1
     strange, _ = means(*drawn(15, 6))
-    assert 0.3 < roc_auc_score(truth, deviations(there, asked, both, strange, classes, None)) < 0.7
+    assert 0.3 < roc_auc_score(truth, scored(own, asked, both, strange, classes)) < 0.7
 
 
 def test_the_only_member_deviates_exactly_as_its_mean():
     features, labels = drawn(3, 7)
-    scores = deviations(scatter(*drawn(200, 8)), features, labels, features, labels, None)
+    scores = scored(drawn(200, 8), features, labels, features, labels)
     expect_close(scores, torch.ones(3, dtype=torch.float64), atol=1e-9)
-    assert deviations(scatter(*drawn(200, 8)), features, labels, features[:1], labels[:1], None)[1:].isinf().all()
+    assert scored(drawn(200, 8), features, labels, features[:1], labels[:1])[1:].isinf().all()
 
 
 def test_a_network_that_answers_everything_alike_tells_nothing():
     alike, labels = torch.ones(60, WIDTH, dtype=torch.float64), torch.arange(60) % CLASSES
-    there = scatter(alike, labels)
+    own = (alike, labels)
     rows, classes = means(alike, labels)
     for asked in (alike[:3], 2 * alike[:3]):
-        assert deviations(there, asked, labels[:3], rows, classes, None).isfinite().all()
-    expect_close(
-        deviations(there, alike[:3], labels[:3], rows, classes, None), torch.zeros(3, dtype=torch.float64), atol=0
-    )
+        assert scored(own, asked, labels[:3], rows, classes).isfinite().all()
+    expect_close(scored(own, alike[:3], labels[:3], rows, classes), torch.zeros(3, dtype=torch.float64), atol=0)
 
 
 def test_members_of_a_mixture_stand_out_too():
@@ -80,7 +83,7 @@ def test_members_of_a_mixture_stand_out_too():
     own, weights = means(inside, labels)[0], torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
     rows = (weights[:, None] * own).sum(0).expand(CLASSES, -1)
     asked, both = torch.cat([inside, outside]), torch.cat([labels, torch.arange(300) % CLASSES])
-    scores = deviations(scatter(*drawn(400, 11)), asked, both, rows, torch.arange(CLASSES), weights)
+    scores = scored(drawn(400, 11), asked, both, rows, torch.arange(CLASSES), weights)
     assert roc_auc_score(np.arange(309) < 9, scores) > 0.9
 
 
@@ -88,11 +91,69 @@ def test_own_images_that_are_left_out_score_as_strangers():
     inside, labels = drawn(60, 12)
     rows, classes = means(inside, labels)
     own, strangers = drawn(300, 13), drawn(300, 14)
-    null = left_out(*own, rows, classes, None, 0, "own images")
-    beside = deviations(scatter(*own), *strangers, rows, classes, None)
+    null = left_out([Round(Sent(rows, classes), strangers[0], own[0])], own[1], 0, "own images")
+    beside = scored(own, *strangers, rows, classes)
     assert len(null) == 300
     assert abs(float(null.mean() - beside.mean())) < 0.05
     assert float(null.std() / beside.std()) == pytest.approx(1, abs=0.2)
+
+
+def rounds_of(number, inside, labels, asked, own):
+    """Mixtures of the same means by other weights in each round, under an extractor that turns, and a little noise."""
+    draw = torch.Generator().manual_seed(17)
+    found = []
+    for _ in range(number):
+        turn = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)).Q
+        weights = torch.rand(CLASSES, generator=draw, dtype=torch.float64)
+        weights = weights / weights.sum()
+        mixture = (weights[:, None] * means(inside, labels)[0]).sum(0) @ turn
+        mixture = mixture + 1e-3 * torch.randn(WIDTH, generator=draw, dtype=torch.float64)
+        sent = Sent(mixture.expand(CLASSES, -1), torch.arange(CLASSES), weights)
+        found.append(Round(sent, asked @ turn, own @ turn))
+    return found
+
+
+def test_mixtures_of_several_rounds_are_taken_apart_into_classes():
+    inside, labels = drawn(60, 18)
+    outside, beside = drawn(300, 19)
+    own, own_labels = drawn(400, 20)
+    asked, both, truth = torch.cat([inside, outside]), torch.cat([labels, beside]), np.arange(360) < 60
+    rounds = rounds_of(12, inside, labels, asked, own)
+    one, several = (deviations(seen, both, own_labels) for seen in (rounds[-1:], rounds))
+    apart = scored((own, own_labels), asked, both, *means(inside, labels))
+    areas = [roc_auc_score(truth, scores) for scores in (one, several, apart)]
+    assert areas[1] > areas[0] + 0.05
+    assert areas[1] > areas[2] - 0.03  # nearly what the class means themselves would tell
+    null = left_out(rounds, own_labels, 0, "own images")
+    assert abs(float(null.mean() - several[60:].mean())) < 0.05
+
+
+def test_the_same_weights_in_every_round_tell_what_one_round_tells():
+    inside, labels = drawn(30, 21)
+    own, own_labels = drawn(200, 22)
+    (one,) = rounds_of(1, inside, labels, inside, own)
+    expect_close(deviations([one] * 4, labels, own_labels), deviations([one], labels, own_labels), atol=1e-12)
+
+
+def test_means_of_several_rounds_are_averaged_over_those_that_speak_of_a_class():
+    inside, labels = drawn(30, 23)
+    own, own_labels = drawn(200, 24)
+    rows, classes = means(inside, labels)
+    whole, part = Round(Sent(rows, classes), inside, own), Round(Sent(rows[:1], classes[:1]), inside, own)
+    both = deviations([whole, part], labels, own_labels)
+    expect_close(both, deviations([whole], labels, own_labels), atol=1e-12)
+    assert deviations([part], labels, own_labels)[labels > 0].isinf().all()
+
+
+def test_principal_directions_are_those_of_the_singular_values_of_wide_and_of_tall_rows():
+    for number in (WIDTH // 2, 3 * WIDTH):
+        rows = torch.randn(number, WIDTH, generator=torch.Generator().manual_seed(25), dtype=torch.float64)
+        there = scatter(torch.cat([rows, -rows]), torch.zeros(2 * number, dtype=torch.int64))
+        _, values, _ = torch.linalg.svd(torch.cat([rows, -rows]), full_matrices=False)
+        known = values[values > 1e-6].square() / (2 * number - 1) + there.least
+        expect_close(there.variances.sort().values, known.sort().values, rtol=1e-6, atol=0)
+        count = len(there.variances)
+        expect_close(there.directions @ there.directions.T, torch.eye(count, dtype=torch.float64), atol=1e-6)
 
 
 def test_few_images_make_no_covariance():
@@ -128,6 +189,9 @@ def test_it_is_the_default_where_own_images_are_granted_and_refused_by_name_wher
         assert found.null_source == "images of the attacker's own"
     expect_close(values["auto"], values["deviation"], atol=0)
     assert not torch.allclose(values["auto"], values["distance"])
+    if kind == "entangled":
+        with pytest.raises(UserError, match="mixtures whose weights are told"):
+            MembershipInference(score="deviation", classes="any")(InferenceProblem((seen,), granted, kind, asked))
     bare = Knowledge(KnowledgeCard(), (1, 6, 6), CLASSES, extractors=granted.extractors)
     MembershipInference()(InferenceProblem((seen,), bare, kind, asked))
     with pytest.raises(UserError, match="score='deviation' needs labelled images"):

@@ -155,8 +155,8 @@ class Inference(Declared):
         """True where it takes several rounds one by one."""
         return self.most_rounds > 1
 
-    def rounds_on(self, kind: str) -> int:
-        """Return the number of rounds that it takes of a kind of upload where nobody says how many."""
+    def rounds_on(self, kind: str, card: KnowledgeCard) -> int:
+        """Return the number of rounds that it takes of a kind of upload, by these grants, where nobody says how many."""
         return self.most_rounds
 
     @property

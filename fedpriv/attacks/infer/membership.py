@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
-from fedpriv.attacks.infer.membership_deviation import deviations, enough, left_out, scatter
+from fedpriv.attacks.infer.membership_deviation import Round, Sent, deviations, enough, left_out
 from fedpriv.attacks.infer.membership_kernel import kernel_signals
 from fedpriv.attacks.infer.membership_null import (
     OWN_IMAGES,
@@ -51,7 +51,7 @@ from fedpriv.attacks.infer.membership_null import (
 )
 from fedpriv.attacks.infer.membership_public import public_signals
 from fedpriv.attacks.infer.membership_update import Judge, update_signals
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import upload_holds
@@ -80,6 +80,9 @@ AVERAGES = CLASS_MEANS | MIXTURES
 
 COMPARED = VECTORS | CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""
+
+MOST_ROUNDS_OF_MEANS = 15
+"""Rounds of deviations where nobody says how many: a mixture's weights must have changed often to be told apart."""
 
 MOST_OTHERS, FEW_OTHERS, FEWEST_OTHERS = 20, 4, 2
 """Other clients beside whom trained weights are held at most: of whole models, where all share the candidates' gradients; of
@@ -114,7 +117,7 @@ class MembershipInference(Inference):
     classes: Literal["sent", "any"] = "sent"
 
     name = "membership"
-    version = 4
+    version = 5
     summary = "scores of candidate images: which ones the client trained on"
     asks = "images"
     most_rounds = 5
@@ -126,8 +129,10 @@ class MembershipInference(Inference):
         (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
 
-    def rounds_on(self, kind: str) -> int:
+    def rounds_on(self, kind: str, card: KnowledgeCard) -> int:
         """Return the number of rounds where nobody says how many: of distances the newest alone; several do no better."""
+        if kind in AVERAGES and self.score in ("auto", "deviation") and card.attacker_data == "same_domain":
+            return MOST_ROUNDS_OF_MEANS
         return 1 if kind in COMPARED else self.most_rounds
 
     @property
@@ -148,18 +153,18 @@ class MembershipInference(Inference):
         )
 
     def _judged(self, problem: InferenceProblem, asked: Candidates) -> Judged:
+        moments = [*problem.earlier, Moment(tuple(problem.uploads.values()), problem.knowledge)]
+        seen = [(one.knowledge, {upload.client: upload for upload in one.observations}) for one in moments]
+        seen = [(knowledge, uploads) for knowledge, uploads in seen if asked.client in uploads]
+        kind = problem.kind or _answer_in(seen[-1][1][asked.client])
+        told = [(known, uploads[asked.client]) for known, uploads in seen]
+        if self._deviates(told[-1][1], told[-1][0], kind):
+            return self._by_deviation(problem, asked, [one for one in told if self._deviates(one[1], one[0], kind)])
         with_own = self._with_strangers(problem, asked)
         rounds: list[Judged] = []
-        for moment in (*problem.earlier, Moment(tuple(problem.uploads.values()), problem.knowledge)):
-            uploads = {seen.client: seen for seen in moment.observations}
-            if asked.client in uploads:
-                kind = problem.kind or _answer_in(uploads[asked.client])
-                if self._deviates(uploads[asked.client], moment.knowledge, kind):
-                    rounds.append(self._by_deviation(problem, uploads[asked.client], asked, moment.knowledge))
-                    continue
-                own, others = self._signals(uploads, with_own, moment.knowledge, kind)
-                rule = self._rule(kind, with_own.labels, bool(others))
-                rounds.append(judged(own, others, len(asked.labels), rule))
+        for knowledge, uploads in seen:
+            own, others = self._signals(uploads, with_own, knowledge, kind)
+            rounds.append(judged(own, others, len(asked.labels), self._rule(kind, with_own.labels, bool(others))))
         return over_rounds(rounds)
 
     def _deviates(self, seen: Observation, knowledge: Knowledge, kind: str | None) -> bool:
@@ -171,7 +176,12 @@ class MembershipInference(Inference):
             sent is not None and sent.kind in AVERAGES and (self.classes == "sent" or sent.said("weights") is None)
         )
         granted = labels is not None and knowledge.card.attacker_data == "same_domain" and enough(labels)
-        if self.score == "deviation" and vectors and not granted:
+        if self.score == "deviation" and not vectors:
+            raise UserError(
+                "attack 'membership': score='deviation' is for class means, and for mixtures whose weights are told (not "
+                "with classes='any'); use score='distance'"
+            )
+        if self.score == "deviation" and not granted:
             raise UserError(
                 "attack 'membership': score='deviation' needs labelled images of the clients' domain; train the run with "
                 f"{argument('strangers', 0.5)}, or use score='distance'"
@@ -179,20 +189,28 @@ class MembershipInference(Inference):
         return vectors and granted
 
     def _by_deviation(
-        self, problem: InferenceProblem, seen: Observation, asked: Candidates, knowledge: Knowledge
+        self, problem: InferenceProblem, asked: Candidates, seen: Sequence[tuple[Knowledge, Observation]]
     ) -> Judged:
-        assert knowledge.public_images is not None
-        assert knowledge.public_labels is not None
-        rows, classes = _anchors(seen)
-        sent = COMPARED.first(seen.upload)
-        weights = None if sent is None else sent.said("weights")
-        upload = (rows, classes, None if weights is None else weights.double().flatten().cpu())
-        own = represent(knowledge, asked.client, knowledge.public_images).double()
-        features = represent(knowledge, asked.client, asked.images).double()
-        labels = knowledge.public_labels.cpu()
-        scores = deviations(scatter(own, labels), features, asked.labels.cpu(), *upload)
-        null = left_out(own, labels, *upload, problem.seed, "own images", asked.client)
-        return Judged(scores, {OWN_IMAGES: null})
+        own, labels = problem.knowledge.public_images, problem.knowledge.public_labels
+        assert own is not None
+        assert labels is not None
+        rounds = []
+        for knowledge, observation in seen:
+            rows, classes = _anchors(observation)
+            sent = COMPARED.first(observation.upload)
+            weights = None if sent is None else sent.said("weights")
+            features = represent(
+                knowledge, asked.client, torch.cat([asked.images, own.to(asked.images.device)])
+            ).double()
+            rounds.append(
+                Round(
+                    Sent(rows, classes, None if weights is None else weights.double().flatten().cpu()),
+                    features[: len(asked.labels)],
+                    features[len(asked.labels) :],
+                )
+            )
+        null = left_out(rounds, labels.cpu(), problem.seed, "own images", asked.client)
+        return Judged(deviations(rounds, asked.labels.cpu(), labels.cpu()), {OWN_IMAGES: null})
 
     def _rule(self, kind: str | None, labels: Tensor, beside: bool) -> Rule:
         if kind is not None and kind in ANSWERS | TRAINED and self.null == "clients":

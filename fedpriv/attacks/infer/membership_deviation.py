@@ -11,11 +11,20 @@ representations scatter, where a distance sees but the few in which they scatter
 
 which asks neither for n nor for the scale of either. Means and covariance are of the attacker's own images under the
 client's extractor; a class of which it has none takes the mean of all.
+
+Of several rounds t, each under its own extractor, the score of class y is
+
+    sum_t a_yt z_t^T P_t D_t / sqrt(sum_t z_t^T P_t z_t  sum_t a_yt^2 D_t^T P_t D_t).
+
+For means a = 1 in every round that speaks of y. A mixture deviates by sum_c w_tc delta_c, of all classes at once, and its
+weights change from round to round: the rows of a = (W^T W + q I)^-1 W^T take one class's part out, by ridge regression,
+and leave the others' behind.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +33,9 @@ from fedpriv.util.seeds import generator
 
 RIDGE = 0.01
 """r; chosen on two federations among 1, 0.1, 0.01 and 0.001, of which the last three did alike."""
+
+UNMIXING = 0.1
+"""q over the mean square of a class's weights, summed over rounds; of 0.01 to 0.3, which did alike on two federations."""
 
 FEWEST = 20
 """Own images, less one for each of their classes, below which no covariance is made of them."""
@@ -42,6 +54,7 @@ class Scatter:
     Attributes:
         means: class -> mean ``(d,)``.
         overall: mean of all ``(d,)``.
+        numbers: class -> images that its mean is of.
         directions: ``(k, d)`` orthonormal rows, in which own images scatter.
         variances: along these ``(k,)``, r tr(S) / d included.
         least: r tr(S) / d, the variance in every other direction.
@@ -49,6 +62,7 @@ class Scatter:
 
     means: dict[int, Tensor]
     overall: Tensor
+    numbers: dict[int, int]
     directions: Tensor
     variances: Tensor
     least: Tensor
@@ -56,6 +70,17 @@ class Scatter:
     def mean(self, label: int) -> Tensor:
         """Return the expected representation ``(d,)`` of an image of a class."""
         return self.means.get(label, self.overall)
+
+    def without(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Return how far a class's mean moves when one of its images is left out, for each of these ``(n, d)``.
+
+        Of the only one of its class it moves to the mean of all.
+        """
+        found = torch.empty_like(features)
+        for label in labels.unique().tolist():
+            asked, middle, number = labels == label, self.means[label], self.numbers[label]
+            found[asked] = (middle - features[asked]) / (number - 1) if number > 1 else self.overall - middle
+        return found
 
     def inner(self, first: Tensor, second: Tensor) -> Tensor:
         """Return x^T P y of rows ``(n, d)`` and a row ``(d,)`` or as many rows: ``(n,)``."""
@@ -72,56 +97,163 @@ def enough(labels: Tensor) -> bool:
 
 def scatter(features: Tensor, labels: Tensor) -> Scatter:
     """Return where own images ``(n, d)`` float64 of classes ``(n,)`` lie, pooled within classes."""
-    means, apart = {}, []
+    means, numbers, apart = {}, {}, []
     for label in labels.unique().tolist():
         own = features[labels == label]
-        means[label] = own.mean(0)
+        means[label], numbers[label] = own.mean(0), len(own)
         apart.append(own - means[label])
     rows = torch.cat(apart)
     free = max(1, len(rows) - len(means))
-    _, values, directions = torch.linalg.svd(rows, full_matrices=False)
-    variances = values.square() / free
+    variances, directions = _principal(rows)
+    variances = variances / free
     least = (RIDGE * variances.sum() / rows.shape[1]).clamp_min(_TINY)
-    return Scatter(means, features.mean(0), directions, variances + least, least)
+    return Scatter(means, features.mean(0), numbers, directions, variances + least, least)
 
 
-def deviations(
-    there: Scatter, features: Tensor, labels: Tensor, rows: Tensor, classes: Tensor, weights: Tensor | None
-) -> Tensor:
-    """Return the cosine of candidates' deviations with the upload's ``(n,)``; minus infinity for classes it does not hold.
+def _principal(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return squared singular values ``(k,)`` of rows ``(n, d)`` and the right singular vectors, as rows ``(k, d)``.
+
+    By the smaller of the two products, several times as fast as by singular values; those of which rounding leaves nothing
+    sure are left out.
+    """
+    wide = rows.shape[1] > rows.shape[0]
+    values, vectors = torch.linalg.eigh(rows @ rows.T if wide else rows.T @ rows)
+    kept = values > values[-1].clamp_min(0) * 1e-10
+    values, vectors = values[kept], vectors[:, kept]
+    directions: Tensor = (vectors.T @ rows) / values.sqrt()[:, None] if wide else vectors.T
+    return values, directions
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One round's upload.
+
+    Attributes:
+        rows: one mean a class ``(k, d)``, or of a mixture the same row for each of its classes; float64.
+        classes: of the rows ``(k,)`` int64.
+        weights: of a mixture, of every class ``(C,)`` float64; None of means.
+    """
+
+    rows: Tensor
+    classes: Tensor
+    weights: Tensor | None = None
+
+    def deviation(self, there: Scatter, place: int) -> Tensor:
+        """Return what a row is off what is expected of it ``(d,)``."""
+        if self.weights is None:
+            return self.rows[place] - there.mean(int(self.classes[place]))
+        parts = [self.weights[label] * there.mean(label) for label in self.weights.nonzero().squeeze(1).tolist()]
+        return self.rows[place] - torch.stack(parts).sum(0)
+
+    def part(self, label: int) -> Tensor | float:
+        """Return how much of what is expected is the mean of a class that the upload holds."""
+        return 1.0 if self.weights is None else self.weights[label]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round as the attacker sees it.
+
+    Attributes:
+        sent: what was uploaded.
+        features: of candidates under the client's extractor of that round ``(n, d)`` float64.
+        own: of the attacker's own images ``(m, d)`` float64.
+    """
+
+    sent: Sent
+    features: Tensor
+    own: Tensor
+
+
+def deviations(rounds: Sequence[Round], labels: Tensor, own_labels: Tensor) -> Tensor:
+    """Return how candidates deviate with the uploads of all rounds ``(n,)``, from -1 to 1.
+
+    Minus infinity where no round's upload holds a candidate's class.
 
     Args:
-        there: where own images lie.
-        features: of candidates ``(n, d)``, float64.
+        rounds: at least one.
         labels: of candidates ``(n,)``.
-        rows: one mean a class ``(k, d)``, or one mixture for all, expanded.
-        classes: of the rows ``(k,)``.
-        weights: of a mixture, of every class ``(C,)``; None of means.
+        own_labels: of the attacker's own images ``(m,)``.
     """
-    found = torch.full((len(features),), -torch.inf, dtype=torch.float64)
-    together = None
-    if weights is not None:
-        parts = [float(weights[label]) * there.mean(label) for label in weights.nonzero().squeeze(1).tolist()]
-        together = torch.stack(parts).sum(0)
-    for row, label in zip(rows, classes.tolist(), strict=True):
-        asked = labels == label
-        deviation = row - (there.mean(label) if together is None else together)
-        own = features[asked] - there.mean(label)
-        lengths = [there.inner(one, one).clamp_min(_TINY).sqrt() for one in (own, deviation)]
-        found[asked] = there.inner(own, deviation) / (lengths[0] * lengths[1])
+    total = _Total(labels)
+    for one, share in zip(rounds, _shares([one.sent for one in rounds]), strict=True):
+        total.add(one.sent, share, one.features, scatter(one.own, own_labels))
+    return total.scores()
+
+
+def left_out(rounds: Sequence[Round], own_labels: Tensor, *seed: int | str) -> Tensor:
+    """Return scores of own images of classes sent, each as if the attacker had not had it; in no order that matters.
+
+    Covariances are those of the images of other :data:`FOLDS`, means those of all but the image: with the means of fewer
+    images, deviations and candidates share more of these means' own error, and every stranger seems to be a member.
+    """
+    parts = torch.randperm(len(own_labels), generator=generator(*seed)) % FOLDS
+    found = [torch.empty(0, dtype=torch.float64)]
+    for part in range(FOLDS):
+        asked, kept = parts == part, parts != part
+        if not bool(asked.any()) or not enough(own_labels[kept]):
+            continue
+        total = _Total(own_labels[asked])
+        for one, share in zip(rounds, _shares([one.sent for one in rounds]), strict=True):
+            whole = scatter(one.own, own_labels)
+            there = replace(scatter(one.own[kept], own_labels[kept]), means=whole.means, overall=whole.overall)
+            total.add(one.sent, share, one.own[asked], there, whole.without(one.own[asked], own_labels[asked]))
+        found.append(total.scores())
+    scores = torch.cat(found)
+    return scores[scores.isfinite()]
+
+
+class _Total:
+    """Sums over rounds, by candidate."""
+
+    def __init__(self, labels: Tensor) -> None:
+        self._labels = labels
+        self._products, self._lengths, self._squares = torch.zeros(3, len(labels), dtype=torch.float64)
+        self._told = torch.zeros(len(labels), dtype=torch.bool)
+
+    def add(self, sent: Sent, share: Tensor, features: Tensor, there: Scatter, moved: Tensor | None = None) -> None:
+        """Add one round.
+
+        Args:
+            sent: what was uploaded.
+            share: of the round in each class ``(C,)``.
+            features: of candidates ``(n, d)``.
+            there: what is expected.
+            moved: how far the mean of its class is another for each candidate ``(n, d)``; None for not at all.
+        """
+        for place, label in enumerate(sent.classes.tolist()):
+            asked = self._labels == label
+            own, deviation = features[asked] - there.mean(label), sent.deviation(there, place)
+            if moved is not None:
+                own, deviation = own - moved[asked], deviation - sent.part(label) * moved[asked]
+            self._products[asked] += share[label] * there.inner(own, deviation)
+            self._lengths[asked] += there.inner(own, own)
+            self._squares[asked] += share[label].square() * there.inner(deviation, deviation)
+            self._told |= asked
+
+    def scores(self) -> Tensor:
+        """Return the cosines."""
+        lengths, squares = self._lengths.clamp_min(_TINY), self._squares.clamp_min(_TINY)
+        found: Tensor = (self._products / (lengths * squares).sqrt()).masked_fill(~self._told, -torch.inf)
+        return found
+
+
+def _shares(sent: Sequence[Sent]) -> Tensor:
+    """Return with what sign and weight each round speaks of each class ``(T, C)``, float64: the columns of a."""
+    n_classes = 1 + max(int(label) for one in sent for label in (*one.classes.tolist(), _last(one)))
+    table = torch.zeros(len(sent), n_classes, dtype=torch.float64)
+    for row, one in zip(table, sent, strict=True):
+        if one.weights is None:
+            row[one.classes] = 1
+        else:
+            row[: len(one.weights)] = one.weights
+    if any(one.weights is None for one in sent):
+        return table
+    ridge = UNMIXING * table.square().sum() / n_classes
+    within = table.T @ table + ridge.clamp_min(_TINY) * torch.eye(n_classes, dtype=torch.float64)
+    found: Tensor = torch.linalg.solve(within, table.T).T
     return found
 
 
-def left_out(
-    features: Tensor, labels: Tensor, rows: Tensor, classes: Tensor, weights: Tensor | None, *seed: int | str
-) -> Tensor:
-    """Return scores of own images ``(n, d)``, each by the others': finite ones alone, in no order that matters."""
-    parts = torch.randperm(len(labels), generator=generator(*seed)) % FOLDS
-    found = []
-    for part in range(FOLDS):
-        kept = parts != part
-        if bool((~kept).any()) and enough(labels[kept]):
-            there = scatter(features[kept], labels[kept])
-            found.append(deviations(there, features[~kept], labels[~kept], rows, classes, weights))
-    scores = torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
-    return scores[scores.isfinite()]
+def _last(sent: Sent) -> int:
+    return -1 if sent.weights is None else len(sent.weights) - 1

@@ -171,7 +171,10 @@ def earlier_evidence(
     Networks were handed in as they are after the last round. So these are rounds of uploads that hold all that is looked at.
     """
     complete = handed.target in WHOLE | ANSWERS
-    most = (rounds_seen or inference.rounds_on(handed.target)) - 1 if inference.most_rounds > 1 and complete else 0
+    card = evidence.knowledge.card
+    most = (
+        (rounds_seen or inference.rounds_on(handed.target, card)) - 1 if inference.most_rounds > 1 and complete else 0
+    )
     found = []
     for number in sorted({one.round for one in handed.observations})[:-1][-most:] if most else ():
         seen = tuple(one for one in handed.observations if one.round == number)
