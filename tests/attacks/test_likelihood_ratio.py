@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from compare import expect_close
 from gradient_cases import clients, knowledge_of, linear_net, noise_images
 
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.likelihood_ratio import LikelihoodRatio, ratios
+from fedpriv.attacks.infer.membership_update import training_of
 from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.scoring.roc import area
@@ -36,7 +38,7 @@ def problem(client=0):
 
 
 MEMBER = np.arange(2 * EACH) < EACH
-WAYS = [(variant, judge) for variant in ("online", "offline") for judge in ("gradient", "loss")]
+WAYS = [(variant, judge) for variant in ("online", "offline") for judge in ("gradient", "loss", "span", "together")]
 
 
 @pytest.mark.parametrize(("variant", "judge"), WAYS)
@@ -64,12 +66,37 @@ def test_ratios_of_normal_signals_tell_members_and_shadows_are_judged_by_the_oth
     member = torch.arange(400) < 200
     held = torch.cat([member[None], inside])
     signals = torch.randn(33, 400, generator=rng, dtype=torch.float64) + 2 * held + torch.randn(400, generator=rng)
-    found = ratios(signals, inside, online=True)
+    found = ratios(signals[None], inside, online=True)
     assert area(found[0].numpy(), member.numpy()) > 0.9
     null = found[1:][~inside]
     assert float((found[0][~member] > null.quantile(0.95)).double().mean()) == pytest.approx(0.05, abs=0.04)
-    nothing = ratios(signals - 2 * held, inside, online=True)
+    nothing = ratios((signals - 2 * held)[None], inside, online=True)
     assert abs(area(nothing[0].numpy(), member.numpy()) - 0.5) < 0.1
+
+
+def test_signals_that_share_their_noise_tell_together_what_neither_tells_alone():
+    rng = torch.Generator().manual_seed(1)
+    inside = torch.rand(32, 400, generator=rng) < 0.5
+    member = torch.arange(400) < 200
+    held = torch.cat([member[None], inside])
+    shared, own = torch.randn(2, 33, 400, generator=rng, dtype=torch.float64)
+    signals = torch.stack([shared + held, shared + 0.2 * own])
+    each = [area(ratios(one[None], inside, online=True)[0].numpy(), member.numpy()) for one in signals]
+    both = ratios(signals, inside, online=True)
+    assert each[0] < 0.85
+    assert each[1] < 0.6
+    assert area(both[0].numpy(), member.numpy()) > 0.95
+    assert float((both[0][~member] > both[1:][~inside].quantile(0.95)).double().mean()) == pytest.approx(0.05, abs=0.04)
+    expect_close(
+        both, ratios(signals * torch.tensor([3.0, 50.0])[:, None, None], inside, online=True), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_the_span_of_a_network_without_a_fully_connected_layer_is_refused_by_name():
+    asked = problem()
+    training = replace(training_of(asked.observations[0], 0, asked.candidates[0].images, asked.knowledge), layers=())
+    with pytest.raises(UserError, match="judge='span' needs a fully connected layer"):
+        LikelihoodRatio(judge="span")._signals(training, [], asked.candidates[0].labels, 2 * EACH)
 
 
 def test_shadows_hold_half_of_the_candidates_class_by_class_and_fill_up():

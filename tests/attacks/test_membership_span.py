@@ -23,8 +23,11 @@ from fedpriv.wire.payloads import LowRankModel, Model
 EACH = 6
 
 
-def layer(change, error=1e-9):
-    return Layer(change.double(), error, lambda: torch.empty(0))
+ERROR = 1e-9
+
+
+def layer(change, error=ERROR):
+    return Layer(lambda after: change.double(), error, lambda: torch.empty(0))
 
 
 def hidden_net(width=32):
@@ -46,15 +49,21 @@ def test_the_share_outside_of_one_direction_is_the_square_of_a_sine():
     change = torch.outer(torch.tensor([2.0, -1.0]), torch.tensor([1.0, 0.0, 0.0]))
     angles = torch.tensor([0.0, 30.0, 60.0, 90.0], dtype=torch.float64).deg2rad()
     inputs = 7 * torch.stack([angles.cos(), angles.sin(), torch.zeros(4)], 1)
-    expect_close(outside(layer(change), inputs), torch.tensor([0.0, 0.25, 0.75, 1.0], dtype=torch.float64), atol=1e-9)
-    expect_close(outside(layer(torch.zeros(2, 3)), inputs), torch.ones(4, dtype=torch.float64), atol=0)
+    expect_close(
+        outside(change.double(), ERROR, inputs), torch.tensor([0.0, 0.25, 0.75, 1.0], dtype=torch.float64), atol=1e-9
+    )
+    expect_close(
+        outside(torch.zeros(2, 3, dtype=torch.float64), ERROR, inputs), torch.ones(4, dtype=torch.float64), atol=0
+    )
 
 
 @pytest.mark.parametrize("rows", [2, 5])
 def test_an_input_of_zeros_is_nobodys(rows):
     change = torch.randn(rows, 3, generator=torch.Generator().manual_seed(0))
     expect_close(
-        outside(layer(change), torch.zeros(1, 3, dtype=torch.float64)), torch.ones(1, dtype=torch.float64), atol=0
+        outside(change.double(), ERROR, torch.zeros(1, 3, dtype=torch.float64)),
+        torch.ones(1, dtype=torch.float64),
+        atol=0,
     )
 
 
@@ -69,12 +78,12 @@ def test_it_is_the_least_distance_that_errors_allow(m, d, seed, error):
     target = torch.cat([inputs.T, torch.zeros(m, 4, dtype=torch.float64)])
     left = stacked @ torch.linalg.lstsq(stacked, target, driver="gelsd").solution - target
     expected = left.square().sum(0) / inputs.square().sum(1)
-    expect_close(outside(layer(change, error), inputs), expected.clamp(0, 1), atol=1e-6)
+    expect_close(outside(change, error, inputs), expected.clamp(0, 1), atol=1e-6)
 
 
 def test_two_layers_add_up():
     change, inputs = torch.eye(2, 3), torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
-    found = nearness([layer(change), layer(change)], [inputs, inputs])
+    found = nearness([layer(change), layer(change)], {}, [inputs, inputs])
     assert float(found) == pytest.approx(-2 * math.log(0.5), abs=1e-6)
 
 

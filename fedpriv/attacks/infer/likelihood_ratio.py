@@ -15,6 +15,9 @@ candidates; and the distance between a candidate's two means is drawn towards th
 what so few shadows leave. What is usual among candidates of a class is taken off, for the client's shares of classes are
 known but in part.
 
+Several signals are judged together, as normal with one covariance. Shadows follow no defense: an upload that one changed
+lies off all of them, and :mod:`fedpriv.attacks.infer.membership` does better there.
+
 A threshold is set by the shadows themselves: each is scored in the client's place against all others, on what it did not
 hold.
 """
@@ -30,7 +33,8 @@ from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
 from fedpriv.attacks.infer.membership_null import Judged, over_rounds, within_classes
-from fedpriv.attacks.infer.membership_update import ClassEvaluator, Training, alignments, training_of
+from fedpriv.attacks.infer.membership_span import nearness
+from fedpriv.attacks.infer.membership_update import Training, alignments, training_of
 from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves, trained_alike
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.updates import require_facts
@@ -45,6 +49,9 @@ SHADOWS = -2
 LEAST_IMAGES = 40
 """Images of its own below which the attacker makes no clients up."""
 
+_STEADY = 1e-9
+"""Least share of a signal's variance that is its own."""
+
 _MOST_VALUES = 2**28
 """Values of all shadows' updates that are held at a time at most: 2 GiB."""
 
@@ -57,17 +64,19 @@ class LikelihoodRatio(Inference):
         candidates: how many members, and as many non-members, are tried for each client at most.
         variant: ``online`` trains shadows on candidates, each in half of them; ``offline`` on the attacker's own images
             alone.
-        judge: what weights say of a candidate: the cosine between the update and its ``gradient``, or its ``loss``, as the
-            log odds of its class.
+        judge: what weights say of a candidate: how near its input to a fully connected layer lies to the ``span`` of that
+            layer's change, the cosine between the update and its ``gradient``, or its ``loss``, as the log odds of its
+            class; ``together`` for all of them, the first where a layer before the head is uploaded.
         shadows: shadow clients for each client and round.
     """
 
     candidates: Annotated[int, Ge(1)] = 100
     variant: Literal["online", "offline"] = "online"
-    judge: ClassEvaluator = "gradient"
+    judge: Literal["together", "span", "gradient", "loss"] = "together"
     shadows: Annotated[int, Ge(8)] = 32
 
     name = "likelihood-ratio"
+    version = 2
     summary = "scores of candidate images by shadow clients that held them or did not"
     asks = "images"
     only_by_name = True
@@ -142,29 +151,64 @@ class LikelihoodRatio(Inference):
         return Judged(scores[0], {SHADOWS: scores[1:][~inside]})
 
     def _signals(self, training: Training, shadows: list[Training], labels: Tensor, n_asked: int) -> Tensor:
-        """Return the signals of the client for each candidate, and below them those of each shadow ``(1 + s, n)``."""
+        """Return signals of the client for each candidate, and below them those of each shadow ``(q, 1 + s, n)``."""
         asked, answers = training.first(n_asked), labels[:n_asked]
         every = [asked, *(replace(asked, after=one.after) for one in shadows)]
-        if self.judge == "gradient":
-            return alignments(every, answers).double().cpu()
-        return torch.stack([asked.log_odds(one.after, answers) for one in every]).cpu()
+        if self.judge == "span" and not training.layers:
+            raise UserError(
+                f"attack {self.name!r}: judge='span' needs a fully connected layer among the uploaded weights; got none; "
+                "use judge='gradient'"
+            )
+        found = []
+        if self.judge in ("together", "gradient"):
+            found.append(alignments(every, answers).double().cpu())
+        if self.judge in ("together", "loss"):
+            found.append(torch.stack([asked.log_odds(one.after, answers) for one in every]).cpu())
+        if self.judge == "span" or (self.judge == "together" and training.hidden):
+            inputs = [layer.inputs()[:n_asked] for layer in training.layers]
+            found.append(torch.stack([nearness(training.layers, one.after, inputs) for one in every]))
+        return torch.stack(found)
 
 
 def ratios(signals: Tensor, inside: Tensor, *, online: bool) -> Tensor:
     """Return log likelihood ratios ``(1 + s, n)`` of the client, and of each shadow by all others.
 
     Args:
-        signals: ``(1 + s, n)`` of the client and of s shadows.
+        signals: ``(q, 1 + s, n)`` of the client and of s shadows.
         inside: ``(s, n)`` bool, which candidates each shadow held; none of them unless ``online``.
         online: whether candidates have a distribution of members as well.
     """
     rows = []
-    for place in range(len(signals)):
+    for place in range(signals.shape[1]):
         kept = torch.ones(len(inside), dtype=torch.bool)
         if place:
             kept[place - 1] = False
-        rows.append(_ratio(signals[place], signals[1:][kept], inside[kept], online=online))
+        apart = _uncorrelated(signals, signals[:, 1:][:, kept], inside[kept]) if online else signals
+        each = [_ratio(one[place], one[1:][kept], inside[kept], online=online) for one in apart]
+        rows.append(torch.stack(each).sum(0))
     return torch.stack(rows)
+
+
+def _uncorrelated(signals: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
+    """Return signals ``(q, ..., n)`` turned so that those of shadows do not correlate around each candidate's means.
+
+    Of normal distributions of one covariance the log likelihood ratio is then the sum of those of each signal. Where nothing
+    is known of members, turned signals would not say in which direction these lie.
+    """
+    if len(signals) == 1:
+        return signals
+    residuals = []
+    for chosen in (inside, ~inside):
+        number = chosen.sum(0).clamp_min(1)
+        means = torch.where(chosen, shadows, 0.0).sum(1, keepdim=True) / number
+        residuals.append(torch.where(chosen, shadows - means, 0.0).flatten(1))
+    rows = torch.cat(residuals, 1)
+    lengths = rows.square().sum(1).sqrt().clamp_min(1e-12)
+    rows = rows / lengths[:, None]
+    factor = torch.linalg.cholesky(rows @ rows.T + _STEADY * torch.eye(len(rows), dtype=rows.dtype))
+    flat = signals.flatten(1) / lengths[:, None]
+    turned: Tensor = torch.linalg.solve_triangular(factor, flat, upper=False)
+    return turned.view_as(signals)
 
 
 def _ratio(own: Tensor, shadows: Tensor, inside: Tensor, *, online: bool) -> Tensor:

@@ -44,15 +44,15 @@ _STEADY = 1e-14
 
 @dataclass(frozen=True)
 class Layer:
-    """The change of a fully connected layer, and what goes into it.
+    """How training changed a fully connected layer, and what goes into it.
 
     Attributes:
-        change: ``(m, d)`` float64, of a layer with a bias that of the bias as its last column.
+        change: weights after training -> ``(m, d)`` float64, of a layer with a bias that of the bias as its last column.
         error: standard deviation of the error of an entry.
         inputs: candidates -> ``(n, d)`` float64, a one for the bias.
     """
 
-    change: Tensor
+    change: Callable[[Weights], Tensor]
     error: float
     inputs: Callable[[], Tensor]
 
@@ -76,12 +76,14 @@ def layer_of(model: nn.Module, name: str, update: Update, images: Tensor) -> Lay
     Of a matrix of which only leading singular triples arrived, U^T (W - W') is known exactly, and of the rest too little.
     """
     weight, bias = f"{name}.weight", f"{name}.bias"
-    change = (update.before[weight] - update.after[weight]).double()
-    biased = bias in update.before
-    if isinstance(update.project, Tangent) and weight in update.project.left:
-        change, biased = update.project.left[weight].double().mT @ change, False
-    elif biased:
-        change = torch.cat([change, (update.before[bias] - update.after[bias]).double()[:, None]], 1)
+    left = update.project.left.get(weight) if isinstance(update.project, Tangent) else None
+    biased = bias in update.before and left is None
+
+    def change(after: Weights) -> Tensor:
+        found = (update.before[weight] - after[weight]).double()
+        if left is not None:
+            return left.double().mT @ found
+        return torch.cat([found, (update.before[bias] - after[bias]).double()[:, None]], 1) if biased else found
 
     def inputs() -> Tensor:
         found = _inputs(model, update.before, name, images)
@@ -112,15 +114,21 @@ def _inputs(model: nn.Module, weights: Weights, name: str, images: Tensor) -> Te
     return torch.cat(seen).double().reshape(len(images), -1)
 
 
-def outside(layer: Layer, inputs: Tensor) -> Tensor:
-    """Return the share of inputs ``(n, d)`` that lies outside of the row space of a layer's change: ``(n,)`` in [0, 1]."""
-    change, (m, d) = layer.change, layer.change.shape
+def outside(change: Tensor, error: float, inputs: Tensor) -> Tensor:
+    """Return the share of inputs ``(n, d)`` that lies outside of the row space of a layer's change: ``(n,)`` in [0, 1].
+
+    Args:
+        change: ``(m, d)``.
+        error: standard deviation of the error of an entry.
+        inputs: to the layer.
+    """
+    m, d = change.shape
     whole = inputs.square().sum(1)
     length = whole.clamp_min(torch.finfo(inputs.dtype).tiny)
     total = float(change.square().sum())
     if total == 0:
         return torch.ones_like(length)
-    allowed = max(layer.error**2 * (m**0.5 + d**0.5) ** 2, _STEADY * total)
+    allowed = max(error**2 * (m**0.5 + d**0.5) ** 2, _STEADY * total)
     parts, gram = (inputs @ change.T, change @ change.T) if m <= d else (inputs, change.T @ change)
     factor = torch.linalg.cholesky(gram + allowed * torch.eye(len(gram)).to(gram))
     inner = (parts * torch.cholesky_solve(parts.T, factor).T).sum(1)
@@ -128,10 +136,11 @@ def outside(layer: Layer, inputs: Tensor) -> Tensor:
     return torch.where(whole > 0, left, 1.0)  # an input of zeros says nothing of anybody
 
 
-def nearness(layers: Sequence[Layer], inputs: Sequence[Tensor]) -> Tensor:
+def nearness(layers: Sequence[Layer], after: Weights, inputs: Sequence[Tensor]) -> Tensor:
     """Return -log of the share of inputs outside of the row space, summed over layers ``(n,)``, float64 on the CPU.
 
-    Zero where nothing changed, or nothing of an input lies inside.
+    Of training that led to the weights ``after``; zero where nothing changed, or nothing of an input lies inside.
     """
-    found = [outside(layer, rows).clamp_min(LEAST).log() for layer, rows in zip(layers, inputs, strict=True)]
+    pairs = zip(layers, inputs, strict=True)
+    found = [outside(layer.change(after), layer.error, rows).clamp_min(LEAST).log() for layer, rows in pairs]
     return -torch.stack(found).sum(0).cpu()

@@ -55,8 +55,6 @@ _GRADIENT_VALUES = 2**24
 _TINY = 1e-12
 """Least length that is divided by."""
 
-ClassEvaluator = Literal["gradient", "loss"]
-
 Judge = Literal["auto", "span", "gradient", "loss"]
 
 
@@ -167,7 +165,7 @@ def spans(trainings: Sequence[Training]) -> Tensor:
         if inputs is None:
             inputs = [layer.inputs() for layer in one.layers]
             known.append((one, inputs))
-        found.append(nearness(one.layers, inputs))
+        found.append(nearness(one.layers, one.after, inputs))
     return torch.stack(found)
 
 
@@ -259,7 +257,10 @@ def _of_classifier(seen: Observation, features: Tensor) -> Training:
         {name: get_payload(message, Classifier).state[name].double().cpu() for name in ("weight", "bias")}
         for message in (seen.broadcast, seen.upload)
     )
-    change = torch.cat([before["weight"] - after["weight"], (before["bias"] - after["bias"])[:, None]], 1)
+
+    def change(found: Weights) -> Tensor:
+        return torch.cat([before["weight"] - found["weight"], (before["bias"] - found["bias"])[:, None]], 1)
+
     layer = Layer(change, rounding(before["weight"]), lambda: with_ones(features))
     return Training(
         before, after, features, lambda state, rows: rows @ state["weight"].T + state["bias"], layers=(layer,)
@@ -281,10 +282,14 @@ def _of_angle_matrix(seen: Observation, features: Tensor, head: tuple[Tensor, Te
 
     error, in_blocks = rounding(before), features.unflatten(1, before.shape[:2])
     layers = tuple(
-        Layer((own - new).T, error, partial(in_blocks.select, 1, place))
-        for place, (own, new) in enumerate(zip(before, after, strict=True))
+        Layer(partial(_block_change, before, place), error, partial(in_blocks.select, 1, place))
+        for place in range(len(before))
     )
     return Training({"blocks": before}, {"blocks": after}, features, logits, layers=layers)
+
+
+def _block_change(before: Tensor, place: int, after: Weights) -> Tensor:
+    return (before[place] - after["blocks"][place]).T
 
 
 def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
