@@ -85,6 +85,10 @@ class Declared(ABC):
         """True where several rounds of uploads tell it more than one."""
         return self.needs.min_rounds > 1
 
+    def uses_rounds_on(self, kind: str) -> bool:
+        """True where several rounds of a kind of upload tell it more than one."""
+        return self.uses_rounds
+
     def trains(self, card: KnowledgeCard) -> str:
         """Return a name for the network that it trains and shares with other attacks on the run; empty for none.
 

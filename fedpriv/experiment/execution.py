@@ -112,7 +112,11 @@ def collected(ground: AttackContext) -> AttackContext:
     plan = ground.plan
     for job in plan.jobs():
         ground.evidence_for(job)
-    if plan.rounds_seen and not plan.stages and any(made.uses_rounds for made in plan.inferences.values()):
+    if (
+        plan.rounds_seen
+        and not plan.stages
+        and any(made.uses_rounds_on(plan.target) for made in plan.inferences.values())
+    ):
         from fedpriv.evidence.gather import rounds_up_to
 
         rounds_up_to(ground.run, plan.round, plan.rounds_seen)

@@ -56,7 +56,7 @@ def measure_all(
                 continue
             with listener.progress(f"{home.name} on {plan.target}"):
                 case = case_of(ground, plan, inference, number)
-                card = replace(inference.card(plan.card), rounds_seen=1 + len(case.earlier))
+                card = replace(inference.card(plan.card, plan.target), rounds_seen=1 + len(case.earlier))
                 if inference.reads_every_round and case.told:
                     read = [seen for seen in ground.run.captured_rounds() if number is None or seen <= number]
                     card = replace(card, rounds_seen=len(read))
@@ -142,7 +142,7 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference, numbe
     from fedpriv.evidence.held import held_in_run, used_in_rounds
     from fedpriv.scoring.inference_case import InferenceCase
 
-    run, federation, card = ground.run, ground.federation, inference.card(plan.card)
+    run, federation, card = ground.run, ground.federation, inference.card(plan.card, plan.target)
     evidence = gather(
         run,
         federation,
@@ -172,8 +172,9 @@ def _earlier(ground: AttackContext, plan: AttackPlan, inference: Inference, last
 
     run, federation = ground.run, ground.federation
     there = sorted(run.captured_rounds()) if plan.target in ANSWERS else usable_rounds(run, plan.target)
-    most = (plan.rounds_seen or inference.rounds_on(plan.target, plan.card)) - 1 if inference.most_rounds > 1 else 0
-    card = inference.card(plan.card)
+    asked = plan.rounds_seen or inference.rounds_on(plan.target, plan.card)
+    most = asked - 1 if inference.uses_rounds_on(plan.target) else 0
+    card = inference.card(plan.card, plan.target)
     if (
         plan.target in ANSWERS
     ):  # what clients make of public inputs: nothing of earlier rounds but the uploads is looked at

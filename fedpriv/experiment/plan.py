@@ -263,9 +263,9 @@ def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, 
         return
     seen = argument("rounds_seen", rounds_seen)
     for name in named:
-        if not chosen[name].uses_rounds:
+        if not chosen[name].uses_rounds_on(target):
             raise UserError(f"{seen}: attack {name!r} uses one round; drop the flag or the attack")
-    if not any(made.uses_rounds for made in chosen.values()):
+    if not any(made.uses_rounds_on(target) for made in chosen.values()):
         raise UserError(f"{seen}: no attack on {target} uses several rounds; drop the flag")
 
 

@@ -177,7 +177,11 @@ def _only(plan: AttackPlan, names: Collection[str]) -> AttackPlan:
 
 
 def _takes_shadows(plan: AttackPlan, made: Declared) -> bool:
-    return plan.card.extractor == "shadow" and not getattr(made, "extractor_free", False)
+    from fedpriv.attacks.infer.contract import Inference
+
+    if plan.card.extractor != "shadow":
+        return False
+    return made.takes_extractor(plan.target, plan.card) if isinstance(made, Inference) else True
 
 
 def left_to_do(suites: Sequence[Suite]) -> list[Share]:

@@ -96,12 +96,14 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
         classes_alone=alone.rates(),
         comparisons=ranked.against({PERMUTED: permuted, CLASSES_ALONE: alone}, {"property": "auc"}),
         colluders=found.colluders,
-        shares=_shares(found.shares, case.counts(problem), about),
+        shares=_shares(found.shares, case.counts(problem), said, about),
         cost=Seconds(seconds=found.seconds),
     )
 
 
-def _shares(found: Mapping[int, Tensor], counts: Mapping[int, Tensor], about: Provenance) -> ShareDistances | None:
+def _shares(
+    found: Mapping[int, Tensor], counts: Mapping[int, Tensor], told: Mapping[int, Said], about: Provenance
+) -> ShareDistances | None:
     """Return the distances of estimated shares, and of what needs no look at the client's own upload."""
     if len(found) < 2:
         return None
@@ -117,13 +119,20 @@ def _shares(found: Mapping[int, Tensor], counts: Mapping[int, Tensor], about: Pr
 
     others = (estimated.sum(0) - estimated) / (len(clients) - 1)
     guesses = {
-        EVEN: torch.full_like(wanted, 1 / wanted.shape[1]),
+        EVEN: torch.stack([_equal(told[client].classes, wanted.shape[1]) for client in clients]),
         OTHERS: others,
         PERMUTED: estimated.roll(-1, 0),
     }
     return ShareDistances(
         estimated=distance(estimated), guesses={name: distance(guess) for name, guess in guesses.items()}
     )
+
+
+def _equal(classes: Sequence[int] | None, n_classes: int) -> Tensor:
+    """Return equal shares ``(C,)`` of the classes that a client names, or of all."""
+    found = torch.zeros(n_classes, dtype=torch.float64)
+    found[list(range(n_classes)) if classes is None else list(classes)] = 1
+    return found / found.sum()
 
 
 def _of_the_next(told: Sequence[NDArray[np.int64]], scores: Sequence[Values]) -> list[Values]:

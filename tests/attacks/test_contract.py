@@ -57,7 +57,9 @@ def evidence_for(world, name, **options):
     attack = kind(**case.options | little | options)
     card = KnowledgeCard(**case.card)
     if kind.result == "scores":
-        return attack, gather(*world(case.method, **case.config), case.kind, attack.card(card), n_targets=99, seed=0)
+        return attack, gather(
+            *world(case.method, **case.config), case.kind, attack.card(card, case.kind), n_targets=99, seed=0
+        )
     select = None if name == "difference" else attack.select  # the data of runs stay as they are
     seen = gather(
         *world(case.method, **case.config),
@@ -275,7 +277,9 @@ class Smallest(Inference):
     summary = "which class a client has fewest of"
     targets = ("prototype",)
     asks = "classes"
-    extractor_free = True
+
+    def takes_extractor(self, kind, granted):
+        return False
 
     def ask(self, problem: InferenceProblem) -> Asked:
         held = {k: find_payload(seen.upload, Prototypes).classes for k, seen in problem.uploads.items()}
@@ -300,7 +304,9 @@ def test_a_third_inference_is_judged_without_anybody_knowing_it(world):
     from fedpriv.scoring.verdict import words
 
     directory, federation = world("fedproto")
-    seen = gather(directory, federation, "prototype", Smallest().card(KnowledgeCard()), n_targets=99, seed=0)
+    seen = gather(
+        directory, federation, "prototype", Smallest().card(KnowledgeCard(), "prototype"), n_targets=99, seed=0
+    )
     case = InferenceCase(seen, held_in_run(federation), "prototype", 0)
     check(Smallest(), case)
     record = evaluate(Smallest(), case, provenance(directory, federation, seen))

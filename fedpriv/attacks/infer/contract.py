@@ -135,7 +135,6 @@ class Inference(Declared):
         asks: whether a candidate image was a member (the answer is who trained on it), or something of a class (the answer
             follows from how many images of each class a client has).
         reads_every_round: whether it uses what clients said in clear in all stored rounds; its card then says so.
-        extractor_free: whether uploads are enough, and no client's extractor is asked for.
         most_rounds: rounds that it takes one by one and puts together, where nobody says how many; 1 where it never takes
             more than the newest.
     """
@@ -143,12 +142,16 @@ class Inference(Declared):
     result = "scores"
     asks: ClassVar[Literal["images", "classes"]]
     reads_every_round: ClassVar[bool] = False
-    extractor_free: ClassVar[bool] = False
     most_rounds: ClassVar[int] = 1
 
-    def card(self, granted: KnowledgeCard) -> KnowledgeCard:
-        """Return its part of the grants: one round, and no extractor where uploads are enough."""
-        return replace(granted, rounds_seen=1, extractor="none" if self.extractor_free else granted.extractor)
+    def takes_extractor(self, kind: str, granted: KnowledgeCard) -> bool:
+        """True if it uses clients' extractors on a kind of upload, where these are granted; otherwise uploads are enough."""
+        return True
+
+    def card(self, granted: KnowledgeCard, kind: str) -> KnowledgeCard:
+        """Return its part of the grants: one round, and no extractor where uploads of a kind are enough."""
+        extractor = granted.extractor if self.takes_extractor(kind, granted) else "none"
+        return replace(granted, rounds_seen=1, extractor=extractor)
 
     @property
     def uses_rounds(self) -> bool:

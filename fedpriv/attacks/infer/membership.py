@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
-from fedpriv.attacks.infer.membership_deviation import Round, Sent, deviations, enough, left_out
+from fedpriv.attacks.infer.membership_deviation import AVERAGES, as_round, deviations, enough, left_out
 from fedpriv.attacks.infer.membership_kernel import kernel_signals
 from fedpriv.attacks.infer.membership_null import (
     OWN_IMAGES,
@@ -61,12 +61,10 @@ from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import (
     ANSWERS,
     BESIDE_A_HEAD,
-    CLASS_MEANS,
     CLASS_OUTPUTS,
     HEADS,
     KERNELS,
     LAYERS,
-    MIXTURES,
     PUBLIC_OUTPUTS,
     TRAINED,
     VECTORS,
@@ -74,9 +72,6 @@ from fedpriv.wire.kinds import (
     payload_kind,
 )
 from fedpriv.wire.payloads import ClassLogits, find_payload
-
-AVERAGES = CLASS_MEANS | MIXTURES
-"""Payloads that every member is a part of."""
 
 COMPARED = VECTORS | CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""
@@ -194,21 +189,7 @@ class MembershipInference(Inference):
         own, labels = problem.knowledge.public_images, problem.knowledge.public_labels
         assert own is not None
         assert labels is not None
-        rounds = []
-        for knowledge, observation in seen:
-            rows, classes = _anchors(observation)
-            sent = COMPARED.first(observation.upload)
-            weights = None if sent is None else sent.said("weights")
-            features = represent(
-                knowledge, asked.client, torch.cat([asked.images, own.to(asked.images.device)])
-            ).double()
-            rounds.append(
-                Round(
-                    Sent(rows, classes, None if weights is None else weights.double().flatten().cpu()),
-                    features[: len(asked.labels)],
-                    features[len(asked.labels) :],
-                )
-            )
+        rounds = [as_round(observation, knowledge, asked.images, own) for knowledge, observation in seen]
         null = left_out(rounds, labels.cpu(), problem.seed, "own images", asked.client)
         return Judged(deviations(rounds, asked.labels.cpu(), labels.cpu()), {OWN_IMAGES: null})
 

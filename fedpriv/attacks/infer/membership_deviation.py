@@ -29,7 +29,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.observation import Knowledge, Observation
+from fedpriv.attacks.read.extractors import represent
 from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES
+
+AVERAGES = CLASS_MEANS | MIXTURES
+"""Payloads that every member is a part of."""
 
 RIDGE = 0.01
 """r; chosen on two federations among 1, 0.1, 0.01 and 0.001, of which the last three did alike."""
@@ -81,6 +87,12 @@ class Scatter:
             asked, middle, number = labels == label, self.means[label], self.numbers[label]
             found[asked] = (middle - features[asked]) / (number - 1) if number > 1 else self.overall - middle
         return found
+
+    def whiten(self, rows: Tensor) -> Tensor:
+        """Return P^(1/2) x of rows ``(n, d)``, by the symmetric root."""
+        parts = rows @ self.directions.T
+        found: Tensor = (parts / self.variances.sqrt()) @ self.directions
+        return found + (rows - parts @ self.directions) / self.least.sqrt()
 
     def inner(self, first: Tensor, second: Tensor) -> Tensor:
         """Return x^T P y of rows ``(n, d)`` and a row ``(d,)`` or as many rows: ``(n,)``."""
@@ -163,6 +175,27 @@ class Round:
     sent: Sent
     features: Tensor
     own: Tensor
+
+
+def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tensor) -> Round:
+    """Return a round of a client whose upload holds class means, or a mixture with its weights.
+
+    Args:
+        seen: the upload.
+        knowledge: with the client's extractor of that round.
+        images: candidates ``(n, c, h, w)``.
+        own: the attacker's own images ``(m, c, h, w)``.
+    """
+    sent = AVERAGES.first(seen.upload)
+    assert sent is not None
+    rows, classes, weights = sent.rows().double().cpu(), sent.said("classes"), sent.said("weights")
+    if weights is not None:
+        weights = weights.double().flatten().cpu()
+        classes = weights.nonzero().squeeze(1)
+        rows = rows.expand(len(classes), -1)
+    assert classes is not None
+    features = represent(knowledge, seen.client, torch.cat([images.to(own.device), own])).double()
+    return Round(Sent(rows, classes.cpu(), weights), features[: len(images)], features[len(images) :])
 
 
 def deviations(rounds: Sequence[Round], labels: Tensor, own_labels: Tensor) -> Tensor:

@@ -4,7 +4,9 @@ Counts and label sets that travel in clear, in whichever round, are read off. Ev
 regression on what uploads say about each class (:mod:`fedpriv.attacks.infer.property_features`), from clients of which the
 answer is known. Those are clients that the attacker makes up of its own images
 (:mod:`fedpriv.attacks.infer.shadow_clients`), or,
-only where ``known="others"`` says so, all other clients of the federation, which are then in league with it. Kernels over
+only where ``known="others"`` says so, all other clients of the federation, which are then in league with it. Class means and
+mixtures of several rounds tell how many images they are of by how far they deviate from images of the attacker's own
+(:mod:`fedpriv.attacks.infer.member_counts`), where these and extractors are granted. Kernels over
 public images, and outputs on them, are compared with one another, and nothing is learned
 (:mod:`fedpriv.attacks.infer.kernel_classes`, :mod:`fedpriv.attacks.infer.answer_classes`).
 
@@ -26,10 +28,12 @@ from torch import Tensor
 from fedpriv.algebra.entanglement import Mechanism
 from fedpriv.attacks.infer import answer_classes, kernel_classes
 from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem, Scores
-from fedpriv.attacks.infer.property_features import describe
+from fedpriv.attacks.infer.member_counts import countable, counted_shares
+from fedpriv.attacks.infer.membership_deviation import AVERAGES
+from fedpriv.attacks.infer.property_features import Learned, describe
 from fedpriv.attacks.infer.shadow_clients import BATCH, LEAST_IMAGES, RATE, KnownClient, shadow_clients
 from fedpriv.attacks.invert.shadow import ShadowTraining
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import Samples
 from fedpriv.util.arguments import argument
@@ -42,6 +46,9 @@ Property = Literal["holds", "majority", "share"]
 IN_CLEAR = ("the upload itself", "the uploads of all rounds themselves")
 """Origins of answers that are read off: the attacked round, or any up to it."""
 
+BY_DEVIATION = "how far uploads deviate from images of the attacker's own"
+"""Origin of answers by numbers of members."""
+
 QUESTIONS: dict[str, str] = {
     "holds": "has the client any image of the class?",
     "majority": "is it the client's most frequent class?",
@@ -51,20 +58,6 @@ QUESTIONS: dict[str, str] = {
 LEAST_CLIENTS = 3
 CERTAIN = 1e6
 """Score of certain answers: above, or below, whatever is only likely."""
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A logistic regression on standardised numbers; one answer only where all examples had the same."""
-
-    centre: Tensor
-    scale: Tensor
-    weight: Tensor
-    bias: float
-
-    def __call__(self, numbers: Tensor) -> Tensor:
-        """Return the log-odds ``(k,)`` of numbers ``(k, f)``."""
-        return ((numbers - self.centre) / self.scale) @ self.weight + self.bias
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +70,7 @@ class Inquiry(Asked):
         learns: whether there is anybody to learn the others' answers from.
         compared: classes and scores of answers to public images, which are compared with one another, by client; empty for
             other uploads.
+        counts: whether deviations tell how many images went into uploads.
     """
 
     question: Property = "holds"
@@ -84,6 +78,7 @@ class Inquiry(Asked):
     certain: frozenset[int]
     learns: bool
     compared: Mapping[int, tuple[Tensor, Tensor]]
+    counts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +98,9 @@ class PropertyInference(Inference):
         steps: steps of its training, of 16 images each, at most: more take longer and teach no more.
         mechanism: of shadow clients' entangled uploads; the protocol is public.
         penalty: strength of the regression's L2 penalty.
+        by: what answers are told by where uploads do not say them: ``auto`` for how far class means and mixtures deviate
+            from what is expected, where the card grants extractors and labelled images of the clients' domain, and
+            otherwise ``learned`` from clients of which the answer is known.
         encodings: of mixtures: ``sent``, so that they name classes in clear, or ``hidden``: they say nothing, and which
             classes a client holds is learned from the mixture alone (the answer to ``hide-labels``).
     """
@@ -115,19 +113,38 @@ class PropertyInference(Inference):
     steps: Annotated[int, Ge(1)] = 200
     mechanism: Mechanism = "RAP"
     penalty: Annotated[float, Gt(0)] = 1.0
+    by: Literal["auto", "learned"] = "auto"
     encodings: Literal["sent", "hidden"] = "sent"
 
     name = "property"
-    version = 2
+    version = 3
     summary = "scores of classes: which ones the client holds, or has most of"
     asks = "classes"
     reads_every_round = True
-    extractor_free = True
+    most_rounds = 15
     targets = VECTORS | CLASS_OUTPUTS | HEADS | ANSWERS
     requirements_by_kind: ClassVar[RequirementsByKind] = ((KERNELS, Needs(attacker_data=("same_domain",))),)
     needs_in_words: ClassVar[str] = (
         "nothing for what is sent in clear; else attacker_data=same_domain, or other clients in league: option known=others"
     )
+
+    def takes_extractor(self, kind: str, granted: KnowledgeCard) -> bool:
+        """True where numbers of members may be told by deviations."""
+        return (
+            kind in AVERAGES
+            and (self.by, self.known) == ("auto", "shadow")
+            and not (kind in MIXTURES and self.encodings == "hidden")
+            and granted.attacker_data == "same_domain"
+            and granted.extractor in ("white_box", "query")
+        )
+
+    def uses_rounds_on(self, kind: str) -> bool:
+        """True of mixtures, which weights that change take apart."""
+        return kind in MIXTURES
+
+    def rounds_on(self, kind: str, card: KnowledgeCard) -> int:
+        """Return the number of rounds where nobody says how many."""
+        return self.most_rounds if kind in MIXTURES and self.takes_extractor(kind, card) else 1
 
     def asked(self, told: Sequence[Said]) -> Property:
         """Return the question that clients are asked, by what they said in clear."""
@@ -174,6 +191,8 @@ class PropertyInference(Inference):
     def run(self, problem: InferenceProblem) -> Scores:
         """Answer the question about every client's classes, or refuse where nobody is there to learn it from."""
         asked, n_classes = self.ask(problem), problem.knowledge.n_classes
+        if asked.counts and len(asked.certain) < len(problem.uploads):
+            return self._counted(problem, asked)
         learned, source = self._learned(problem, asked)
         classes_of, scores = {}, {}
         for client, seen in problem.uploads.items():
@@ -192,6 +211,18 @@ class PropertyInference(Inference):
             source=source,
             colluders="all other clients" if others else "",
         )
+
+    def _counted(self, problem: InferenceProblem, asked: Inquiry) -> Scores:
+        """Answer by how many images of each class went into uploads, or as they say themselves."""
+        n_classes = problem.knowledge.n_classes
+        classes_of, scores, held = {}, {}, {}
+        for client in problem.uploads:
+            certain = self.read_off(asked.told[client], asked.question, n_classes)
+            held[client] = counted_shares(problem, client)
+            classes = asked.classes[client]
+            classes_of[client], values = certain or (classes, _odds(held[client][classes], asked.question))
+            scores[client] = (2 * values - 1) * CERTAIN if certain else values
+        return Scores(replace(asked, classes=classes_of), scores, shares=held, source=BY_DEVIATION)
 
     def score(
         self,
@@ -240,8 +271,8 @@ class PropertyInference(Inference):
         if self.question == "auto" and not learns and not in_clear(question) and in_clear("holds"):
             question = "holds"
         certain = in_clear(question)
-        compared = self._compared(problem)
-        if len(certain) < len(uploads) and not compared:
+        compared, counts = self._compared(problem), self._counts(problem)
+        if len(certain) < len(uploads) and not compared and not counts:
             self._refuse_teachers(knowledge, len(uploads), bool(certain), question)
         classes = {}
         for client, seen in uploads.items():
@@ -257,7 +288,13 @@ class PropertyInference(Inference):
             certain=certain,
             learns=learns,
             compared=compared,
+            counts=counts,
         )
+
+    def _counts(self, problem: InferenceProblem) -> bool:
+        sent = [AVERAGES.first(seen.upload) for seen in problem.uploads.values()]
+        kinds = {"" if one is None else one.kind for one in sent}
+        return all(self.takes_extractor(kind, problem.knowledge.card) for kind in kinds) and countable(problem)
 
     def _compared(self, problem: InferenceProblem) -> Mapping[int, tuple[Tensor, Tensor]]:
         """Return classes and scores from answers beside one another, by client; empty where the uploads hold none."""
@@ -340,6 +377,11 @@ class PropertyInference(Inference):
                 problem.progress(len(known), self.shadow_clients)
         fitted = self.learn(known, asked.question, n_classes)
         return dict.fromkeys(uploads, fitted), f"{some}{len(known)} shadow clients"
+
+
+def _odds(held: Tensor, question: Property) -> Tensor:
+    """Return scores of classes ``(k,)`` of which a client has these shares."""
+    return held.log() - (-held).log1p() if question == "share" else held.log()
 
 
 def _are_outputs(uploads: Mapping[int, Observation]) -> bool:

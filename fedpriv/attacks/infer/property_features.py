@@ -6,6 +6,8 @@ angles to the classifier that everybody was sent, and how a class stands among t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -18,6 +20,20 @@ from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Prototypes, find_payload
 
 _TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A logistic regression on standardised numbers; one answer only where all examples had the same."""
+
+    centre: Tensor
+    scale: Tensor
+    weight: Tensor
+    bias: float
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        """Return the log-odds ``(k,)`` of numbers ``(k, f)``."""
+        return ((numbers - self.centre) / self.scale) @ self.weight + self.bias
 
 
 def describe(observation: Observation, n_classes: int, *, hidden: bool = False) -> tuple[Tensor, Tensor]:

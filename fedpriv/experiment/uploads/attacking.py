@@ -114,7 +114,9 @@ def attack_handed(
             )
         for name, case in cases.items():
             inference = plan.inferences[name]
-            card = replace(inference.card(plan.card), rounds_seen=case.rounds_read(inference, handed.rounds))
+            card = replace(
+                inference.card(plan.card, plan.target), rounds_seen=case.rounds_read(inference, handed.rounds)
+            )
             with listener.progress(f"{name} on {target}"):
                 made = _provenance(handed, inference, card, settings, origin)
                 record = measure(folder / name, inference, case, made, strict=name in named, listener=listener)
@@ -164,7 +166,9 @@ def _cases(
                 raise UserError(
                     f"{argument('stranger_labels')}: missing; attack {name!r} tells members from strangers of their class"
                 )
-            evidence = make_evidence(handed, inference.card(plan.card), inference, EVERYTHING, plan.seed, trained)
+            evidence = make_evidence(
+                handed, inference.card(plan.card, plan.target), inference, EVERYTHING, plan.seed, trained
+            )
             earlier = earlier_evidence(handed, evidence, inference, plan.rounds_seen)
             case = replace(own_case(handed, evidence, strangers, plan.seed), earlier=earlier)
             check(inference, case)

@@ -170,11 +170,8 @@ def earlier_evidence(
 
     Networks were handed in as they are after the last round. So these are rounds of uploads that hold all that is looked at.
     """
-    complete = handed.target in WHOLE | ANSWERS
-    card = evidence.knowledge.card
-    most = (
-        (rounds_seen or inference.rounds_on(handed.target, card)) - 1 if inference.most_rounds > 1 and complete else 0
-    )
+    complete = handed.target in WHOLE | ANSWERS and inference.uses_rounds_on(handed.target)
+    most = (rounds_seen or inference.rounds_on(handed.target, evidence.knowledge.card)) - 1 if complete else 0
     found = []
     for number in sorted({one.round for one in handed.observations})[:-1][-most:] if most else ():
         seen = tuple(one for one in handed.observations if one.round == number)

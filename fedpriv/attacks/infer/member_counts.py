@@ -1,0 +1,176 @@
+"""How many images a mean is of: the fewer, the further it lies from what is expected of its class.
+
+Representations of a class scatter around their expectation with covariance S, so a mean of n of them with S / n. What is
+expected is itself a mean, of N images of the attacker's own, with S / N. In coordinates whitened by what is known of S
+(:mod:`fedpriv.attacks.infer.membership_deviation`) a mean's deviation D therefore has
+
+    |D|^2 / k ~ v chi^2_f / f,    v = 1 / n + 1 / N,    f = (tr C)^2 / tr C^2,
+
+with C the covariance and k = tr C the mean squared length of own images in coordinates that the others whitened. No image of
+the client's is looked for, and no shadow trained.
+
+A mixture deviates by sum_c w_tc D_c in round t, the same D_c in whitened coordinates of every round but for what training
+changes. So the matrix G of inner products of the rounds' deviations, over k, is that of a Wishart distribution,
+
+    E G = W diag(v) W^T + s diag(W W^T),
+
+and v and s are those of the highest posterior density, log(1 / n) and log s being normal around :data:`USUAL` and
+:data:`DRIFT`. Whitening is by the symmetric root of the inverse, which changes little where an extractor does.
+
+That the variance of a mean tells how many it is the mean of is elementary; that uploads tell their counts so is ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.infer.contract import InferenceProblem, Moment
+from fedpriv.attacks.infer.membership_deviation import AVERAGES, FOLDS, Round, Scatter, as_round, enough, scatter
+from fedpriv.attacks.observation import Knowledge, Observation
+from fedpriv.wire.kinds import MIXTURES
+
+USUAL, USUAL_SPREAD = math.log(1 / 10), 1.5
+"""Of log(1 / n): ten images, and 0.5 to 200 within two standard deviations."""
+
+DRIFT, DRIFT_SPREAD = -5.0, 2.0
+"""Of log s: rounds differ by the 150th part of an image's scatter."""
+
+LEAST_ROUNDS = 2
+"""Rounds of mixtures below which their weights take nothing apart."""
+
+_TINY = 1e-30
+
+
+def numbers_of_members(rounds: Sequence[Round], own_labels: Tensor) -> dict[int, float]:
+    """Return how many images of each class went into uploads, at least one, as far as lengths of deviations tell.
+
+    Of means by the newest round, several of which tell no more; of mixtures by all. Without a scatter all are alike.
+
+    Args:
+        rounds: of one client, with the attacker's own images; candidates are not looked at.
+        own_labels: classes of the attacker's own images ``(m,)``.
+    """
+    newest = rounds[-1]
+    length, freedom = _left_out(newest.own, own_labels)
+    scatters = [scatter(one.own, own_labels) for one in rounds]
+    numbers = scatters[-1].numbers
+    if newest.sent.weights is None:
+        found = {}
+        for place, label in enumerate(newest.sent.classes.tolist()):
+            off = newest.sent.deviation(scatters[-1], place)
+            gram = scatters[-1].inner(off[None], off[None])[:, None] / length
+            weight = torch.ones(1, 1, dtype=torch.float64)
+            found[label] = float(_numbers(gram, weight, [numbers.get(label, 1)], freedom, drifts=False)[0])
+        return found
+    weights = torch.stack([one.sent.weights for one in rounds if one.sent.weights is not None])
+    classes = (weights != 0).any(0).nonzero().squeeze(1)
+    off = torch.stack([_whitened(one, there) for one, there in zip(rounds, scatters, strict=True)])
+    known = [numbers.get(label, 1) for label in classes.tolist()]
+    several = _numbers(off @ off.T / length, weights[:, classes], known, freedom, drifts=True)
+    return dict(zip(classes.tolist(), several.tolist(), strict=True))
+
+
+def _whitened(one: Round, there: Scatter) -> Tensor:
+    """Return a mixture's deviation in whitened coordinates ``(d,)``."""
+    found: Tensor = there.whiten(one.sent.deviation(there, 0)[None])[0]
+    return found
+
+
+def _left_out(own: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Return k, the mean squared length of a whitened image, and f, its degrees of freedom; of no scatter 1 and 1."""
+    lengths, squares = [], []
+    for part in range(FOLDS):
+        kept = torch.arange(len(labels)) % FOLDS != part
+        if not enough(labels[kept]):
+            continue
+        there = scatter(own[kept], labels[kept])
+        rows = [
+            there.whiten(own[~kept & (labels == label)] - mean) / (1 + 1 / there.numbers[label]) ** 0.5
+            for label, mean in there.means.items()
+        ]
+        products = torch.cat(rows) @ torch.cat(rows).T
+        length = products.diagonal()
+        lengths.append(length)
+        if len(length) > 1:
+            apart = products.square().sum() - length.square().sum()
+            squares.append(apart / (len(length) * (len(length) - 1)))
+    if not lengths or not squares:
+        return 1.0, 1.0
+    mean, square = float(torch.cat(lengths).mean()), float(torch.stack(squares).mean())
+    return (mean, max(1.0, mean**2 / square)) if mean > _TINY and square > _TINY else (1.0, 1.0)
+
+
+def _numbers(gram: Tensor, weights: Tensor, own: Sequence[int], freedom: float, *, drifts: bool) -> Tensor:
+    """Return the most probable numbers ``(C,)`` at least 1.
+
+    Args:
+        gram: inner products of deviations ``(T, T)``, over k.
+        weights: of classes ``(T, C)``.
+        own: images that each class's expectation is of.
+        freedom: f.
+        drifts: whether rounds differ.
+    """
+    beside = 1 / torch.tensor(own, dtype=torch.float64)
+    inverse = torch.full((weights.shape[1],), USUAL, dtype=torch.float64, requires_grad=True)
+    drift = torch.tensor(DRIFT, dtype=torch.float64, requires_grad=drifts)
+    unknown = [inverse, drift] if drifts else [inverse]
+    solver = torch.optim.LBFGS(unknown, max_iter=200, line_search_fn="strong_wolfe")
+
+    def cost() -> Tensor:
+        solver.zero_grad()
+        expected = (weights * (inverse.exp() + beside)) @ weights.T
+        if drifts:
+            expected = expected + drift.exp() * torch.diag(weights.square().sum(1))
+        factor = torch.linalg.cholesky(expected + 1e-9 * torch.eye(len(gram), dtype=torch.float64))
+        fit = 2 * factor.diagonal().log().sum() + torch.cholesky_solve(gram, factor).trace()
+        prior = ((inverse - USUAL) / USUAL_SPREAD).square().sum() + ((drift - DRIFT) / DRIFT_SPREAD).square()
+        whole: Tensor = freedom / 2 * fit + prior / 2
+        whole.backward()
+        return whole
+
+    with torch.enable_grad():
+        solver.step(cost)
+    return (-inverse.detach()).exp().clamp_min(1)
+
+
+def countable(problem: InferenceProblem) -> bool:
+    """True if the attacker has what takes the uploads of all clients apart: own images, extractors, and enough rounds."""
+    labels, uploads = problem.knowledge.public_labels, problem.uploads
+    if labels is None or problem.knowledge.public_images is None or not enough(labels):
+        return False
+    if not uploads.keys() <= problem.knowledge.extractors.keys():
+        return False
+    return all(
+        MIXTURES.first(seen.upload) is None or len(_rounds_of(problem, client)) >= LEAST_ROUNDS
+        for client, seen in uploads.items()
+    )
+
+
+def counted_shares(problem: InferenceProblem, client: int) -> Tensor:
+    """Return what share each class ``(C,)`` has in a client's images, float64, zero for those that are not sent.
+
+    Args:
+        problem: :func:`countable`.
+        client: whose uploads are class means, or mixtures with weights.
+    """
+    images, labels = problem.knowledge.public_images, problem.knowledge.public_labels
+    assert images is not None
+    assert labels is not None
+    rounds = [as_round(seen, knowledge, images[:0], images) for seen, knowledge in _rounds_of(problem, client)]
+    found = torch.zeros(problem.knowledge.n_classes, dtype=torch.float64)
+    for label, number in numbers_of_members(rounds, labels.cpu()).items():
+        found[label] = number
+    return found / found.sum()
+
+
+def _rounds_of(problem: InferenceProblem, client: int) -> list[tuple[Observation, Knowledge]]:
+    newest = Moment(tuple(problem.uploads.values()), problem.knowledge)
+    moments = (*problem.earlier, newest) if MIXTURES.first(problem.uploads[client].upload) is not None else (newest,)
+    seen = [(one, moment.knowledge) for moment in moments for one in moment.observations if one.client == client]
+    return [
+        (one, known) for one, known in seen if AVERAGES.first(one.upload) is not None and client in known.extractors
+    ]
