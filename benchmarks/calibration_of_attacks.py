@@ -195,6 +195,7 @@ QUESTIONS = (
     *(Line(LikelihoodRatio(candidates=20, shadows=16), kind, HEART, note="a hundred epochs") for kind in WEIGHTS),
     Line(ASKED, "representation", ROUNDS),
     *(Line(ASKED, kind, SPREAD, clients=16) for kind in ("prototype", "entangled", "logits", "kernel")),
+    Line(ASKED, "entangled", SPREAD | {"rounds": 12, "keep": "all"}, note="rounds", clients=16),
     Line(ASKED, "public-logits", ROUNDS),
     Line(
         ASKED,

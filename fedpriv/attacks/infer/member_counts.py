@@ -1,4 +1,4 @@
-"""How many images a mean is of: the fewer, the further it lies from what is expected of its class.
+"""Numbers of images that means are of: the fewer, the further a mean lies from what is expected of its class.
 
 Representations of a class scatter around their expectation with covariance S, so a mean of n of them with S / n. What is
 expected is itself a mean, of N images of the attacker's own, with S / N. In coordinates whitened by what is known of S
@@ -46,7 +46,7 @@ _TINY = 1e-30
 
 
 def numbers_of_members(rounds: Sequence[Round], own_labels: Tensor) -> dict[int, float]:
-    """Return how many images of each class went into uploads, at least one, as far as lengths of deviations tell.
+    """Return the number of images of each class in uploads, at least one, as far as lengths of deviations tell.
 
     Of means by the newest round, several of which tell no more; of mixtures by all. Without a scatter all are alike.
 
@@ -151,7 +151,7 @@ def countable(problem: InferenceProblem) -> bool:
 
 
 def counted_shares(problem: InferenceProblem, client: int) -> Tensor:
-    """Return what share each class ``(C,)`` has in a client's images, float64, zero for those that are not sent.
+    """Return the share of each class ``(C,)`` in a client's images, float64, zero for those that are not sent.
 
     Args:
         problem: :func:`countable`.

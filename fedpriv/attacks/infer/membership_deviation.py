@@ -78,7 +78,7 @@ class Scatter:
         return self.means.get(label, self.overall)
 
     def without(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Return how far a class's mean moves when one of its images is left out, for each of these ``(n, d)``.
+        """Return the way that a class's mean moves when one of its images is left out, for each of these ``(n, d)``.
 
         Of the only one of its class it moves to the mean of all.
         """
@@ -151,14 +151,14 @@ class Sent:
     weights: Tensor | None = None
 
     def deviation(self, there: Scatter, place: int) -> Tensor:
-        """Return what a row is off what is expected of it ``(d,)``."""
+        """Return a row less what is expected of it ``(d,)``."""
         if self.weights is None:
             return self.rows[place] - there.mean(int(self.classes[place]))
         parts = [self.weights[label] * there.mean(label) for label in self.weights.nonzero().squeeze(1).tolist()]
         return self.rows[place] - torch.stack(parts).sum(0)
 
     def part(self, label: int) -> Tensor | float:
-        """Return how much of what is expected is the mean of a class that the upload holds."""
+        """Return the part that the mean of a class has in what is expected."""
         return 1.0 if self.weights is None else self.weights[label]
 
 
@@ -199,7 +199,7 @@ def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tenso
 
 
 def deviations(rounds: Sequence[Round], labels: Tensor, own_labels: Tensor) -> Tensor:
-    """Return how candidates deviate with the uploads of all rounds ``(n,)``, from -1 to 1.
+    """Return the cosines of candidates' deviations with the uploads' over all rounds ``(n,)``.
 
     Minus infinity where no round's upload holds a candidate's class.
 

@@ -44,7 +44,7 @@ _STEADY = 1e-14
 
 @dataclass(frozen=True)
 class Layer:
-    """How training changed a fully connected layer, and what goes into it.
+    """The change of a fully connected layer by training, and what goes into it.
 
     Attributes:
         change: weights after training -> ``(m, d)`` float64, of a layer with a bias that of the bias as its last column.

@@ -292,9 +292,8 @@ class PropertyInference(Inference):
         )
 
     def _counts(self, problem: InferenceProblem) -> bool:
-        sent = [AVERAGES.first(seen.upload) for seen in problem.uploads.values()]
-        kinds = {"" if one is None else one.kind for one in sent}
-        return all(self.takes_extractor(kind, problem.knowledge.card) for kind in kinds) and countable(problem)
+        sent, card = [AVERAGES.first(seen.upload) for seen in problem.uploads.values()], problem.knowledge.card
+        return all(one is not None and self.takes_extractor(one.kind, card) for one in sent) and countable(problem)
 
     def _compared(self, problem: InferenceProblem) -> Mapping[int, tuple[Tensor, Tensor]]:
         """Return classes and scores from answers beside one another, by client; empty where the uploads hold none."""

@@ -114,9 +114,7 @@ def attack_handed(
             )
         for name, case in cases.items():
             inference = plan.inferences[name]
-            card = replace(
-                inference.card(plan.card, plan.target), rounds_seen=case.rounds_read(inference, handed.rounds)
-            )
+            card = replace(inference.card(plan.card, target), rounds_seen=case.rounds_read(inference, handed.rounds))
             with listener.progress(f"{name} on {target}"):
                 made = _provenance(handed, inference, card, settings, origin)
                 record = measure(folder / name, inference, case, made, strict=name in named, listener=listener)

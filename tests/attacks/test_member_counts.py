@@ -1,0 +1,125 @@
+"""Deviations of means and mixtures tell how many images they are of."""
+
+import numpy as np
+import pytest
+import torch
+from deviation_cases import CLASSES, WIDTH, drawn, means
+
+from fedpriv.attacks.infer.contract import InferenceProblem, Moment
+from fedpriv.attacks.infer.member_counts import countable, counted_shares, numbers_of_members
+from fedpriv.attacks.infer.membership_deviation import Round, Sent
+from fedpriv.attacks.infer.property import BY_DEVIATION, PropertyInference
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.wire.payloads import Entangled, Prototypes
+
+HELD = (2, 8, 60)
+"""Images of each class."""
+
+
+def members(seed, held=HELD):
+    """Class means ``(CLASSES, WIDTH)`` of so many images."""
+    rows, labels = drawn(3 * max(held), seed)
+    return torch.stack([rows[labels == label][:number].mean(0) for label, number in enumerate(held)])
+
+
+def mixtures(rounds, seed, own, held=HELD, alike=False):
+    """Mixtures of the same means by other weights in each round, under an extractor that turns, and a little noise."""
+    draw, found = torch.Generator().manual_seed(seed), []
+    middles, turned = members(seed, held), torch.eye(WIDTH, dtype=torch.float64)
+    for _ in range(rounds):
+        skew = torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)
+        turned = turned @ torch.linalg.matrix_exp(0.003 * (skew - skew.T))
+        weights = torch.rand(CLASSES, generator=draw, dtype=torch.float64)
+        weights = torch.full_like(weights, 1 / CLASSES) if alike else weights / weights.sum()
+        mixture = (weights @ middles) @ turned + 1e-3 * torch.randn(WIDTH, generator=draw, dtype=torch.float64)
+        sent = Sent(mixture.expand(CLASSES, -1), torch.arange(CLASSES), weights)
+        found.append(Round(sent, own[:0] @ turned, own @ turned))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mean_tells_the_number_of_its_images(seed):
+    own, labels = drawn(400, 30 + seed)
+    rows = members(40 + seed)
+    found = numbers_of_members([Round(Sent(rows, torch.arange(CLASSES)), own[:0], own)], labels)
+    assert list(found) == [0, 1, 2]
+    for label, number in enumerate(HELD):
+        assert number / 3 < found[label] < 3 * number
+    assert found[0] < found[1] < found[2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mixtures_of_several_rounds_tell_it_of_every_class(seed):
+    own, labels = drawn(400, 50 + seed)
+    found = numbers_of_members(mixtures(15, 60 + seed, own), labels)
+    assert found[0] < found[1] < found[2]
+    for label, number in enumerate(HELD):
+        assert number / 4 < found[label] < 4 * number
+
+
+def test_the_same_weights_in_every_round_tell_no_class_from_another():
+    own, labels = drawn(400, 70)
+    found = list(numbers_of_members(mixtures(15, 71, own, alike=True), labels).values())
+    assert max(found) < 1.3 * min(found)
+
+
+def test_equal_numbers_are_told_as_about_equal():
+    own, labels = drawn(400, 72)
+    for seed in range(3):
+        found = numbers_of_members(
+            [Round(Sent(members(73 + seed, (20, 20, 20)), torch.arange(3)), own[:0], own)], labels
+        )
+        assert max(found.values()) < 4 * min(found.values())
+
+
+def test_a_network_that_answers_everything_alike_tells_nothing():
+    alike, labels = torch.ones(60, WIDTH, dtype=torch.float64), torch.arange(60) % CLASSES
+    rows, classes = means(alike, labels)
+    found = numbers_of_members([Round(Sent(rows, classes), alike[:0], alike)], labels)
+    assert len({round(value, 6) for value in found.values()}) == 1
+    assert all(np.isfinite(list(found.values())))
+
+
+def seen_of(kind, rows, round_, weights=None):
+    if kind == "prototype":
+        return Observation(round_, 0, (Prototypes(rows.float(), torch.arange(CLASSES)),), ())
+    return Observation(round_, 0, (Entangled((weights @ rows).float(), weights.float()),), ())
+
+
+@pytest.mark.parametrize("kind", ["prototype", "entangled"])
+def test_it_answers_the_question_where_images_and_extractors_are_granted(kind):
+    own, labels = drawn(400, 80)
+    pictures, draw = own.view(-1, 1, 6, 6).float(), torch.Generator().manual_seed(82)
+    card = KnowledgeCard(attacker_data="same_domain")
+    granted = Knowledge(
+        card, (1, 6, 6), CLASSES, extractors={0: lambda x: x.flatten(1)}, public_images=pictures, public_labels=labels
+    )
+    rows = members(81)
+    rounds = [seen_of(kind, rows, t, torch.rand(3, generator=draw, dtype=torch.float64)) for t in range(1, 13)]
+    earlier = tuple(Moment((one,), granted) for one in rounds[:-1])
+    problem = InferenceProblem((rounds[-1],), granted, kind, earlier=earlier)
+    found = PropertyInference(question="majority")(problem)
+    assert found.source == BY_DEVIATION
+    assert found.asked.classes[0].tolist() == [0, 1, 2]
+    assert int(found.values[0].argmax()) == 2
+    assert torch.equal(found.shares[0], counted_shares(problem, 0))
+    wanted = torch.tensor(HELD, dtype=torch.float64) / sum(HELD)
+    assert float((found.shares[0] - wanted).abs().sum() / 2) < 0.2
+    share = PropertyInference(question="share", threshold=0.5)(problem)
+    assert share.asked.classes[0].tolist() == [0, 1, 2]
+    assert (share.values[0] > 0).tolist() == [False, False, True]  # log odds: above half
+    alone = InferenceProblem((rounds[-1],), granted, kind)
+    assert countable(alone) == (kind == "prototype")  # the weights of one round take nothing apart
+
+
+def test_who_is_granted_what():
+    attack, granted = PropertyInference(), KnowledgeCard(attacker_data="same_domain")
+    assert attack.card(granted, "prototype").extractor == attack.card(granted, "entangled").extractor == "white_box"
+    assert attack.card(granted, "logits").extractor == "none"
+    assert attack.card(KnowledgeCard(), "prototype").extractor == "none"
+    assert PropertyInference(by="learned").card(granted, "prototype").extractor == "none"
+    assert PropertyInference(known="others").card(granted, "prototype").extractor == "none"
+    assert PropertyInference(encodings="hidden").card(granted, "entangled").extractor == "none"
+    assert attack.rounds_on("entangled", granted) == 15
+    assert attack.rounds_on("prototype", granted) == attack.rounds_on("entangled", KnowledgeCard()) == 1
+    assert [attack.uses_rounds_on(kind) for kind in ("entangled", "prototype", "logits")] == [True, False, False]
