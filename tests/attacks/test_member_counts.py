@@ -110,6 +110,11 @@ def test_it_answers_the_question_where_images_and_extractors_are_granted(kind):
     assert (share.values[0] > 0).tolist() == [False, False, True]  # log odds: above half
     alone = InferenceProblem((rounds[-1],), granted, kind)
     assert countable(alone) == (kind == "prototype")  # the weights of one round take nothing apart
+    shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    same = tuple(Moment((seen_of(kind, rows, t, shares),), granted) for t in range(1, 13))
+    assert countable(InferenceProblem((seen_of(kind, rows, 13, shares),), granted, kind, earlier=same)) == (
+        kind == "prototype"
+    )
 
 
 def test_who_is_granted_what():

@@ -279,9 +279,22 @@ def test_members_are_counted_where_images_and_extractors_are_granted(target, rou
     assert found.knowledge.extractor == "white_box"
     assert found.shares.estimated.value < found.shares.guesses["equal shares"].value
     assert found.auc.value > 0.6
-    again = record(
-        target, "--run", "out/run", "--force", "--attack-option", "by=learned", "--attack-option", "shadow_clients=4"
-    )
+    learned = ["--attack-option", "by=learned", "--attack-option", "shadow_clients=4"]
+    asked = [
+        "attack",
+        "--run",
+        "out/run",
+        "--target",
+        target,
+        "--attack",
+        "property",
+        *learned,
+        "--out",
+        "again",
+        "--quiet",
+    ]
+    assert run(asked) == 0
+    again = load_scores(Path("again/property"))
     assert again.learned_from == "4 shadow clients"
     assert (again.knowledge.extractor, again.shares) == ("none", None)
 

@@ -42,6 +42,9 @@ DRIFT, DRIFT_SPREAD = -5.0, 2.0
 LEAST_ROUNDS = 2
 """Rounds of mixtures below which their weights take nothing apart."""
 
+_ALIKE = 1e-2
+"""Change of weights over rounds, to their size, that counts as none."""
+
 _TINY = 1e-30
 
 
@@ -145,9 +148,17 @@ def countable(problem: InferenceProblem) -> bool:
     if not uploads.keys() <= problem.knowledge.extractors.keys():
         return False
     return all(
-        MIXTURES.first(seen.upload) is None or len(_rounds_of(problem, client)) >= LEAST_ROUNDS
+        MIXTURES.first(seen.upload) is None or _apart([one for one, _ in _rounds_of(problem, client)])
         for client, seen in uploads.items()
     )
+
+
+def _apart(seen: Sequence[Observation]) -> bool:
+    """True if the weights of mixtures change over rounds; those that are shares of classes (VAR) do not, and say them."""
+    weights = [sent.said("weights") for one in seen if (sent := MIXTURES.first(one.upload)) is not None]
+    table = torch.stack([one.double().flatten().cpu() for one in weights if one is not None])
+    n_classes = int((table != 0).any(0).sum())
+    return len(table) >= LEAST_ROUNDS and int(torch.linalg.matrix_rank(table, rtol=_ALIKE)) >= min(2, n_classes)
 
 
 def counted_shares(problem: InferenceProblem, client: int) -> Tensor:
