@@ -23,8 +23,11 @@ from fedpriv.scoring.verdict import inferred
 MANY = ("--alpha", "0.3", "--clients", "30")
 IN_LEAGUE = (*MANY, "--attack-option", "known=others")
 SHARES = ("--rounds", "10", "--option", "mechanism=VAR", "--attack-option", "question=majority")
+KEPT = ("--rounds", "15", "--capture", "all", "--keep", "all")
 LONGER = ("--rounds", "5", "--batch-size", "10", "--local-steps", "10")
 CASES: tuple[tuple[str, str, Sequence[str]], ...] = (
+    ("prototypes: majority, members counted", "prototype", MANY),
+    ("mixtures of 15 rounds: majority, members counted", "entangled", (*MANY, *KEPT)),
     ("prototypes: majority, other clients in league", "prototype", IN_LEAGUE),
     ("class outputs: majority, other clients in league", "logits", IN_LEAGUE),
     ("mixtures (VAR): majority, other clients in league", "entangled", (*IN_LEAGUE, *SHARES)),
@@ -67,7 +70,7 @@ def _draw(records: Sequence[tuple[str, dict[str, Any]]], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0.2, 1.02)
     axes.set_xlabel("area under the ROC curve (0.5 is chance), 95 % interval")
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.legend(frameon=False, fontsize=8, loc="lower left")
     figure.savefig(path, metadata={"Software": None})
 
 
