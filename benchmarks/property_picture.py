@@ -70,7 +70,7 @@ def _draw(records: Sequence[tuple[str, dict[str, Any]]], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0.2, 1.02)
     axes.set_xlabel("area under the ROC curve (0.5 is chance), 95 % interval")
-    axes.legend(frameon=False, fontsize=8, loc="lower left")
+    axes.legend(frameon=False, fontsize=7, loc="center left")
     figure.savefig(path, metadata={"Software": None})
 
 

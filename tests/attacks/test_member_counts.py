@@ -1,5 +1,7 @@
 """Deviations of means and mixtures tell how many images they are of."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +117,33 @@ def test_it_answers_the_question_where_images_and_extractors_are_granted(kind):
     assert countable(InferenceProblem((seen_of(kind, rows, 13, shares),), granted, kind, earlier=same)) == (
         kind == "prototype"
     )
+
+
+@pytest.mark.parametrize("kind", ["noise", "shrunk"])
+def test_what_a_named_defense_does_is_reckoned_with(kind):
+    own, labels = drawn(400, 90)
+    pictures, rows = own.view(-1, 1, 6, 6).float(), members(91)
+
+    def defend(given, seed):
+        draw = torch.Generator().manual_seed(seed)
+        return given + 0.3 * torch.randn(given.shape, generator=draw) if kind == "noise" else given / 2
+
+    granted = Knowledge(
+        KnowledgeCard(attacker_data="same_domain"),
+        (1, 6, 6),
+        CLASSES,
+        extractors={0: lambda x: x.flatten(1)},
+        public_images=pictures,
+        public_labels=labels,
+    )
+    seen = seen_of("prototype", defend(rows.float(), 1234), 1)
+    told = replace(granted, defended={(1, 0): defend})
+    wanted = torch.tensor(HELD, dtype=torch.float64) / sum(HELD)
+    apart = [
+        float((counted_shares(InferenceProblem((seen,), one), 0) - wanted).abs().sum() / 2) for one in (granted, told)
+    ]
+    assert apart[1] < 0.35
+    assert apart[1] < apart[0] - 0.1
 
 
 def test_who_is_granted_what():

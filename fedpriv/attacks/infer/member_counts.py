@@ -17,6 +17,8 @@ changes. So the matrix G of inner products of the rounds' deviations, over k, is
 and v and s are those of the highest posterior density, log(1 / n) and log s being normal around :data:`USUAL` and
 :data:`DRIFT`. Whitening is by the symmetric root of the inverse, which changes little where an extractor does.
 
+Noise of a known defense adds s^2 tr P / k to the diagonal of G, with P the whitening's square.
+
 That the variance of a mean tells how many it is the mean of is elementary; that uploads tell their counts so is ours.
 """
 
@@ -58,8 +60,9 @@ def numbers_of_members(rounds: Sequence[Round], own_labels: Tensor) -> dict[int,
         own_labels: classes of the attacker's own images ``(m,)``.
     """
     newest = rounds[-1]
-    length, freedom = _left_out(newest.own, own_labels)
-    scatters = [scatter(one.own, own_labels) for one in rounds]
+    length, freedom = _left_out(newest.own, own_labels, newest.noise)
+    scatters = [scatter(one.own, own_labels, one.noise) for one in rounds]
+    noise = [one.noise * there.trace / length for one, there in zip(rounds, scatters, strict=True)]
     numbers = scatters[-1].numbers
     if newest.sent.weights is None:
         found = {}
@@ -67,13 +70,13 @@ def numbers_of_members(rounds: Sequence[Round], own_labels: Tensor) -> dict[int,
             off = newest.sent.deviation(scatters[-1], place)
             gram = scatters[-1].inner(off[None], off[None])[:, None] / length
             weight = torch.ones(1, 1, dtype=torch.float64)
-            found[label] = float(_numbers(gram, weight, [numbers.get(label, 1)], freedom, drifts=False)[0])
+            found[label] = float(_numbers(gram, weight, [numbers.get(label, 1)], freedom, noise[-1:], drifts=False)[0])
         return found
     weights = torch.stack([one.sent.weights for one in rounds if one.sent.weights is not None])
     classes = (weights != 0).any(0).nonzero().squeeze(1)
     off = torch.stack([_whitened(one, there) for one, there in zip(rounds, scatters, strict=True)])
     known = [numbers.get(label, 1) for label in classes.tolist()]
-    several = _numbers(off @ off.T / length, weights[:, classes], known, freedom, drifts=True)
+    several = _numbers(off @ off.T / length, weights[:, classes], known, freedom, noise, drifts=True)
     return dict(zip(classes.tolist(), several.tolist(), strict=True))
 
 
@@ -83,14 +86,14 @@ def _whitened(one: Round, there: Scatter) -> Tensor:
     return found
 
 
-def _left_out(own: Tensor, labels: Tensor) -> tuple[float, float]:
+def _left_out(own: Tensor, labels: Tensor, noise: float) -> tuple[float, float]:
     """Return k, the mean squared length of a whitened image, and f, its degrees of freedom; of no scatter 1 and 1."""
     lengths, squares = [], []
     for part in range(FOLDS):
         kept = torch.arange(len(labels)) % FOLDS != part
         if not enough(labels[kept]):
             continue
-        there = scatter(own[kept], labels[kept])
+        there = scatter(own[kept], labels[kept], noise)
         rows = [
             there.whiten(own[~kept & (labels == label)] - mean) / (1 + 1 / there.numbers[label]) ** 0.5
             for label, mean in there.means.items()
@@ -107,7 +110,9 @@ def _left_out(own: Tensor, labels: Tensor) -> tuple[float, float]:
     return (mean, max(1.0, mean**2 / square)) if mean > _TINY and square > _TINY else (1.0, 1.0)
 
 
-def _numbers(gram: Tensor, weights: Tensor, own: Sequence[int], freedom: float, *, drifts: bool) -> Tensor:
+def _numbers(
+    gram: Tensor, weights: Tensor, own: Sequence[int], freedom: float, noise: Sequence[float], *, drifts: bool
+) -> Tensor:
     """Return the most probable numbers ``(C,)`` at least 1.
 
     Args:
@@ -115,8 +120,10 @@ def _numbers(gram: Tensor, weights: Tensor, own: Sequence[int], freedom: float, 
         weights: of classes ``(T, C)``.
         own: images that each class's expectation is of.
         freedom: f.
+        noise: what a defense adds to each diagonal entry.
         drifts: whether rounds differ.
     """
+    added = torch.diag(torch.tensor(noise, dtype=torch.float64))
     beside = 1 / torch.tensor(own, dtype=torch.float64)
     inverse = torch.full((weights.shape[1],), USUAL, dtype=torch.float64, requires_grad=True)
     drift = torch.tensor(DRIFT, dtype=torch.float64, requires_grad=drifts)
@@ -125,7 +132,7 @@ def _numbers(gram: Tensor, weights: Tensor, own: Sequence[int], freedom: float, 
 
     def cost() -> Tensor:
         solver.zero_grad()
-        expected = (weights * (inverse.exp() + beside)) @ weights.T
+        expected = (weights * (inverse.exp() + beside)) @ weights.T + added
         if drifts:
             expected = expected + drift.exp() * torch.diag(weights.square().sum(1))
         factor = torch.linalg.cholesky(expected + 1e-9 * torch.eye(len(gram), dtype=torch.float64))
@@ -171,7 +178,7 @@ def counted_shares(problem: InferenceProblem, client: int) -> Tensor:
     images, labels = problem.knowledge.public_images, problem.knowledge.public_labels
     assert images is not None
     assert labels is not None
-    rounds = [as_round(seen, knowledge, images[:0], images) for seen, knowledge in _rounds_of(problem, client)]
+    rounds = [as_round(seen, knowledge, images[:0], images, labels) for seen, knowledge in _rounds_of(problem, client)]
     found = torch.zeros(problem.knowledge.n_classes, dtype=torch.float64)
     for label, number in numbers_of_members(rounds, labels.cpu()).items():
         found[label] = number

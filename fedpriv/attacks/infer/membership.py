@@ -189,7 +189,7 @@ class MembershipInference(Inference):
         own, labels = problem.knowledge.public_images, problem.knowledge.public_labels
         assert own is not None
         assert labels is not None
-        rounds = [as_round(observation, knowledge, asked.images, own) for knowledge, observation in seen]
+        rounds = [as_round(observation, knowledge, asked.images, own, labels) for knowledge, observation in seen]
         null = left_out(rounds, labels.cpu(), problem.seed, "own images", asked.client)
         return Judged(deviations(rounds, asked.labels.cpu(), labels.cpu()), {OWN_IMAGES: null})
 

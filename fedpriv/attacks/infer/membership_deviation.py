@@ -19,6 +19,9 @@ Of several rounds t, each under its own extractor, the score of class y is
 For means a = 1 in every round that speaks of y. A mixture deviates by sum_c w_tc delta_c, of all classes at once, and its
 weights change from round to round: the rows of a = (W^T W + q I)^-1 W^T take one class's part out, by ridge regression,
 and leave the others' behind.
+
+Behind a defense that the protocol names, what is expected is put through it. The upload's distance from that, over the
+share of its length that is left, is the deviation; its variance, if it draws, joins the scatter that weighs directions.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import Knowledge, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES
@@ -43,11 +46,20 @@ RIDGE = 0.01
 UNMIXING = 0.1
 """q over the mean square of a class's weights, summed over rounds; of 0.01 to 0.3, which did alike on two federations."""
 
+USUAL = 10
+"""Images that a noisy mean is taken to be of."""
+
+REHEARSALS = 16
+"""Times that what is expected is put through a client's defense, to see what that adds."""
+
 FEWEST = 20
 """Own images, less one for each of their classes, below which no covariance is made of them."""
 
 FOLDS = 5
 """Parts of the own images, each scored by what the others say."""
+
+_LEAST_SCALE = 1e-2
+"""Share of what is expected that a defense leaves, below which a deviation is not scaled up any more."""
 
 _TINY = 1e-30
 """Least variance and least squared length that is divided by: a network that answers everything alike scatters nowhere."""
@@ -72,6 +84,12 @@ class Scatter:
     directions: Tensor
     variances: Tensor
     least: Tensor
+
+    @property
+    def trace(self) -> float:
+        """Trace of P."""
+        d, k = self.directions.shape[1], len(self.variances)
+        return float((1 / self.variances).sum() + (d - k) / self.least)
 
     def mean(self, label: int) -> Tensor:
         """Return the expected representation ``(d,)`` of an image of a class."""
@@ -107,8 +125,11 @@ def enough(labels: Tensor) -> bool:
     return len(labels) - len(labels.unique()) >= FEWEST
 
 
-def scatter(features: Tensor, labels: Tensor) -> Scatter:
-    """Return where own images ``(n, d)`` float64 of classes ``(n,)`` lie, pooled within classes."""
+def scatter(features: Tensor, labels: Tensor, noise: float = 0.0) -> Scatter:
+    """Return where own images ``(n, d)`` float64 of classes ``(n,)`` lie, pooled within classes.
+
+    With ``noise``, the variance of each entry of an upload, directions weigh by what :data:`USUAL` images' mean scatters.
+    """
     means, numbers, apart = {}, {}, []
     for label in labels.unique().tolist():
         own = features[labels == label]
@@ -118,7 +139,7 @@ def scatter(features: Tensor, labels: Tensor) -> Scatter:
     free = max(1, len(rows) - len(means))
     variances, directions = _principal(rows)
     variances = variances / free
-    least = (RIDGE * variances.sum() / rows.shape[1]).clamp_min(_TINY)
+    least = (RIDGE * variances.sum() / rows.shape[1]).clamp_min(_TINY) + USUAL * noise
     return Scatter(means, features.mean(0), numbers, directions, variances + least, least)
 
 
@@ -170,21 +191,26 @@ class Round:
         sent: what was uploaded.
         features: of candidates under the client's extractor of that round ``(n, d)`` float64.
         own: of the attacker's own images ``(m, d)`` float64.
+        noise: variance of an entry that a defense added to the upload, by the protocol.
     """
 
     sent: Sent
     features: Tensor
     own: Tensor
+    noise: float = 0.0
 
 
-def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tensor) -> Round:
+def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tensor, labels: Tensor) -> Round:
     """Return a round of a client whose upload holds class means, or a mixture with its weights.
+
+    What a defense is known to do to what is expected is taken off the upload, in the mean, and its variance kept.
 
     Args:
         seen: the upload.
         knowledge: with the client's extractor of that round.
         images: candidates ``(n, c, h, w)``.
         own: the attacker's own images ``(m, c, h, w)``.
+        labels: their classes ``(m,)``.
     """
     sent = AVERAGES.first(seen.upload)
     assert sent is not None
@@ -195,7 +221,20 @@ def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tenso
         rows = rows.expand(len(classes), -1)
     assert classes is not None
     features = represent(knowledge, seen.client, torch.cat([images.to(own.device), own])).double()
-    return Round(Sent(rows, classes.cpu(), weights), features[: len(images)], features[len(images) :])
+    found = Round(Sent(rows, classes.cpu(), weights), features[: len(images)], features[len(images) :])
+    defend = knowledge.defended.get((seen.round, seen.client))
+    return found if defend is None else _undefended(found, scatter(found.own, labels.cpu()), defend)
+
+
+def _undefended(one: Round, there: Scatter, defend: Rehearsal) -> Round:
+    rows = [row - one.sent.deviation(there, place) for place, row in enumerate(one.sent.rows)]
+    expected = torch.stack(rows if one.sent.weights is None else rows[:1])
+    with torch.no_grad():
+        tried = torch.stack([defend(expected.float(), again).double().cpu() for again in range(REHEARSALS)])
+    middle = tried.mean(0)
+    scale = ((middle * expected).sum(1) / expected.square().sum(1).clamp_min(_TINY)).clamp_min(_LEAST_SCALE)[:, None]
+    undone = expected + (one.sent.rows - middle) / scale
+    return replace(one, sent=replace(one.sent, rows=undone), noise=float((tried.var(0) / scale.square()).mean()))
 
 
 def deviations(rounds: Sequence[Round], labels: Tensor, own_labels: Tensor) -> Tensor:
@@ -210,7 +249,7 @@ def deviations(rounds: Sequence[Round], labels: Tensor, own_labels: Tensor) -> T
     """
     total = _Total(labels)
     for one, share in zip(rounds, _shares([one.sent for one in rounds]), strict=True):
-        total.add(one.sent, share, one.features, scatter(one.own, own_labels))
+        total.add(one.sent, share, one.features, scatter(one.own, own_labels, one.noise))
     return total.scores()
 
 
@@ -228,8 +267,10 @@ def left_out(rounds: Sequence[Round], own_labels: Tensor, *seed: int | str) -> T
             continue
         total = _Total(own_labels[asked])
         for one, share in zip(rounds, _shares([one.sent for one in rounds]), strict=True):
-            whole = scatter(one.own, own_labels)
-            there = replace(scatter(one.own[kept], own_labels[kept]), means=whole.means, overall=whole.overall)
+            whole = scatter(one.own, own_labels, one.noise)
+            there = replace(
+                scatter(one.own[kept], own_labels[kept], one.noise), means=whole.means, overall=whole.overall
+            )
             total.add(one.sent, share, one.own[asked], there, whole.without(one.own[asked], own_labels[asked]))
         found.append(total.scores())
     scores = torch.cat(found)
