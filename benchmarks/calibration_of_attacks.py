@@ -180,6 +180,7 @@ SHOWN = ("representation", "prototype", "entangled", "logits", "public-logits", 
 WEIGHTS = ("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix")
 LONG = FEW | {"batch_size": 5, "epochs": 40, "rounds": 4, "lr": 0.1}
 HEART = FEWEST | {"batch_size": 5, "epochs": 100, "rounds": 1, "lr": 0.1, "local_steps": None, "keep": "all"}
+CLIPPED = {"defense": ("clip:bound=1",)}
 ROUND_BY_ROUND = LONG | {"epochs": 5, "rounds": 12, "keep": "all"}
 TRAINED = LONG | {"local_steps": None, "rounds": 3, "keep": "all"}
 SPREAD = ROUNDS | {"alpha": 1.0, "strangers": 0.3}
@@ -187,6 +188,7 @@ ASKED = PropertyInference(shadow_clients=16, epochs=10, steps=100)
 QUESTIONS = (
     *(Line(MembershipInference(candidates=20), kind, LONG) for kind in SHOWN),
     Line(MembershipInference(candidates=20), "entangled", LONG | ONE_CLASS, note="one class", clients=16),
+    Line(MembershipInference(candidates=20), "prototype", LONG | CLIPPED, note="clip"),
     *(
         Line(MembershipInference(candidates=20), kind, ROUND_BY_ROUND, note="rounds")
         for kind in ("prototype", "entangled")
@@ -195,6 +197,7 @@ QUESTIONS = (
     *(Line(LikelihoodRatio(candidates=20, shadows=16), kind, HEART, note="a hundred epochs") for kind in WEIGHTS),
     Line(ASKED, "representation", ROUNDS),
     *(Line(ASKED, kind, SPREAD, clients=16) for kind in ("prototype", "entangled", "logits", "kernel")),
+    Line(ASKED, "prototype", SPREAD | CLIPPED, note="clip", clients=16),
     Line(ASKED, "entangled", SPREAD | {"rounds": 12, "keep": "all"}, note="rounds", clients=16),
     Line(ASKED, "public-logits", ROUNDS),
     Line(

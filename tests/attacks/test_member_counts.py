@@ -1,17 +1,21 @@
 """Deviations of means and mixtures tell how many images they are of."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from deviation_cases import CLASSES, WIDTH, drawn, means
+from federations import DIGITS
 
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
 from fedpriv.attacks.infer.member_counts import countable, counted_shares, numbers_of_members
-from fedpriv.attacks.infer.membership_deviation import Round, Sent
 from fedpriv.attacks.infer.property import BY_DEVIATION, PropertyInference
+from fedpriv.attacks.infer.sent_means import Round, Sent
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.cli.main import run
+from fedpriv.scoring.storage import load_scores
 from fedpriv.wire.payloads import Entangled, Prototypes
 
 HELD = (2, 8, 60)
@@ -72,6 +76,18 @@ def test_equal_numbers_are_told_as_about_equal():
             [Round(Sent(members(73 + seed, (20, 20, 20)), torch.arange(3)), own[:0], own)], labels
         )
         assert max(found.values()) < 4 * min(found.values())
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e8])
+def test_uploads_that_lie_nowhere_near_are_told_as_few_and_numbers_stay_finite(size):
+    own, labels = drawn(400, 75)
+    for weights in (None, torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)):
+        rows = (size * torch.ones(1, WIDTH, dtype=torch.float64)).expand(CLASSES, -1)
+        rounds = [Round(Sent(rows, torch.arange(CLASSES), weights), own[:0], own)] * (1 if weights is None else 3)
+        found = list(numbers_of_members(rounds, labels).values())
+        assert np.isfinite(found).all()
+        assert min(found) >= 1
+        assert size < 1 or weights is not None or max(found) < 1.5
 
 
 def test_a_network_that_answers_everything_alike_tells_nothing():
@@ -146,6 +162,31 @@ def test_what_a_named_defense_does_is_reckoned_with(kind):
     assert apart[1] < apart[0] - 0.1
 
 
+@pytest.mark.parametrize(("kind", "counted"), [("clip", False), ("noise", False), ("rounding", True)])
+def test_mixtures_that_a_defense_changed_much_are_not_taken_apart(kind, counted):
+    own, labels = drawn(400, 95)
+    defenses = {
+        "clip": lambda given, seed: given / given.norm(dim=1, keepdim=True),
+        "noise": lambda given, seed: (
+            given * (1 + 0.1 * torch.randn(given.shape, generator=torch.Generator().manual_seed(seed)))
+        ),
+        "rounding": lambda given, seed: (100 * given).round() / 100,
+    }
+    granted = Knowledge(
+        KnowledgeCard(attacker_data="same_domain"),
+        (1, 6, 6),
+        CLASSES,
+        extractors={0: lambda x: x.flatten(1)},
+        public_images=own.view(-1, 1, 6, 6).float(),
+        public_labels=labels,
+        defended={(t, 0): defenses[kind] for t in range(1, 7)},
+    )
+    draw, rows = torch.Generator().manual_seed(96), members(97)
+    seen = [seen_of("entangled", rows, t, torch.rand(3, generator=draw, dtype=torch.float64)) for t in range(1, 7)]
+    earlier = tuple(Moment((one,), granted) for one in seen[:-1])
+    assert countable(InferenceProblem((seen[-1],), granted, "entangled", earlier=earlier)) == counted
+
+
 def test_who_is_granted_what():
     attack, granted = PropertyInference(), KnowledgeCard(attacker_data="same_domain")
     assert attack.card(granted, "prototype").extractor == attack.card(granted, "entangled").extractor == "white_box"
@@ -157,3 +198,40 @@ def test_who_is_granted_what():
     assert attack.rounds_on("entangled", granted) == 15
     assert attack.rounds_on("prototype", granted) == attack.rounds_on("entangled", KnowledgeCard()) == 1
     assert [attack.uses_rounds_on(kind) for kind in ("entangled", "prototype", "logits")] == [True, False, False]
+
+
+# ---------------------------------------------------------------- on real runs
+
+
+def record(target, *extra):
+    assert run(["attack", "--target", target, "--attack", "property", *extra, "--out", "out", "--quiet"]) == 0
+    return load_scores(Path("out/property"))
+
+
+COUNTED = ["--strangers", "0.5", "--per-class", "60", "--clients", "5", "--alpha", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("target", "rounds"),
+    [("prototype", ["--rounds", "2"]), ("entangled", ["--rounds", "6", "--capture", "all", "--keep", "all"])],
+)
+def test_members_are_counted_where_images_and_extractors_are_granted(target, rounds, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = record(target, *DIGITS, *COUNTED, *rounds)
+    assert (found.learned_from, found.question) == (BY_DEVIATION, "majority")
+    assert found.knowledge.extractor == "white_box"
+    assert found.shares.estimated.value < found.shares.guesses["equal shares"].value
+    assert found.auc.value > 0.6
+    learned = ["--attack-option", "by=learned", "--attack-option", "shadow_clients=4"]
+    asked = ["attack", "--run", "out/run", "--target", target, "--attack", "property", *learned]
+    assert run([*asked, "--out", "again", "--quiet"]) == 0
+    again = load_scores(Path("again/property"))
+    assert again.learned_from == "4 shadow clients"
+    assert (again.knowledge.extractor, again.shares) == ("none", None)
+
+
+def test_mixtures_of_one_round_are_learned_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--attack-option", "shadow_clients=4", "--attack-option", "epochs=1"]
+    found = record("entangled", *DIGITS, *COUNTED, "--rounds", "2", *options)
+    assert found.learned_from == "4 shadow clients"

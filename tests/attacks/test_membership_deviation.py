@@ -7,9 +7,11 @@ from compare import expect_close
 from deviation_cases import CLASSES, WIDTH, drawn, means
 from sklearn.metrics import roc_auc_score
 
+from fedpriv.attacks.infer.class_scatter import FEWEST, RIDGE, enough, scatter
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.membership_deviation import FEWEST, RIDGE, Round, Sent, deviations, enough, left_out, scatter
+from fedpriv.attacks.infer.membership_deviation import deviations, left_out
+from fedpriv.attacks.infer.sent_means import Round, Sent
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Prototypes

@@ -11,7 +11,7 @@ from federations import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.infer.kernel_classes import compare, likeness
-from fedpriv.attacks.infer.property import BY_DEVIATION, PropertyInference
+from fedpriv.attacks.infer.property import PropertyInference
 from fedpriv.attacks.infer.property_features import describe
 from fedpriv.attacks.infer.shadow_clients import KnownClient, shadow_clients
 from fedpriv.attacks.invert.shadow import ShadowTraining
@@ -264,45 +264,6 @@ def test_prototypes_without_counts_are_learned_from_and_reported():
     assert run(["report", "out", "--out", "again", "--quiet"]) == 0
     with open("again/report.md") as file:
         assert inferred(judge(found)) in file.read()
-
-
-COUNTED = ["--strangers", "0.5", "--per-class", "60", "--clients", "5", "--alpha", "0.5"]
-
-
-@pytest.mark.parametrize(
-    ("target", "rounds"),
-    [("prototype", ["--rounds", "2"]), ("entangled", ["--rounds", "6", "--capture", "all", "--keep", "all"])],
-)
-def test_members_are_counted_where_images_and_extractors_are_granted(target, rounds):
-    found = record(target, *DIGITS, *COUNTED, *rounds)
-    assert (found.learned_from, found.question) == (BY_DEVIATION, "majority")
-    assert found.knowledge.extractor == "white_box"
-    assert found.shares.estimated.value < found.shares.guesses["equal shares"].value
-    assert found.auc.value > 0.6
-    learned = ["--attack-option", "by=learned", "--attack-option", "shadow_clients=4"]
-    asked = [
-        "attack",
-        "--run",
-        "out/run",
-        "--target",
-        target,
-        "--attack",
-        "property",
-        *learned,
-        "--out",
-        "again",
-        "--quiet",
-    ]
-    assert run(asked) == 0
-    again = load_scores(Path("again/property"))
-    assert again.learned_from == "4 shadow clients"
-    assert (again.knowledge.extractor, again.shares) == ("none", None)
-
-
-def test_mixtures_of_one_round_are_learned_from():
-    options = ["--attack-option", "shadow_clients=4", "--attack-option", "epochs=1"]
-    found = record("entangled", *DIGITS, *COUNTED, "--rounds", "2", *options)
-    assert found.learned_from == "4 shadow clients"
 
 
 def test_shadow_clients_are_learned_from_where_images_are_granted():

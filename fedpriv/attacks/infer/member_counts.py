@@ -2,7 +2,7 @@
 
 Representations of a class scatter around their expectation with covariance S, so a mean of n of them with S / n. What is
 expected is itself a mean, of N images of the attacker's own, with S / N. In coordinates whitened by what is known of S
-(:mod:`fedpriv.attacks.infer.membership_deviation`) a mean's deviation D therefore has
+(:mod:`fedpriv.attacks.infer.class_scatter`) a mean's deviation D therefore has
 
     |D|^2 / k ~ v chi^2_f / f,    v = 1 / n + 1 / N,    f = (tr C)^2 / tr C^2,
 
@@ -30,8 +30,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.infer.class_scatter import Scatter, enough, scatter
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
-from fedpriv.attacks.infer.membership_deviation import AVERAGES, FOLDS, Round, Scatter, as_round, enough, scatter
+from fedpriv.attacks.infer.membership_deviation import FOLDS
+from fedpriv.attacks.infer.sent_means import AVERAGES, Round, as_round
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.wire.kinds import MIXTURES
 
@@ -46,6 +48,12 @@ LEAST_ROUNDS = 2
 
 _ALIKE = 1e-2
 """Change of weights over rounds, to their size, that counts as none."""
+
+_FAITHFUL = 0.03
+"""Change by a defense, to an upload's length, that mixtures are still taken apart behind."""
+
+_FARTHEST, _RANGE, _STEADY = 100.0, (-20.0, 5.0), 1e-9
+"""Squared distance, over an image's, that is not told from farther ones; of log(1 / n) and log s; of a matrix's diagonal."""
 
 _TINY = 1e-30
 
@@ -123,6 +131,9 @@ def _numbers(
         noise: what a defense adds to each diagonal entry.
         drifts: whether rounds differ.
     """
+    largest = float(gram.diagonal().amax())
+    if largest > _FARTHEST:  # beyond any image: one image's distance already
+        gram, noise = gram * (_FARTHEST / largest), [one * _FARTHEST / largest for one in noise]
     added = torch.diag(torch.tensor(noise, dtype=torch.float64))
     beside = 1 / torch.tensor(own, dtype=torch.float64)
     inverse = torch.full((weights.shape[1],), USUAL, dtype=torch.float64, requires_grad=True)
@@ -132,10 +143,12 @@ def _numbers(
 
     def cost() -> Tensor:
         solver.zero_grad()
-        expected = (weights * (inverse.exp() + beside)) @ weights.T + added
+        within = inverse.clamp(*_RANGE)
+        expected = (weights * (within.exp() + beside)) @ weights.T + added
         if drifts:
-            expected = expected + drift.exp() * torch.diag(weights.square().sum(1))
-        factor = torch.linalg.cholesky(expected + 1e-9 * torch.eye(len(gram), dtype=torch.float64))
+            expected = expected + drift.clamp(*_RANGE).exp() * torch.diag(weights.square().sum(1))
+        steady = _STEADY * expected.diagonal().amax().detach() * torch.eye(len(gram), dtype=torch.float64)
+        factor = torch.linalg.cholesky(expected + steady)
         fit = 2 * factor.diagonal().log().sum() + torch.cholesky_solve(gram, factor).trace()
         prior = ((inverse - USUAL) / USUAL_SPREAD).square().sum() + ((drift - DRIFT) / DRIFT_SPREAD).square()
         whole: Tensor = freedom / 2 * fit + prior / 2
@@ -154,10 +167,23 @@ def countable(problem: InferenceProblem) -> bool:
         return False
     if not uploads.keys() <= problem.knowledge.extractors.keys():
         return False
-    return all(
-        MIXTURES.first(seen.upload) is None or _apart([one for one, _ in _rounds_of(problem, client)])
-        for client, seen in uploads.items()
-    )
+    mixed = [client for client, seen in uploads.items() if MIXTURES.first(seen.upload) is not None]
+    rounds = [_rounds_of(problem, client) for client in mixed]
+    return all(_apart([one for one, _ in own]) and all(_faithful(*one) for one in own) for own in rounds)
+
+
+def _faithful(seen: Observation, knowledge: Knowledge) -> bool:
+    """True if a client's defense, where it has one, hardly changes its upload, whatever the length of that.
+
+    What a class adds to a mixture is small beside the mixture, and no clip or noise leaves enough of it.
+    """
+    defend, sent = knowledge.defended.get((seen.round, seen.client)), MIXTURES.first(seen.upload)
+    if defend is None or sent is None:
+        return True
+    longer = 2 * sent.rows().float()
+    with torch.no_grad():
+        changed = defend(longer, 0).to(longer.device) - longer
+    return float(changed.norm()) <= _FAITHFUL * float(longer.norm())
 
 
 def _apart(seen: Sequence[Observation]) -> bool:

@@ -36,8 +36,9 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedpriv.attacks.infer.class_scatter import enough
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
-from fedpriv.attacks.infer.membership_deviation import AVERAGES, as_round, deviations, enough, left_out
+from fedpriv.attacks.infer.membership_deviation import deviations, left_out
 from fedpriv.attacks.infer.membership_kernel import kernel_signals
 from fedpriv.attacks.infer.membership_null import (
     OWN_IMAGES,
@@ -51,6 +52,7 @@ from fedpriv.attacks.infer.membership_null import (
 )
 from fedpriv.attacks.infer.membership_public import public_signals
 from fedpriv.attacks.infer.membership_update import Judge, update_signals
+from fedpriv.attacks.infer.sent_means import AVERAGES, as_round
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.extractors import represent

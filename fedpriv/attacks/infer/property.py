@@ -29,8 +29,8 @@ from fedpriv.algebra.entanglement import Mechanism
 from fedpriv.attacks.infer import answer_classes, kernel_classes
 from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem, Scores
 from fedpriv.attacks.infer.member_counts import countable, counted_shares
-from fedpriv.attacks.infer.membership_deviation import AVERAGES
 from fedpriv.attacks.infer.property_features import Learned, describe
+from fedpriv.attacks.infer.sent_means import AVERAGES
 from fedpriv.attacks.infer.shadow_clients import BATCH, LEAST_IMAGES, RATE, KnownClient, shadow_clients
 from fedpriv.attacks.invert.shadow import ShadowTraining
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
@@ -130,17 +130,16 @@ class PropertyInference(Inference):
 
     def takes_extractor(self, kind: str, granted: KnowledgeCard) -> bool:
         """True where numbers of members may be told by deviations."""
-        return (
-            kind in AVERAGES
-            and (self.by, self.known) == ("auto", "shadow")
-            and not (kind in MIXTURES and self.encodings == "hidden")
-            and granted.attacker_data == "same_domain"
-            and granted.extractor in ("white_box", "query")
-        )
+        granted_all = granted.attacker_data == "same_domain" and granted.extractor in ("white_box", "query")
+        return granted_all and kind in AVERAGES and self._may_count(kind)
 
     def uses_rounds_on(self, kind: str) -> bool:
         """True of mixtures, which weights that change take apart."""
-        return kind in MIXTURES
+        return kind in MIXTURES and self._may_count(kind)
+
+    def _may_count(self, kind: str) -> bool:
+        hidden = kind in MIXTURES and self.encodings == "hidden"
+        return (self.by, self.known) == ("auto", "shadow") and not hidden
 
     def rounds_on(self, kind: str, card: KnowledgeCard) -> int:
         """Return the number of rounds where nobody says how many."""
