@@ -191,7 +191,10 @@ class PropertyInference(Inference):
         """Answer the question about every client's classes, or refuse where nobody is there to learn it from."""
         asked, n_classes = self.ask(problem), problem.knowledge.n_classes
         if asked.counts and len(asked.certain) < len(problem.uploads):
-            return self._counted(problem, asked)
+            held = counted_shares(problem)
+            if held is not None:
+                return self._counted(problem, asked, held)
+            self._refuse_teachers(problem.knowledge, len(problem.uploads), bool(asked.certain), asked.question)
         learned, source = self._learned(problem, asked)
         classes_of, scores = {}, {}
         for client, seen in problem.uploads.items():
@@ -211,13 +214,11 @@ class PropertyInference(Inference):
             colluders="all other clients" if others else "",
         )
 
-    def _counted(self, problem: InferenceProblem, asked: Inquiry) -> Scores:
-        """Answer by how many images of each class went into uploads, or as they say themselves."""
-        n_classes = problem.knowledge.n_classes
-        classes_of, scores, held = {}, {}, {}
+    def _counted(self, problem: InferenceProblem, asked: Inquiry, held: Mapping[int, Tensor]) -> Scores:
+        """Answer by the shares of classes, or as clients say themselves."""
+        classes_of, scores = {}, {}
         for client in problem.uploads:
-            certain = self.read_off(asked.told[client], asked.question, n_classes)
-            held[client] = counted_shares(problem, client)
+            certain = self.read_off(asked.told[client], asked.question, problem.knowledge.n_classes)
             classes = asked.classes[client]
             classes_of[client], values = certain or (classes, _odds(held[client][classes], asked.question))
             scores[client] = (2 * values - 1) * CERTAIN if certain else values

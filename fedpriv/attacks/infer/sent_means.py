@@ -1,7 +1,7 @@
 """Uploads that are means of representations, or mixtures of such means, beside what is expected of them.
 
-Behind a defense that the protocol names, what is expected is put through it. The upload's distance from that, over the
-share of its length that is left, is the deviation; its variance, if it draws, is kept as noise.
+Behind a defense that the protocol names, class means that are expected are put through it. The upload's distance from
+that, over the share of its length that is left, is the deviation; its variance, if it draws, is kept as noise.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Round:
 def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tensor, labels: Tensor) -> Round:
     """Return a round of a client whose upload holds class means, or a mixture with its weights.
 
-    What a defense is known to do to what is expected is taken off the upload, in the mean, and its variance kept.
+    What a defense is known to do to expected class means is taken off the upload, and its variance kept.
 
     Args:
         seen: the upload.
@@ -92,12 +92,14 @@ def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tenso
     features = represent(knowledge, seen.client, torch.cat([images.to(own.device), own])).double()
     found = Round(Sent(rows, classes.cpu(), weights), features[: len(images)], features[len(images) :])
     defend = knowledge.defended.get((seen.round, seen.client))
-    return found if defend is None else _undefended(found, scatter(found.own, labels.cpu()), defend)
+    return (
+        found if defend is None or weights is not None else _undefended(found, scatter(found.own, labels.cpu()), defend)
+    )
 
 
 def _undefended(one: Round, there: Scatter, defend: Rehearsal) -> Round:
     rows = [row - one.sent.deviation(there, place) for place, row in enumerate(one.sent.rows)]
-    expected = torch.stack(rows if one.sent.weights is None else rows[:1])
+    expected = torch.stack(rows)
     with torch.no_grad():
         tried = torch.stack([defend(expected.float(), again).double().cpu() for again in range(REHEARSALS)])
     middle = tried.mean(0)
