@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.attacks.infer.contract import Inference
+    from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.evidence.gather import Evidence
     from fedpriv.experiment.execution import AttackContext
     from fedpriv.scoring.inference_case import InferenceCase
@@ -143,19 +145,26 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference, numbe
     from fedpriv.scoring.inference_case import InferenceCase
 
     run, federation, card = ground.run, ground.federation, inference.card(plan.card, plan.target)
-    evidence = gather(
+    asked = partial(
+        gather,
         run,
         federation,
         plan.target,
-        card,
         n_targets=EVERYTHING,
         seed=plan.seed,
         round_=number,
         trained=ground.trained,
     )
+    try:
+        evidence = asked(card)
+    except UserError:
+        without = replace(card, extractor="none")
+        if card == without or not _is_enough(inference, plan.target, without):
+            raise
+        card, evidence = without, asked(without)  # the checkpoint was not kept; uploads alone may tell too
     truth = held_in_run(federation)
     last = max(seen.round for seen in evidence.observations)
-    earlier = _earlier(ground, plan, inference, last)
+    earlier = _earlier(ground, plan, inference, last, card)
     if inference.asks == "images":
         clients = {seen.client for seen in evidence.observations}
         rounds = {last} | {seen.round for one in earlier for seen in one.observations}
@@ -164,17 +173,27 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference, numbe
     return InferenceCase(evidence, truth, plan.target, plan.seed, told, earlier)
 
 
-def _earlier(ground: AttackContext, plan: AttackPlan, inference: Inference, last: int) -> tuple[Evidence, ...]:
+def _is_enough(inference: Inference, kind: str, card: KnowledgeCard) -> bool:
+    try:
+        inference.requirements_for(kind).refuse(inference.name, card)
+    except UserError:
+        return False
+    return True
+
+
+def _earlier(
+    ground: AttackContext, plan: AttackPlan, inference: Inference, last: int, card: KnowledgeCard
+) -> tuple[Evidence, ...]:
     """Return the evidence of earlier rounds of which everything is at hand that the attack on one round takes."""
     from fedpriv.evidence.gather import gather
     from fedpriv.evidence.stages import usable_rounds
-    from fedpriv.wire.kinds import ANSWERS
+    from fedpriv.wire.kinds import ANSWERS, HEADS
 
     run, federation = ground.run, ground.federation
-    there = sorted(run.captured_rounds()) if plan.target in ANSWERS else usable_rounds(run, plan.target)
+    uploads_alone = plan.target in ANSWERS or (plan.target in HEADS and card.extractor == "none")
+    there = sorted(run.captured_rounds()) if uploads_alone else usable_rounds(run, plan.target)
     asked = plan.rounds_seen or inference.rounds_on(plan.target, plan.card)
     most = asked - 1 if inference.uses_rounds_on(plan.target) else 0
-    card = inference.card(plan.card, plan.target)
     if (
         plan.target in ANSWERS
     ):  # what clients make of public inputs: nothing of earlier rounds but the uploads is looked at

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem
-from fedpriv.attacks.infer.property import QUESTIONS as QUESTIONS
+from fedpriv.attacks.infer.property_question import QUESTIONS as QUESTIONS
 from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.inference_case import InferenceCase

@@ -11,7 +11,8 @@ from federations import DIGITS
 
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
 from fedpriv.attacks.infer.member_counts import countable, counted_shares, numbers_of_members
-from fedpriv.attacks.infer.property import BY_DEVIATION, PropertyInference
+from fedpriv.attacks.infer.property import PropertyInference
+from fedpriv.attacks.infer.property_question import BY_DEVIATION
 from fedpriv.attacks.infer.sent_means import Round, Sent
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.cli.main import run
@@ -186,7 +187,8 @@ def test_mixtures_that_differ_too_much_over_rounds_are_not_taken_apart(noise, co
 def test_who_is_granted_what():
     attack, granted = PropertyInference(), KnowledgeCard(attacker_data="same_domain")
     assert attack.card(granted, "prototype").extractor == attack.card(granted, "entangled").extractor == "white_box"
-    assert attack.card(granted, "logits").extractor == "none"
+    assert attack.card(granted, "logits").extractor == "white_box"
+    assert attack.card(replace(granted, extractor="query"), "logits").extractor == "none"
     assert attack.card(KnowledgeCard(), "prototype").extractor == "none"
     assert PropertyInference(by="learned").card(granted, "prototype").extractor == "none"
     assert PropertyInference(known="others").card(granted, "prototype").extractor == "none"
@@ -209,7 +211,7 @@ COUNTED = ["--strangers", "0.5", "--per-class", "60", "--clients", "5", "--alpha
 
 @pytest.mark.parametrize(
     ("target", "rounds"),
-    [("prototype", ["--rounds", "2"]), ("entangled", ["--rounds", "6", "--capture", "all", "--keep", "all"])],
+    [("prototype", ["--rounds", "2"]), ("logits", ["--rounds", "2"]), ("entangled", ["--rounds", "6", "--capture", "all", "--keep", "all"])],
 )
 def test_members_are_counted_where_images_and_extractors_are_granted(target, rounds, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,8 +1,8 @@
 """Numbers of images that means are of: the fewer, the further a mean lies from what is expected of its class.
 
 Representations of a class scatter around their expectation with covariance S, so a mean of n of them with S / n. What is
-expected is itself a mean, of N images of the attacker's own, with S / N. In coordinates whitened by what is known of S
-(:mod:`fedpriv.attacks.infer.class_scatter`) a mean's deviation D therefore has
+expected is itself a mean, of N images of the attacker's own, with S / N. So it is with outputs. In coordinates whitened by
+what is known of S (:mod:`fedpriv.attacks.infer.class_scatter`) a mean's deviation D therefore has
 
     |D|^2 / k ~ v chi^2_f / f,    v = 1 / n + 1 / N,    f = (tr C)^2 / tr C^2,
 
@@ -35,9 +35,9 @@ from torch import Tensor
 from fedpriv.attacks.infer.class_scatter import Scatter, enough, scatter
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
 from fedpriv.attacks.infer.membership_deviation import FOLDS
-from fedpriv.attacks.infer.sent_means import AVERAGES, Round, as_round
+from fedpriv.attacks.infer.sent_means import MEANS, Round, as_round
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.wire.kinds import MIXTURES
+from fedpriv.wire.kinds import CLASS_OUTPUTS, MIXTURES
 
 USUAL, USUAL_SPREAD = math.log(1 / 10), 1.5
 """Of log(1 / n): ten images, and 0.5 to 200 within two standard deviations."""
@@ -184,6 +184,9 @@ def countable(problem: InferenceProblem) -> bool:
         return False
     if not uploads.keys() <= problem.knowledge.extractors.keys():
         return False
+    for client, seen in uploads.items():
+        if CLASS_OUTPUTS.first(seen.upload) is not None and client not in problem.knowledge.heads:
+            return False
     mixed = [client for client, seen in uploads.items() if MIXTURES.first(seen.upload) is not None]
     rounds = [_rounds_of(problem, client) for client in mixed]
     return all(_apart([one for one, _ in own]) for own in rounds)
@@ -203,7 +206,7 @@ def counted_shares(problem: InferenceProblem) -> dict[int, Tensor] | None:
     None where mixtures of half of the clients differ too much from round to round to be taken apart (:data:`LOST`).
 
     Args:
-        problem: :func:`countable`; uploads are class means, or mixtures with weights.
+        problem: :func:`countable`; uploads are class means, of representations or outputs, or mixtures with weights.
     """
     images, labels = problem.knowledge.public_images, problem.knowledge.public_labels
     assert images is not None
@@ -223,6 +226,4 @@ def _rounds_of(problem: InferenceProblem, client: int) -> list[tuple[Observation
     newest = Moment(tuple(problem.uploads.values()), problem.knowledge)
     moments = (*problem.earlier, newest) if MIXTURES.first(problem.uploads[client].upload) is not None else (newest,)
     seen = [(one, moment.knowledge) for moment in moments for one in moment.observations if one.client == client]
-    return [
-        (one, known) for one, known in seen if AVERAGES.first(one.upload) is not None and client in known.extractors
-    ]
+    return [(one, known) for one, known in seen if MEANS.first(one.upload) is not None and client in known.extractors]

@@ -27,58 +27,45 @@ from torch import Tensor
 
 from fedpriv.algebra.entanglement import Mechanism
 from fedpriv.attacks.infer import answer_classes, kernel_classes
-from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem, Scores
+from fedpriv.attacks.infer.contract import Inference, InferenceProblem, Scores
 from fedpriv.attacks.infer.member_counts import countable, counted_shares
 from fedpriv.attacks.infer.property_features import Learned, describe
-from fedpriv.attacks.infer.sent_means import AVERAGES
+from fedpriv.attacks.infer.property_question import (
+    BY_BIASES,
+    BY_DEVIATION,
+    BY_GRADIENTS,
+    CERTAIN,
+    IN_CLEAR,
+    QUESTIONS,
+    Inquiry,
+    Means,
+    Property,
+    answers,
+    odds,
+    read_off,
+)
+from fedpriv.attacks.infer.sent_means import AVERAGES, MEANS
 from fedpriv.attacks.infer.shadow_clients import BATCH, LEAST_IMAGES, RATE, KnownClient, shadow_clients
+from fedpriv.attacks.infer.update_shares import followable, followed_shares, has_biases, rises
 from fedpriv.attacks.invert.shadow import ShadowTraining
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import ANSWERS, CLASS_OUTPUTS, HEADS, KERNELS, MIXTURES, PUBLIC_OUTPUTS, VECTORS
-
-Property = Literal["holds", "majority", "share"]
-
-
-IN_CLEAR = ("the upload itself", "the uploads of all rounds themselves")
-"""Origins of answers that are read off: the attacked round, or any up to it."""
-
-BY_DEVIATION = "how far uploads deviate from images of the attacker's own"
-"""Origin of answers by numbers of members."""
-
-QUESTIONS: dict[str, str] = {
-    "holds": "has the client any image of the class?",
-    "majority": "is it the client's most frequent class?",
-    "share": "does it make up more than the threshold of the client's images?",
-}
+from fedpriv.wire.kinds import (
+    ANSWERS,
+    CLASS_OUTPUTS,
+    HEADS,
+    KERNELS,
+    MIXTURES,
+    PUBLIC_OUTPUTS,
+    TRAINED,
+    VECTORS,
+    WHOLE,
+)
 
 LEAST_CLIENTS = 3
-CERTAIN = 1e6
-"""Score of certain answers: above, or below, whatever is only likely."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Inquiry(Asked):
-    """A question, and how it can be answered.
-
-    Attributes:
-        told: what clients said in clear, by client.
-        certain: clients whose answer is in clear.
-        learns: whether there is anybody to learn the others' answers from.
-        compared: classes and scores of answers to public images, which are compared with one another, by client; empty for
-            other uploads.
-        counts: whether deviations tell how many images went into uploads.
-    """
-
-    question: Property = "holds"
-    told: Mapping[int, Said]
-    certain: frozenset[int]
-    learns: bool
-    compared: Mapping[int, tuple[Tensor, Tensor]]
-    counts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +86,9 @@ class PropertyInference(Inference):
         mechanism: of shadow clients' entangled uploads; the protocol is public.
         penalty: strength of the regression's L2 penalty.
         by: what answers are told by where uploads do not say them: ``auto`` for how far class means and mixtures deviate
-            from what is expected, where the card grants extractors and labelled images of the clients' domain, and
-            otherwise ``learned`` from clients of which the answer is known.
+            from what is expected, or of which gradients of classes a change of weights is a mixture, where the card grants
+            labelled images of the clients' domain and what else that takes; for the changes of ``biases`` of a head where
+            it does not; and otherwise ``learned`` from clients of which the answer is known.
         encodings: of mixtures: ``sent``, so that they name classes in clear, or ``hidden``: they say nothing, and which
             classes a client holds is learned from the mixture alone (the answer to ``hide-labels``).
     """
@@ -113,37 +101,45 @@ class PropertyInference(Inference):
     steps: Annotated[int, Ge(1)] = 200
     mechanism: Mechanism = "RAP"
     penalty: Annotated[float, Gt(0)] = 1.0
-    by: Literal["auto", "learned"] = "auto"
+    by: Literal["auto", "learned", "biases"] = "auto"
     encodings: Literal["sent", "hidden"] = "sent"
 
     name = "property"
-    version = 3
+    version = 4
     summary = "scores of classes: which ones the client holds, or has most of"
     asks = "classes"
     reads_every_round = True
     most_rounds = 15
-    targets = VECTORS | CLASS_OUTPUTS | HEADS | ANSWERS
+    targets = VECTORS | CLASS_OUTPUTS | TRAINED | ANSWERS
     requirements_by_kind: ClassVar[RequirementsByKind] = ((KERNELS, Needs(attacker_data=("same_domain",))),)
     needs_in_words: ClassVar[str] = (
-        "nothing for what is sent in clear; else attacker_data=same_domain, or other clients in league: option known=others"
+        "nothing for what is sent in clear and for models and heads, of which it tells more with attacker_data=same_domain; "
+        "else that, or other clients in league: option known=others"
     )
 
     def takes_extractor(self, kind: str, granted: KnowledgeCard) -> bool:
-        """True where numbers of members may be told by deviations."""
-        granted_all = granted.attacker_data == "same_domain" and granted.extractor in ("white_box", "query")
-        return granted_all and kind in AVERAGES and self._may_count(kind)
+        """True where deviations, or gradients through what a client kept, may tell shares of classes."""
+        if granted.attacker_data != "same_domain" or not self._tells(kind):
+            return False
+        by_query = granted.extractor == "query" and kind in AVERAGES | HEADS
+        return kind not in WHOLE and (granted.extractor == "white_box" or by_query)
 
     def uses_rounds_on(self, kind: str) -> bool:
-        """True of mixtures, which weights that change take apart."""
-        return kind in MIXTURES and self._may_count(kind)
+        """True of mixtures, which weights that change take apart, and of trained weights, of which each round tells."""
+        return (kind in MIXTURES and self._tells(kind)) or (kind in TRAINED and self._reads_weights)
 
-    def _may_count(self, kind: str) -> bool:
+    def _tells(self, kind: str) -> bool:
         hidden = kind in MIXTURES and self.encodings == "hidden"
-        return (self.by, self.known) == ("auto", "shadow") and not hidden
+        return (self.by, self.known) == ("auto", "shadow") and kind in MEANS | TRAINED and not hidden
+
+    @property
+    def _reads_weights(self) -> bool:
+        return self.by != "learned" and self.known == "shadow"
 
     def rounds_on(self, kind: str, card: KnowledgeCard) -> int:
         """Return the number of rounds where nobody says how many."""
-        return self.most_rounds if kind in MIXTURES and self.takes_extractor(kind, card) else 1
+        one_by_one = kind in TRAINED or self.takes_extractor(kind, card)
+        return self.most_rounds if self.uses_rounds_on(kind) and one_by_one else 1
 
     def asked(self, told: Sequence[Said]) -> Property:
         """Return the question that clients are asked, by what they said in clear."""
@@ -153,21 +149,11 @@ class PropertyInference(Inference):
 
     def answers(self, counts: Tensor, question: str) -> Tensor:
         """Return the true answer for each class ``(C,)`` bool of a client with ``counts`` images ``(C,)``."""
-        if question == "holds":
-            return counts > 0
-        if question == "majority":
-            return counts == counts.max()
-        return counts > self.threshold * counts.sum()
+        return answers(counts, question, self.threshold)
 
     def read_off(self, told: Said, question: Property, n_classes: int) -> tuple[Tensor, Tensor] | None:
         """Return classes ``(k,)`` and certain scores ``(k,)`` where a client gave the answer in clear; else None."""
-        if told.counts is not None:
-            counts = torch.tensor([told.counts.get(label, 0) for label in range(n_classes)])
-            return torch.arange(n_classes), self.answers(counts, question).double()
-        if question == "holds" and told.classes is not None:
-            classes = torch.arange(n_classes)
-            return classes, torch.isin(classes, torch.tensor(told.classes, dtype=torch.int64)).double()
-        return None
+        return read_off(told, question, n_classes, self.threshold)
 
     def learn(self, known: Sequence[KnownClient], question: Property, n_classes: int) -> Learned:
         """Fit the regression to at least one client whose answers are known; it says one thing where all say the same."""
@@ -190,11 +176,16 @@ class PropertyInference(Inference):
     def run(self, problem: InferenceProblem) -> Scores:
         """Answer the question about every client's classes, or refuse where nobody is there to learn it from."""
         asked, n_classes = self.ask(problem), problem.knowledge.n_classes
-        if asked.counts and len(asked.certain) < len(problem.uploads):
-            held = counted_shares(problem)
-            if held is not None:
-                return self._counted(problem, asked, held)
-            self._refuse_teachers(problem.knowledge, len(problem.uploads), bool(asked.certain), asked.question)
+        if len(asked.certain) < len(problem.uploads):
+            if asked.means == "gradients":
+                return self._told(problem, asked, followed_shares(problem), BY_GRADIENTS)
+            if asked.means == "biases":
+                return self._raised(problem, asked)
+            if asked.means == "deviation":
+                held = counted_shares(problem)
+                if held is not None:
+                    return self._told(problem, asked, held, BY_DEVIATION)
+                self._refuse_teachers(problem.knowledge, len(problem.uploads), bool(asked.certain), asked.question)
         learned, source = self._learned(problem, asked)
         classes_of, scores = {}, {}
         for client, seen in problem.uploads.items():
@@ -214,15 +205,22 @@ class PropertyInference(Inference):
             colluders="all other clients" if others else "",
         )
 
-    def _counted(self, problem: InferenceProblem, asked: Inquiry, held: Mapping[int, Tensor]) -> Scores:
+    def _raised(self, problem: InferenceProblem, asked: Inquiry) -> Scores:
+        """Answer by the changes of biases, which are no shares, or as clients say themselves."""
+        rose = rises(problem)
+        found = self._told(problem, asked, {client: one.softmax(0) for client, one in rose.items()}, BY_BIASES)
+        return replace(found, shares={})
+
+    def _told(self, problem: InferenceProblem, asked: Inquiry, held: Mapping[int, Tensor], source: str) -> Scores:
         """Answer by the shares of classes, or as clients say themselves."""
         classes_of, scores = {}, {}
         for client in problem.uploads:
             certain = self.read_off(asked.told[client], asked.question, problem.knowledge.n_classes)
             classes = asked.classes[client]
-            classes_of[client], values = certain or (classes, _odds(held[client][classes], asked.question))
+            classes_of[client], values = certain or (classes, odds(held[client][classes], asked.question))
             scores[client] = (2 * values - 1) * CERTAIN if certain else values
-        return Scores(replace(asked, classes=classes_of), scores, shares=held, source=BY_DEVIATION)
+        some = f"{IN_CLEAR[1]} of {len(asked.certain)} clients, and " if asked.certain else ""
+        return Scores(replace(asked, classes=classes_of), scores, shares=held, source=some + source)
 
     def score(
         self,
@@ -271,15 +269,17 @@ class PropertyInference(Inference):
         if self.question == "auto" and not learns and not in_clear(question) and in_clear("holds"):
             question = "holds"
         certain = in_clear(question)
-        compared, counts = self._compared(problem), self._counts(problem)
-        if len(certain) < len(uploads) and not compared and not counts:
+        compared = self._compared(problem)
+        means = "compared" if compared else self._means(problem)
+        if len(certain) < len(uploads) and means == "learned":
             self._refuse_teachers(knowledge, len(uploads), bool(certain), question)
         classes = {}
         for client, seen in uploads.items():
             if client in compared:
                 classes[client] = compared[client][0]
             else:
-                classes[client] = torch.arange(n_classes) if client in certain else self._describe(seen, n_classes)[0]
+                everything = client in certain or means in ("gradients", "biases")
+                classes[client] = torch.arange(n_classes) if everything else self._describe(seen, n_classes)[0]
         return Inquiry(
             classes=classes,
             question=question,
@@ -287,13 +287,21 @@ class PropertyInference(Inference):
             told=told,
             certain=certain,
             learns=learns,
+            means=means,
             compared=compared,
-            counts=counts,
         )
 
-    def _counts(self, problem: InferenceProblem) -> bool:
-        sent, card = [AVERAGES.first(seen.upload) for seen in problem.uploads.values()], problem.knowledge.card
-        return all(one is not None and self.takes_extractor(one.kind, card) for one in sent) and countable(problem)
+    def _means(self, problem: InferenceProblem) -> Means:
+        """Return by what answers are told that are neither in clear nor compared."""
+        uploads, card = list(problem.uploads.values()), problem.knowledge.card
+        means = [MEANS.first(seen.upload) for seen in uploads]
+        if all(one is not None and self.takes_extractor(one.kind, card) for one in means) and countable(problem):
+            return "deviation"
+        if not self._reads_weights or not all(TRAINED.first(seen.upload) is not None for seen in uploads):
+            return "learned"
+        if self.by == "auto" and followable(problem):
+            return "gradients"
+        return "biases" if has_biases(problem) else "learned"
 
     def _compared(self, problem: InferenceProblem) -> Mapping[int, tuple[Tensor, Tensor]]:
         """Return classes and scores from answers beside one another, by client; empty where the uploads hold none."""
@@ -376,11 +384,6 @@ class PropertyInference(Inference):
                 problem.progress(len(known), self.shadow_clients)
         fitted = self.learn(known, asked.question, n_classes)
         return dict.fromkeys(uploads, fitted), f"{some}{len(known)} shadow clients"
-
-
-def _odds(held: Tensor, question: Property) -> Tensor:
-    """Return scores of classes ``(k,)`` of which a client has these shares."""
-    return held.log() - (-held).log1p() if question == "share" else held.log()
 
 
 def _are_outputs(uploads: Mapping[int, Observation]) -> bool:

@@ -48,8 +48,8 @@ def describe(observation: Observation, n_classes: int, *, hidden: bool = False) 
     found = _numbers(observation, classes, hidden=hidden)
     if found is None:
         raise UserError(
-            f"{upload_holds(observation)}; attack 'property' reads prototypes, entangled vectors, class "
-            "outputs and classifiers"
+            f"{upload_holds(observation)}; attack 'property' learns from prototypes, entangled vectors, class outputs and "
+            "classifiers"
         )
     own = torch.stack(found, 1).double()
     beside = (own - own.mean(0)) / own.std(0, unbiased=False).clamp_min(1e-9)

@@ -1,4 +1,4 @@
-"""Uploads that are means of representations, or mixtures of such means, beside what is expected of them.
+"""Uploads that are means of representations or outputs, or mixtures of such means, beside what is expected of them.
 
 Behind a defense that the protocol names, class means that are expected are put through it. The upload's distance from
 that, over the share of its length that is left, is the deviation; its variance, if it draws, is kept as noise.
@@ -13,11 +13,16 @@ from torch import Tensor
 
 from fedpriv.attacks.infer.class_scatter import TINY, Scatter, scatter
 from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
+from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.extractors import represent
-from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES
+from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
+from fedpriv.wire.payload import Payload
 
 AVERAGES = CLASS_MEANS | MIXTURES
-"""Payloads that every member is a part of."""
+"""Representations that every member is a part of."""
+
+MEANS = AVERAGES | CLASS_OUTPUTS
+"""These, and means of outputs."""
 
 REHEARSALS = 16
 """Times that what is expected is put through a client's defense, to see what that adds."""
@@ -58,7 +63,7 @@ class Round:
 
     Attributes:
         sent: what was uploaded.
-        features: of candidates under the client's extractor of that round ``(n, d)`` float64.
+        features: of candidates under the client's extractor of that round, or its whole model, ``(n, d)`` float64.
         own: of the attacker's own images ``(m, d)`` float64.
         noise: variance of an entry that a defense added to the upload, by the protocol.
     """
@@ -76,12 +81,12 @@ def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tenso
 
     Args:
         seen: the upload.
-        knowledge: with the client's extractor of that round.
+        knowledge: with the client's extractor of that round, and for outputs its head.
         images: candidates ``(n, c, h, w)``.
         own: the attacker's own images ``(m, c, h, w)``.
         labels: their classes ``(m,)``.
     """
-    sent = AVERAGES.first(seen.upload)
+    sent = MEANS.first(seen.upload)
     assert sent is not None
     rows, classes, weights = sent.rows().double().cpu(), sent.said("classes"), sent.said("weights")
     if weights is not None:
@@ -89,12 +94,22 @@ def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tenso
         classes = weights.nonzero().squeeze(1)
         rows = rows.expand(len(classes), -1)
     assert classes is not None
-    features = represent(knowledge, seen.client, torch.cat([images.to(own.device), own])).double()
+    features = _answers(knowledge, seen.client, torch.cat([images.to(own.device), own]), sent)
     found = Round(Sent(rows, classes.cpu(), weights), features[: len(images)], features[len(images) :])
     defend = knowledge.defended.get((seen.round, seen.client))
     return (
         found if defend is None or weights is not None else _undefended(found, scatter(found.own, labels.cpu()), defend)
     )
+
+
+def _answers(knowledge: Knowledge, client: int, images: Tensor, sent: Payload) -> Tensor:
+    """Return representations of images, or outputs as they were sent: ``(n, d)`` float64 on the CPU."""
+    found = represent(knowledge, client, images).double()
+    if sent.kind not in CLASS_OUTPUTS:
+        return found
+    weight, bias = (value.double().cpu() for value in knowledge.heads[client])
+    logits = found @ weight.T + bias
+    return logits.softmax(1) if is_distribution(sent.rows()) else logits
 
 
 def _undefended(one: Round, there: Scatter, defend: Rehearsal) -> Round:
