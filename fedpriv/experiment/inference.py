@@ -58,7 +58,9 @@ def measure_all(
                 continue
             with listener.progress(f"{home.name} on {plan.target}"):
                 case = case_of(ground, plan, inference, number)
-                card = replace(inference.card(plan.card, plan.target), rounds_seen=1 + len(case.earlier))
+                had = case.evidence.knowledge.card.extractor
+                card = inference.card(plan.card, plan.target)
+                card = replace(card, extractor=had, rounds_seen=1 + len(case.earlier))
                 if inference.reads_every_round and case.told:
                     read = [seen for seen in ground.run.captured_rounds() if number is None or seen <= number]
                     card = replace(card, rounds_seen=len(read))

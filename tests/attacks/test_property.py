@@ -12,8 +12,8 @@ from sklearn.datasets import load_digits
 
 from fedpriv.attacks.infer.kernel_classes import compare, likeness
 from fedpriv.attacks.infer.property import PropertyInference
-from fedpriv.attacks.infer.property_question import BY_BIASES
 from fedpriv.attacks.infer.property_features import describe
+from fedpriv.attacks.infer.property_question import BY_BIASES
 from fedpriv.attacks.infer.shadow_clients import KnownClient, shadow_clients
 from fedpriv.attacks.invert.shadow import ShadowTraining
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation

@@ -97,7 +97,7 @@ FITS = {
     "paired-logits": ("public-logits",),
     "membership": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
     "likelihood-ratio": (*NETWORKS, "classifier", "angle-matrix"),
-    "property": (*VECTORS, "logits", *TRAINED, "kernel", "public-logits"),
+    "property": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
 }
 """What each attack is on; the package derives it from traits, so that it is written out here alone."""
 
