@@ -183,6 +183,7 @@ HEART = FEWEST | {"batch_size": 5, "epochs": 100, "rounds": 1, "lr": 0.1, "local
 CLIPPED = {"defense": ("clip:bound=1",)}
 ROUND_BY_ROUND = LONG | {"epochs": 5, "rounds": 12, "keep": "all"}
 TRAINED = LONG | {"local_steps": None, "rounds": 3, "keep": "all"}
+EPOCHS = {"batch_size": 5, "epochs": 3, "local_steps": None, "rounds": 3, "lr": 0.1, "keep": "all"}
 SPREAD = ROUNDS | {"alpha": 1.0, "strangers": 0.3}
 ASKED = PropertyInference(shadow_clients=16, epochs=10, steps=100)
 QUESTIONS = (
@@ -200,11 +201,8 @@ QUESTIONS = (
     Line(ASKED, "prototype", SPREAD | CLIPPED, note="clip", clients=16),
     Line(ASKED, "entangled", SPREAD | {"rounds": 12, "keep": "all"}, note="rounds", clients=16),
     Line(ASKED, "public-logits", ROUNDS),
-    Line(
-        ASKED,
-        "classifier",
-        ROUNDS | {"batch_size": 5, "epochs": 10, "local_steps": None, "rounds": 1, "lr": 0.1, "keep": "all"},
-    ),
+    *(Line(ASKED, kind, EPOCHS) for kind in WEIGHTS),
+    Line(PropertyInference(by="biases"), "model", EPOCHS, note="biases"),
 )
 LINES = (*IMAGES_OF_VECTORS, *BATCHES, *QUESTIONS)
 
