@@ -14,7 +14,7 @@ from torch import Tensor
 from fedpriv.attacks.observation import Observation
 from fedpriv.federation.defense import Defense, DefensePipeline, Sender
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import SEPARATE
+from fedpriv.wire.kinds import CLASS_OUTPUTS, SEPARATE
 from fedpriv.wire.payload import Payload
 from fedpriv.wire.payloads import Message
 
@@ -65,7 +65,7 @@ class Rehearsed:
 
 def changes_rows(pipeline: DefensePipeline, kind: str) -> bool:
     """True if some defense of a run may change rows of a kind of upload that holds rows."""
-    alone = kind in SEPARATE and pipeline.server_view == "each"
+    alone = kind in SEPARATE | CLASS_OUTPUTS and pipeline.server_view == "each"
     return alone and any(type(defense).upload is not Defense.upload for defense in pipeline.defenses)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from compare import expect_close
 from deviation_cases import CLASSES, WIDTH, drawn, means
 from federations import DIGITS
 
@@ -13,11 +14,11 @@ from fedpriv.attacks.infer.contract import InferenceProblem, Moment
 from fedpriv.attacks.infer.member_counts import countable, counted_shares, numbers_of_members
 from fedpriv.attacks.infer.property import PropertyInference
 from fedpriv.attacks.infer.property_question import BY_DEVIATION
-from fedpriv.attacks.infer.sent_means import Round, Sent
+from fedpriv.attacks.infer.sent_means import Round, Sent, as_round
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.cli.main import run
 from fedpriv.scoring.storage import load_scores
-from fedpriv.wire.payloads import Entangled, Prototypes
+from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes
 
 HELD = (2, 8, 60)
 """Images of each class."""
@@ -238,3 +239,28 @@ def test_mixtures_of_one_round_are_learned_from(tmp_path, monkeypatch):
     options = ["--attack-option", "shadow_clients=4", "--attack-option", "epochs=1"]
     found = record("entangled", *DIGITS, *COUNTED, "--rounds", "2", *options)
     assert found.learned_from == "4 shadow clients"
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+@pytest.mark.parametrize("step", [0.0, 0.02])
+def test_class_outputs_are_held_against_outputs_of_their_kind(softmax, step):
+    """Probabilities that a defense rounded sum to one no more, and are probabilities all the same."""
+    own, labels = drawn(300, 98)
+    weight, bias = torch.eye(CLASSES, WIDTH), torch.zeros(CLASSES)
+    answers = own @ weight.T.double()
+    answers = answers.softmax(1) if softmax else answers
+    rows, classes = means(answers, labels)
+    rows = rows if not step else (rows / step).round() * step
+    known = Knowledge(
+        KnowledgeCard(attacker_data="same_domain"),
+        (1, 6, 6),
+        CLASSES,
+        extractors={0: lambda x: x.flatten(1)},
+        heads={0: (weight, bias)},
+        public_images=own.view(-1, 1, 6, 6),
+        public_labels=labels,
+    )
+    sent = ClassLogits(rows, classes)
+    pictures = own.view(-1, 1, 6, 6)
+    found = as_round(Observation(1, 0, (sent,), ()), known, pictures[:0], pictures, labels)
+    expect_close(found.own, answers, atol=1e-9)

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from fedpriv.attacks.infer.class_scatter import TINY, Scatter, scatter
 from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
-from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
-from fedpriv.wire.payload import Payload
 
 AVERAGES = CLASS_MEANS | MIXTURES
 """Representations that every member is a part of."""
@@ -94,22 +92,30 @@ def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tenso
         classes = weights.nonzero().squeeze(1)
         rows = rows.expand(len(classes), -1)
     assert classes is not None
-    features = _answers(knowledge, seen.client, torch.cat([images.to(own.device), own]), sent)
-    found = Round(Sent(rows, classes.cpu(), weights), features[: len(images)], features[len(images) :])
+    features = represent(knowledge, seen.client, torch.cat([images.to(own.device), own])).double()
+    first = Sent(rows, classes.cpu(), weights)
+    if sent.kind in CLASS_OUTPUTS:
+        features = _outputs(features, *knowledge.heads[seen.client], first, labels.cpu())
+    found = Round(first, features[: len(images)], features[len(images) :])
     defend = knowledge.defended.get((seen.round, seen.client))
     return (
         found if defend is None or weights is not None else _undefended(found, scatter(found.own, labels.cpu()), defend)
     )
 
 
-def _answers(knowledge: Knowledge, client: int, images: Tensor, sent: Payload) -> Tensor:
-    """Return representations of images, or outputs as they were sent: ``(n, d)`` float64 on the CPU."""
-    found = represent(knowledge, client, images).double()
-    if sent.kind not in CLASS_OUTPUTS:
-        return found
-    weight, bias = (value.double().cpu() for value in knowledge.heads[client])
-    logits = found @ weight.T + bias
-    return logits.softmax(1) if is_distribution(sent.rows()) else logits
+def _outputs(features: Tensor, weight: Tensor, bias: Tensor, sent: Sent, labels: Tensor) -> Tensor:
+    """Return logits or probabilities ``(n, C)`` of representations ``(n, d)``: those that lie nearer to what was sent.
+
+    The last images are the attacker's own, of the classes ``labels``.
+    """
+    logits = features @ weight.double().cpu().T + bias.double().cpu()
+    kinds = (logits.softmax(1), logits)
+
+    def off(outputs: Tensor) -> float:
+        there = scatter(outputs[-len(labels) :], labels)
+        return sum(float(sent.deviation(there, place).square().sum()) for place in range(len(sent.rows)))
+
+    return min(kinds, key=off)
 
 
 def _undefended(one: Round, there: Scatter, defend: Rehearsal) -> Round:
