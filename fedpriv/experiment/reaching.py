@@ -159,8 +159,8 @@ def reach_plans(
     """Return a plan for each setting, from the least local work to the most.
 
     Unless somebody named its budget, an attack has as much of it as takes about as long at every setting (:func:`divisor`).
-    What infers something of classes trains networks for it, and asks at the first setting alone; what asks who was trained
-    on, at the last one too.
+    What asks who was trained on does so at the first and at the last setting. What asks about a client as a whole, of whom a
+    step shows little, does so at the last alone, unless it was named.
 
     Args:
         plan: of all attacks.
@@ -180,7 +180,7 @@ def reach_plans(
             inferences={
                 name: made
                 for name, made in plan.inferences.items()
-                if place == 0 or (place == len(series) - 1 and (made.asks == "images" or name in named))
+                if place == len(series) - 1 or (place == 0 and (made.asks == "images" or name in named))
             },
             reach=setting,
             series=series,
