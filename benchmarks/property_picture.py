@@ -24,16 +24,34 @@ MANY = ("--alpha", "0.3", "--clients", "30")
 IN_LEAGUE = (*MANY, "--attack-option", "known=others")
 SHARES = ("--rounds", "10", "--option", "mechanism=VAR", "--attack-option", "question=majority")
 KEPT = ("--rounds", "15", "--capture", "all", "--keep", "all")
-LONGER = ("--rounds", "5", "--batch-size", "10", "--local-steps", "10")
+EPOCHS = (
+    *(
+        *MANY,
+        "--rounds",
+        "5",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "10",
+        "--lr",
+        "0.05",
+        "--capture",
+        "all",
+        "--keep",
+        "all",
+    ),
+    *("--attack-option", "question=majority"),
+)
+MODELS = (*EPOCHS, "--models", "small-cnn")
 CASES: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("prototypes: majority, members counted", "prototype", MANY),
     ("mixtures of 15 rounds: majority, members counted", "entangled", (*MANY, *KEPT)),
-    ("prototypes: majority, other clients in league", "prototype", IN_LEAGUE),
-    ("class outputs: majority, other clients in league", "logits", IN_LEAGUE),
+    ("class outputs: majority, members counted", "logits", MANY),
+    ("models of 5 epochs: majority, by gradients", "model", MODELS),
+    ("the same models: majority, nothing granted", "model", (*MODELS, "--knowledge", "attacker_data=none")),
+    ("heads of 5 epochs: majority, by gradients", "classifier", EPOCHS),
     ("mixtures (VAR): majority, other clients in league", "entangled", (*IN_LEAGUE, *SHARES)),
-    ("heads, 50 steps: holds, other clients in league", "classifier", (*IN_LEAGUE, *LONGER)),
     ("kernels of ten clients: holds, nothing learned", "kernel", ()),
-    ("kernels of thirty clients: holds, nothing learned", "kernel", (*MANY, "--public", "300")),
 )
 
 

@@ -115,6 +115,20 @@ def test_images_of_all_classes_together_and_class_by_class_give_the_same_gradien
             expect_close(first[name], second[name], atol=1e-12)
 
 
+def test_one_image_of_a_class_is_enough_behind_a_batch_norm():
+    norm = torch.nn.BatchNorm1d(8, track_running_stats=False).double()
+
+    def normed(state, rows):
+        return norm(rows @ state["body.weight"].T).relu() @ state["head.weight"].T + state["head.bias"]
+
+    own, labels = drawn(3, 9)  # three of the first class, two of the others
+    one = torch.cat([labels[:8], labels[8:] + 3])  # two of three classes, three of the last
+    one[0] = 3  # and one of the first
+    found = class_gradients(Training(start(), start(seed=4), own, normed), one, C, list(start()), mixed=False)
+    assert all(bool(value.isfinite().all()) for each in found for value in each.values())
+    assert float(found[0]["head.bias"].abs().sum()) > 0
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.floats(0.01, 100))
 def test_the_size_of_a_change_says_nothing(times):

@@ -10,6 +10,8 @@ import torch
 from command_line import call
 
 import fedpriv
+from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.infer.property import PropertyInference
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.reach import Setting, parse_reach
 from fedpriv.experiment.plan import AttackPlan, build_attacks
@@ -130,6 +132,16 @@ def test_budgets_are_shared_out_unless_somebody_names_them():
     assert named[1].attacks["inverting-gradients"].iterations < full["inverting-gradients"]
     everywhere = reach_plans(whole, SERIES, (), {"iterations": 7})
     assert {made for own in everywhere for made in own.attacks.values()} == set(whole.attacks.values())
+
+
+def test_members_are_asked_for_at_both_ends_and_properties_at_the_last():
+    whole = replace(plan("dlg"), inferences={"membership": MembershipInference(), "property": PropertyInference()})
+    asked = [sorted(own.inferences) for own in reach_plans(whole, SERIES, (), {})]
+    assert asked == [["membership"], [], [], ["membership", "property"]]
+    asked = [sorted(own.inferences) for own in reach_plans(whole, SERIES, ("property",), {})]
+    assert asked == [["membership", "property"], [], [], ["membership", "property"]]
+    alone = reach_plans(whole, SERIES[:1], (), {})
+    assert sorted(alone[0].inferences) == ["membership", "property"]
 
 
 def test_the_first_setting_lies_where_one_alone_would_and_workers_share_all_of_them(tmp_path):

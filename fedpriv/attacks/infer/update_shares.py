@@ -92,7 +92,7 @@ def followed_shares(problem: InferenceProblem) -> dict[int, Tensor]:
             assert images is not None
             assert labels is not None
             training = training_of(one, client, images, knowledge)
-            fits.append(shares_of(training, labels.to(images.device), knowledge.n_classes))
+            fits.append(shares_of(training, labels.to(training.inputs.device), knowledge.n_classes))
         weights = torch.tensor([explained for _, explained in fits], dtype=torch.float64).clamp_min(LEAST)
         mean = (torch.stack([shares for shares, _ in fits]) * weights[:, None]).sum(0) / weights.sum()
         found[client] = (mean + LEAST) / (mean + LEAST).sum()
@@ -119,7 +119,7 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
     columns /= lengths
     least = _non_negative((columns.T @ columns).cpu(), (columns.T @ change).cpu())
     left = float((change - columns @ least.to(columns)).square().sum())
-    shares = least / lengths.cpu()
+    shares = torch.where(lengths.cpu() > _TINY, least / lengths.cpu(), 0.0)  # rounding would fill a column of zeros
     if not whole or not float(shares.sum()):
         return torch.full((n_classes,), 1 / n_classes, dtype=torch.float64), 0.0
     return shares / shares.sum(), max(0.0, 1 - left / whole)
@@ -159,13 +159,16 @@ def class_gradients(
         weights = {name: torch.lerp(value, training.after[name], place) for name, value in training.before.items()}
         asked = {name: weights[name].detach().requires_grad_() for name in names}
         for part in _parts(labels, mixed=mixed):
+            # A batch norm of one image's few values has nothing to go by, of the image twice it has.
+            rows = part if len(part) > 1 else part.repeat(2)
             with torch.enable_grad():
                 losses = cross_entropy(
-                    training.logits(weights | asked, training.inputs[part]), labels[part], reduction="none"
+                    training.logits(weights | asked, training.inputs[rows]), labels[rows], reduction="none"
                 )
             there = labels[part].unique().tolist()
             for label in there:
-                mean = losses[labels[part] == label].sum() / (numbers[label] * len(WAY))
+                share = int((labels[part] == label).sum()) / (int(numbers[label]) * len(WAY))
+                mean = losses[labels[rows] == label].mean() * share
                 slopes = torch.autograd.grad(mean, list(asked.values()), retain_graph=label != there[-1])
                 for name, slope in zip(names, slopes, strict=True):
                     found[label][name] += slope
