@@ -217,10 +217,15 @@ def _is_missed(attack: Any, entry: LeaderboardEntry) -> bool:
 
 def _is_left_out(attack: Any, reach: Reach | None) -> bool:
     """True where a suite that asks how far a leak reaches leaves an attack out at a setting."""
-    if reach is None or not reach.place:
+    if reach is None:
         return False
+    if (
+        attack.result != "images"
+    ):  # who was trained on is asked at both ends, a client as a whole is asked about at the last
+        last = reach.place == len(reach.series) - 1
+        return not last and (reach.place != 0 or attack.asks != "images")
     steps, images = NOT_FAR.get(attack.name, (reach.steps, reach.images))
-    return attack.result != "images" or reach.steps > steps or reach.images > steps * images
+    return reach.place != 0 and (reach.steps > steps or reach.images > steps * images)
 
 
 def _remarks(entry: LeaderboardEntry) -> Iterator[str]:
