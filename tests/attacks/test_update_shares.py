@@ -266,6 +266,23 @@ def test_without_the_checkpoint_behind_a_head_biases_tell():
     assert found.auc.value > 0.6
 
 
+def test_weights_that_are_no_numbers_say_nothing():
+    own, labels = drawn(6)
+    after = start() | {"head.bias": torch.full((C,), torch.nan, dtype=torch.float64)}
+    shares, explained = shares_of(Training(start(), after, own, logits), labels, C)
+    expect_close(shares, torch.full((C,), 1 / C, dtype=torch.float64), atol=0)
+    assert explained == 0
+    problem = InferenceProblem((heads(0, [torch.nan, 0.0, 1.0, 2.0]),), knowing(), "classifier")
+    expect_close(rises(problem)[0], torch.zeros(C, dtype=torch.float64), atol=0)
+
+
+def test_biases_are_asked_for_of_heads_alone(capsys):
+    assert run(["train", "--method", "fedgh", *DIGITS, *SEVERAL, "--out", "run", "--quiet"]) == 0
+    asked = ["attack", "--run", "run", "--target", "prototype", *ASKED, "--attack-option", "question=majority"]
+    assert run([*asked, "--attack-option", "by=biases", "--out", "no"]) == 2
+    assert "by=biases needs uploads of a model or head" in capsys.readouterr().err
+
+
 def test_what_is_learned_of_no_network_is_refused(capsys):
     assert (
         run(["train", "--method", "fedavg", "--models", "small-cnn", *DIGITS, *SEVERAL, "--out", "run", "--quiet"]) == 0

@@ -41,6 +41,7 @@ from fedpriv.attacks.infer.property_question import (
     Means,
     Property,
     answers,
+    are_outputs,
     odds,
     read_off,
 )
@@ -59,7 +60,6 @@ from fedpriv.wire.kinds import (
     HEADS,
     KERNELS,
     MIXTURES,
-    PUBLIC_OUTPUTS,
     TRAINED,
     VECTORS,
     WHOLE,
@@ -196,7 +196,7 @@ class PropertyInference(Inference):
             classes_of[client] = classes
             scores[client] = (2 * values - 1) * CERTAIN if client in asked.certain else values
         others = self.colludes and len(asked.certain) < len(scores)
-        outputs = bool(asked.compared) and _are_outputs(problem.uploads)
+        outputs = bool(asked.compared) and are_outputs(problem.uploads)
         return Scores(
             replace(asked, classes=classes_of),
             scores,
@@ -298,24 +298,30 @@ class PropertyInference(Inference):
         if all(one is not None and self.takes_extractor(one.kind, card) for one in means) and countable(problem):
             return "deviation"
         if not self._reads_weights or not all(TRAINED.first(seen.upload) is not None for seen in uploads):
-            return "learned"
+            return self._refuse_biases()
         if self.by == "auto" and followable(problem):
             return "gradients"
-        return "biases" if has_biases(problem) else "learned"
+        return "biases" if has_biases(problem) else self._refuse_biases()
+
+    def _refuse_biases(self) -> Means:
+        """Return that answers are learned, where nobody asked for biases."""
+        if self.by == "biases":
+            raise UserError("property: by=biases needs uploads of a model or head that was broadcast too; drop it")
+        return "learned"
 
     def _compared(self, problem: InferenceProblem) -> Mapping[int, tuple[Tensor, Tensor]]:
         """Return classes and scores from answers beside one another, by client; empty where the uploads hold none."""
         uploads, knowledge = problem.uploads, problem.knowledge
         if not all(ANSWERS.first(seen.upload) is not None for seen in uploads.values()):
             return {}
-        what = "public outputs" if _are_outputs(uploads) else "kernels"
+        what = "public outputs" if are_outputs(uploads) else "kernels"
         if self.colludes:
             raise UserError(f"property: {what} are compared with one another, nothing is learned; drop known=others")
         if len(uploads) < LEAST_CLIENTS:
             raise UserError(
                 f"property: {len(uploads)} client(s), so too few {what} to compare; expected at least {LEAST_CLIENTS}"
             )
-        if _are_outputs(uploads):
+        if are_outputs(uploads):
             return answer_classes.compare(uploads)
         if knowledge.public_images is None or knowledge.public_labels is None:
             granted = argument("knowledge", {"attacker_data": "same_domain"})
@@ -350,7 +356,7 @@ class PropertyInference(Inference):
         n_classes = knowledge.n_classes
         nothing: dict[int, Learned | None] = dict.fromkeys(uploads)
         if asked.compared:
-            return nothing, f"the other {'public outputs' if _are_outputs(uploads) else 'kernels'} of the round"
+            return nothing, f"the other {'public outputs' if are_outputs(uploads) else 'kernels'} of the round"
         if len(asked.certain) == len(uploads):
             newest = (said((seen.upload,)) for seen in uploads.values())
             at_once = all(self.read_off(one, asked.question, n_classes) is not None for one in newest)
@@ -384,11 +390,6 @@ class PropertyInference(Inference):
                 problem.progress(len(known), self.shadow_clients)
         fitted = self.learn(known, asked.question, n_classes)
         return dict.fromkeys(uploads, fitted), f"{some}{len(known)} shadow clients"
-
-
-def _are_outputs(uploads: Mapping[int, Observation]) -> bool:
-    """True where what is compared are outputs on public samples, not kernels."""
-    return all(PUBLIC_OUTPUTS.first(seen.upload) is not None for seen in uploads.values())
 
 
 def _own_images() -> str:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Asked
+from fedpriv.attacks.observation import Observation
 from fedpriv.attacks.read.disclosed_labels import Said
+from fedpriv.wire.kinds import PUBLIC_OUTPUTS
 
 Property = Literal["holds", "majority", "share"]
 
@@ -83,3 +85,8 @@ def read_off(told: Said, question: Property, n_classes: int, threshold: float) -
 def odds(held: Tensor, question: Property) -> Tensor:
     """Return scores of classes ``(k,)`` of which a client has these shares."""
     return held.log() - (-held).log1p() if question == "share" else held.log()
+
+
+def are_outputs(uploads: Mapping[int, Observation]) -> bool:
+    """True where what is compared are outputs on public samples, not kernels."""
+    return all(PUBLIC_OUTPUTS.first(seen.upload) is not None for seen in uploads.values())

@@ -44,8 +44,8 @@ WAY = (0.0, 0.5, 1.0)
 LEAST = 1e-6
 """Share of a class, and part of a change that is explained, below which nothing is told apart."""
 
-MOST_VALUES = 2**26
-"""Values of all classes' gradients that are compared at most: 256 MiB."""
+MOST_VALUES = 2**25
+"""Values of all classes' gradients that are compared at most: 256 MiB in double precision."""
 
 _TINY = 1e-30
 
@@ -117,12 +117,14 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
     columns = torch.stack([_flat(training, one) for one in gradients], 1)
     lengths, whole = columns.norm(dim=0).clamp_min(_TINY), float(change.square().sum())
     columns /= lengths
-    least = _non_negative((columns.T @ columns).cpu(), (columns.T @ change).cpu())
+    gram, inner = (columns.T @ columns).cpu(), (columns.T @ change).cpu()
+    even = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64)
+    if not whole or not bool(gram.isfinite().all() and inner.isfinite().all()):
+        return even, 0.0
+    least = _non_negative(gram, inner)
     left = float((change - columns @ least.to(columns)).square().sum())
     shares = torch.where(lengths.cpu() > _TINY, least / lengths.cpu(), 0.0)  # rounding would fill a column of zeros
-    if not whole or not float(shares.sum()):
-        return torch.full((n_classes,), 1 / n_classes, dtype=torch.float64), 0.0
-    return shares / shares.sum(), max(0.0, 1 - left / whole)
+    return (shares / shares.sum(), max(0.0, 1 - left / whole)) if float(shares.sum()) else (even, 0.0)
 
 
 def _non_negative(gram: Tensor, inner: Tensor) -> Tensor:
@@ -241,7 +243,8 @@ def _raised(seen: Observation, knowledge: Knowledge) -> Tensor | None:
         weight, bias = last_layer(change, knowledge.n_classes)
     except UserError:
         return None
-    return (weight.sum(1) if bias is None else bias).double().cpu()
+    rose = (weight.sum(1) if bias is None else bias).double().cpu()
+    return rose if bool(rose.isfinite().all()) else torch.zeros_like(rose)
 
 
 def _by_client(problem: InferenceProblem, *, followed: bool) -> dict[int, list[tuple[Observation, Knowledge]]]:
