@@ -81,11 +81,9 @@ def followed(own, labels, kept=None, members=None, rate=0.05, steps=10, shares=S
 @pytest.mark.parametrize("kept", [None, "head", "body"])
 def test_a_small_step_on_the_attackers_own_images_is_taken_apart_exactly(kept):
     own, labels = drawn(2)
-    before = start()
     shares, explained = followed(own, labels, kept, rate=1e-6, steps=1)
     expect_close(shares, SHARES, atol=1e-3)
     assert explained > 0.999
-    assert before.keys() == start().keys()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -121,9 +119,9 @@ def test_one_image_of_a_class_is_enough_behind_a_batch_norm():
     def normed(state, rows):
         return norm(rows @ state["body.weight"].T).relu() @ state["head.weight"].T + state["head.bias"]
 
-    own, labels = drawn(3, 9)  # three of the first class, two of the others
-    one = torch.cat([labels[:8], labels[8:] + 3])  # two of three classes, three of the last
-    one[0] = 3  # and one of the first
+    own, labels = drawn(3, 9)
+    one = torch.cat([labels[:8], labels[8:] + 3])
+    one[0] = 3  # so: one image of the first class, two of the next two, four of the last
     found = class_gradients(Training(start(), start(seed=4), own, normed), one, C, list(start()), mixed=False)
     assert all(bool(value.isfinite().all()) for each in found for value in each.values())
     assert float(found[0]["head.bias"].abs().sum()) > 0
