@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, one_hot
 
+from fedpriv.attacks.infer.bias_rises import has_biases, rises
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
 from fedpriv.attacks.infer.membership_update import Training
 from fedpriv.attacks.infer.property import PropertyInference
@@ -18,8 +19,6 @@ from fedpriv.attacks.infer.update_shares import (
     class_gradients,
     followable,
     followed_shares,
-    has_biases,
-    rises,
     shares_of,
 )
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation

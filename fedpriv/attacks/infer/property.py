@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fedpriv.algebra.entanglement import Mechanism
 from fedpriv.attacks.infer import answer_classes, kernel_classes
+from fedpriv.attacks.infer.bias_rises import has_biases, rises
 from fedpriv.attacks.infer.contract import Inference, InferenceProblem, Scores
 from fedpriv.attacks.infer.member_counts import countable, counted_shares
 from fedpriv.attacks.infer.property_features import Learned, describe
@@ -47,7 +48,7 @@ from fedpriv.attacks.infer.property_question import (
 )
 from fedpriv.attacks.infer.sent_means import AVERAGES, MEANS
 from fedpriv.attacks.infer.shadow_clients import BATCH, LEAST_IMAGES, RATE, KnownClient, shadow_clients
-from fedpriv.attacks.infer.update_shares import followable, followed_shares, has_biases, rises
+from fedpriv.attacks.infer.update_shares import followable, followed_shares
 from fedpriv.attacks.invert.shadow import ShadowTraining
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.disclosed_labels import Said, said

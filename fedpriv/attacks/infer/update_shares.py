@@ -11,13 +11,9 @@ other, and rounds are averaged, each weighed by the share of the change's square
 rows are compared where the head is uploaded, and everything that is uploaded otherwise. The learning rate, the number of
 steps and the size of batches need not be known.
 
-Without images of its own the attacker has only that a class's bias rises where it has more of the client's images than the
-model expects: scores then are the changes of biases, of each round by their mean size.
-
-Sources: Wainakh et al., "User-level label leakage from gradients in federated learning" (PoPETs 2022), for the changes of
-biases; Geng et al., "Towards general deep leakage in federated learning" (arXiv 2110.09074, 2021), for numbers of labels by
-class from averages over local training. Shares by gradients of own images, for any part of a model that is uploaded, are
-ours.
+Source: numbers of labels by class from averages over local training are of Geng et al., "Towards general deep leakage in
+federated learning" (arXiv 2110.09074, 2021). Shares by gradients of own images, for any part of a model that is uploaded,
+are ours.
 """
 
 from __future__ import annotations
@@ -32,11 +28,10 @@ from fedpriv.attacks.gradients.batch_labels import last_layer
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
 from fedpriv.attacks.infer.membership_update import BATCH, Training, training_of
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.updates import Weights, read_update
+from fedpriv.attacks.read.updates import Weights
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, HEADS, LAYERS, MAPPINGS, NETWORKS, TRAINED
 from fedpriv.wire.payload import Payload
-from fedpriv.wire.payloads import Classifier, find_payload
 
 WAY = (0.0, 0.5, 1.0)
 """Places between the broadcast and the uploaded weights that gradients are averaged over."""
@@ -85,9 +80,9 @@ def followed_shares(problem: InferenceProblem) -> dict[int, Tensor]:
         problem: :func:`followable`; uploads are trained weights.
     """
     found = {}
-    for client, seen in _by_client(problem, followed=True).items():
+    for client in problem.uploads:
         fits = []
-        for one, knowledge in seen:
+        for one, knowledge in _followed(problem, client):
             images, labels = knowledge.public_images, knowledge.public_labels
             assert images is not None
             assert labels is not None
@@ -210,49 +205,8 @@ def _flat(training: Training, changes: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([value.flatten() for value in kept.values()]).double()
 
 
-def has_biases(problem: InferenceProblem) -> bool:
-    """True if all clients' uploads hold a head that was broadcast too."""
-    return all(_raised(seen, problem.knowledge) is not None for seen in problem.uploads.values())
-
-
-def rises(problem: InferenceProblem) -> dict[int, Tensor]:
-    """Return by how much each class's bias rose ``(C,)``, float64, in units of the mean size, averaged over rounds.
-
-    Args:
-        problem: one that :func:`has_biases`.
-    """
-    found = {}
-    for client, seen in _by_client(problem, followed=False).items():
-        each = [rose for one, knowledge in seen if (rose := _raised(one, knowledge)) is not None]
-        found[client] = torch.stack([rose / rose.abs().mean().clamp_min(_TINY) for rose in each]).mean(0)
-    return found
-
-
-def _raised(seen: Observation, knowledge: Knowledge) -> Tensor | None:
-    """Return the change of the head's biases, or where it has none the sums of its rows', float64; None without a head."""
-    head, after = find_payload(seen.broadcast, Classifier), find_payload(seen.upload, Classifier)
-    if head is not None and after is not None:
-        change: Weights = {name: after.state[name] - head.state[name] for name in ("weight", "bias")}
-    elif knowledge.model is not None and NETWORKS.first(seen.upload) is not None and NETWORKS.first(seen.broadcast):
-        shapes = {name: parameter.shape for name, parameter in knowledge.model.named_parameters()}
-        update = read_update(seen, shapes, torch.device("cpu"))
-        change = {name: update.after[name] - value for name, value in update.before.items()}
-    else:
-        return None
-    try:
-        weight, bias = last_layer(change, knowledge.n_classes)
-    except UserError:
-        return None
-    rose = (weight.sum(1) if bias is None else bias).double().cpu()
-    return rose if bool(rose.isfinite().all()) else torch.zeros_like(rose)
-
-
-def _by_client(problem: InferenceProblem, *, followed: bool) -> dict[int, list[tuple[Observation, Knowledge]]]:
-    """Return each client's uploads with what is known of their rounds, of those that can be ``followed``."""
+def _followed(problem: InferenceProblem, client: int) -> list[tuple[Observation, Knowledge]]:
+    """Return a client's uploads that can be followed, with what is known of their rounds."""
     moments = (*problem.earlier, Moment(tuple(problem.uploads.values()), problem.knowledge))
-    found: dict[int, list[tuple[Observation, Knowledge]]] = {client: [] for client in problem.uploads}
-    for moment in moments:
-        for one in moment.observations:
-            if one.client in found and (not followed or _through(one, moment.knowledge)):
-                found[one.client].append((one, moment.knowledge))
-    return found
+    seen = [(one, moment.knowledge) for moment in moments for one in moment.observations if one.client == client]
+    return [(one, known) for one, known in seen if _through(one, known)]
