@@ -45,6 +45,7 @@ class Entangle(Defense):
     weights: Literal["resampled", "fixed"] = "resampled"
 
     name: ClassVar[str] = "entangle"
+    mixes: ClassVar[bool] = True
     source: ClassVar[str] = "Yao et al., FedRE; fixed weights derived here"
     guarantee: ClassVar[str] = "none"
     answers: ClassVar[tuple[Answer, ...]] = (

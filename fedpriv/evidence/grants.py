@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.invert.shadow import ShadowModel, ShadowTraining, shadow_extractor, shadow_model
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Rehearsal
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Rehearsal, WeightRehearsal
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.client_states import state_behind, step_sizes
 from fedpriv.evidence.foreign import foreign_images, refuse_foreign
+from fedpriv.evidence.local_gradients import guarded_gradients
 from fedpriv.evidence.norm_statistics import batch_norms, running_statistics
-from fedpriv.evidence.rehearsal import changes_rows, rehearsed
+from fedpriv.evidence.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.evidence.traces import Granted, granted
 from fedpriv.federation.method import State
 from fedpriv.federation.prepared import Federation
@@ -27,7 +28,7 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, LAYERS, NETWORKS
+from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, LAYERS, NETWORKS, WHOLE
 from fedpriv.wire.public_loss import PublicLoss
 
 T = TypeVar("T")
@@ -77,6 +78,8 @@ def build_knowledge(
         batches=own.batches,
         loss=_public_loss(federation, round_),
         defended=asked.defended(),
+        defended_weights=asked.defended_weights(),
+        gradients=guarded_gradients(federation, clients) if card.batch and kind in WHOLE else {},
         statistics={(round_, k): running_statistics(run, model, kind, k, round_) for k in sorted(clients)}
         if model is not None and card.batch_norm == "running" and batch_norms(model)
         else own.statistics,
@@ -143,13 +146,18 @@ class _Grants:
 
     def defended(self) -> dict[tuple[int, int], Rehearsal]:
         """Return (round, client) -> the defenses of an upload, for rows of the attacker's own."""
+        return self._rehearsed(rehearsed) if changes_rows(self.federation.pipeline, self.kind) else {}
+
+    def defended_weights(self) -> dict[tuple[int, int], WeightRehearsal]:
+        """Return (round, client) -> the defenses of an upload, for weights of the attacker's own."""
+        return self._rehearsed(rehearsed_weights) if changes_weights(self.federation.pipeline, self.kind) else {}
+
+    def _rehearsed(self, find: Callable[..., T | None]) -> dict[tuple[int, int], T]:
         pipeline, n_classes = self.federation.pipeline, self.federation.clients[0].n_classes
-        if not changes_rows(pipeline, self.kind):
-            return {}
-        found: dict[tuple[int, int], Rehearsal] = {}
+        found: dict[tuple[int, int], T] = {}
         for seen in self.observations:
             where = (seen.round, seen.client)
-            make = partial(rehearsed, pipeline, seen, self.kind, n_classes, self.run.config.rounds)
+            make = partial(find, pipeline, seen, self.kind, n_classes, self.run.config.rounds)
             one = self.kept.get(("rehearsed", self.kind, *where), make)
             if one is not None:
                 found[where] = one

@@ -1,4 +1,4 @@
-"""Defenses of an upload on rows of the attacker's own: what they would have become, had the client sent them.
+"""Defenses of an upload on rows or weights of the attacker's own: what they would have become, had the client sent them.
 
 Which defenses run, and with which numbers, is part of the protocol, and a defense that holds only where nobody knows it
 holds nothing. What the clients draw stays theirs: here it is drawn anew.
@@ -6,7 +6,9 @@ holds nothing. What the clients draw stays theirs: here it is drawn anew.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch import Tensor
 from fedpriv.attacks.observation import Observation
 from fedpriv.federation.defense import Defense, DefensePipeline, Sender
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import CLASS_OUTPUTS, SEPARATE
+from fedpriv.wire.kinds import CLASS_OUTPUTS, MIXTURES, SEPARATE, UPDATES
 from fedpriv.wire.payload import Payload
 from fedpriv.wire.payloads import Message
 
@@ -52,7 +54,8 @@ class Rehearsed:
 
     def _with(self, rows: Tensor) -> Message:
         payload = self.message[self.place]
-        own: Payload = replace(payload, **{str(payload.values_field()): rows})
+        field = str(payload.values_field())
+        own: Payload = replace(payload, **{field: rows.reshape(getattr(payload, field).shape)})
         return (*self.message[: self.place], own, *self.message[self.place + 1 :])
 
     @property
@@ -63,10 +66,74 @@ class Rehearsed:
         return any(one.kind == payload.kind and one.rows().shape == payload.rows().shape for one in sent)
 
 
+@dataclass(frozen=True)
+class RehearsedWeights:
+    """The defenses of one upload of weights, on other weights.
+
+    Attributes:
+        pipeline: the defenses.
+        message: the upload as it was sent.
+        place: of the weights' payload in the message.
+        sender: the client, as far as the server knows it.
+    """
+
+    pipeline: DefensePipeline
+    message: Message
+    place: int
+    sender: Sender
+
+    def __call__(self, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+        """Return weights by name as they would have been sent, every draw by ``seed``.
+
+        Parameters of the upload that are not named are sent as the client sent them.
+        """
+        payload = self.message[self.place]
+        before = payload.parameters()
+        values = {**before, **{name: value.to(before[name]) for name, value in weights.items()}}
+        field = str(payload.values_field())
+        filled: Any = values if isinstance(getattr(payload, field), Mapping) else values[field]
+        own = replace(payload, **{field: filled})
+        message = (*self.message[: self.place], own, *self.message[self.place + 1 :])
+        sent = self.pipeline.upload(message, self.sender, derive_seed(seed, "rehearsed"))  # never the client's draws
+        found = next(one.parameters() for one in sent if one.kind == payload.kind)
+        return {name: found[name].to(value) for name, value in weights.items()}
+
+    @property
+    def possible(self) -> bool:
+        """True if the defenses send weights of the kind and shapes that were seen."""
+        payload = self.message[self.place]
+        sent = self.pipeline.upload(self.message, self.sender, 0)
+        shapes = [
+            {name: value.shape for name, value in one.parameters().items()} for one in sent if _alike(one, payload)
+        ]
+        return shapes == [{name: value.shape for name, value in payload.parameters().items()}]
+
+
 def changes_rows(pipeline: DefensePipeline, kind: str) -> bool:
     """True if some defense of a run may change rows of a kind of upload that holds rows."""
-    alone = kind in SEPARATE | CLASS_OUTPUTS and pipeline.server_view == "each"
-    return alone and any(type(defense).upload is not Defense.upload for defense in pipeline.defenses)
+    return kind in SEPARATE | CLASS_OUTPUTS | MIXTURES and _changes_uploads(_on(pipeline, kind))
+
+
+def changes_weights(pipeline: DefensePipeline, kind: str) -> bool:
+    """True if some defense of a run may change weights that a kind of upload sends entry by entry."""
+    return kind in UPDATES and _changes_uploads(pipeline)
+
+
+def rehearsed_weights(
+    pipeline: DefensePipeline, seen: Observation, kind: str, n_classes: int, rounds: int
+) -> RehearsedWeights | None:
+    """Return the defenses of an upload, for other weights; None where they hold it back or make another kind of it.
+
+    Arguments as :func:`rehearsed` has them.
+    """
+    place = next((place for place, payload in enumerate(seen.upload) if payload.kind == kind), None)
+    if place is None:
+        return None
+    nobody = torch.zeros(0, dtype=torch.int64)  # what defenses do to weights does not depend on whose they are
+    tried = RehearsedWeights(
+        pipeline, seen.upload, place, Sender(seen.round, seen.client, n_classes, nobody, seen.broadcast, rounds)
+    )
+    return tried if tried.possible else None
 
 
 def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes: int, rounds: int) -> Rehearsed | None:
@@ -83,9 +150,12 @@ def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes
     if place is None or not len(seen.upload[place].rows()):
         return None
     payload, many = seen.upload[place], 1
-    classes, counts = payload.said("classes"), payload.said("counts")
-    if classes is None:
+    classes, counts, weights = payload.said("classes"), payload.said("counts"), payload.said("weights")
+    if weights is not None:
+        classes = weights.flatten().nonzero().squeeze(1)
+    if classes is None or not len(classes):
         return None
+    pipeline = _on(pipeline, kind)
     while many <= _MOST_OF_A_CLASS:
         # Where no counts are sent: so many that no class is held back, as none was.
         held = (
@@ -99,6 +169,21 @@ def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes
             return None
         many *= 2
     return None
+
+
+def _on(pipeline: DefensePipeline, kind: str) -> DefensePipeline:
+    """Return the defenses that rows of a kind go through: of a mixture those behind whatever mixed it."""
+    mixing = [place for place, defense in enumerate(pipeline.defenses) if defense.mixes]
+    return DefensePipeline(pipeline.defenses[mixing[-1] + 1 :]) if mixing and kind in MIXTURES else pipeline
+
+
+def _changes_uploads(pipeline: DefensePipeline) -> bool:
+    changing = any(type(defense).upload is not Defense.upload for defense in pipeline.defenses)
+    return changing and pipeline.server_view == "each"
+
+
+def _alike(one: Payload, other: Payload) -> bool:
+    return one.kind == other.kind
 
 
 def _numbers(classes: Tensor, counts: Tensor | None, many: int) -> Tensor:

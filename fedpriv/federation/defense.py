@@ -159,6 +159,7 @@ class Defense:
         unanswered: why there are none, or none on kinds of upload that no answer is about.
         server_view: what the server gets to see: ``each`` upload, or only their ``sum`` over the round's clients.
         encodes: whether it decides how uploads are put on the wire.
+        mixes: whether it makes one mixture of the rows of an upload.
     """
 
     name: ClassVar[str]
@@ -168,6 +169,7 @@ class Defense:
     unanswered: ClassVar[str] = ""
     server_view: ClassVar[Literal["each", "sum"]] = "each"
     encodes: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse a federation that the defense does not fit.

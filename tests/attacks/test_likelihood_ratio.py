@@ -9,13 +9,14 @@ from compare import expect_close
 from gradient_cases import clients, knowledge_of, linear_net, noise_images
 
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
-from fedpriv.attacks.infer.likelihood_ratio import LikelihoodRatio, ratios
+from fedpriv.attacks.infer.likelihood_ratio import LikelihoodRatio, _size, ratios
 from fedpriv.attacks.infer.membership_update import training_of
-from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves
+from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves, trained_alike
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.scoring.roc import area
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import SampleCount
 
 EACH = 4
 """Images of a client, and as many others."""
@@ -123,3 +124,57 @@ def test_an_attacker_without_images_or_facts_is_refused():
         LikelihoodRatio()(replace(asked, knowledge=replace(few, card=replace(few.card, attacker_data="none"))))
     with pytest.raises(UserError, match="batch facts"):
         LikelihoodRatio()(replace(asked, knowledge=replace(asked.knowledge, batch=None, batches={})))
+
+
+def test_shadows_go_through_the_defenses_of_the_client():
+    """What noise drowns is not claimed: without the defense, others lie as far off all shadows as members do."""
+    asked = problem()
+    (seen,) = asked.observations
+
+    def defend(weights, seed):
+        draw = torch.Generator().manual_seed(seed % 2**62)
+        return {name: value + 0.02 * torch.randn(value.shape, generator=draw) for name, value in weights.items()}
+
+    model = seen.upload[0]
+    upload = (replace(model, state=defend(model.state, 5)), *seen.upload[1:])
+    noisy = replace(asked, observations=(replace(seen, upload=upload),))
+    told = replace(noisy, knowledge=replace(asked.knowledge, defended_weights={(seen.round, 0): defend}))
+    attack, accused = LikelihoodRatio(shadows=32), {}
+    for name, one in (("untold", noisy), ("told", told)):
+        found = attack(one)
+        accused[name] = float((found.values[0][EACH:] > found.null[0].quantile(0.95)).double().mean())
+        spread = found.null[0].std()
+        assert found.null[0].isfinite().all()
+        accused[name + " off"] = float((found.values[0][EACH:] - found.null[0].mean()).abs().mean() / spread)
+    assert accused["told"] <= 0.25
+    assert accused["told off"] < accused["untold off"]
+
+
+def test_shadows_take_the_steps_that_a_defense_of_training_computes():
+    asked = problem()
+    (seen,) = asked.observations
+    images, labels = asked.candidates[0].images, asked.candidates[0].labels
+    training = training_of(seen, 0, images, asked.knowledge)
+    facts, held = BatchFacts(EACH, 0.1, 1, (EACH,)), [torch.arange(EACH)]
+    calls = []
+
+    def twice(network, some, answers, rng):
+        calls.append((len(some), float(torch.rand(1, generator=rng))))
+        (2 * torch.nn.functional.cross_entropy(network(some), answers)).backward()
+
+    (plain,) = trained_alike(training, labels, held, facts, (1,))
+    (double,) = trained_alike(training, labels, held, facts, (1,), compute=twice)
+    (again,) = trained_alike(training, labels, held, facts, (1,), compute=twice)
+    for name, before in training.before.items():
+        expect_close(double.after[name] - before, 2 * (plain.after[name] - before), atol=1e-6)
+        assert torch.equal(double.after[name], again.after[name])
+    assert calls[0] == calls[1]
+    assert calls[0][0] == EACH
+
+
+def test_the_size_of_a_client_is_what_it_says_or_its_first_epoch():
+    (seen,) = problem().observations
+    facts = BatchFacts(10, 0.1, 6, (10, 10, 3, 10, 10, 3))
+    silent = replace(seen, upload=tuple(one for one in seen.upload if one.kind != "sample-count"))
+    assert _size(silent, facts) == 23
+    assert _size(replace(seen, upload=(*silent.upload, SampleCount(torch.tensor([17])))), facts) == 17

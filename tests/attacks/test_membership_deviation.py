@@ -10,16 +10,20 @@ from sklearn.metrics import roc_auc_score
 from fedpriv.attacks.infer.class_scatter import FEWEST, RIDGE, enough, scatter
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.membership_deviation import deviations, left_out
-from fedpriv.attacks.infer.sent_means import Round, Sent
+from fedpriv.attacks.infer.membership_deviation import by_classes, deviations, left_out
+from fedpriv.attacks.infer.sent_means import Round, Sent, as_round
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Prototypes
 
 
+def told(rounds, labels, own_labels):
+    return deviations(by_classes(rounds, own_labels), labels)
+
+
 def scored(own, features, labels, *sent):
     """Scores by one round."""
-    return deviations([Round(Sent(*sent), features, own[0])], labels, own[1])
+    return told([Round(Sent(*sent), features, own[0])], labels, own[1])
 
 
 def test_products_are_those_of_the_inverse_covariance():
@@ -78,7 +82,8 @@ def test_own_images_that_are_left_out_score_as_strangers():
     inside, labels = drawn(60, 12)
     rows, classes = means(inside, labels)
     own, strangers = drawn(300, 13), drawn(300, 14)
-    null = left_out([Round(Sent(rows, classes), strangers[0], own[0])], own[1], 0, "own images")
+    groups = by_classes([Round(Sent(rows, classes), strangers[0], own[0])], own[1])
+    null = left_out(groups, own[1], own[1], 0, "own images")
     beside = scored(own, *strangers, rows, classes)
     assert len(null) == 300
     assert abs(float(null.mean() - beside.mean())) < 0.05
@@ -87,10 +92,10 @@ def test_own_images_that_are_left_out_score_as_strangers():
 
 def rounds_of(number, inside, labels, asked, own):
     """Mixtures of the same means by other weights in each round, under an extractor that turns, and a little noise."""
-    draw = torch.Generator().manual_seed(17)
-    found = []
+    draw, found, turn = torch.Generator().manual_seed(17), [], torch.eye(WIDTH, dtype=torch.float64)
     for _ in range(number):
-        turn = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)).Q
+        skew = torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)
+        turn = turn @ torch.linalg.matrix_exp(0.003 * (skew - skew.T))
         weights = torch.rand(CLASSES, generator=draw, dtype=torch.float64)
         weights = weights / weights.sum()
         mixture = (weights[:, None] * means(inside, labels)[0]).sum(0) @ turn
@@ -106,12 +111,12 @@ def test_mixtures_of_several_rounds_are_taken_apart_into_classes():
     own, own_labels = drawn(400, 20)
     asked, both, truth = torch.cat([inside, outside]), torch.cat([labels, beside]), np.arange(360) < 60
     rounds = rounds_of(12, inside, labels, asked, own)
-    one, several = (deviations(seen, both, own_labels) for seen in (rounds[-1:], rounds))
+    one, several = (told(seen, both, own_labels) for seen in (rounds[-1:], rounds))
     apart = scored((own, own_labels), asked, both, *means(inside, labels))
     areas = [roc_auc_score(truth, scores) for scores in (one, several, apart)]
     assert areas[1] > areas[0] + 0.05
     assert areas[1] > areas[2] - 0.03  # nearly what the class means themselves would tell
-    null = left_out(rounds, own_labels, 0, "own images")
+    null = left_out(by_classes(rounds, own_labels), own_labels, own_labels, 0, "own images")
     assert abs(float(null.mean() - several[60:].mean())) < 0.05
 
 
@@ -119,7 +124,7 @@ def test_the_same_weights_in_every_round_tell_what_one_round_tells():
     inside, labels = drawn(30, 21)
     own, own_labels = drawn(200, 22)
     (one,) = rounds_of(1, inside, labels, inside, own)
-    expect_close(deviations([one] * 4, labels, own_labels), deviations([one], labels, own_labels), atol=1e-12)
+    expect_close(told([one] * 4, labels, own_labels), told([one], labels, own_labels), atol=1e-9)
 
 
 def test_means_of_several_rounds_are_averaged_over_those_that_speak_of_a_class():
@@ -127,9 +132,9 @@ def test_means_of_several_rounds_are_averaged_over_those_that_speak_of_a_class()
     own, own_labels = drawn(200, 24)
     rows, classes = means(inside, labels)
     whole, part = Round(Sent(rows, classes), inside, own), Round(Sent(rows[:1], classes[:1]), inside, own)
-    both = deviations([whole, part], labels, own_labels)
-    expect_close(both, deviations([whole], labels, own_labels), atol=1e-12)
-    assert deviations([part], labels, own_labels)[labels > 0].isinf().all()
+    both = told([whole, part], labels, own_labels)
+    expect_close(both, told([whole], labels, own_labels), atol=1e-9)
+    assert told([part], labels, own_labels)[labels > 0].isinf().all()
 
 
 def test_principal_directions_are_those_of_the_singular_values_of_wide_and_of_tall_rows():
@@ -183,3 +188,77 @@ def test_it_is_the_default_where_own_images_are_granted_and_refused_by_name_wher
     MembershipInference()(InferenceProblem((seen,), bare, kind, asked))
     with pytest.raises(UserError, match="score='deviation' needs labelled images"):
         MembershipInference(score="deviation")(InferenceProblem((seen,), bare, kind, asked))
+
+
+def granted_for(own, own_labels, defend):
+    return Knowledge(
+        KnowledgeCard(attacker_data="same_domain"),
+        (1, 6, 6),
+        CLASSES,
+        extractors={0: lambda batch: batch.flatten(1)},
+        defended={} if defend is None else {(1, 0): defend},
+        public_images=own.view(-1, 1, 6, 6).float(),
+        public_labels=own_labels,
+    )
+
+
+def clipped(rows, seed):
+    return rows / rows.norm(dim=1, keepdim=True)
+
+
+def largest(rows, seed):
+    kept = rows.abs().topk(rows.shape[1] // 2, dim=1).indices
+    return torch.zeros_like(rows).scatter(1, kept, rows.gather(1, kept))
+
+
+@pytest.mark.parametrize("kind", ["prototype", "entangled"])
+@pytest.mark.parametrize("defend", [clipped, largest])
+def test_members_stand_out_behind_a_defense_that_is_known(kind, defend):
+    inside, labels = drawn(9, 26)
+    outside, _ = drawn(300, 27)
+    own, own_labels = drawn(400, 28)
+    rows, classes = means(inside, labels)
+    weights = torch.tensor([0.2, 0.5, 0.3])
+    sent = defend(rows.float() if kind == "prototype" else (weights[:, None] * rows.float()).sum(0)[None], 0)
+    upload = Prototypes(sent, classes) if kind == "prototype" else Entangled(sent[0], weights)
+    seen, asked = Observation(1, 0, (upload,), ()), torch.cat([inside, outside]).view(-1, 1, 6, 6).float()
+    both = torch.cat([labels, torch.arange(300) % CLASSES])
+    areas = {}
+    for name, known in (("told", granted_for(own, own_labels, defend)), ("untold", granted_for(own, own_labels, None))):
+        found = MembershipInference()(InferenceProblem((seen,), known, kind, {0: Candidates(0, asked, both)}))
+        areas[name] = roc_auc_score(np.arange(309) < 9, found.values[0])
+        assert found.null[0].isfinite().all()
+    assert areas["told"] > 0.75
+    assert areas["told"] > areas["untold"] + 0.05
+
+
+def test_entries_that_were_not_sent_are_left_out_and_others_are_as_sent():
+    inside, labels = drawn(9, 29)
+    own, own_labels = drawn(300, 30)
+    rows, classes = means(inside, labels)
+    sent = largest(rows.float(), 0)
+    seen = Observation(1, 0, (Prototypes(sent, classes),), ())
+    known = granted_for(own, own_labels, largest)
+    found = as_round(seen, known, known.public_images[:2], known.public_images, own_labels)
+    assert torch.equal(found.entries, sent != 0)
+    parts = found.parts()
+    assert [part.sent.classes.tolist() for part in parts] == [[0], [1], [2]]
+    for place, part in enumerate(parts):
+        expect_close(part.sent.rows[0].float(), sent[place], atol=1e-5)
+        assert not part.own[:, sent[place] == 0].any()
+        expect_close(part.own[:, sent[place] != 0].float(), own[:, sent[place] != 0].float(), atol=1e-5)
+    whole = as_round(seen, granted_for(own, own_labels, clipped), known.public_images, known.public_images, own_labels)
+    assert whole.parts() == [whole]
+
+
+def test_known_strangers_are_of_the_candidates_classes_in_their_proportions():
+    inside, labels = drawn(60, 31)
+    own, own_labels = drawn(300, 32)
+    groups = by_classes([Round(Sent(*means(inside, labels)), own, own)], own_labels)
+    asked = torch.tensor([0] * 10 + [1] * 40)
+    mixed = left_out(groups, own_labels, asked, 0)
+    assert len(mixed) == 125  # of 100 each: all of class 1, a quarter as many of class 0
+    alone = [left_out(groups, own_labels, torch.tensor([label]), 0) for label in range(3)]
+    assert all(len(one) == 100 for one in alone)
+    expect_close(torch.cat([alone[0][:25], alone[1]]), mixed, atol=1e-12)
+    assert len(left_out(groups, own_labels, torch.tensor([7]), 0)) == 0

@@ -20,6 +20,9 @@ USUAL = 10
 FEWEST = 20
 """Own images, less one for each of their classes, below which no covariance is made of them."""
 
+FOLDS = 5
+"""Parts of the own images, each judged by what the others say."""
+
 TINY = 1e-30
 """Least variance and squared length that is divided by: a network that answers everything alike scatters nowhere."""
 

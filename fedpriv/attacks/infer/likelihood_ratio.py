@@ -76,7 +76,7 @@ class LikelihoodRatio(Inference):
     shadows: Annotated[int, Ge(8)] = 32
 
     name = "likelihood-ratio"
-    version = 2
+    version = 3
     summary = "scores of candidate images by shadow clients that held them or did not"
     asks = "images"
     only_by_name = True
@@ -132,16 +132,19 @@ class LikelihoodRatio(Inference):
                 "shadows"
             )
         n_asked, parts = len(asked.labels), (problem.seed, "likelihood ratio", seen.round, seen.client)
-        key = (*parts, self, Same(seen.broadcast), Same(asked.images))
+        compute = knowledge.gradients.get(seen.client)
+        defend = knowledge.defended_weights.get((seen.round, seen.client))
+        key = (*parts, self, *map(Same, (seen.broadcast, asked.images, compute, defend)))
 
         def made() -> tuple[list[Training], Tensor]:
             rng = generator(*parts)
             draw = drawn_halves if self.variant == "online" else drawn_apart
-            held = draw(labels[:n_asked], labels[n_asked:], self._number, _size(facts), rng)
+            held = draw(labels[:n_asked], labels[n_asked:], self._number, _size(seen, facts), rng)
             inside = torch.zeros(len(held), len(labels), dtype=torch.bool)
             for place, own in enumerate(held):
                 inside[place, own] = True
-            return trained_alike(training, labels.to(images.device), held, facts, *parts), inside[:, :n_asked]
+            found = trained_alike(training, labels.to(images.device), held, facts, parts, compute, defend)
+            return found, inside[:, :n_asked]
 
         shadows, inside = problem.trained.get(key, made)
         signals = self._signals(training, shadows, labels.to(images.device), n_asked)
@@ -234,11 +237,16 @@ def _fitted(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mean, (residuals / free).sqrt().clamp_min(1e-12), number
 
 
-def _size(facts: BatchFacts) -> int:
-    """Return the number of images of a client of such steps: those up to the first short batch, which ends an epoch."""
-    sizes = facts.sizes or (facts.batch_size,) * facts.steps
+def _size(seen: Observation, facts: BatchFacts) -> int:
+    """Return the number of images of a client: as it says, or those of its steps up to the first short one.
+
+    That ends an epoch, but where batches are drawn at random.
+    """
+    told = [size for size in (one.said("size") for one in seen.upload) if size is not None]
+    if told:
+        return int(told[0])
     total = 0
-    for size in sizes:
+    for size in facts.sizes or (facts.batch_size,) * facts.steps:
         total += size
         if size < facts.batch_size:
             break

@@ -9,13 +9,14 @@ what is known of S (:mod:`fedpriv.attacks.infer.class_scatter`) a mean's deviati
 with C the covariance and k = tr C the mean squared length of own images in coordinates that the others whitened. No image of
 the client's is looked for, and no shadow trained.
 
-A mixture deviates by sum_c w_tc D_c in round t, the same D_c in whitened coordinates of every round but for what training
-changes. So the matrix G of inner products of the rounds' deviations, over k, is that of a Wishart distribution,
+A mixture deviates by sum_c w_tc D_tc in round t, with D_tc alike in whitened coordinates from round to round as far as own
+images are (C_ts, :mod:`fedpriv.attacks.infer.rounds_together`). So the matrix G of inner products of the rounds' deviations,
+over k, is that of a Wishart distribution,
 
-    E G = W diag(v) W^T + s diag(W W^T),
+    E G = (W diag(v) W^T) * C + s diag(W W^T),
 
-and v and s are those of the highest posterior density, log(1 / n) and log s being normal around :data:`USUAL` and
-:data:`DRIFT`. Whitening is by the symmetric root of the inverse, which changes little where an extractor does.
+with * entry by entry, and v and s are those of the highest posterior density, log(1 / n) and log s being normal around
+:data:`USUAL` and :data:`DRIFT`.
 
 Noise of a known defense adds s^2 tr P / k to the diagonal of G, with P the whitening's square.
 
@@ -32,15 +33,18 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.infer.class_scatter import Scatter, enough, scatter
+from fedpriv.attacks.infer.class_scatter import FOLDS, enough, scatter
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
-from fedpriv.attacks.infer.membership_deviation import FOLDS
+from fedpriv.attacks.infer.rounds_together import Together, off, together
 from fedpriv.attacks.infer.sent_means import MEANS, Round, as_round
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.wire.kinds import CLASS_OUTPUTS, MIXTURES
 
 USUAL, USUAL_SPREAD = math.log(1 / 10), 1.5
 """Of log(1 / n): ten images, and 0.5 to 200 within two standard deviations."""
+
+LIKELY = math.exp(-USUAL)
+"""Images behind a mean of which nothing else is known."""
 
 DRIFT, DRIFT_SPREAD = -5.0, 2.0
 """Of log s: rounds differ by the 150th part of an image's scatter."""
@@ -83,32 +87,38 @@ def numbers_of_members(rounds: Sequence[Round], own_labels: Tensor) -> Counted:
         rounds: of one client, with the attacker's own images; candidates are not looked at.
         own_labels: classes of the attacker's own images ``(m,)``.
     """
-    newest = rounds[-1]
-    length, freedom = _left_out(newest.own, own_labels, newest.noise)
-    scatters = [scatter(one.own, own_labels, one.noise) for one in rounds]
-    noise = [one.noise * there.trace / length for one, there in zip(rounds, scatters, strict=True)]
-    numbers = scatters[-1].numbers
-    if newest.sent.weights is None:
-        found = {}
-        for place, label in enumerate(newest.sent.classes.tolist()):
-            off = newest.sent.deviation(scatters[-1], place)
-            gram = scatters[-1].inner(off[None], off[None])[:, None] / length
-            weight = torch.ones(1, 1, dtype=torch.float64)
-            told, _ = _numbers(gram, weight, [numbers.get(label, 1)], freedom, noise[-1:], drifts=False)
+    if rounds[-1].sent.weights is None:
+        return Counted(_of_means(rounds[-1], own_labels))
+    return _of_mixtures(together([part for one in rounds for part in one.parts()], own_labels), own_labels)
+
+
+def _of_means(newest: Round, own_labels: Tensor) -> dict[int, float]:
+    found, weight = {}, torch.ones(1, 1, dtype=torch.float64)
+    for part in newest.parts():
+        length, freedom = _left_out(part.own, own_labels, part.noise)
+        there = scatter(part.own, own_labels, part.noise)
+        noise = [part.noise * there.trace / length]
+        for place, label in enumerate(part.sent.classes.tolist()):
+            away = part.sent.deviation(there, place)
+            gram = there.inner(away[None], away[None])[:, None] / length
+            told, _ = _numbers(gram, weight, weight, [there.numbers.get(label, 1)], freedom, noise, drifts=False)
             found[label] = float(told[0])
-        return Counted(found)
-    weights = torch.stack([one.sent.weights for one in rounds if one.sent.weights is not None])
-    classes = (weights != 0).any(0).nonzero().squeeze(1)
-    off = torch.stack([_whitened(one, there) for one, there in zip(rounds, scatters, strict=True)])
-    known = [numbers.get(label, 1) for label in classes.tolist()]
-    several, drift = _numbers(off @ off.T / length, weights[:, classes], known, freedom, noise, drifts=True)
-    return Counted(dict(zip(classes.tolist(), several.tolist(), strict=True)), drift)
-
-
-def _whitened(one: Round, there: Scatter) -> Tensor:
-    """Return a mixture's deviation in whitened coordinates ``(d,)``."""
-    found: Tensor = there.whiten(one.sent.deviation(there, 0)[None])[0]
     return found
+
+
+def _of_mixtures(seen: Together, own_labels: Tensor) -> Counted:
+    newest, numbers = seen.rounds[-1], seen.scatters[-1].numbers
+    length, freedom = _left_out(newest.own, own_labels, newest.noise)
+    beyond = length / seen.lengths[-1].clamp_min(_TINY)  # what an image scatters that the scatter was not made of
+    lengths = beyond * seen.lengths
+    noise = (seen.noise / beyond.clamp_min(_TINY)).tolist()
+    weights = torch.stack([one.sent.weights for one in seen.rounds if one.sent.weights is not None])
+    classes = (weights != 0).any(0).nonzero().squeeze(1)
+    rows = torch.stack([off(one, there) for one, there in zip(seen.rounds, seen.scatters, strict=True)])
+    rows = rows / lengths.clamp_min(_TINY).sqrt()[:, None]
+    known = [numbers.get(label, 1) for label in classes.tolist()]
+    several, drift = _numbers(rows @ rows.T, weights[:, classes], seen.alike, known, freedom, noise, drifts=True)
+    return Counted(dict(zip(classes.tolist(), several.tolist(), strict=True)), drift)
 
 
 def _left_out(own: Tensor, labels: Tensor, noise: float) -> tuple[float, float]:
@@ -136,17 +146,25 @@ def _left_out(own: Tensor, labels: Tensor, noise: float) -> tuple[float, float]:
 
 
 def _numbers(
-    gram: Tensor, weights: Tensor, own: Sequence[int], freedom: float, noise: Sequence[float], *, drifts: bool
+    gram: Tensor,
+    weights: Tensor,
+    alike: Tensor,
+    own: Sequence[int],
+    freedom: float,
+    noise: Sequence[float],
+    *,
+    drifts: bool,
 ) -> tuple[Tensor, float]:
     """Return the most probable numbers ``(C,)`` at least 1, and s.
 
     Args:
         gram: inner products of deviations ``(T, T)``, over k.
         weights: of classes ``(T, C)``.
+        alike: how alike rounds are ``(T, T)``.
         own: images that each class's expectation is of.
         freedom: f.
         noise: what a defense adds to each diagonal entry.
-        drifts: whether rounds differ.
+        drifts: whether rounds differ beyond that.
     """
     largest = float(gram.diagonal().amax())
     if largest > _FARTHEST:  # beyond any image: one image's distance already
@@ -161,7 +179,7 @@ def _numbers(
     def cost() -> Tensor:
         solver.zero_grad()
         within = inverse.clamp(*_RANGE)
-        expected = (weights * (within.exp() + beside)) @ weights.T + added
+        expected = (weights * (within.exp() + beside)) @ weights.T * alike + added
         if drifts:
             expected = expected + drift.clamp(*_RANGE).exp() * torch.diag(weights.square().sum(1))
         steady = _STEADY * expected.diagonal().amax().detach() * torch.eye(len(gram), dtype=torch.float64)

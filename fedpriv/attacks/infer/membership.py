@@ -38,7 +38,7 @@ from torch.nn.functional import normalize
 
 from fedpriv.attacks.infer.class_scatter import enough
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
-from fedpriv.attacks.infer.membership_deviation import deviations, left_out
+from fedpriv.attacks.infer.membership_deviation import by_classes, deviations, left_out
 from fedpriv.attacks.infer.membership_kernel import kernel_signals
 from fedpriv.attacks.infer.membership_null import (
     OWN_IMAGES,
@@ -114,7 +114,7 @@ class MembershipInference(Inference):
     classes: Literal["sent", "any"] = "sent"
 
     name = "membership"
-    version = 5
+    version = 6
     summary = "scores of candidate images: which ones the client trained on"
     asks = "images"
     most_rounds = 5
@@ -192,8 +192,9 @@ class MembershipInference(Inference):
         assert own is not None
         assert labels is not None
         rounds = [as_round(observation, knowledge, asked.images, own, labels) for knowledge, observation in seen]
-        null = left_out(rounds, labels.cpu(), problem.seed, "own images", asked.client)
-        return Judged(deviations(rounds, asked.labels.cpu(), labels.cpu()), {OWN_IMAGES: null})
+        groups, classes = by_classes(rounds, labels.cpu()), asked.labels.cpu()
+        null = left_out(groups, labels.cpu(), classes, problem.seed, "own images", asked.client)
+        return Judged(deviations(groups, classes), {OWN_IMAGES: null})
 
     def _rule(self, kind: str | None, labels: Tensor, beside: bool) -> Rule:
         if kind is not None and kind in ANSWERS | TRAINED and self.null == "clients":

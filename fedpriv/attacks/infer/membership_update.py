@@ -71,6 +71,7 @@ class Training:
         complete: whether the weights are all there is, so that two trainings from the same ones have the same loss.
         layers: fully connected layers that the span of their changes is asked for: one of a network, blocks of a mapping.
         hidden: whether that is a layer before a head.
+        network: takes the weights and images, where the weights are all there is.
     """
 
     before: Weights
@@ -81,6 +82,7 @@ class Training:
     complete: bool = False
     layers: tuple[Layer, ...] = ()
     hidden: bool = False
+    network: nn.Module | None = None
 
     def starts_like(self, other: Training) -> bool:
         """True if a candidate has the same loss, and the same gradient, at the start of both."""
@@ -316,6 +318,7 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
         complete=not rest,
         layers=() if name is None else (layer_of(model, name, update, images),),
         hidden=hidden,
+        network=None if rest else model,
     )
 
 

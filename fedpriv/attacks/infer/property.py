@@ -106,7 +106,7 @@ class PropertyInference(Inference):
     encodings: Literal["sent", "hidden"] = "sent"
 
     name = "property"
-    version = 4
+    version = 5
     summary = "scores of classes: which ones the client holds, or has most of"
     asks = "classes"
     reads_every_round = True

@@ -1,7 +1,10 @@
 """Uploads that are means of representations or outputs, or mixtures of such means, beside what is expected of them.
 
 Behind a defense that the protocol names, class means that are expected are put through it. The upload's distance from
-that, over the share of its length that is left, is the deviation; its variance, if it draws, is kept as noise.
+that, over the share of its length that is left, is the deviation; its variance, if it draws, is kept as noise. How much a
+bound on lengths left of an upload depends on the upload's own length, which nobody knows: there it is the share at which the
+upload resembles the expectation most, in directions weighed by the scatter. Entries that a defense leaves out are no zeros:
+what is compared are those that were sent (:meth:`Round.parts`).
 """
 
 from __future__ import annotations
@@ -27,6 +30,13 @@ REHEARSALS = 16
 
 _LEAST_SCALE = 1e-2
 """Share of what is expected that a defense leaves, below which a deviation is not scaled up any more."""
+
+
+_WHOLE = 0.9
+"""Share of entries that are not zero below which a defense leaves entries out, and does not just round some to zero."""
+
+_BENT = 0.9
+"""Less of twice as much than this, of what is left of it once, is a defense that goes by lengths: a bound."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +74,27 @@ class Round:
         features: of candidates under the client's extractor of that round, or its whole model, ``(n, d)`` float64.
         own: of the attacker's own images ``(m, d)`` float64.
         noise: variance of an entry that a defense added to the upload, by the protocol.
+        entries: ``(k, d)`` bool, which entries of rows were sent at all; None for all of them.
     """
 
     sent: Sent
     features: Tensor
     own: Tensor
     noise: float = 0.0
+    entries: Tensor | None = None
+
+    def parts(self) -> list[Round]:
+        """Return rounds of which each is by the entries that were sent alone; itself where that is all of them."""
+        if self.entries is None:
+            return [self]
+        found, sent = [], self.sent
+        rows = range(len(sent.rows)) if sent.weights is None else range(1)
+        for place in rows:
+            kept = self.entries[place].double()
+            own = slice(place, place + 1) if sent.weights is None else slice(None)
+            part = Sent(sent.rows[own] * kept, sent.classes[own], sent.weights)
+            found.append(replace(self, sent=part, features=self.features * kept, own=self.own * kept, entries=None))
+        return found
 
 
 def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tensor, labels: Tensor) -> Round:
@@ -98,9 +123,7 @@ def as_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tenso
         features = _outputs(features, *knowledge.heads[seen.client], first, labels.cpu())
     found = Round(first, features[: len(images)], features[len(images) :])
     defend = knowledge.defended.get((seen.round, seen.client))
-    return (
-        found if defend is None or weights is not None else _undefended(found, scatter(found.own, labels.cpu()), defend)
-    )
+    return found if defend is None else _undefended(found, labels.cpu(), defend)
 
 
 def _outputs(features: Tensor, weight: Tensor, bias: Tensor, sent: Sent, labels: Tensor) -> Tensor:
@@ -118,12 +141,35 @@ def _outputs(features: Tensor, weight: Tensor, bias: Tensor, sent: Sent, labels:
     return min(kinds, key=off)
 
 
-def _undefended(one: Round, there: Scatter, defend: Rehearsal) -> Round:
-    rows = [row - one.sent.deviation(there, place) for place, row in enumerate(one.sent.rows)]
-    expected = torch.stack(rows)
-    with torch.no_grad():
-        tried = torch.stack([defend(expected.float(), again).double().cpu() for again in range(REHEARSALS)])
-    middle = tried.mean(0)
-    scale = ((middle * expected).sum(1) / expected.square().sum(1).clamp_min(TINY)).clamp_min(_LEAST_SCALE)[:, None]
-    undone = expected + (one.sent.rows - middle) / scale
-    return replace(one, sent=replace(one.sent, rows=undone), noise=float((tried.var(0) / scale.square()).mean()))
+def _undefended(one: Round, labels: Tensor, defend: Rehearsal) -> Round:
+    there = scatter(one.own, labels)
+    sent = one.sent.rows if one.sent.weights is None else one.sent.rows[:1]  # of a mixture all rows are the same
+    expected = torch.stack([row - one.sent.deviation(there, place) for place, row in enumerate(sent)])
+
+    def tried(rows: Tensor, times: int) -> Tensor:
+        with torch.no_grad():
+            return torch.stack([defend(rows.float(), again).double().cpu() for again in range(times)])
+
+    many = tried(expected, REHEARSALS)
+    middle, filled = many.mean(0), (many != 0).any(0)
+    scale = _scale(middle, torch.where(filled, expected, 0.0))
+    gaps = int((filled & (expected != 0)).sum()) < _WHOLE * int((expected != 0).sum())
+    entries = sent != 0 if gaps else torch.ones_like(sent, dtype=torch.bool)
+    if bool((_scale(tried(2 * expected, 1)[0], 2 * torch.where(filled, expected, 0.0)) < _BENT * scale).any()):
+        there = scatter(one.own, labels, float((many.var(0) / scale.square()).mean()))
+        known = torch.where(entries, expected, 0.0)
+        pairs = list(zip(sent, known, strict=True))
+        scale = torch.stack([there.inner(row, mean) / there.inner(mean, mean).clamp_min(TINY) for row, mean in pairs])
+        scale = scale.clamp_min(_LEAST_SCALE)[:, None]
+        undone = torch.where(entries, sent / scale, expected)
+    else:
+        undone = expected + (sent - torch.where(filled, middle, scale * expected)) / scale
+    noise = float((many.var(0) / scale.square()).mean())
+    rows = replace(one.sent, rows=undone.expand_as(one.sent.rows))
+    return replace(one, sent=rows, noise=noise, entries=entries.expand_as(one.sent.rows) if gaps else None)
+
+
+def _scale(rows: Tensor, of: Tensor) -> Tensor:
+    """Return the share of the length of others that rows have along them ``(k, 1)``, at least :data:`_LEAST_SCALE`."""
+    found: Tensor = ((rows * of).sum(1) / of.square().sum(1).clamp_min(TINY)).clamp_min(_LEAST_SCALE)[:, None]
+    return found

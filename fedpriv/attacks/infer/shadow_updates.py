@@ -2,27 +2,35 @@
 
 A server knows what it sent, and the protocol says how clients train. So it trains a client's part itself, on images of its
 own choice: the weights that travel, by plain SGD in batches of the client's sizes, through what was granted of the rest of
-the client's model. Momentum, weight decay and a method's further terms of the loss are not followed.
+the client's model. Momentum, weight decay and a method's further terms of the loss are not followed. Defenses of local
+training are, of whole networks, and what defenses make of an upload is made of theirs.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad
 from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.infer.membership_update import Training
-from fedpriv.attacks.observation import BatchFacts
+from fedpriv.attacks.observation import BatchFacts, LocalGradient, WeightRehearsal
 from fedpriv.attacks.read.updates import Weights
-from fedpriv.util.seeds import generator
+from fedpriv.util.seeds import derive_seed, generator, global_seed
 
 
 def trained_alike(
-    training: Training, labels: Tensor, held: Sequence[Tensor], facts: BatchFacts, *seed: int | str
+    training: Training,
+    labels: Tensor,
+    held: Sequence[Tensor],
+    facts: BatchFacts,
+    seed: Sequence[int | str],
+    compute: LocalGradient | None = None,
+    defend: WeightRehearsal | None = None,
 ) -> list[Training]:
     """Return trainings that start like a client's and end where these images lead.
 
@@ -31,25 +39,57 @@ def trained_alike(
         labels: ``(n,)`` classes of all images that a made-up client may hold, in the order of the training's inputs.
         held: of each made-up client, places ``(m,)`` among them, at least one.
         facts: of the client's local steps.
-        seed: parts of the seed by which batches are drawn.
+        seed: parts of the seed by which batches, and whatever defenses draw, are drawn.
+        compute: the gradient of a batch where defenses have a hand in it; None for that of the loss alone.
+        defend: the client's defenses of its upload, or None.
     """
     found = []
     for number, own in enumerate(held):
         rng = generator(*seed, "shadow update", number)
-        found.append(replace(training, after=_trained(training, labels, own, facts, rng)))
+        batches = _batches(own, facts, rng)
+        if compute is None or training.network is None:
+            after = _trained(training, labels, batches, facts.learning_rate)
+        else:
+            drawn = derive_seed(*seed, "shadow guards", number)
+            after = _guarded(training, training.network, labels, batches, facts.learning_rate, compute, drawn)
+        if defend is not None:
+            after = defend(after, derive_seed(*seed, "shadow defenses", number))
+        found.append(replace(training, after=after))
     return found
 
 
-def _trained(training: Training, labels: Tensor, own: Tensor, facts: BatchFacts, rng: torch.Generator) -> Weights:
+def _trained(training: Training, labels: Tensor, batches: Sequence[Tensor], learning_rate: float) -> Weights:
     def loss(weights: Weights, some: Tensor, answers: Tensor) -> Tensor:
         return cross_entropy(training.logits(weights, some), answers)
 
     slope = grad(loss)
     weights = dict(training.before)
-    for batch in _batches(own, facts, rng):
+    for batch in batches:
         gradient = slope(weights, training.inputs[batch], labels[batch])
-        weights = {name: value - facts.learning_rate * gradient[name] for name, value in weights.items()}
+        weights = {name: value - learning_rate * gradient[name] for name, value in weights.items()}
     return {name: value.detach() for name, value in weights.items()}
+
+
+def _guarded(
+    training: Training,
+    network: nn.Module,
+    labels: Tensor,
+    batches: Sequence[Tensor],
+    learning_rate: float,
+    compute: LocalGradient,
+    seed: int,
+) -> Weights:
+    copied, rng = copy.deepcopy(network).train(), generator(seed)
+    copied.load_state_dict(training.before, strict=False)
+    with global_seed(seed):
+        for batch in batches:
+            copied.zero_grad(set_to_none=True)
+            compute(copied, training.inputs[batch], labels[batch], rng)
+            with torch.no_grad():
+                for parameter in copied.parameters():
+                    if parameter.grad is not None:
+                        parameter.sub_(parameter.grad, alpha=learning_rate)
+    return {name: value.detach() for name, value in copied.named_parameters()}
 
 
 def _batches(own: Tensor, facts: BatchFacts, rng: torch.Generator) -> list[Tensor]:
