@@ -181,6 +181,7 @@ WEIGHTS = ("model", "small-model", "extractor", "low-rank-model", "classifier", 
 LONG = FEW | {"batch_size": 5, "epochs": 40, "rounds": 4, "lr": 0.1}
 HEART = FEWEST | {"batch_size": 5, "epochs": 100, "rounds": 1, "lr": 0.1, "local_steps": None, "keep": "all"}
 CLIPPED = {"defense": ("clip:bound=1",)}
+QUANTISED = {"defense": ("quantise",)}
 ROUND_BY_ROUND = LONG | {"epochs": 5, "rounds": 12, "keep": "all"}
 TRAINED = LONG | {"local_steps": None, "rounds": 3, "keep": "all"}
 EPOCHS = {"batch_size": 5, "epochs": 3, "local_steps": None, "rounds": 3, "lr": 0.1, "keep": "all"}
@@ -195,11 +196,14 @@ QUESTIONS = (
         for kind in ("prototype", "entangled")
     ),
     *(Line(MembershipInference(candidates=20), kind, TRAINED, note="epochs") for kind in WEIGHTS),
+    Line(MembershipInference(candidates=20), "entangled", ROUND_BY_ROUND | CLIPPED, note="clip, rounds"),
     *(Line(LikelihoodRatio(candidates=20, shadows=16), kind, HEART, note="a hundred epochs") for kind in WEIGHTS),
+    Line(LikelihoodRatio(candidates=20, shadows=16), "model", HEART | QUANTISED, note="quantised, a hundred epochs"),
     Line(ASKED, "representation", ROUNDS),
     *(Line(ASKED, kind, SPREAD, clients=16) for kind in ("prototype", "entangled", "logits", "kernel")),
     Line(ASKED, "prototype", SPREAD | CLIPPED, note="clip", clients=16),
     Line(ASKED, "entangled", SPREAD | {"rounds": 12, "keep": "all"}, note="rounds", clients=16),
+    Line(ASKED, "entangled", SPREAD | CLIPPED | {"rounds": 12, "keep": "all"}, note="clip, rounds", clients=16),
     Line(ASKED, "public-logits", ROUNDS),
     *(Line(ASKED, kind, EPOCHS) for kind in WEIGHTS),
     Line(PropertyInference(by="biases"), "model", EPOCHS, note="biases"),

@@ -22,6 +22,7 @@ from fedpriv.attacks.observation import (
     Rehearsal,
     Statistics,
     TargetId,
+    WeightRehearsal,
 )
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
@@ -56,6 +57,7 @@ class Handed:
         public: the attacker's own images with their classes, or None.
         earlier: (round, client) -> network behind an upload before the last round's, a copy; empty where none was given.
         defended: (round, client) -> what was done to its rows before they left, where that was said.
+        defended_weights: the same of weights.
         groups: client -> number of its independent unit; empty where each client is one.
         summed: the server sees the sum over a round's clients, which stands in the place of every upload.
         device: where to compute.
@@ -74,6 +76,7 @@ class Handed:
     public: Samples | None = None
     earlier: Mapping[tuple[int, int], nn.Module] = field(default_factory=dict)
     defended: Mapping[tuple[int, int], Rehearsal] = field(default_factory=dict)
+    defended_weights: Mapping[tuple[int, int], WeightRehearsal] = field(default_factory=dict)
     groups: Mapping[int, int] = field(default_factory=dict)
     summed: bool = False
     device: torch.device = torch.device("cpu")
@@ -212,6 +215,7 @@ def _grant(handed: Handed, card: KnowledgeCard, clients: Sequence[int], seed: in
         if card.batch_norm == "running"
         else {},
         defended=handed.defended,
+        defended_weights=handed.defended_weights,
         labels={(handed.last, client): handed.own[client].labels for client in clients}
         if card.labels == "given" and trained
         else {},

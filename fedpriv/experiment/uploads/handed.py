@@ -74,6 +74,7 @@ def read_handed(
     before = _broadcasts(settings.get("broadcasts"), rounds, number)
     observations, batches = _observed(messages, before, target, model, facts, numbers or range(1, len(rounds) + 1))
     n_classes = _n_classes(number, [payload for o in observations for payload in o.upload], own, model)
+    told_of = read_defense(settings.get("defense"), target, observations, n_classes)
     handed = Handed(
         target=target,
         observations=tuple(observations),
@@ -88,7 +89,8 @@ def read_handed(
         batches=batches,
         statistics=_statistics(model, rounds[-1]),
         earlier=_earlier(settings.get("earlier_extractors"), rounds, observations, device),
-        defended=read_defense(settings.get("defense"), target, observations, n_classes),
+        defended=told_of.rows,
+        defended_weights=told_of.weights,
         groups=declared_groups(settings.get("groups"), clients),
         public=_public(settings, shape, device),
         device=device,

@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import Observation, Rehearsal
+from fedpriv.attacks.observation import Observation, Rehearsal, WeightRehearsal
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.defenses.shared.adapted import LEARNED
-from fedpriv.evidence.rehearsal import changes_rows, rehearsed
+from fedpriv.evidence.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.experiment.federation_settings import texts
 from fedpriv.federation.defense import DefensePipeline, defense_facts
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import SEPARATE
+from fedpriv.wire.kinds import CLASS_OUTPUTS, MIXTURES, SEPARATE, UPDATES
+
+T = TypeVar("T")
 
 OWN = "own-defense"
 """The label of a defense that is handed in as a function."""
 
 OwnDefense = Callable[[Tensor, torch.Generator], Tensor]
 """(rows ``(n, d)``, where to draw from) -> rows ``(n, d)`` as they are sent."""
+
+
+BY_ROWS = SEPARATE | MIXTURES | CLASS_OUTPUTS
+"""Uploads of which attackers know what a defense makes of other rows."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What clients are said to have done to their uploads, by (round, client).
+
+    Attributes:
+        rows: what is made of rows.
+        weights: what is made of weights.
+    """
+
+    rows: Mapping[tuple[int, int], Rehearsal] = field(default_factory=dict)
+    weights: Mapping[tuple[int, int], WeightRehearsal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,13 +74,11 @@ class _Own:
         return found.detach().to(rows)
 
 
-def read_defense(
-    given: Any, target: str, observations: Sequence[Observation], n_classes: int
-) -> dict[tuple[int, int], Rehearsal]:
-    """Return (round, client) -> the defense of rows that were uploaded, for others; empty for None.
+def read_defense(given: Any, target: str, observations: Sequence[Observation], n_classes: int) -> Told:
+    """Return what is said of the defenses of uploads, for others in their place; nothing for None.
 
     Args:
-        given: texts ``NAME[:KEY=VALUE,...]``, or a function; see :data:`OwnDefense`.
+        given: texts ``NAME[:KEY=VALUE,...]``, or, of uploads that hold rows, a function; see :data:`OwnDefense`.
         target: kind of upload.
         observations: the uploads.
         n_classes: C.
@@ -70,23 +87,39 @@ def read_defense(
         UserError: for an unknown defense, one that could not have made the uploads, or a function that fails on their rows.
     """
     if given is None:
-        return {}
-    if target not in SEPARATE:
+        return Told()
+    if target not in BY_ROWS | UPDATES:
         raise UserError(
-            f"{argument('defense')}: attackers learn behind defenses of {', '.join(SEPARATE)} uploads alone"
+            f"{argument('defense')}: attackers know defenses of {', '.join(BY_ROWS | UPDATES)} uploads alone"
         )
     if callable(given):
+        if target not in BY_ROWS:
+            raise UserError(f"{argument('defense')}: a function is for uploads of rows; name what was done to weights")
         own = _Own(given)
         for seen in observations:
             own(next(payload.rows() for payload in seen.upload if payload.kind == target), 0)
-        return {(seen.round, seen.client): own for seen in observations}
+        return Told({(seen.round, seen.client): own for seen in observations})
     pipeline = _pipeline(given)
-    if not changes_rows(pipeline, target):
+    if target in BY_ROWS:
+        return Told(_each(given, changes_rows, rehearsed, pipeline, target, observations, n_classes))
+    return Told(weights=_each(given, changes_weights, rehearsed_weights, pipeline, target, observations, n_classes))
+
+
+def _each(
+    given: Any,
+    changes: Callable[[DefensePipeline, str], bool],
+    find: Callable[..., T | None],
+    pipeline: DefensePipeline,
+    target: str,
+    observations: Sequence[Observation],
+    n_classes: int,
+) -> dict[tuple[int, int], T]:
+    if not changes(pipeline, target):
         raise UserError(f"{argument('defense', given)}: changes nothing of {target} uploads")
-    found: dict[tuple[int, int], Rehearsal] = {}
+    found: dict[tuple[int, int], T] = {}
     rounds = len({seen.round for seen in observations})
     for seen in observations:
-        one = rehearsed(pipeline, seen, target, n_classes, rounds)
+        one = find(pipeline, seen, target, n_classes, rounds)
         if one is None:
             raise UserError(
                 f"{argument('defense', given)}: would not have sent what client {seen.client} sent in round {seen.round}"
