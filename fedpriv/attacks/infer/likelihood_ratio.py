@@ -15,8 +15,8 @@ candidates; and the distance between a candidate's two means is drawn towards th
 what so few shadows leave. What is usual among candidates of a class is taken off, for the client's shares of classes are
 known but in part.
 
-Several signals are judged together, as normal with one covariance. Shadows follow no defense: an upload that one changed
-lies off all of them, and :mod:`fedpriv.attacks.infer.membership` does better there.
+Several signals are judged together, as normal with one covariance. Shadows train and upload behind the client's defenses:
+an upload that one changed would lie off all of them otherwise, members or not.
 
 A threshold is set by the shadows themselves: each is scored in the client's place against all others, on what it did not
 hold.

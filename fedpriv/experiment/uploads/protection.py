@@ -36,7 +36,7 @@ BY_ROWS = SEPARATE | MIXTURES | CLASS_OUTPUTS
 
 @dataclass(frozen=True)
 class Told:
-    """What clients are said to have done to their uploads, by (round, client).
+    """Defenses that clients are said to have used, by (round, client).
 
     Attributes:
         rows: what is made of rows.
@@ -75,7 +75,7 @@ class _Own:
 
 
 def read_defense(given: Any, target: str, observations: Sequence[Observation], n_classes: int) -> Told:
-    """Return what is said of the defenses of uploads, for others in their place; nothing for None.
+    """Return the defenses of uploads as they are told, for others in their place; none for None.
 
     Args:
         given: texts ``NAME[:KEY=VALUE,...]``, or, of uploads that hold rows, a function; see :data:`OwnDefense`.
