@@ -262,3 +262,15 @@ def test_known_strangers_are_of_the_candidates_classes_in_their_proportions():
     assert all(len(one) == 100 for one in alone)
     expect_close(torch.cat([alone[0][:25], alone[1]]), mixed, atol=1e-12)
     assert len(left_out(groups, own_labels, torch.tensor([7]), 0)) == 0
+
+
+def test_an_attacker_of_few_images_knows_no_strangers_and_scores_all_the_same():
+    """Four fifths of them make no scatter, so that none can be judged by the others."""
+    inside, labels = drawn(12, 33)
+    own, own_labels = drawn(FEWEST + CLASSES, 34)
+    assert enough(own_labels)
+    groups = by_classes([Round(Sent(*means(inside, labels)), inside, own)], own_labels)
+    assert len(left_out(groups, own_labels, labels, 0)) == 0
+    assert deviations(groups, labels).isfinite().all()
+    nobody = torch.zeros(0, dtype=torch.int64)
+    assert len(left_out(groups, own_labels, nobody, 0)) == 0

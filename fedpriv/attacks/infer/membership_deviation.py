@@ -101,7 +101,9 @@ def left_out(groups: Sequence[Group], own_labels: Tensor, asked: Tensor, *seed: 
 
 def _in_proportion(scores: Tensor, classes: Tensor, wanted: Tensor) -> Tensor:
     """Return as many scores as there are in the proportions of wanted classes, of those that have any."""
-    size = 1 + int(torch.cat([classes, wanted]).amax()) if len(classes) else 0
+    if not len(scores) or not len(wanted):
+        return scores[:0]
+    size = 1 + int(torch.cat([classes, wanted]).amax())
     there, shares = (torch.bincount(one, minlength=size).double() for one in (classes, wanted))
     both = (there > 0) & (shares > 0)
     if not bool(both.any()):
