@@ -55,8 +55,7 @@ class Rehearsed:
     def _with(self, rows: Tensor) -> Message:
         payload = self.message[self.place]
         field = str(payload.values_field())
-        own: Payload = replace(payload, **{field: rows.reshape(getattr(payload, field).shape)})
-        return (*self.message[: self.place], own, *self.message[self.place + 1 :])
+        return _replaced(self.message, self.place, rows.reshape(getattr(payload, field).shape))
 
     @property
     def possible(self) -> bool:
@@ -92,8 +91,7 @@ class RehearsedWeights:
         values = {**before, **{name: value.to(before[name]) for name, value in weights.items()}}
         field = str(payload.values_field())
         filled: Any = values if isinstance(getattr(payload, field), Mapping) else values[field]
-        own = replace(payload, **{field: filled})
-        message = (*self.message[: self.place], own, *self.message[self.place + 1 :])
+        message = _replaced(self.message, self.place, filled)
         sent = self.pipeline.upload(message, self.sender, derive_seed(seed, "rehearsed"))  # never the client's draws
         found = next(one.parameters() for one in sent if one.kind == payload.kind)
         return {name: found[name].to(value) for name, value in weights.items()}
@@ -103,9 +101,8 @@ class RehearsedWeights:
         """True if the defenses send weights of the kind and shapes that were seen."""
         payload = self.message[self.place]
         sent = self.pipeline.upload(self.message, self.sender, 0)
-        shapes = [
-            {name: value.shape for name, value in one.parameters().items()} for one in sent if _alike(one, payload)
-        ]
+        same = [one for one in sent if one.kind == payload.kind]
+        shapes = [{name: value.shape for name, value in one.parameters().items()} for one in same]
         return shapes == [{name: value.shape for name, value in payload.parameters().items()}]
 
 
@@ -182,8 +179,11 @@ def _changes_uploads(pipeline: DefensePipeline) -> bool:
     return changing and pipeline.server_view == "each"
 
 
-def _alike(one: Payload, other: Payload) -> bool:
-    return one.kind == other.kind
+def _replaced(message: Message, place: int, values: Any) -> Message:
+    """Return a message with other values in one of its payloads."""
+    payload = message[place]
+    own: Payload = replace(payload, **{str(payload.values_field()): values})
+    return (*message[:place], own, *message[place + 1 :])
 
 
 def _numbers(classes: Tensor, counts: Tensor | None, many: int) -> Tensor:

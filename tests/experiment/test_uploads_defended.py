@@ -1,6 +1,7 @@
 """Uploads made elsewhere behind a defense that is told, and over several rounds with an extractor of each."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from upload_cases import (
 )
 
 import fedpriv
+from fedpriv.attacks.observation import Observation
+from fedpriv.experiment.uploads.protection import read_defense
 
 
 def rough(rows, rng):
@@ -73,6 +76,22 @@ def test_defenses_that_are_not_about_rows_or_weights_are_refused():
         fedpriv.UserError, match=r"know defenses of representation, prototype, entangled, .* uploads alone"
     ):
         attack(kernels, target="kernel", extractor=None, attacks="membership", defense="noise:scale=1")
+
+
+def test_a_defense_of_weights_is_told_by_name_and_known_of_other_weights():
+    head = {"weight": torch.ones(3, 4), "bias": torch.zeros(3)}
+    start = {name: torch.zeros_like(value) for name, value in head.items()}
+    seen = Observation(2, 1, (fedpriv.Classifier(head),), (fedpriv.Classifier(start),))
+    short = {name: value / 12**0.5 for name, value in head.items()}
+    sent = replace(seen, upload=(fedpriv.Classifier(short),))
+    told = read_defense("clip:bound=1", "classifier", [sent], 3)
+    assert not told.rows
+    found = told.weights[2, 1]({name: 5 * value for name, value in head.items()}, 0)
+    expect_close(found["weight"], short["weight"])
+    with pytest.raises(fedpriv.UserError, match="a function is for uploads of rows; name what was done to weights"):
+        read_defense(lambda rows, rng: rows, "classifier", [sent], 3)
+    with pytest.raises(fedpriv.UserError, match="changes nothing of classifier uploads"):
+        read_defense("dp-sgd:noise_multiplier=1", "classifier", [sent], 3)
 
 
 def short(rows, rng):

@@ -1,0 +1,73 @@
+"""Gradients of a batch behind defenses of local training, as shadow clients compute them."""
+
+from pathlib import Path
+
+import torch
+from compare import expect_close
+from defense_cases import build
+from federations import DIGITS
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedpriv.cli.main import run
+from fedpriv.evidence.local_gradients import GuardedGradient
+from fedpriv.federation.defense import guarded
+from fedpriv.scoring.storage import load_scores
+
+
+def gradient_of(guards, expected=None):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    images, labels = torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 1])
+    GuardedGradient(guards, expected)(network, images, labels, torch.Generator().manual_seed(2))
+    found = network[1].weight.grad.clone()
+    network.zero_grad()
+    cross_entropy(network(images), labels).backward()
+    return found, network[1].weight.grad
+
+
+def test_without_guards_it_is_the_gradient_of_the_loss():
+    found, plain = gradient_of(())
+    expect_close(found, plain)
+    assert guarded(()).__name__ == "plain_step"
+
+
+def test_a_bound_on_single_gradients_holds_and_an_expected_number_divides():
+    (defense,) = build("dp-sgd:noise_multiplier=0,clip=0.01")
+    guard = defense.guard(None)
+    bounded, plain = gradient_of((guard,))
+    assert float(bounded.norm()) <= 0.01
+    assert float(plain.norm()) > 0.05
+    half, _ = gradient_of((guard,), expected=8.0)
+    expect_close(half, bounded / 2)
+    loose, plain = gradient_of((build("dp-sgd:noise_multiplier=0,clip=1000")[0].guard(None),))
+    expect_close(loose, plain, atol=1e-6)
+
+
+def test_shadow_clients_of_a_run_train_behind_its_defenses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wanted = ["--strangers", "0.5", "--per-class", "40", "--clients", "3", "--rounds", "1", "--local-steps", "2"]
+    train = [
+        "train",
+        "--method",
+        "fedavg",
+        "--models",
+        "small-cnn",
+        *DIGITS,
+        *wanted,
+        "--capture",
+        "all",
+        "--out",
+        "run",
+    ]
+    assert run([*train, "--defense", "mixup:images=2", "--defense", "clip:bound=1", "--quiet"]) == 0
+    calls = []
+    plain = GuardedGradient.__call__
+    monkeypatch.setattr(
+        GuardedGradient, "__call__", lambda self, *given: (calls.append(len(given[1])), plain(self, *given))
+    )
+    options = ["--attack-option", "candidates=4", "--attack-option", "shadows=8"]
+    asked = ["attack", "--run", "run", "--target", "model", "--attack", "likelihood-ratio", *options]
+    assert run([*asked, "--out", "out", "--quiet"]) == 0
+    assert len(calls) >= 3 * 8 * 2  # steps of each shadow of each client
+    assert 0 <= load_scores(Path("out/likelihood-ratio")).auc.value <= 1
