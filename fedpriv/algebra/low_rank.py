@@ -92,6 +92,24 @@ def compress(state: Mapping[str, Tensor], energy: float) -> dict[str, Tensor]:
     return factors
 
 
+def compress_like(state: Mapping[str, Tensor], factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return parameters as :func:`compress` does, with as many singular values of each as other factors of them have."""
+    found: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if name + LEFT not in factors:
+            found[name] = value.clone()
+            continue
+        parts = leading(value, factors[name + VALUES].shape[-1])
+        found |= {name + end: part for end, part in zip((LEFT, VALUES, RIGHT), parts, strict=True)}
+    return found
+
+
+def leading(tensor: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return factors ``(..., a, t)``, ``(..., t)``, ``(..., t, b)`` of the t largest singular values."""
+    left, values, right = _decompose(tensor)
+    return left[..., :rank].contiguous(), values[..., :rank].contiguous(), right[..., :rank, :].contiguous()
+
+
 def recover(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the parameters behind what :func:`compress` returned, ``(u s) v`` each."""
     state: dict[str, Tensor] = {}

@@ -28,7 +28,7 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, LAYERS, NETWORKS, WHOLE
+from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, LAYERS, NETWORKS
 from fedpriv.wire.public_loss import PublicLoss
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ def build_knowledge(
         loss=_public_loss(federation, round_),
         defended=asked.defended(),
         defended_weights=asked.defended_weights(),
-        gradients=guarded_gradients(federation, clients) if card.batch and kind in WHOLE else {},
+        gradients=guarded_gradients(federation, clients) if card.batch and kind in NETWORKS else {},
         statistics={(round_, k): running_statistics(run, model, kind, k, round_) for k in sorted(clients)}
         if model is not None and card.batch_norm == "running" and batch_norms(model)
         else own.statistics,

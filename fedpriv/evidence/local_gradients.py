@@ -30,12 +30,13 @@ class GuardedGradient:
     expected: float | None
 
     def __call__(self, network: nn.Module, images: Tensor, labels: Tensor, rng: torch.Generator) -> None:
-        """Add the gradient of images ``(b, c, h, w)`` of classes ``(b,)`` to the parameters' ``.grad``."""
+        """Add the gradient of images ``(b, c, h, w)``, classes ``(b,)``, to the ``.grad`` of those parameters that require one."""
 
         def loss(some: Tensor, answers: Tensor) -> Tensor:
             return cross_entropy(network(some), answers)
 
-        work = Work(network, loss, tuple(network.parameters()), self.expected, rng)
+        moved = tuple(parameter for parameter in network.parameters() if parameter.requires_grad)
+        work = Work(network, loss, moved, self.expected, rng)
         guarded(self.guards)(work, images, labels)
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpriv.algebra.low_rank import compress_like, recover
 from fedpriv.attacks.observation import Observation
 from fedpriv.federation.defense import Defense, DefensePipeline, Sender
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import CLASS_OUTPUTS, MIXTURES, SEPARATE, UPDATES
+from fedpriv.wire.kinds import CLASS_OUTPUTS, FACTORS, MIXTURES, SEPARATE, UPDATES
 from fedpriv.wire.payload import Payload
 from fedpriv.wire.payloads import Message
 
@@ -84,16 +85,19 @@ class RehearsedWeights:
     def __call__(self, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
         """Return weights by name as they would have been sent, every draw by ``seed``.
 
-        Parameters of the upload that are not named are sent as the client sent them.
+        Parameters of the upload that are not named are sent as the client sent them. Truncated matrices keep their ranks.
         """
         payload = self.message[self.place]
         before = payload.parameters()
-        values = {**before, **{name: value.to(before[name]) for name, value in weights.items()}}
+        given = compress_like(weights, before) if payload.space == "factors" else weights
+        values = {**before, **{name: value.to(before[name]) for name, value in given.items()}}
         field = str(payload.values_field())
         filled: Any = values if isinstance(getattr(payload, field), Mapping) else values[field]
         message = _replaced(self.message, self.place, filled)
         sent = self.pipeline.upload(message, self.sender, derive_seed(seed, "rehearsed"))  # never the client's draws
         found = next(one.parameters() for one in sent if one.kind == payload.kind)
+        if payload.space == "factors":
+            found = recover(found)
         return {name: found[name].to(value) for name, value in weights.items()}
 
     @property
@@ -108,12 +112,13 @@ class RehearsedWeights:
 
 def changes_rows(pipeline: DefensePipeline, kind: str) -> bool:
     """True if some defense of a run may change rows of a kind of upload that holds rows."""
-    return kind in SEPARATE | CLASS_OUTPUTS | MIXTURES and _changes_uploads(_on(pipeline, kind))
+    return kind in SEPARATE | CLASS_OUTPUTS | MIXTURES and changes_uploads(_on(pipeline, kind))
 
 
 def changes_weights(pipeline: DefensePipeline, kind: str) -> bool:
-    """True if some defense of a run may change weights that a kind of upload sends entry by entry."""
-    return kind in UPDATES and _changes_uploads(pipeline)
+    """True if weights of a kind may be changed before they are sent: by some defense of a run, or by truncation."""
+    truncated = kind in FACTORS and pipeline.server_view == "each"
+    return truncated or (kind in UPDATES and changes_uploads(pipeline))
 
 
 def rehearsed_weights(
@@ -174,7 +179,8 @@ def _on(pipeline: DefensePipeline, kind: str) -> DefensePipeline:
     return DefensePipeline(pipeline.defenses[mixing[-1] + 1 :]) if mixing and kind in MIXTURES else pipeline
 
 
-def _changes_uploads(pipeline: DefensePipeline) -> bool:
+def changes_uploads(pipeline: DefensePipeline) -> bool:
+    """True if some defense changes what clients send, one by one."""
     changing = any(type(defense).upload is not Defense.upload for defense in pipeline.defenses)
     return changing and pipeline.server_view == "each"
 

@@ -80,6 +80,9 @@ TRAINED = Kinds(lambda k: k.computed_from == "training")
 UPDATES = Kinds(lambda k: k.computed_from == "training" and k.space == "weights")
 """Weights that are sent entry by entry: what a defense changes of them is the difference from the broadcast."""
 
+FACTORS = Kinds(lambda k: k.computed_from == "training" and k.space == "factors")
+"""Weights of which truncated factors are sent."""
+
 PLAIN = Kinds(lambda k: k.values_field() is not None and not ROWS.test(k) and not UPDATES.test(k))
 """Whatever else was computed from images: every tensor as it is."""
 

@@ -12,11 +12,13 @@ from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.likelihood_ratio import LikelihoodRatio, _size, ratios
 from fedpriv.attacks.infer.membership_update import training_of
 from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves, trained_alike
-from fedpriv.attacks.observation import BatchFacts
+from fedpriv.attacks.observation import BatchFacts, Observation
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint
 from fedpriv.scoring.roc import area
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import SampleCount
+from fedpriv.wire.payloads import Extractor, SampleCount
 
 EACH = 4
 """Images of a client, and as many others."""
@@ -170,6 +172,27 @@ def test_shadows_take_the_steps_that_a_defense_of_training_computes():
         assert torch.equal(double.after[name], again.after[name])
     assert calls[0] == calls[1]
     assert calls[0][0] == EACH
+
+
+def test_of_an_extractor_a_defense_of_training_goes_through_the_private_head():
+    model = build_model(Blueprint("small-cnn", (1, 8, 8), 10, 128), seed=0)
+    images, labels = noise_images(EACH), torch.tensor([0, 1] * (EACH // 2))
+    knowledge = knowledge_of(model, labels, batch_size=EACH)
+    state = {name: value for name, value in model.state_dict().items() if not name.startswith("head.")}
+    head = (model.head.weight.detach() + 1, model.head.bias.detach())
+    seen = Observation(1, 0, (Extractor(state),), (Extractor(state),))
+    training = training_of(seen, 0, images, replace(knowledge, heads={0: head}))
+    facts, held = BatchFacts(EACH, 0.1, 2, (EACH, EACH)), [torch.arange(EACH)]
+
+    def plainly(network, some, answers, rng):
+        torch.nn.functional.cross_entropy(network(some), answers).backward()
+
+    (plain,) = trained_alike(training, labels, held, facts, (1,))
+    (through,) = trained_alike(training, labels, held, facts, (1,), compute=plainly)
+    assert plain.after.keys() == through.after.keys() == state.keys()
+    for name, value in plain.after.items():
+        expect_close(through.after[name], value, atol=1e-6)
+        assert not torch.equal(value, training.before[name])
 
 
 def test_the_size_of_a_client_is_what_it_says_or_its_first_epoch():

@@ -44,6 +44,17 @@ def test_a_bound_on_single_gradients_holds_and_an_expected_number_divides():
     expect_close(loose, plain, atol=1e-6)
 
 
+def test_what_requires_no_gradient_counts_in_no_bound():
+    (defense,) = build("dp-sgd:noise_multiplier=0,clip=0.01")
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Linear(5, 3))
+    network[2].requires_grad_(False)
+    images, labels = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(1)), torch.tensor([2])
+    GuardedGradient((defense.guard(None),), None)(network, images, labels, torch.Generator())
+    assert network[2].weight.grad is None
+    bounded = torch.cat([network[1].weight.grad.flatten(), network[1].bias.grad])
+    expect_close(bounded.norm(), torch.tensor(0.01))
+
+
 def test_shadow_clients_of_a_run_train_behind_its_defenses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wanted = ["--strangers", "0.5", "--per-class", "40", "--clients", "3", "--rounds", "1", "--local-steps", "2"]

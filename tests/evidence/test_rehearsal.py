@@ -5,10 +5,20 @@ import torch
 from compare import expect_close, expect_same
 from defense_cases import build
 
+from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.attacks.observation import Observation
 from fedpriv.evidence.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.federation.defense import DefensePipeline, Sender
-from fedpriv.wire.payloads import AngleMatrix, Classifier, Entangled, Model, Prototypes, Representations, SampleCount
+from fedpriv.wire.payloads import (
+    AngleMatrix,
+    Classifier,
+    Entangled,
+    LowRankModel,
+    Model,
+    Prototypes,
+    Representations,
+    SampleCount,
+)
 
 LABELS = torch.arange(6).repeat_interleave(2)
 COUNTS = torch.full((12,), 3)
@@ -162,8 +172,26 @@ def test_the_weights_of_one_layer_and_a_part_of_them_are_put_in_their_place():
     expect_close(part["bias"], 1 / torch.sqrt(head["weight"].square().sum() + 3) * torch.ones(3))
 
 
-def test_factors_and_sums_of_weights_are_not_rehearsed():
-    assert not changes_weights(DefensePipeline(build("clip:bound=1")), "low-rank-model")
+@pytest.mark.parametrize("texts", [(), ("quantise",)])
+def test_matrices_are_truncated_as_the_clients_were(texts):
+    state = {"weight": draw(12, 9, seed=3), "bias": draw(4, seed=4)}
+    pipeline, sender = DefensePipeline(build(*texts)), Sender(3, 1, 12, LABELS, (), 10)
+    message = (LowRankModel(compress(state, 0.8)),)
+    seen = Observation(3, 1, pipeline.upload(message, sender, SEED), message)
+    assert changes_weights(pipeline, "low-rank-model")
+    found = rehearsed_weights(pipeline, seen, "low-rank-model", 12, 10)
+    kept = recover(compress(state, 0.8))
+    rank = int(torch.linalg.matrix_rank(kept["weight"]))
+    assert 1 < rank < 9
+    same, other = found(state, 1), found({"weight": draw(12, 9, seed=5), "bias": state["bias"]}, 1)
+    assert same.keys() == state.keys()
+    for name, value in kept.items():
+        expect_close(same[name], value, atol=0.15 if texts else 1e-5)
+    assert int(torch.linalg.matrix_rank(other["weight"])) == rank
+
+
+def test_sums_of_weights_and_defenses_of_training_are_not_rehearsed():
+    assert not changes_weights(DefensePipeline(build("secure-aggregation")), "low-rank-model")
     assert not changes_weights(DefensePipeline(build("secure-aggregation")), "model")
     assert not changes_weights(DefensePipeline(build("dp-sgd:epsilon=8")), "model")
     _, seen = weights_sent("clip:bound=1")

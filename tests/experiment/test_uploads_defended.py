@@ -17,6 +17,7 @@ from upload_cases import (
 )
 
 import fedpriv
+from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.attacks.observation import Observation
 from fedpriv.experiment.uploads.protection import read_defense
 
@@ -92,6 +93,19 @@ def test_a_defense_of_weights_is_told_by_name_and_known_of_other_weights():
         read_defense(lambda rows, rng: rows, "classifier", [sent], 3)
     with pytest.raises(fedpriv.UserError, match="changes nothing of classifier uploads"):
         read_defense("dp-sgd:noise_multiplier=1", "classifier", [sent], 3)
+
+
+def test_matrices_are_truncated_before_whatever_is_told():
+    weights = {"weight": torch.diag(torch.arange(20.0)) + 0.1, "bias": torch.zeros(3)}
+    factors = compress(weights, 0.6)
+    seen = Observation(1, 0, (fedpriv.LowRankModel(factors),), (fedpriv.LowRankModel(factors),))
+    truncated = read_defense(None, "low-rank-model", [seen], 3).weights[1, 0](weights, 0)
+    expect_close(truncated["weight"], recover(factors)["weight"])
+    assert float((truncated["weight"] - weights["weight"]).norm()) > 1
+    noisy = read_defense("noise:scale=0.1", "low-rank-model", [seen], 3).weights[1, 0](weights, 0)
+    assert float((noisy["weight"] - truncated["weight"]).norm()) > 0.1
+    with pytest.raises(fedpriv.UserError, match="changes nothing of low-rank-model uploads"):
+        read_defense("dp-sgd:noise_multiplier=1", "low-rank-model", [seen], 3)
 
 
 def short(rows, rng):

@@ -156,7 +156,7 @@ class LikelihoodRatio(Inference):
     def _signals(self, training: Training, shadows: list[Training], labels: Tensor, n_asked: int) -> Tensor:
         """Return signals of the client for each candidate, and below them those of each shadow ``(q, 1 + s, n)``."""
         asked, answers = training.first(n_asked), labels[:n_asked]
-        every = [asked, *(replace(asked, after=one.after) for one in shadows)]
+        every = [asked, *(replace(asked, after=one.after, project=one.project) for one in shadows)]
         if self.judge == "span" and not training.layers:
             raise UserError(
                 f"attack {self.name!r}: judge='span' needs a fully connected layer among the uploaded weights; got none; "

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedpriv.algebra.low_rank import leading
 from fedpriv.attacks.read.updates import HEAD, Tangent, Update, Weights
 
 BATCH = 256
@@ -76,13 +77,14 @@ def layer_of(model: nn.Module, name: str, update: Update, images: Tensor) -> Lay
     Of a matrix of which only leading singular triples arrived, U^T (W - W') is known exactly, and of the rest too little.
     """
     weight, bias = f"{name}.weight", f"{name}.bias"
-    left = update.project.left.get(weight) if isinstance(update.project, Tangent) else None
-    biased = bias in update.before and left is None
+    truncated = update.project.left.get(weight) if isinstance(update.project, Tangent) else None
+    rank = None if truncated is None else truncated.shape[-1]
+    biased = bias in update.before and rank is None
 
     def change(after: Weights) -> Tensor:
         found = (update.before[weight] - after[weight]).double()
-        if left is not None:
-            return left.double().mT @ found
+        if rank is not None:
+            return leading(after[weight], rank)[0].double().mT @ found
         return torch.cat([found, (update.before[bias] - after[bias]).double()[:, None]], 1) if biased else found
 
     def inputs() -> Tensor:

@@ -71,7 +71,7 @@ class Training:
         complete: whether the weights are all there is, so that two trainings from the same ones have the same loss.
         layers: fully connected layers that the span of their changes is asked for: one of a network, blocks of a mapping.
         hidden: whether that is a layer before a head.
-        network: takes the weights and images, where the weights are all there is.
+        network: takes the weights and images, with the private head in it where one is; None of a single layer.
     """
 
     before: Weights
@@ -303,6 +303,7 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
     rest: Weights = {}
     if update.before.keys() != shapes.keys():
         rest = private_head(_head(client, knowledge), update.before)
+        model.load_state_dict(rest, strict=False)
 
     def logits(weights: Weights, some: Tensor) -> Tensor:
         found: Tensor = functional_call(model, weights | rest, (some,))
@@ -318,7 +319,7 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
         complete=not rest,
         layers=() if name is None else (layer_of(model, name, update, images),),
         hidden=hidden,
-        network=None if rest else model,
+        network=model,
     )
 
 

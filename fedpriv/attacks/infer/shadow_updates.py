@@ -3,7 +3,7 @@
 A server knows what it sent, and the protocol says how clients train. So it trains a client's part itself, on images of its
 own choice: the weights that travel, by plain SGD in batches of the client's sizes, through what was granted of the rest of
 the client's model. Momentum, weight decay and a method's further terms of the loss are not followed. Defenses of local
-training are, of whole networks, and what defenses make of an upload is made of theirs.
+training are, of networks, and what a method or defenses make of an upload is made of theirs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.infer.membership_update import Training
 from fedpriv.attacks.observation import BatchFacts, LocalGradient, WeightRehearsal
-from fedpriv.attacks.read.updates import Weights
+from fedpriv.attacks.read.updates import Tangent, Weights
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
 
@@ -54,7 +54,8 @@ def trained_alike(
             after = _guarded(training, training.network, labels, batches, facts.learning_rate, compute, drawn)
         if defend is not None:
             after = defend(after, derive_seed(*seed, "shadow defenses", number))
-        found.append(replace(training, after=after))
+        project = training.project.at(after) if isinstance(training.project, Tangent) else training.project
+        found.append(replace(training, after=after, project=project))
     return found
 
 
@@ -81,6 +82,8 @@ def _guarded(
 ) -> Weights:
     copied, rng = copy.deepcopy(network).train(), generator(seed)
     copied.load_state_dict(training.before, strict=False)
+    for name, parameter in copied.named_parameters():
+        parameter.requires_grad_(name in training.before)
     with global_seed(seed):
         for batch in batches:
             copied.zero_grad(set_to_none=True)
@@ -89,7 +92,7 @@ def _guarded(
                 for parameter in copied.parameters():
                     if parameter.grad is not None:
                         parameter.sub_(parameter.grad, alpha=learning_rate)
-    return {name: value.detach() for name, value in copied.named_parameters()}
+    return {name: value.detach() for name, value in copied.named_parameters() if value.requires_grad}
 
 
 def _batches(own: Tensor, facts: BatchFacts, rng: torch.Generator) -> list[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Observation, TargetId
@@ -15,9 +16,46 @@ from fedpriv.wire.payloads import ClassLogits, find_payload
 _TINY = 1e-12
 
 
+_LIKELY_SUMS = (0.6, 1.4)
+"""Mean sum of rows that may have been softmax vectors. That of logits stays what it was before training, about zero: gradients
+of the cross-entropy sum to zero."""
+
+_MOST_CHANGED = 0.25
+"""Share of the squares of outputs beside the nearest distributions, up to which they are taken for changed softmax vectors."""
+
+
 def is_distribution(rows: Tensor) -> bool:
-    """True where every row of outputs ``(n, C)`` is non-negative and sums to one: softmax vectors, not logits."""
-    return bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all())
+    """True where rows of outputs ``(n, C)`` are softmax vectors, not logits, as they are or as a defense left them."""
+    return as_distributions(rows) is not None
+
+
+def as_distributions(rows: Tensor) -> Tensor | None:
+    """Return rows ``(n, C)`` that are non-negative and sum to one, or None for logits.
+
+    Softmax vectors that were rounded, thinned out or have noise on them are replaced by the nearest distributions. They are
+    told from logits by their sums and by how far from distributions they are.
+    """
+    if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
+        return rows
+    if not len(rows) or not bool(rows.isfinite().all()):
+        return None
+    mended = nearest_distributions(rows)
+    apart, size = (rows - mended).double().square().sum(), rows.double().square().sum()
+    likely = _LIKELY_SUMS[0] <= float(rows.double().sum(1).mean()) <= _LIKELY_SUMS[1]
+    return mended if likely and bool(apart <= _MOST_CHANGED * size) else None
+
+
+def nearest_distributions(rows: Tensor) -> Tensor:
+    """Return the Euclidean projection of each row ``(n, C)`` onto the probability simplex.
+
+    Source: Held, Wolfe, Crowder, "Validation of subgradient optimization" (Mathematical Programming 1974): entries
+    are lowered by one number, and cut off at zero, so that they sum to one.
+    """
+    ordered = rows.sort(1, descending=True).values
+    number = torch.arange(1, rows.shape[1] + 1, device=rows.device, dtype=rows.dtype)
+    lowered = (ordered.cumsum(1) - 1) / number
+    kept = (ordered > lowered).sum(1, keepdim=True).clamp_min(1)
+    return (rows - lowered.gather(1, kept - 1)).clamp_min(0)
 
 
 def output_distance(logits: Tensor, wanted: Tensor, *, softmax: bool) -> Tensor:
@@ -39,4 +77,5 @@ def uploaded_output(observations: Sequence[Observation], target: TargetId) -> tu
         raise UserError(f"{where} holds no class outputs")
     if not 0 <= target.index < len(sent.values):
         raise UserError(f"{where}: target index {target.index}, expected 0..{len(sent.values) - 1}")
-    return sent.values[target.index], is_distribution(sent.values)
+    shares = as_distributions(sent.values)
+    return (sent.values if shares is None else shares)[target.index], shares is not None

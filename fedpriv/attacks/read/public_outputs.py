@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.class_outputs import is_distribution
+from fedpriv.attacks.read.class_outputs import as_distributions
 from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -33,7 +33,11 @@ def public_outputs(seen: Observation) -> PublicLogits:
 def log_outputs(sent: PublicLogits) -> Tensor:
     """Return the logarithm of softmax outputs ``(n, C)``, float64 on the CPU, of logits or softmax vectors."""
     values = sent.values.double().cpu()
-    return values.clamp_min(_TINY).log() if is_distribution(values) else values.log_softmax(1)
+    shares = as_distributions(values)
+    if shares is None:
+        return values.log_softmax(1)
+    changed = float((values - shares).square().mean().sqrt())  # below that nothing is known of a share
+    return shares.clamp_min(max(changed, _TINY)).log()
 
 
 def public_samples(attack: str, sent: PublicLogits, knowledge: Knowledge) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedpriv.algebra.low_rank import LEFT, RIGHT, recover
+from fedpriv.algebra.low_rank import LEFT, RIGHT, leading, recover
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
 from fedpriv.attacks.read.sent_entries import SentEntries, stacked_entries
 from fedpriv.attacks.read.target_features import kinds_in
@@ -50,6 +50,11 @@ class Tangent:
     def __call__(self, gradient: Mapping[str, Tensor]) -> Weights:
         """Return the projection of ``gradient``; leading axes of a stack are kept."""
         return {name: self._project(name, value) if name in self.left else value for name, value in gradient.items()}
+
+    def at(self, weights: Mapping[str, Tensor]) -> Tangent:
+        """Return the same of other truncated matrices, of the same ranks, by name."""
+        factors = {name: leading(weights[name], left.shape[-1]) for name, left in self.left.items()}
+        return Tangent({name: one[0] for name, one in factors.items()}, {name: one[2] for name, one in factors.items()})
 
     def _project(self, name: str, value: Tensor) -> Tensor:
         left, right = self.left[name], self.right[name]

@@ -12,14 +12,14 @@ from torch import Tensor
 from fedpriv.attacks.observation import Observation, Rehearsal, WeightRehearsal
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.defenses.shared.adapted import LEARNED
-from fedpriv.evidence.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
+from fedpriv.evidence.rehearsal import changes_rows, changes_uploads, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.experiment.federation_settings import texts
 from fedpriv.federation.defense import DefensePipeline, defense_facts
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import CLASS_OUTPUTS, MIXTURES, SEPARATE, UPDATES
+from fedpriv.wire.kinds import CLASS_OUTPUTS, FACTORS, MIXTURES, SEPARATE, UPDATES
 
 T = TypeVar("T")
 
@@ -32,6 +32,9 @@ OwnDefense = Callable[[Tensor, torch.Generator], Tensor]
 
 BY_ROWS = SEPARATE | MIXTURES | CLASS_OUTPUTS
 """Uploads of which attackers know what a defense makes of other rows."""
+
+BY_WEIGHTS = UPDATES | FACTORS
+"""Uploads of which attackers know what a defense makes of other weights."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,13 @@ def read_defense(given: Any, target: str, observations: Sequence[Observation], n
         UserError: for an unknown defense, one that could not have made the uploads, or a function that fails on their rows.
     """
     if given is None:
-        return Told()
-    if target not in BY_ROWS | UPDATES:
+        if target not in FACTORS:
+            return Told()
+        nothing = DefensePipeline(())  # what is sent is truncated even so
+        return Told(weights=_each(given, rehearsed_weights, nothing, target, observations, n_classes))
+    if target not in BY_ROWS | BY_WEIGHTS:
         raise UserError(
-            f"{argument('defense')}: attackers know defenses of {', '.join(BY_ROWS | UPDATES)} uploads alone"
+            f"{argument('defense')}: attackers know defenses of {', '.join(BY_ROWS | BY_WEIGHTS)} uploads alone"
         )
     if callable(given):
         if target not in BY_ROWS:
@@ -100,22 +106,22 @@ def read_defense(given: Any, target: str, observations: Sequence[Observation], n
             own(next(payload.rows() for payload in seen.upload if payload.kind == target), 0)
         return Told({(seen.round, seen.client): own for seen in observations})
     pipeline = _pipeline(given)
+    changes = changes_rows if target in BY_ROWS else changes_weights
+    if not (changes_uploads(pipeline) and changes(pipeline, target)):
+        raise UserError(f"{argument('defense', given)}: changes nothing of {target} uploads")
     if target in BY_ROWS:
-        return Told(_each(given, changes_rows, rehearsed, pipeline, target, observations, n_classes))
-    return Told(weights=_each(given, changes_weights, rehearsed_weights, pipeline, target, observations, n_classes))
+        return Told(_each(given, rehearsed, pipeline, target, observations, n_classes))
+    return Told(weights=_each(given, rehearsed_weights, pipeline, target, observations, n_classes))
 
 
 def _each(
     given: Any,
-    changes: Callable[[DefensePipeline, str], bool],
     find: Callable[..., T | None],
     pipeline: DefensePipeline,
     target: str,
     observations: Sequence[Observation],
     n_classes: int,
 ) -> dict[tuple[int, int], T]:
-    if not changes(pipeline, target):
-        raise UserError(f"{argument('defense', given)}: changes nothing of {target} uploads")
     found: dict[tuple[int, int], T] = {}
     rounds = len({seen.round for seen in observations})
     for seen in observations:

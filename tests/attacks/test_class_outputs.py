@@ -1,0 +1,77 @@
+"""Softmax vectors told from logits, also where a defense rounded, thinned out or disturbed them."""
+
+import pytest
+import torch
+from compare import expect_close, expect_same
+from defense_cases import build
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.attacks.read.class_outputs import as_distributions, is_distribution, nearest_distributions
+from fedpriv.attacks.read.public_outputs import log_outputs
+from fedpriv.federation.defense import DefensePipeline, Sender
+from fedpriv.wire.payloads import ClassLogits, PublicLogits
+
+CLASSES = 10
+
+
+def logits(seed, scale=3.0):
+    return scale * torch.randn(8, CLASSES, generator=torch.Generator().manual_seed(seed))
+
+
+def behind(text, rows):
+    pipeline = DefensePipeline(build(text))
+    sent = pipeline.upload((ClassLogits(rows, torch.arange(8)),), Sender(1, 0, CLASSES, torch.arange(8), (), 1), 0)
+    return sent[0].values
+
+
+@pytest.mark.parametrize("text", ["quantise", "noise:scale=0.1", "prune:keep=0.3"])
+@pytest.mark.parametrize("seed", range(5))
+def test_softmax_vectors_are_told_from_logits_behind_defenses(text, seed):
+    raw = logits(seed)
+    shares = behind(text, raw.softmax(1))
+    found = as_distributions(shares)
+    assert found is not None
+    expect_close(found.sum(1), torch.ones(8))
+    assert bool((found >= 0).all())
+    assert float((found - raw.softmax(1)).norm()) <= float((shares - raw.softmax(1)).norm()) + 1e-6
+    assert not is_distribution(behind(text, raw))
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.1, 0.3, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_logits_of_any_size_are_none(scale, seed):
+    peaked = torch.eye(CLASSES)[:8] - 1 / CLASSES  # where training has begun
+    for rows in (logits(seed, scale), scale * peaked, scale * peaked + 0.1 * logits(seed, scale)):
+        assert as_distributions(rows - rows.mean(1, keepdim=True)) is None
+
+
+def test_distributions_stay_as_they_are():
+    rows = logits(0).softmax(1)
+    assert as_distributions(rows) is rows
+    assert as_distributions(rows[:0]) is not None
+    assert as_distributions(torch.full((2, 3), torch.nan)) is None
+
+
+def test_the_nearest_distribution_by_hand():
+    found = nearest_distributions(torch.tensor([[0.5, 0.9], [2.0, 0.0], [0.2, 0.2]]))
+    expect_close(found, torch.tensor([[0.3, 0.7], [1.0, 0.0], [0.5, 0.5]]))
+
+
+@given(st.integers(0, 1000), st.floats(0.01, 10))
+def test_no_distribution_is_nearer(seed, scale):
+    rows, other = logits(seed, scale), logits(seed + 1).softmax(1)
+    found = nearest_distributions(rows)
+    expect_close(found.sum(1), torch.ones(8), atol=1e-4)
+    # The angle between the way to the nearest point and the way on to any other is no sharp one.
+    assert float(((rows - found) * (other - found)).sum(1).max()) <= 1e-4 * (1 + scale)
+
+
+def test_what_was_rounded_away_has_no_logarithm_of_nothing():
+    shares = torch.tensor([[0.98, 0.01, 0.01, 0.0]])
+    exact = log_outputs(PublicLogits(shares, torch.tensor([0])))
+    expect_close(exact[0, 0], torch.tensor(0.98).double().log())
+    assert float(exact.min()) < -20
+    rounded = log_outputs(PublicLogits(shares + torch.tensor([[0.0, 0.02, -0.01, 0.01]]), torch.tensor([0])))
+    assert float(rounded.min()) > -6
+    expect_same(rounded.argmax(1), torch.tensor([0]))
