@@ -76,7 +76,7 @@ class LikelihoodRatio(Inference):
     shadows: Annotated[int, Ge(8)] = 32
 
     name = "likelihood-ratio"
-    version = 3
+    version = 4
     summary = "scores of candidate images by shadow clients that held them or did not"
     asks = "images"
     only_by_name = True

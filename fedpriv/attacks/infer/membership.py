@@ -114,7 +114,7 @@ class MembershipInference(Inference):
     classes: Literal["sent", "any"] = "sent"
 
     name = "membership"
-    version = 6
+    version = 7
     summary = "scores of candidate images: which ones the client trained on"
     asks = "images"
     most_rounds = 5

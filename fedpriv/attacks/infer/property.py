@@ -106,7 +106,7 @@ class PropertyInference(Inference):
     encodings: Literal["sent", "hidden"] = "sent"
 
     name = "property"
-    version = 5
+    version = 6
     summary = "scores of classes: which ones the client holds, or has most of"
     asks = "classes"
     reads_every_round = True

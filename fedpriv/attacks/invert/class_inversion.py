@@ -53,6 +53,7 @@ class ClassInversion(DipFitting, FittedInversion):
     pixels: PixelSettings = PixelSettings(jitter=1)
 
     name = "class-inversion"
+    version = 2
     summary = "an image that the client's model answers as the upload says that it answers a class"
     targets = CLASS_OUTPUTS
 

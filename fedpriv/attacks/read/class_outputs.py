@@ -17,11 +17,11 @@ _TINY = 1e-12
 
 
 _LIKELY_SUMS = (0.6, 1.4)
-"""Mean sum of rows that may have been softmax vectors. That of logits stays what it was before training, about zero: gradients
-of the cross-entropy sum to zero."""
+"""Mean sum of rows that may have been softmax vectors. That of logits stays what it was before training, about zero, for
+gradients of the cross-entropy sum to zero."""
 
 _MOST_CHANGED = 0.25
-"""Share of the squares of outputs beside the nearest distributions, up to which they are taken for changed softmax vectors."""
+"""Share of outputs' squares that may lie beside the nearest distributions where they are changed softmax vectors."""
 
 
 def is_distribution(rows: Tensor) -> bool:
