@@ -30,7 +30,7 @@ class GuardedGradient:
     expected: float | None
 
     def __call__(self, network: nn.Module, images: Tensor, labels: Tensor, rng: torch.Generator) -> None:
-        """Add the gradient of images ``(b, c, h, w)`` of classes ``(b,)`` to parameters' ``.grad``, of those that require one."""
+        """Add the gradient of images ``(b, c, h, w)`` of classes ``(b,)`` to ``.grad`` of parameters that require one."""
 
         def loss(some: Tensor, answers: Tensor) -> Tensor:
             return cross_entropy(network(some), answers)
