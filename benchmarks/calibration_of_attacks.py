@@ -182,6 +182,7 @@ LONG = FEW | {"batch_size": 5, "epochs": 40, "rounds": 4, "lr": 0.1}
 HEART = FEWEST | {"batch_size": 5, "epochs": 100, "rounds": 1, "lr": 0.1, "local_steps": None, "keep": "all"}
 CLIPPED = {"defense": ("clip:bound=1",)}
 QUANTISED = {"defense": ("quantise",)}
+MIXED = {"defense": ("mixup:images=2",)}
 ROUND_BY_ROUND = LONG | {"epochs": 5, "rounds": 12, "keep": "all"}
 TRAINED = LONG | {"local_steps": None, "rounds": 3, "keep": "all"}
 EPOCHS = {"batch_size": 5, "epochs": 3, "local_steps": None, "rounds": 3, "lr": 0.1, "keep": "all"}
@@ -191,6 +192,7 @@ QUESTIONS = (
     *(Line(MembershipInference(candidates=20), kind, LONG) for kind in SHOWN),
     Line(MembershipInference(candidates=20), "entangled", LONG | ONE_CLASS, note="one class", clients=16),
     Line(MembershipInference(candidates=20), "prototype", LONG | CLIPPED, note="clip"),
+    Line(MembershipInference(candidates=20), "logits", LONG | QUANTISED, note="quantised"),
     *(
         Line(MembershipInference(candidates=20), kind, ROUND_BY_ROUND, note="rounds")
         for kind in ("prototype", "entangled")
@@ -199,6 +201,13 @@ QUESTIONS = (
     Line(MembershipInference(candidates=20), "entangled", ROUND_BY_ROUND | CLIPPED, note="clip, rounds"),
     *(Line(LikelihoodRatio(candidates=20, shadows=16), kind, HEART, note="a hundred epochs") for kind in WEIGHTS),
     Line(LikelihoodRatio(candidates=20, shadows=16), "model", HEART | QUANTISED, note="quantised, a hundred epochs"),
+    Line(LikelihoodRatio(candidates=20, shadows=16), "extractor", HEART | MIXED, note="mixed, a hundred epochs"),
+    Line(
+        LikelihoodRatio(candidates=20, shadows=16),
+        "low-rank-model",
+        HEART | QUANTISED,
+        note="quantised, a hundred epochs",
+    ),
     Line(ASKED, "representation", ROUNDS),
     *(Line(ASKED, kind, SPREAD, clients=16) for kind in ("prototype", "entangled", "logits", "kernel")),
     Line(ASKED, "prototype", SPREAD | CLIPPED, note="clip", clients=16),
