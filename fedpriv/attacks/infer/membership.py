@@ -54,7 +54,7 @@ from fedpriv.attacks.infer.membership_public import public_signals
 from fedpriv.attacks.infer.membership_update import Judge, update_signals
 from fedpriv.attacks.infer.sent_means import AVERAGES, as_round
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
-from fedpriv.attacks.read.class_outputs import as_distributions
+from fedpriv.attacks.read.class_outputs import read_outputs
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.arguments import argument
@@ -343,8 +343,8 @@ def _by_nearness(features: Tensor, labels: Tensor, rows: Tensor, classes: Tensor
 
 
 def _by_divergence(logs: Tensor, labels: Tensor, rows: Tensor, classes: Tensor) -> Tensor:
-    shares = as_distributions(rows)
-    uploaded = rows.softmax(1) if shares is None else shares
+    outputs, softmax = read_outputs(rows)
+    uploaded = outputs if softmax else outputs.softmax(1)
     own = (uploaded * uploaded.clamp(min=1e-30).log()).sum(1)
     return -_nearest(own - logs @ uploaded.T, labels, classes)
 

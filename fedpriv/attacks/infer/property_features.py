@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from fedpriv.attacks.observation import Observation
-from fedpriv.attacks.read.class_outputs import as_distributions
+from fedpriv.attacks.read.class_outputs import read_outputs
 from fedpriv.attacks.read.disclosed_labels import held_classes
 from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.errors import UserError
@@ -93,8 +93,8 @@ def _by_head(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Ten
 
 
 def _of_outputs(values: Tensor, classes: Tensor) -> list[Tensor]:
-    mended = as_distributions(values)
-    shares = values.softmax(1) if mended is None else mended
+    outputs, softmax = read_outputs(values)
+    shares = outputs if softmax else outputs.softmax(1)
     own = shares.gather(1, classes[:, None])[:, 0]
     entropy = -(shares * shares.clamp_min(_TINY).log()).sum(1)
     column = shares[:, classes]

@@ -18,7 +18,7 @@ from torch.nn import functional
 from fedpriv.algebra.entanglement import Mechanism, entangle, sample_weights
 from fedpriv.attacks.invert.shadow import WIDTH, ShadowTraining, by_class, substitute, train_substitute
 from fedpriv.attacks.observation import BatchFacts, Observation
-from fedpriv.attacks.read.class_outputs import is_distribution, output_distance
+from fedpriv.attacks.read.class_outputs import is_distribution, output_distance, read_outputs
 from fedpriv.attacks.read.target_features import kinds_in
 from fedpriv.datasets.types import Samples
 from fedpriv.models.split import SplitModel
@@ -135,8 +135,10 @@ class _Template:
         broadcast = self.like.broadcast
         means, outputs = find_payload(broadcast, Prototypes), find_payload(broadcast, ClassLogits)
         near = None if means is None else by_class(means.features, means.classes, self.n_classes, device)
-        alike = None if outputs is None else by_class(outputs.values, outputs.classes, self.n_classes, device)
-        softmax = outputs is not None and is_distribution(outputs.values)
+        alike, softmax = None, False
+        if outputs is not None:
+            values, softmax = read_outputs(outputs.values)
+            alike = by_class(values, outputs.classes, self.n_classes, device)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             features = model.represent(images)

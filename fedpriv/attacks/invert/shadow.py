@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.attacks.optim.adam import Adam
-from fedpriv.attacks.read.class_outputs import as_distributions, output_distance
+from fedpriv.attacks.read.class_outputs import output_distance, read_outputs
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
@@ -180,9 +180,7 @@ def shadow_model(
     sent = find_payload(observation_of(observations, TargetId(round_, client)).upload, ClassLogits)
     if sent is None:
         raise UserError(f"knowledge extractor=shadow: client {client} sent no class outputs in round {round_}")
-    shares = as_distributions(sent.values)
-    softmax = shares is not None
-    values = sent.values if shares is None else shares
+    values, softmax = read_outputs(sent.values)
     table, known = by_class(values, sent.classes, n_classes, own.images.device)
     model = substitute(own.images, n_classes, WIDTH, derive_seed(seed, "shadow", client), how.architecture)
 

@@ -45,6 +45,12 @@ def as_distributions(rows: Tensor) -> Tensor | None:
     return mended if likely and bool(apart <= _MOST_CHANGED * size) else None
 
 
+def read_outputs(rows: Tensor) -> tuple[Tensor, bool]:
+    """Return softmax vectors ``(n, C)`` and True, or logits as they are and False; see :func:`as_distributions`."""
+    shares = as_distributions(rows)
+    return (rows, False) if shares is None else (shares, True)
+
+
 def nearest_distributions(rows: Tensor) -> Tensor:
     """Return the Euclidean projection of each row ``(n, C)`` onto the probability simplex.
 
@@ -77,5 +83,5 @@ def uploaded_output(observations: Sequence[Observation], target: TargetId) -> tu
         raise UserError(f"{where} holds no class outputs")
     if not 0 <= target.index < len(sent.values):
         raise UserError(f"{where}: target index {target.index}, expected 0..{len(sent.values) - 1}")
-    shares = as_distributions(sent.values)
-    return (sent.values if shares is None else shares)[target.index], shares is not None
+    values, softmax = read_outputs(sent.values)
+    return values[target.index], softmax
