@@ -89,7 +89,7 @@ def adapted_suite(
     from fedpriv.attacks import attacks_for
     from fedpriv.federation.answer import answers_for
 
-    fitting, chosen, options = attacks_for(target), list(names), dict[str, dict[str, Any]]()
+    fitting, chosen, options = {*attacks_for(target), *names}, list(names), dict[str, dict[str, Any]]()
     lines = []
     for facts in defenses:
         before, told = len(chosen), []

@@ -181,10 +181,10 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
         raise UserError(f"{where}: {why}; see: {call('catalogue', 'targets')}")
     chosen = tuple(dict.fromkeys(ATTACKS.own_name(name) for name in attacks))
     fitting = attacks_for(target)
-    if not fitting:
+    if not fitting and not any(target in targets_of(name) for name in chosen):
         raise UserError(f"{where}: no attack on this kind of upload yet; see: {call('catalogue', 'targets')}")
     for name in chosen:
-        if name not in fitting:
+        if target not in targets_of(name):
             raise UserError(
                 f"{argument('attacks', name)}: attacks {' or '.join(targets_of(name))}, not {target}; "
                 f"for {target} there are: {', '.join(fitting)}"

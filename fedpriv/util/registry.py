@@ -22,7 +22,8 @@ _LOG = logging.getLogger("fedpriv")
 class Registry(Mapping[str, str]):
     """Names of one sort of member, and where each is, as ``package.module:NAME``.
 
-    As a mapping it holds this package's members, then those of entry points; ``in`` and ``[]`` take references too.
+    As a mapping it holds this package's members, then those of entry points; ``in`` and ``[]`` take references too, and
+    names that these led to, which are not listed: what runs by default does not depend on what was named before.
     Entry points are read when a name is looked up that is not this package's own, or when names are listed.
 
     Args:
@@ -51,7 +52,7 @@ class Registry(Mapping[str, str]):
         return name in self.builtins or name in self._adopted or is_reference(name) or name in self._outside()
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self.builtins, *self._outside(), *self._adopted])
+        return iter([*self.builtins, *self._outside()])
 
     def __len__(self) -> int:
         return len(list(iter(self)))

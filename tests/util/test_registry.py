@@ -212,6 +212,14 @@ def test_references_and_options_are_told_apart():
     assert parse_choice("my.own:Blur:radius=2,kind=box") == DefenseChoice("my.own:Blur", {"radius": "2", "kind": "box"})
 
 
+def test_what_a_reference_led_to_is_known_but_runs_only_where_it_is_named():
+    table = Registry("attack", {"dip": ATTACKS["dip"]})
+    assert table.own_name(ATTACKS["average"]) == "average"
+    assert "average" in table
+    assert table.load("average") is ATTACKS.load("average")
+    assert list(table) == list(table.load_all()) == ["dip"]
+
+
 def test_an_attack_by_reference_is_known_by_its_own_name_from_then_on(outside, monkeypatch):
     assert ATTACKS.own_name("outsider:RandomSearch") == "random-search"
     assert ATTACKS.own_name("dip") == "dip"
