@@ -105,8 +105,8 @@ def compress_like(state: Mapping[str, Tensor], factors: Mapping[str, Tensor]) ->
 
 
 def leading(tensor: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return factors ``(..., a, t)``, ``(..., t)``, ``(..., t, b)`` of the t largest singular values."""
-    left, values, right = _decompose(tensor)
+    """Return factors ``(..., a, t)``, ``(..., t)``, ``(..., t, b)`` of the t largest singular values; NaN counts as zero."""
+    left, values, right = _decompose(tensor.nan_to_num())
     return left[..., :rank].contiguous(), values[..., :rank].contiguous(), right[..., :rank, :].contiguous()
 
 

@@ -174,6 +174,24 @@ def test_shadows_take_the_steps_that_a_defense_of_training_computes():
     assert calls[0][0] == EACH
 
 
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_shadows_that_diverge_are_left_out(share):
+    def diverging(network, some, answers, rng):
+        lost = float(torch.rand(1, generator=rng)) < share
+        (torch.nn.functional.cross_entropy(network(some), answers) * (torch.nan if lost else 1)).backward()
+
+    asked = problem()
+    asked = replace(asked, knowledge=replace(asked.knowledge, gradients={0: diverging}))
+    if share == 1:
+        with pytest.raises(UserError, match=r"16 of 16 shadow clients diverge in training at learning rate 0\.1"):
+            LikelihoodRatio(shadows=16)(asked)
+        return
+    found = LikelihoodRatio(shadows=16)(asked)
+    assert area(found.values[0].numpy(), MEMBER) > 0.8
+    assert found.null[0].isfinite().all()
+    assert 4 * EACH <= len(found.null[0]) < 16 * EACH
+
+
 def test_of_an_extractor_a_defense_of_training_goes_through_the_private_head():
     model = build_model(Blueprint("small-cnn", (1, 8, 8), 10, 128), seed=0)
     images, labels = noise_images(EACH), torch.tensor([0, 1] * (EACH // 2))

@@ -49,6 +49,9 @@ SHADOWS = -2
 LEAST_IMAGES = 40
 """Images of its own below which the attacker makes no clients up."""
 
+FEWEST_SHADOWS = 4
+"""Shadow clients that must not diverge."""
+
 _STEADY = 1e-9
 """Least share of a signal's variance that is its own."""
 
@@ -148,6 +151,13 @@ class LikelihoodRatio(Inference):
 
         shadows, inside = problem.trained.get(key, made)
         signals = self._signals(training, shadows, labels.to(images.device), n_asked)
+        there = signals[:, 1:].isfinite().all(2).all(0)
+        if int(there.sum()) < FEWEST_SHADOWS:
+            raise UserError(
+                f"attack {self.name!r}: {int((~there).sum())} of {len(there)} shadow clients diverge in training at "
+                f"learning rate {facts.learning_rate:g}; expected at least {FEWEST_SHADOWS} that do not; check the batch facts"
+            )
+        signals, inside = torch.cat([signals[:, :1], signals[:, 1:][:, there]], 1), inside[there]
         usual = within_classes(labels[:n_asked])
         rows = ratios(signals, inside, online=self.variant == "online")
         scores = torch.stack([usual(row, ()) for row in rows])
