@@ -155,7 +155,7 @@ class LikelihoodRatio(Inference):
         if int(there.sum()) < FEWEST_SHADOWS:
             raise UserError(
                 f"attack {self.name!r}: {int((~there).sum())} of {len(there)} shadow clients diverge in training at "
-                f"learning rate {facts.learning_rate:g}; expected at least {FEWEST_SHADOWS} that do not; check the batch facts"
+                f"learning rate {facts.learning_rate:g}; expected {FEWEST_SHADOWS} that do not; check the batch facts"
             )
         signals, inside = torch.cat([signals[:, :1], signals[:, 1:][:, there]], 1), inside[there]
         usual = within_classes(labels[:n_asked])
