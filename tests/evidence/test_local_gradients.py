@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from compare import expect_close
 from defense_cases import build
@@ -11,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.cli.main import run
 from fedpriv.evidence.local_gradients import GuardedGradient
+from fedpriv.evidence.rehearsal import RehearsedWeights
 from fedpriv.federation.defense import guarded
 from fedpriv.scoring.storage import load_scores
 
@@ -55,30 +57,31 @@ def test_what_requires_no_gradient_counts_in_no_bound():
     expect_close(bounded.norm(), torch.tensor(0.01))
 
 
-def test_shadow_clients_of_a_run_train_behind_its_defenses(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "kind", "second"),
+    [
+        ("fedavg", "model", "clip:bound=1"),
+        ("fedrep", "extractor", "clip:bound=1"),
+        ("fedkd", "low-rank-model", "quantise"),
+    ],
+)
+def test_shadow_clients_of_a_run_train_and_upload_behind_its_defenses(tmp_path, monkeypatch, method, kind, second):
     monkeypatch.chdir(tmp_path)
     wanted = ["--strangers", "0.5", "--per-class", "40", "--clients", "3", "--rounds", "1", "--local-steps", "2"]
-    train = [
-        "train",
-        "--method",
-        "fedavg",
-        "--models",
-        "small-cnn",
-        *DIGITS,
-        *wanted,
-        "--capture",
-        "all",
-        "--out",
-        "run",
-    ]
-    assert run([*train, "--defense", "mixup:images=2", "--defense", "clip:bound=1", "--quiet"]) == 0
-    calls = []
-    plain = GuardedGradient.__call__
+    kept = ["--capture", "all", "--keep", "all", "--models", "small-cnn"]
+    train = ["train", "--method", method, *DIGITS, *wanted, *kept, "--out", "run", "--quiet"]
+    assert run([*train, "--defense", "mixup:images=2", "--defense", second]) == 0
+    steps, sent = [], []
+    compute, defend = GuardedGradient.__call__, RehearsedWeights.__call__
     monkeypatch.setattr(
-        GuardedGradient, "__call__", lambda self, *given: (calls.append(len(given[1])), plain(self, *given))
+        GuardedGradient, "__call__", lambda self, *given: (steps.append(len(given[1])), compute(self, *given))
+    )
+    monkeypatch.setattr(
+        RehearsedWeights, "__call__", lambda self, *given: (sent.append(given), defend(self, *given))[1]
     )
     options = ["--attack-option", "candidates=4", "--attack-option", "shadows=8"]
-    asked = ["attack", "--run", "run", "--target", "model", "--attack", "likelihood-ratio", *options]
+    asked = ["attack", "--run", "run", "--target", kind, "--attack", "likelihood-ratio", *options]
     assert run([*asked, "--out", "out", "--quiet"]) == 0
-    assert len(calls) >= 3 * 8 * 2  # steps of each shadow of each client
+    assert len(steps) >= 3 * 8 * 2  # steps of each shadow of each client
+    assert len(sent) >= 3 * 8
     assert 0 <= load_scores(Path("out/likelihood-ratio")).auc.value <= 1

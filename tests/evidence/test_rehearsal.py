@@ -187,6 +187,8 @@ def test_matrices_are_truncated_as_the_clients_were(texts):
     assert same.keys() == state.keys()
     for name, value in kept.items():
         expect_close(same[name], value, atol=0.15 if texts else 1e-5)
+    assert torch.allclose(same["weight"], kept["weight"], atol=1e-5) == (not texts)
+    assert torch.equal(same["weight"], found(state, 2)["weight"]) == (not texts)
     assert int(torch.linalg.matrix_rank(other["weight"])) == rank
 
 

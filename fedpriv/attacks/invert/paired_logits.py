@@ -67,6 +67,7 @@ class PairedLogits(Attack):
     width: Annotated[int, Ge(16)] = 256
 
     name = "paired-logits"
+    version = 2
     summary = "an image of each class of a client, by a network that inverts its outputs beside the others'"
     targets = PUBLIC_OUTPUTS
     unit = "class"
