@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from cifar import Clock, load, psnr, trained_cnn
 from torch import Tensor
-from variation_of_gradients import Case
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.gradients.dlg import DeepLeakage
@@ -33,6 +32,18 @@ from fedpriv.experiment.benchmarks.one_step import problem_of
 from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.scoring.intervals import clustered
 from fedpriv.wire.payloads import Representations
+
+
+@dataclass(frozen=True)
+class Case:
+    """Targets of one size behind one network: images, network, images of a target, targets, evaluations of each."""
+
+    images: str
+    network: str
+    size: int
+    targets: int
+    iterations: int
+
 
 CASES = (
     Case("CIFAR-10", "lenet-sigmoid", 1, 12, 100),

@@ -1,19 +1,14 @@
-"""``decoder`` and ``learned`` beside ``decoder`` of commit a39969e: the same network, images, vectors and targets.
+"""``decoder`` beside ``pixels`` and ``learned``: the same network, images, vectors and targets.
 
-    git worktree add CHECKOUT a39969e
-    OMP_NUM_THREADS=1 python benchmarks/decoder_versions.py --data DIR/cifar10-jpeg/train --earlier CHECKOUT --draw 1
+    OMP_NUM_THREADS=1 python benchmarks/decoder_inversion.py --data DIR/cifar10-jpeg/train --draw 1
 
-A client's images, its 4-layer CNN of 512 numbers, and 1,000 images of the attacker's own of the same classes.
+A client's images, its 4-layer CNN of 512 numbers, and 1,000 images of the attacker of the same classes.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import torch
@@ -79,7 +74,6 @@ def _options() -> argparse.Namespace:
     """Return what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with one folder of JPEG files a class")
-    parser.add_argument("--earlier", type=Path, help="a checkout of commit a39969e")
     parser.add_argument("--draw", type=int, default=1, help="seed of the images attacked")
     parser.add_argument("--images", type=int, default=24)
     parser.add_argument("--classes", type=int, default=10)
@@ -87,8 +81,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=10, help="of the client's training; 0 for an untrained network")
     parser.add_argument("--network", type=int, default=0, help="seed of the client's network and its training")
     parser.add_argument("--skip", type=int, default=0, help="images of a class before those of the client's")
-    parser.add_argument("--rates", nargs="+", default=["0.002"], help="step sizes over the earlier decoder's weights")
-    parser.add_argument("--defense", help="of the client, known to the server; nothing of the earlier decoder then")
+    parser.add_argument("--defense", help="of the client, known to the server")
     parser.add_argument("--fits", action="store_true", help="what fits of the decoded image give, each as it is")
     return parser.parse_args()
 
@@ -127,23 +120,7 @@ def _found(options: argparse.Namespace) -> tuple[dict[str, tuple[Tensor, float]]
         done = attack(seen, known, list_targets(seen, "representation"), seed=0, trained=Trained())
         found[name] = psnr(done.images[:, 0], truth), clock.seconds()
         print(f"{name}: {found[name][0].mean():.2f} dB", flush=True)
-    if options.earlier is not None and not options.defense:
-        given = {"weights": model.state_dict(), "classes": options.classes, "own": own, "own_labels": own_labels}
-        given |= {"vectors": vectors, "labels": labels[places]}
-        made = _earlier(options.earlier, given, options.rates)
-        found |= {name: (psnr(shown, truth), seconds) for name, (shown, seconds) in made.items()}
     return found, len(truth)
-
-
-def _earlier(checkout: Path, given: dict[str, object], rates: list[str]) -> dict[str, tuple[Tensor, float]]:
-    """Return images and CPU seconds of the earlier code, which runs in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "problem.pt"
-        torch.save(given, file)
-        command = [sys.executable, str(Path(__file__).with_name("earlier_decoder.py")), str(file), "--rates", *rates]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(checkout.resolve())})
-        made: dict[str, tuple[Tensor, float]] = torch.load(file.with_suffix(".earlier"))
-    return made
 
 
 def _show(found: dict[str, tuple[Tensor, float]], number: int) -> None:
