@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from htfllib_peer import SERVERS
 from rich.progress import track
 
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.experiment.benchmarks.htfllib import SERVERS
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining, Method

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from arena_sides import OURS, PEERS, Contestant, Found, Task
 from arena_table import table
+from one_step import problem_of
 from PIL import Image
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
-from fedpriv.experiment.benchmarks.one_step import problem_of
 
 OUR, EQUAL_SECONDS = "fedpriv", "fedpriv, equal seconds"
 """Names of our sides: at equal evaluations, and at the CPU seconds of the quickest peer."""

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from breaching_peer import Passes, attack_by_peer, imported
 from cifar import Clock
+from one_step import Problem, run_attack
+from ordinary import invert, of_ordinary_layers
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,10 +21,6 @@ from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.experiment.benchmarks.breaching import Passes, attack_by_peer, imported
-from fedpriv.experiment.benchmarks.one_step import Problem, run_attack
-from fedpriv.experiment.benchmarks.ordinary_hourglass import invert
-from fedpriv.experiment.benchmarks.ordinary_layers import of_ordinary_layers
 from fedpriv.models.split import SplitModel
 from fedpriv.wire.payloads import Representations
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 from arena import Pool
 from cifar import Clock
+from one_step import problem_of, with_model
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.behind_layer import label_slopes, logits_behind
 from fedpriv.attacks.gradients.linear_gradient import DRAWS, SEPARABLE, linear_gradient
 from fedpriv.attacks.gradients.separation import separate
-from fedpriv.experiment.benchmarks.one_step import problem_of, with_model
 
 LAYER = "extractor.7"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from cifar import Clock, load, psnr, trained_cnn
+from one_step import problem_of
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack
@@ -26,7 +27,6 @@ from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.attacks.priors.learned import LearnedSettings
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.trained import Trained
-from fedpriv.experiment.benchmarks.one_step import problem_of
 from fedpriv.models.split import SplitModel
 from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.scoring.intervals import clustered

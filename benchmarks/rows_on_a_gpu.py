@@ -20,7 +20,6 @@ from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.experiment.benchmarks.many_searches import _problem
 from fedpriv.util.device import pick_device
 from fedpriv.util.numerics import Numerics
 from fedpriv.wire.payloads import Representations
@@ -82,7 +81,7 @@ def search(
     kind: type[DipInversion | PixelInversion], targets: int, device: torch.device, recorded: bool
 ) -> list[float]:
     """Return the time of an iteration of a search on the 4-layer CNN in both ways."""
-    model, labels, features = _problem({"images": None, "targets": targets, "seed": 0}, device)
+    model, labels, features = representations(targets, 0)
     seen = (Observation(0, 0, (Representations(features.cpu(), labels),), ()),)
     knowledge = Knowledge(KnowledgeCard(), (3, 32, 32), model.head.out_features, extractors={0: model.represent})
     wanted = list_targets(seen, "representation")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from cifar import Clock, load, psnr, trained_cnn
+from one_step import problem_of
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack
@@ -28,7 +29,6 @@ from fedpriv.attacks.priors.spectrum import centres_of
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
-from fedpriv.experiment.benchmarks.one_step import problem_of
 from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.scoring.intervals import clustered
 from fedpriv.wire.payloads import Representations

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fedpriv.experiment.uploads.given import Update as Update
     from fedpriv.experiment.verbs.attacking import attack as attack
     from fedpriv.experiment.verbs.auditing import audit as audit
-    from fedpriv.experiment.verbs.benchmarking import Benchmark as Benchmark
-    from fedpriv.experiment.verbs.benchmarking import benchmark as benchmark
     from fedpriv.experiment.verbs.calibrating import calibrate as calibrate
     from fedpriv.experiment.verbs.cataloguing import Catalogue as Catalogue
     from fedpriv.experiment.verbs.cataloguing import catalogue as catalogue
@@ -90,7 +88,6 @@ _PLACES = {
     "data": _VERBS + "dividing",
     "doctor": _VERBS + "diagnosing",
     "leaderboard": _VERBS + "ranking",
-    "benchmark": _VERBS + "benchmarking",
     "calibrate": _VERBS + "calibrating",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
@@ -107,7 +104,6 @@ _PLACES = {
     "Diagnosis": _VERBS + "diagnosing",
     "Explanation": _VERBS + "explaining",
     "Leaderboard": _VERBS + "ranking",
-    "Benchmark": _VERBS + "benchmarking",
     "Calibration": "fedpriv.calibration.own",
     "Update": "fedpriv.experiment.uploads.given",
     "Gradient": "fedpriv.experiment.uploads.given",

@@ -27,7 +27,6 @@ VERBS = (
         "cost",
         "data",
     ),
-    "benchmark",
     "calibrate",
     "doctor",
     "compare",
@@ -44,7 +43,6 @@ OTHERS = (
     *(
         "AttackResult",
         "BatchFacts",
-        "Benchmark",
         "Calibration",
         "Catalogue",
         "Changes",

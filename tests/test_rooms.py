@@ -55,11 +55,11 @@ BUDGET: dict[str, int] = {
     "defenses": 2396,
     "attacks": 22506,
     "evidence": 2125,
-    "scoring": 7476,
-    "pages": 8511,
+    "scoring": 7296,
+    "pages": 8364,
     "calibration": 1139,
-    "experiment": 20026,
-    "cli": 2224,
+    "experiment": 17819,
+    "cli": 2124,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
@@ -82,7 +82,6 @@ VERBS = {
     "doctor",
     "compare",
     "explain",
-    "benchmark",
     "calibrate",
 }
 """Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""

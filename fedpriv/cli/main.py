@@ -39,7 +39,6 @@ COMMANDS: dict[str, str] = {
     "explain": "fedpriv.cli.explain:explain",
     "data": "fedpriv.cli.data:data",
     "leaderboard": "fedpriv.cli.leaderboard:leaderboard",
-    "benchmark": "fedpriv.cli.benchmark:benchmark",
     "doctor": "fedpriv.cli.doctor:doctor",
 }
 

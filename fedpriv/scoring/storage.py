@@ -29,7 +29,6 @@ from fedpriv.scoring.records import (
     RECORD_VERSION,
     About,
     AnyRecord,
-    BenchmarkRecord,
     ClaimCard,
     InferenceResult,
     LeaderboardEntry,
@@ -47,7 +46,7 @@ from fedpriv.util.manifest import contents, mark
 from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
-CLAIM, PRIVACY_AUDIT, BENCHMARK = "claim.json", "audit-dp.json", "benchmark.json"
+CLAIM, PRIVACY_AUDIT = "claim.json", "audit-dp.json"
 RECONSTRUCTION, PERMUTED, TRUTH = "reconstruction.safetensors", "permuted.safetensors", "truth.safetensors"
 FILES: dict[type[AnyRecord], str] = {
     About: ABOUT,
@@ -57,7 +56,6 @@ FILES: dict[type[AnyRecord], str] = {
     ClaimCard: CLAIM,
     PrivacyAuditRecord: PRIVACY_AUDIT,
     LeaderboardEntry: "leaderboard-entry.json",
-    BenchmarkRecord: BENCHMARK,
 }
 """Records by their file names."""
 _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
@@ -129,18 +127,6 @@ def load_privacy_audit(folder: Path) -> PrivacyAuditRecord:
     record = read_record(folder / PRIVACY_AUDIT)
     if not isinstance(record, PrivacyAuditRecord):
         raise _wrong_kind(folder / PRIVACY_AUDIT, record)
-    return record
-
-
-def load_benchmark(path: Path) -> BenchmarkRecord:
-    """Return a record of speed from its file.
-
-    Raises:
-        UserError: as :func:`read_record`.
-    """
-    record = read_record(path)
-    if not isinstance(record, BenchmarkRecord):
-        raise UserError(f"{path}: holds a record of kind {record.kind!r}; expected one of fedpriv benchmark")
     return record
 
 

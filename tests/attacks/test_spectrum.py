@@ -19,7 +19,7 @@ from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
 from fedpriv.attacks.priors.spectrum import PIXEL, centres_of, cosines, general_spectrum, spectrum_of
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.trained import Trained
-from fedpriv.experiment.benchmarks.one_step import problem_of, run_attack
+from one_step import problem_of, run_attack
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Representations
 

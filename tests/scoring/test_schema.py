@@ -11,7 +11,6 @@ import pytest
 from eval_cases import ABOUT, asked, scored_once
 
 from fedpriv.scoring.schema import schemas
-from fedpriv.scoring.storage import load_benchmark
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schema"
 MADE_WITH = (2, 14)
@@ -43,7 +42,6 @@ def refuse_strangers(value, part, whole, where=""):
         ("membership", asked("membership")),
         ("property", asked("property", control=0.5)),
         ("leaderboard-entry", entry_cases.entry()),
-        ("benchmark", load_benchmark(FOLDER.parent / "benchmarks" / "cpu.json")),
     ],
 )
 def test_a_record_has_the_fields_of_its_schema(file, record):

@@ -17,7 +17,6 @@ from fedpriv.scoring.records.base import (
     Measure,
     Summary,
 )
-from fedpriv.scoring.records.benchmark import BenchmarkCase, BenchmarkRecord, Machine, Spread
 from fedpriv.scoring.records.claim import ClaimCard, ClaimCell, ClaimedOrder, ClaimStatement, ClaimWord
 from fedpriv.scoring.records.inference import MembershipRecord, PropertyRecord, Rate, Rates
 from fedpriv.scoring.records.leaderboard import EnteredAttack, LeaderboardEntry
@@ -31,8 +30,6 @@ __all__ = [
     "SCORING_VERSION",
     "About",
     "AnyRecord",
-    "BenchmarkCase",
-    "BenchmarkRecord",
     "ClaimCard",
     "ClaimCell",
     "ClaimStatement",
@@ -51,7 +48,6 @@ __all__ = [
     "KnowledgeCard",
     "Labels",
     "LeaderboardEntry",
-    "Machine",
     "Measure",
     "MembershipRecord",
     "Metrics",
@@ -62,7 +58,6 @@ __all__ = [
     "Rates",
     "Reason",
     "ReconstructionRecord",
-    "Spread",
     "Summary",
     "Verdict",
 ]
@@ -77,8 +72,7 @@ AnyRecord = Annotated[
     | PropertyRecord
     | ClaimCard
     | PrivacyAuditRecord
-    | LeaderboardEntry
-    | BenchmarkRecord,
+    | LeaderboardEntry,
     Field(discriminator="kind"),
 ]
 """Every record that is written beside a result."""

@@ -10,11 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from one_step import Problem
+from ordinary import of_ordinary_layers
 from torch import Tensor, nn
-
-from fedpriv.experiment.benchmarks.one_step import Problem
-from fedpriv.experiment.benchmarks.ordinary_layers import of_ordinary_layers
-from fedpriv.experiment.benchmarks.turns import MissingPeer
 
 STATISTICS = {3: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)), 1: ((0.2860,), (0.3530,))}
 """By channels: mean and deviation in which it normalises CIFAR-10, and those of Fashion-MNIST."""
@@ -50,12 +48,12 @@ def imported() -> Any:
     """Return the package.
 
     Raises:
-        MissingPeer: where it is not importable.
+        SystemExit: where it is not importable.
     """
     try:
         return importlib.import_module("breaching")
     except ImportError as error:
-        raise MissingPeer(f"breaching: not importable ({error}); {_INSTALL}") from error
+        raise SystemExit(f"breaching: not importable ({error}); {_INSTALL}") from error
 
 
 def attack_by_peer(
