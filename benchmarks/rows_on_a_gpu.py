@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from speed import representations
 from torch import Tensor
 
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion

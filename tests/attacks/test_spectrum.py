@@ -8,6 +8,7 @@ from compare import expect_close, expect_same
 from gradient_cases import clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 from hypothesis import given
 from hypothesis import strategies as st
+from one_step import problem_of, run_attack
 from torch import nn
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
@@ -19,7 +20,6 @@ from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
 from fedpriv.attacks.priors.spectrum import PIXEL, centres_of, cosines, general_spectrum, spectrum_of
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.trained import Trained
-from one_step import problem_of, run_attack
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Representations
 
