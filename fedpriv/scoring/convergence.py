@@ -22,8 +22,8 @@ def is_specific(fit: Fit | None) -> bool | None:
     guesses where an attack starts from what it knows of the class. A network that tells no images apart lets any image
     explain any upload. Then a search converges at once, and neither its success nor its failure says anything.
 
-    The rule is one for targets of a single image. A mean does not determine the images behind it, and guesses at the class fit
-    it too, so that over means of two and more images it says nothing: :func:`convergence` leaves these out.
+    The rule is one for targets of a single image. A mean does not determine its images, and guesses at the class fit it
+    too, so that over means of two and more images it says nothing: :func:`convergence` leaves these out.
 
     Args:
         fit: of a target; None where it was not measured, and then so is the answer.
