@@ -157,7 +157,15 @@ def _short(row: Mapping[str, str], verdict: Verdict) -> dict[str, str]:
 
 def _budget_row(record: ReconstructionRecord) -> dict[str, str]:
     row, budget = summary_row(record), record.budget
-    keys = ("PSNR", "advantage [95 %]", "beat the floor by 3 dB", "converged", "objective (median)", "seconds")
+    keys = (
+        "PSNR",
+        "advantage [95 %]",
+        "beat the floor by 3 dB",
+        "converged",
+        "specific",
+        "objective (median)",
+        "seconds",
+    )
     named = {} if budget is None else {budget.field: f"{budget.value:,}"}
     return named | {key: row[key] for key in keys}
 
@@ -181,7 +189,8 @@ def summary_row(record: ReconstructionRecord) -> dict[str, str]:
         "advantage [95 %]": f"{gain.mean:+.2f}{interval}",
         "beat the floor by 3 dB": f"{100 * gain.share_3db:.0f} %",
         "identified": "not measured" if told is None else f"{100 * told:.0f} %",
-        "converged": f"{100 * reached.share:.0f} %",
+        "converged": f"{100 * reached.converged:.0f} %",
+        "specific": "not measured" if reached.specific is None else f"{100 * reached.specific:.0f} %",
         "objective (median)": objective(reached.objective),
         "targets / clients": f"{record.n_targets} / {record.n_clients}{' groups' if record.units == 'groups' else ''}",
         "seconds": f"{record.cost.seconds:.0f}",

@@ -38,6 +38,7 @@ class Point:
         interval: its 95 % interval, or None with one client.
         permuted: the same mean on permuted uploads, or None where that was not run.
         converged: share of targets that met the attack's own rule.
+        specific: share of targets of a single image whose fit is specific; None where it was not measured.
         objective: median objective.
     """
 
@@ -49,6 +50,7 @@ class Point:
     interval: tuple[float, float] | None
     permuted: float | None
     converged: float
+    specific: float | None
     objective: float | None
 
 
@@ -122,7 +124,8 @@ def _point(record: ReconstructionRecord, floor: str) -> Point:
         advantage=float((mine - blind).mean()),
         interval=gain.ci95,
         permuted=None if permuted is None else float(permuted.psnr_db - blind.mean()),
-        converged=search.share,
+        converged=search.converged,
+        specific=search.specific,
         objective=search.objective,
     )
 

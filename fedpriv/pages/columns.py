@@ -133,7 +133,11 @@ RESULTS: Columns = (
     *_numbers(SHARE, share_3db="of targets that are 3 dB or more beyond the guess"),
     *_numbers("dB", permuted_psnr_db="mean PSNR of the same attack on other clients' uploads"),
     *_flags(control_passes="whether that is no better than a guess"),
-    *_numbers(SHARE, converged_share="of targets whose search converged"),
+    *_numbers(
+        SHARE,
+        converged_share="of targets whose search converged",
+        specific_share="of targets of a single image that fit their upload much better than other images do",
+    ),
     *_numbers("of the attack's own objective", objective_median="median over targets"),
     *_counts("targets", n_diverged="whose search left the finite numbers"),
     *_numbers("s", seconds="wall-clock time of the attack"),
@@ -222,7 +226,11 @@ REACH: Columns = (
         advantage_db_low="lower end of its 95 % interval over clients",
         advantage_db_high="upper end",
     ),
-    *_numbers(SHARE, converged_share="of targets whose search converged"),
+    *_numbers(
+        SHARE,
+        converged_share="of targets whose search converged",
+        specific_share="of targets of a single image that fit their upload much better than other images do",
+    ),
     *_counts("targets", n_targets="attacked uploads, or classes of clients"),
     *_counts("iterations", iterations="of the search, a row"),
 )

@@ -35,7 +35,7 @@ def environment(*, autoescape: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    home.filters |= {"percent": percent, "quantity": quantity}
+    home.filters |= {"percent": percent, "whole_percent": whole_percent, "quantity": quantity}
     if not autoescape:
         home.filters |= {"code": code_span, "block": code_block, "cells": markdown_cells}
     return home
@@ -91,6 +91,15 @@ def percent(share: float) -> str:
     '96.9 %'
     """
     return f"{100 * share:.1f} %"
+
+
+def whole_percent(share: float | None) -> str:
+    """Return a share in [0, 1] without decimals; "–" for None.
+
+    >>> whole_percent(0.275), whole_percent(None)
+    ('28 %', '–')
+    """
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def quantity(value: float | None, unit: str = "") -> str:

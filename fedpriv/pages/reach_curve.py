@@ -38,6 +38,7 @@ class ReachPoint:
         permuted: mean PSNR on permuted uploads, or None where that was not run.
         advantage: mean over targets of the PSNR above the floor, control included, with its interval.
         converged: share of targets that met the attack's own rule.
+        specific: share of targets of a single image whose fit is specific; None where it was not measured.
         targets: number of uploads.
     """
 
@@ -50,6 +51,7 @@ class ReachPoint:
     permuted: float | None
     advantage: tuple[float, tuple[float, float] | None]
     converged: float
+    specific: float | None
     targets: int
 
 
@@ -130,7 +132,7 @@ def _curve(
 
 def _point(record: ReconstructionRecord, kind: Kind) -> ReachPoint:
     assert record.reach is not None
-    gain, reached = record.advantage_db, record.metrics.psnr_db
+    gain, reached, search = record.advantage_db, record.metrics.psnr_db, convergence(record)
     best = max(blind_floors(record.image_floors), key=lambda name: record.image_floors[name].psnr_db)
     permuted = record.image_floors.get(PERMUTED)
     return ReachPoint(
@@ -142,7 +144,8 @@ def _point(record: ReconstructionRecord, kind: Kind) -> ReachPoint:
         floor=(record.image_floors[best].psnr_db, LABELS.get(best, best)),
         permuted=None if permuted is None else permuted.psnr_db,
         advantage=(gain.mean, gain.ci95),
-        converged=convergence(record).share,
+        converged=search.converged,
+        specific=search.specific,
         targets=record.n_targets,
     )
 
@@ -173,6 +176,7 @@ def _row(curve: ReachCurve, point: ReachPoint) -> dict[str, object]:
         "advantage_db_low": gained[0],
         "advantage_db_high": gained[1],
         "converged_share": point.converged,
+        "specific_share": point.specific,
         "n_targets": point.targets,
         "iterations": point.iterations,
     }

@@ -36,6 +36,7 @@ class RoundPoint:
         identified: share of targets whose own image is the nearest among decoys; None where that was not measured.
         chance: the same of a guess at random.
         converged: share of targets that met the attack's own rule.
+        specific: share of targets of a single image whose fit is specific; None where it was not measured.
     """
 
     round: int
@@ -50,6 +51,7 @@ class RoundPoint:
     identified: float | None
     chance: float | None
     converged: float
+    specific: float | None
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def _curve(members: Sequence[tuple[Stage, AttackRecord]]) -> RoundCurve:
 
 def _point(stage: Stage, record: ReconstructionRecord) -> RoundPoint:
     gain, permuted = record.advantage_db, record.image_floors.get(PERMUTED)
-    identification = record.metrics.identification_top1
+    identification, search = record.metrics.identification_top1, convergence(record)
     return RoundPoint(
         round=stage.round,
         accuracy=stage.accuracy.get("after_training"),
@@ -106,7 +108,8 @@ def _point(stage: Stage, record: ReconstructionRecord) -> RoundPoint:
         interval=gain.ci95,
         identified=identification.mean,
         chance=identification.chance,
-        converged=convergence(record).share,
+        converged=search.converged,
+        specific=search.specific,
     )
 
 

@@ -30,6 +30,7 @@ class StageRow:
         advantage: mean, dB.
         interval: its 95 % interval over clients, or groups of them where these were declared; or None.
         converged: share of targets.
+        specific: share of targets of a single image whose fit is specific; None where it was not measured.
         objective: median, as a table shows it.
     """
 
@@ -42,6 +43,7 @@ class StageRow:
     advantage: float
     interval: tuple[float, float] | None
     converged: float
+    specific: float | None
     objective: str
 
 
@@ -102,6 +104,7 @@ def _row(stage: Stage, record: ReconstructionRecord) -> StageRow:
         floor=(record.image_floors[best].psnr_db, LABELS.get(best, best)),
         advantage=gain.mean,
         interval=gain.ci95,
-        converged=search.share,
+        converged=search.converged,
+        specific=search.specific,
         objective=objective(search.objective),
     )

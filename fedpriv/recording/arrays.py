@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.util.errors import UserError, shown
-from fedpriv.wire.plain_tensor import check_names, check_plain
+from fedpriv.util.errors import UserError
+from fedpriv.wire.plain_tensor import check_names, check_plain, from_array
 
 Sets = Mapping[str, Mapping[str, Any]]
 """Name of a set (an ``ArrayRecord`` of Flower, a ``DXO`` of NVFlare) -> name of an array -> NumPy array or tensor."""
@@ -87,13 +87,7 @@ def plain_array(array: Any) -> Tensor:
     if isinstance(array, Unreadable):
         raise UserError(array.reason)
     if isinstance(array, np.ndarray):
-        if array.dtype.kind not in "fiub":
-            raise UserError(f"an array of {shown(str(array.dtype))}; expected floats, whole numbers or booleans")
-        native = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
-        try:
-            made = torch.from_numpy(native)
-        except TypeError as error:
-            raise UserError(f"an array of {shown(str(array.dtype))}, which no tensor holds") from error
+        made = from_array("array", array)
     elif isinstance(array, Tensor):
         made = check_plain("array", array).detach().cpu().clone(memory_format=torch.contiguous_format)
     else:

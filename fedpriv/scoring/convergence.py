@@ -1,4 +1,4 @@
-"""Progress of an attack by its own measure: without it, a failed attack and a failed search look the same."""
+"""Progress of an attack by its own measure: whether its search converged, and whether its fit is specific to the upload."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ def is_specific(fit: Fit | None) -> bool | None:
     guesses where an attack starts from what it knows of the class. A network that tells no images apart lets any image
     explain any upload. Then a search converges at once, and neither its success nor its failure says anything.
 
+    The rule is one for targets of a single image. A mean does not determine its images, and guesses at the class fit it
+    too, so that over means of two and more images it says nothing: :func:`convergence` leaves these out.
+
     Args:
         fit: of a target; None where it was not measured, and then so is the answer.
     """
@@ -38,20 +41,25 @@ class Convergence:
     """The readings of an attack's own objective.
 
     Attributes:
-        share: of targets that met the attack's own convergence rule with a specific fit, in [0, 1].
+        converged: share of targets that met the attack's own convergence rule, in [0, 1].
+        specific: share of targets of a single image whose fit is specific to their upload, see :func:`is_specific`; None
+            where that was measured of no such target.
         objective: median over targets of the final objective of the chosen restart; None where none is finite.
     """
 
-    share: float
+    converged: float
+    specific: float | None
     objective: float | None
 
 
 def convergence(record: ReconstructionRecord) -> Convergence:
     """Return the convergence of an attack from its ``metrics.json`` record."""
     rows = record.targets
+    specific = [row.specific for row in rows if row.n_c == 1 and row.specific is not None]
     finite = [row.objective for row in rows if row.objective is not None]
     return Convergence(
-        sum(row.converged and row.specific is not False for row in rows) / len(rows),
+        sum(row.converged for row in rows) / len(rows),
+        sum(specific) / len(specific) if specific else None,
         statistics.median(finite) if finite else None,
     )
 

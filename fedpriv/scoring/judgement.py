@@ -196,6 +196,8 @@ def _verdict(
     reasons = (*reasons, *(() if "property" in kinds else room))
     nothing: Kind = "untested" if reasons else "none"
     images = [record for record in records if isinstance(record, ReconstructionRecord)]
+    searches = [convergence(record) for record in images]
+    specific = [one.specific for one in searches if one.specific is not None]
     stage = ", ".join(filter(None, (first.attack, stage_name(first), reach_label(first))))
     return Verdict(
         attack=title(images[0]) if images else stage,
@@ -210,7 +212,8 @@ def _verdict(
         units=first.units,
         n_seeds=len(records),
         n_compared=n_compared,
-        converged=sum(convergence(record).share for record in images) / len(images) if images else None,
+        converged=sum(one.converged for one in searches) / len(searches) if searches else None,
+        specific=sum(specific) / len(specific) if specific else None,
         clear=clear,
     )
 

@@ -55,6 +55,10 @@ def why(reason: Reason, verdict: Verdict) -> str:
         "few_clients": f"{value:.0f} {units.removesuffix('s') if value == 1 else units}, and {beside:.0f} are the least",
         "no_control": "the attack was not run on permuted uploads",
         "not_converged": f"its search converged for {percent(value)} of the targets",
+        "not_specific": (
+            f"its images fit their upload much better than other images do for {percent(value)} of the targets of a single "
+            "image"
+        ),
         "caveat": reason.text.rstrip("."),
         "budget_rising": f"the last increase of its budget still gained {value:.1f} dB",
         "at_chance": f"the model is right for {percent(value)} of the test images, a constant guess for {percent(beside)}",

@@ -20,7 +20,10 @@ FEW_CLIENTS = 5
 """From fewer clients than this nothing is claimed beyond the attacked targets."""
 
 CONVERGED = 0.5
-"""Share of targets that must have reached a fit of their own."""
+"""Share of targets whose search must have converged."""
+
+SPECIFIC = 0.5
+"""Share of targets of a single image whose fit must be specific to their upload."""
 
 AT_CHANCE = 0.1
 """A model that is right in less than this share of what a constant guess leaves wrong counts as untrained."""
@@ -58,9 +61,11 @@ def _own(record: Record) -> list[Reason]:
         return [*found, Reason(name="no_control")] if record.permuted is None else found
     if record.control.permuted is None:
         found.append(Reason(name="no_control"))
-    share = convergence(record).share
-    if share < CONVERGED:
-        found.append(Reason(name="not_converged", value=share, beside=CONVERGED))
+    search = convergence(record)
+    if search.converged < CONVERGED:
+        found.append(Reason(name="not_converged", value=search.converged, beside=CONVERGED))
+    if search.specific is not None and search.specific < SPECIFIC:
+        found.append(Reason(name="not_specific", value=search.specific, beside=SPECIFIC))
     if record.caveat:
         found.append(Reason(name="caveat", text=record.caveat))
     return found

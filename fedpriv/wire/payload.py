@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
-from fedpriv.wire.plain_tensor import all_finite, check_names, check_plain
+from fedpriv.wire.plain_tensor import all_finite, check_names, check_plain, from_array, from_numbers
 
 Origin = Literal["image", "class", "mixture", "client", "training", "public", "server"]
 """The origin of a row of the values: one image; the images of a class, as their mean; all of a client's images,
@@ -89,7 +90,7 @@ def state(*, private: bool = True) -> Any:
 
 @dataclass(frozen=True)
 class Payload:
-    """One kind of thing that is sent.
+    """One kind of thing that is sent. Lists and NumPy arrays of numbers are taken for tensors.
 
     Subclasses are frozen dataclasses that declare traits and fields::
 
@@ -140,10 +141,17 @@ class Payload:
 
     def __post_init__(self) -> None:
         for spec in fields(self):
-            value = getattr(self, spec.name)
+            value, where = getattr(self, spec.name), f"{self.kind}.{spec.name}"
             if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
                 # Sorted, so that a payload is the same whether it was just made or read back.
-                object.__setattr__(self, spec.name, types.MappingProxyType(dict(sorted(value.items()))))
+                entries = {
+                    name: from_array(f"{where}/{name}", entry) if isinstance(entry, np.ndarray) else entry
+                    for name, entry in sorted(value.items())
+                }
+                object.__setattr__(self, spec.name, types.MappingProxyType(entries))
+            elif isinstance(value, (list, tuple, np.ndarray)) and spec.metadata["shape"] != "*":
+                made = from_numbers(where, value, integer=spec.metadata["integer"])
+                object.__setattr__(self, spec.name, made)
         self.check()
 
     def tensors(self) -> dict[str, Tensor]:

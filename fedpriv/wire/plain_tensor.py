@@ -1,9 +1,10 @@
-"""Tensors as everything here computes with them: plain, dense, of a bounded size; strangers may hand in others."""
+"""Tensors as everything here computes with them: plain, dense, of a bounded size; made of NumPy arrays and lists too."""
 
 from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -45,6 +46,47 @@ def check_plain(where: str, value: object) -> Tensor:
     else:
         return value
     raise UserError(f"{where}: {told}")
+
+
+def from_array(where: str, array: np.ndarray) -> Tensor:
+    """Return a NumPy array of numbers as a tensor that shares no memory with it.
+
+    Raises:
+        UserError: for an array of anything else.
+    """
+    kind = shown(str(array.dtype))
+    if array.dtype.kind not in "fiub" or isinstance(array, np.ma.MaskedArray):
+        masked = "a masked array" if isinstance(array, np.ma.MaskedArray) else f"an array of {kind}"
+        raise UserError(f"{where}: {masked}; expected floats, whole numbers or booleans")
+    if array.size > MOST_VALUES:
+        raise UserError(f"{where}: {array.size:,} values, shape {array.shape}; an array may have {MOST_VALUES:,}")
+    try:
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True))
+    except TypeError as error:
+        raise UserError(f"{where}: an array of {kind}, which no tensor holds") from error
+
+
+def from_numbers(where: str, value: object, *, integer: bool) -> object:
+    """Return lists and NumPy arrays of numbers as a float32 or int64 tensor, a list of tensors stacked; else the value.
+
+    Raises:
+        UserError: for lists and arrays that hold anything else, or rows of different lengths.
+    """
+    expected = "whole numbers" if integer else "numbers"
+    if isinstance(value, (list, tuple)):
+        try:
+            if value and all(isinstance(row, Tensor) for row in value):
+                return torch.stack([check_plain(f"{where}[{place}]", row).detach() for place, row in enumerate(value)])
+            value = np.asarray(value)
+        except UserError:
+            raise
+        except Exception as error:  # of an object with an array's protocols anything
+            raise UserError(f"{where}: expected {expected}, in rows of one length, got a list of others") from error
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind not in ("iu" if integer else "fiu"):
+        raise UserError(f"{where}: expected {expected}, got {shown(str(value.dtype))}")
+    return from_array(where, value).to(torch.int64 if integer else torch.float32)
 
 
 def all_finite(value: Tensor) -> bool:

@@ -99,10 +99,11 @@ ODD = {
 @pytest.mark.parametrize("kind", ODD)
 def test_a_payload_of_odd_tensors_is_refused(kind):
     make, words = ODD[kind]
-    with pytest.raises(fedpriv.UserError, match=r"prototype\.features: ") as caught:
-        fedpriv.Prototypes(make(VALUES), CLASSES)
-    assert words in str(caught.value)
-    refused(words, behind_the_back(features=make(VALUES)))
+    if kind != "no tensor":  # a payload takes lists of numbers
+        with pytest.raises(fedpriv.UserError, match=r"prototype\.features: ") as caught:
+            fedpriv.Prototypes(make(VALUES), CLASSES)
+        assert words in str(caught.value)
+        refused(words, behind_the_back(features=make(VALUES)))
     refused(words, fedpriv.Update(STATE, {**AFTER, "3.weight": make(AFTER["3.weight"])}), target="model")
     refused(words, fedpriv.Gradient({**GRADIENT, "3.weight": make(GRADIENT["3.weight"])}), target="model")
     refused(words, [fedpriv.Update({**STATE, "3.weight": make(STATE["3.weight"])}, AFTER)], target="model")

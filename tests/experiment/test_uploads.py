@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from federations import QUICK_DATA
@@ -82,17 +83,74 @@ def test_a_gradient_of_a_small_network_is_inverted():
     assert result.records["dlg"].control.passes is None
 
 
-def test_a_pair_of_state_dicts_is_a_gradient():
+def test_state_dicts_before_and_after_are_a_gradient():
     image, label = smooth(1, 4), torch.tensor([3])
     after = copy.deepcopy(MODEL)
     optimiser = torch.optim.SGD(after.parameters(), lr=0.5)
     functional.cross_entropy(after(image), label).backward()
     optimiser.step()
     given = {"images": image, "labels": label, "strangers": STRANGERS, "target": "model", "attacks": "dlg"}
-    result = fedpriv.attack_uploads(
-        (MODEL.state_dict(), after.state_dict()), model=MODEL, batch=fedpriv.BatchFacts(1, 0.5, 1), **given
-    )
-    assert result.records["dlg"].metrics.psnr_db.mean > 40
+    given |= {"model": MODEL, "batch": fedpriv.BatchFacts(1, 0.5, 1)}
+    start, end = MODEL.state_dict(), after.state_dict()
+    arrays = {name: value.numpy() for name, value in end.items()}
+    for uploads, more in (
+        ((start, end), {}),
+        (end, {"broadcasts": start}),
+        ([arrays], {"broadcasts": [start], "iterations": 1}),
+        ({0: end}, {"broadcasts": fedpriv.Model(start), "iterations": 1}),
+    ):
+        found = fedpriv.attack_uploads(uploads, **given, **more).records["dlg"]
+        assert found.metrics.psnr_db.mean > 40 or "iterations" in more
+
+
+def test_state_dicts_alone_are_refused_with_what_to_pass_instead():
+    """Weights after training would otherwise be attacked as if they were gradients, with a confident wrong answer."""
+    state = MODEL.state_dict()
+    given = {"images": [smooth(1, 4)] * 2, "labels": [torch.tensor([3])] * 2, "strangers": STRANGERS}
+    for uploads in (state, [state, state], {0: state, 1: state}, [[state, state], [state, state]]):
+        alone = {name: one[:1] for name, one in given.items() if name != "strangers"} if uploads is state else {}
+        for target in ("model", "classifier"):
+            with pytest.raises(fedpriv.UserError) as caught:
+                fedpriv.attack_uploads(uploads, **{**given, **alone}, model=MODEL, target=target)
+            told = str(caught.value)
+            assert all(way in told for way in ("Update(before, after)", "Gradient(", "broadcasts="))
+            assert told.isprintable()
+
+
+def test_vectors_by_class_are_prototypes():
+    """FedProto's own code keeps a client's prototypes as ``{class: vector}``."""
+
+    def reached(uploads):
+        return [(row.client, row.label, row.psnr_db) for row in attack(uploads).records["pixels"].targets]
+
+    tensors = [dict(enumerate(one.features)) for one in UPLOADS]
+    arrays = [{np.int64(label): row.numpy() for label, row in one.items()} for one in tensors]
+    lists = {client: {label: row.tolist() for label, row in one.items()} for client, one in enumerate(tensors)}
+    by_field = [fedpriv.Prototypes(one.features.tolist(), CLASSES.tolist()) for one in UPLOADS]
+    rows = [one.features.double().numpy() for one in UPLOADS]
+    wanted = reached(UPLOADS)
+    for uploads in (tensors, tuple(tensors), arrays, lists, by_field, rows):
+        assert reached(uploads) == wanted
+    assert reached([tensors, lists]) == reached([UPLOADS, UPLOADS])
+    alone = attack(tensors[1], images=IMAGES[1], labels=CLASSES).records["pixels"]
+    assert {row.client for row in alone.targets} == {0}
+
+
+def test_vectors_by_class_are_refused_by_client_and_class():
+    good = dict(enumerate(UPLOADS[0].features))
+    for wrong, words in (
+        ({**good, "3": good[0]}, "client 1: class '3'; expected a whole number"),
+        ({**good, 1.5: good[0]}, "client 1: class 1.5; expected a whole number"),
+        ({**good, 2: good[0][:5]}, "client 1: class 2: a vector of 5 values, but that of class 0 has 64"),
+        ({**good, 2: good[0] / 0}, "client 1: class 2 holds NaN or infinity"),
+        ({**good, 2: good[0][None]}, "client 1: class 2: expected a vector"),
+        ({**good, 1 << 80: good[0]}, "client 1: class 1208925819614629174706176; expected 0.."),
+        ({**good, -1: good[0]}, "client 1: class -1; expected 0.."),
+    ):
+        with pytest.raises(fedpriv.UserError) as caught:
+            attack([good, wrong])
+        assert words in str(caught.value)
+        assert str(caught.value).isprintable()
 
 
 def test_nothing_that_was_handed_in_is_changed():
@@ -236,7 +294,7 @@ def test_a_round_in_which_not_everybody_took_part():
         ({"labels": [CLASSES, CLASSES[:2]]}, "labels: expected 3, one an image"),
         ({"labels": [CLASSES, CLASSES - 1]}, "labels: expected classes of at least 0, got -1"),
         ({"labels": [CLASSES.float(), CLASSES]}, "labels: expected whole numbers"),
-        ({"n_classes": 2}, r"uploads: prototype.classes: class 2; expected 0..1 \(n_classes=2\)"),
+        ({"n_classes": 2}, r"uploads: client 0: prototype.classes: class 2; expected 0..1 \(n_classes=2\)"),
         ({"strangers": STRANGERS[:, :, :4]}, r"strangers: images \(1, 4, 8\), expected \(1, 8, 8\)"),
         ({"strangers": STRANGERS[:1]}, "strangers: expected at least 2"),
         ({"strangers": torch.cat([STRANGERS, IMAGES[1][:1]])}, "strangers: image 60 is one of client 1's"),
@@ -245,8 +303,8 @@ def test_a_round_in_which_not_everybody_took_part():
         ({"extractor": NETWORK[:5]}, "extractor: returns vectors of width 256, but those of client 0's upload have 64"),
         ({"extractor": nn.Linear(3, 3)}, "extractor: fails on images"),
         ({"extractor": None}, "needs extractor"),
-        ({"target": "entangled"}, "uploads: holds prototype, and no entangled"),
-        ({"target": "model", "attacks": "dlg"}, "uploads: holds prototype, and no model"),
+        ({"target": "entangled"}, "uploads: client 0: holds prototype, and no entangled"),
+        ({"target": "model", "attacks": "dlg"}, "uploads: client 0: holds prototype, and no model"),
         ({"attacks": "membership", "iterations": None}, "stranger_labels: missing; attack .membership. tells members"),
         ({"strangers_alike": True}, "strangers_alike: needs stranger_labels"),
         ({"attacks": "dip", "rounds_seen": 2}, r"rounds_seen=2: 1 round\(s\) were handed in"),

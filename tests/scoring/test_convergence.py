@@ -33,16 +33,22 @@ def test_a_fit_is_specific_where_it_is_far_below_that_of_other_images(fit, speci
 def with_rows(*rows):
     record = attacked()
     row = record.targets[0]
-    return but(record, targets=tuple(but(row, objective=o, converged=c, specific=s) for o, c, s in rows))
+    names = ("objective", "converged", "specific", "n_c")
+    return but(record, targets=tuple(but(row, **dict(zip(names, one, strict=True))) for one in rows))
 
 
-def test_targets_that_converged_to_a_fit_of_their_own():
-    rows = [(3.0, True, True), (1.0, True, None), (8.0, True, False), (None, False, True)]
-    assert convergence(with_rows(*rows)) == Convergence(share=0.5, objective=3.0)
-    assert convergence(with_rows((1.0, True, True))) == Convergence(1.0, 1.0)
-    assert convergence(with_rows((1.0, True, False))) == Convergence(0.0, 1.0)
-    assert convergence(with_rows((None, True, None))) == Convergence(1.0, None)
-    assert convergence(with_rows((1.0, False, None), (2.0, False, None))) == Convergence(0.0, 1.5)
+def test_whether_the_search_converged_and_whether_its_fit_is_specific_are_two_readings():
+    rows = [(3.0, True, True, 1), (1.0, True, None, 1), (8.0, True, False, 1), (None, False, False, 1)]
+    assert convergence(with_rows(*rows)) == Convergence(converged=0.75, specific=1 / 3, objective=3.0)
+    for row, expected in (
+        ((1.0, True, False, 1), Convergence(1.0, 0.0, 1.0)),
+        ((1.0, False, True, 1), Convergence(0.0, 1.0, 1.0)),
+        ((None, True, None, 1), Convergence(1.0, None, None)),
+        ((1.0, True, False, 2), Convergence(1.0, None, 1.0)),  # a mean does not determine its images
+    ):
+        assert convergence(with_rows(row)) == expected
+    mixed = convergence(with_rows((1.0, True, True, 1), (2.0, True, False, 2), (2.0, True, False, 30)))
+    assert mixed == Convergence(1.0, 1.0, 2.0)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,23 @@ def test_half_of_the_targets_must_converge(converged, share):
     assert told(but(record, targets=rows)) == expected
 
 
+def test_a_fit_of_single_images_must_be_specific():
+    """A search that converged to a fit as good as that of any image did converge; that is another fact."""
+    record = attacked(compared())
+    row = but(record.targets[0], converged=True)
+    for rows, expected in (
+        ([(1, False), (1, True), (1, False)], [("not_specific", 1 / 3, 0.5, "")]),
+        ([(1, False), (1, True)], []),
+        ([(1, True), (2, False), (30, False)], []),
+        ([(2, False), (30, False)], []),
+        ([(1, None)], []),
+    ):
+        targets = tuple(but(row, n_c=number, specific=specific) for number, specific in rows)
+        assert told(but(record, targets=targets)) == expected
+    failed = but(row, converged=False, specific=False, n_c=1)
+    assert [one[0] for one in told(but(record, targets=(failed,)))] == ["not_converged", "not_specific"]
+
+
 # ---------------------------------------------------------------- budgets
 
 

@@ -246,7 +246,7 @@ def test_a_failing_attack_is_reported_with_its_objective_and_what_follows():
     secrets = truths([1] * 8)
     found = reconstruction(1 - firsts(secrets))
     record = judge(found, secrets)
-    assert convergence(record) == Convergence(1.0, 3.5)  # objectives 0 .. 7, all converged
+    assert convergence(record) == Convergence(1.0, None, 3.5)  # objectives 0 .. 7, all converged
     stuck = judge(dataclasses.replace(found, converged=torch.arange(8) < 2), secrets)
     assert "its search converged for 25 % of the targets" in words(judged(stuck))
     assert "converged" not in words(judged(record))

@@ -238,6 +238,10 @@ FEW = Reason(name="few_clients", value=4, beside=5)
         (Reason(name="few_clients", value=1, beside=5), "1 client, and 5 are the least"),
         (Reason(name="no_control"), "the attack was not run on permuted uploads"),
         (Reason(name="not_converged", value=0.25, beside=0.5), "its search converged for 25 % of the targets"),
+        (
+            Reason(name="not_specific", value=0.25, beside=0.5),
+            "its images fit their upload much better than other images do for 25 % of the targets of a single image",
+        ),
         (Reason(name="caveat", text="Two losses..."), "Two losses"),
         (Reason(name="budget_rising", value=0.75, beside=0.5), "the last increase of its budget still gained 0.8 dB"),
         (

@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 import torch
 from compare import expect_same
@@ -88,11 +89,36 @@ def test_stored_and_read_back_it_is_the_same(payload, tmp_path):
         (lambda: LabelCounts(torch.rand(3)), "label-counts.counts: expected torch.int64"),
         (lambda: Model(torch.rand(3)), "model.state: expected tensors by name"),
         (lambda: SampleCount(torch.tensor([1, 2])), "sample-count.count: axis 1 should be 1"),
+        (lambda: Prototypes([[1.0], [2.0, 3.0]], [0, 1]), "prototype.features: expected numbers"),
+        (lambda: Prototypes([[1.0], ["2"]], [0, 1]), "prototype.features: expected numbers"),
+        (lambda: Prototypes([[1.0], [2.0]], [0.0, 1.5]), "prototype.classes: expected whole numbers"),
+        (lambda: Prototypes(np.ones((2, 3)).astype(object), [0, 1]), "prototype.features: expected numbers"),
+        (lambda: Prototypes(np.ma.masked_array(np.ones((2, 3))), [0, 1]), "prototype.features: a masked array"),
+        (lambda: Model({"a": np.array(["b"])}), "model.state/a: an array of .<U1"),
     ],
 )
 def test_a_payload_of_the_wrong_form_cannot_be_made(make, complaint):
     with pytest.raises(UserError, match=complaint.replace("(", r"\(").replace(")", r"\)")):
         make()
+
+
+def test_lists_and_arrays_of_numbers_are_taken_for_tensors():
+    rows, classes = [[1.0, 2.0], [3.0, 4.5]], [3, 1]
+    wanted = Prototypes(torch.tensor(rows), torch.tensor(classes), torch.tensor([2, 2]))
+    reversed_rows = np.array(rows)[::-1]
+    for features, labels, counts in (
+        (rows, classes, (2, 2)),
+        (np.array(rows), np.array(classes, dtype=np.int32), [2, 2]),
+        (reversed_rows[::-1], np.array(classes, dtype=">i8"), np.array([2, 2], dtype=np.uint8)),
+        ([torch.tensor(row) for row in rows], classes, torch.tensor([2, 2])),
+    ):
+        found = Prototypes(features, labels, counts)
+        for name, value in wanted.tensors().items():
+            expect_same(found.tensors()[name], value)
+    kept = np.ones(3, dtype=np.float32)
+    model = Model({"a": kept})
+    kept[:] = 0
+    expect_same(model.state["a"], torch.ones(3))
 
 
 def write_tampered(path, change):

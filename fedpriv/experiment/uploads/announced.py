@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.payload import Payload
-from fedpriv.wire.plain_tensor import check_names, check_plain
+from fedpriv.wire.plain_tensor import check_names, check_plain, from_array
 
 MOST_CLASSES: Final = 100_000
 """Classes that an upload or labels may speak of: tables of floors have one row a class. ImageNet in full has 21,841."""
@@ -64,7 +65,16 @@ def named_tensors(where: str, values: object) -> dict[str, Tensor]:
         raise UserError(f"{where}: expected tensors by name, got {type(values).__name__}")
     found = dict(values)
     check_names(where, [*found])
-    return {name: check_plain(f"{where}[{name!r}]", value) for name, value in found.items()}
+    return {name: plain_tensor(f"{where}[{name!r}]", value) for name, value in found.items()}
+
+
+def plain_tensor(where: str, value: object) -> Tensor:
+    """Return a plain tensor, or a NumPy array as one.
+
+    Raises:
+        UserError: for anything else.
+    """
+    return check_plain(where, from_array(where, value) if isinstance(value, np.ndarray) else value)
 
 
 def _check_said(where: str, payload: Payload, n_classes: int | None) -> None:

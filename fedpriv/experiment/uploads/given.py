@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.experiment.uploads.announced import MOST_CLASSES
+from fedpriv.experiment.uploads.class_vectors import is_class_vectors
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.payload import Payload
@@ -59,25 +61,33 @@ class PrivateImages:
     weights: Tensor | None = None
 
 
-def is_one_upload(given: object) -> bool:
+def is_state(given: object) -> bool:
+    """True for tensors by name, as ``state_dict()`` returns them."""
+    return isinstance(given, Mapping) and bool(given) and all(isinstance(key, str) for key in given)
+
+
+def is_pair(given: object) -> bool:
+    """True for two mappings that are not by client or class: weights before and after."""
+    mappings = isinstance(given, tuple) and len(given) == 2 and all(isinstance(one, Mapping) for one in given)
+    return mappings and not any(isinstance(key, int) for one in given for key in one)  # type: ignore[attr-defined]
+
+
+def is_one_upload(given: object, target: str) -> bool:
     """True for one upload, not one a client."""
-    if isinstance(given, (Payload, Tensor, Update, Gradient)):
+    if isinstance(given, (Payload, Tensor, np.ndarray, Update, Gradient)) or is_class_vectors(given, target):
         return True
-    if isinstance(given, Mapping):
-        return bool(given) and all(isinstance(key, str) for key in given)
-    if isinstance(given, tuple) and given:
-        pair = len(given) == 2 and all(isinstance(one, Mapping) for one in given)
-        return pair or all(isinstance(one, Payload) for one in given)
-    return False
+    if is_state(given) or is_pair(given):
+        return True
+    return isinstance(given, tuple) and bool(given) and all(isinstance(one, Payload) for one in given)
 
 
-def by_client(name: str, given: Any) -> dict[int, Any]:
+def by_client(name: str, given: Any, target: str) -> dict[int, Any]:
     """Return one upload, a list or a mapping as a mapping from the client's number.
 
     Raises:
         UserError: naming the argument, for anything else.
     """
-    if is_one_upload(given):
+    if is_one_upload(given, target):
         return {0: given}
     if isinstance(given, Mapping):
         found = dict(given)
@@ -98,19 +108,21 @@ def by_client(name: str, given: Any) -> dict[int, Any]:
     return dict(sorted(found.items()))
 
 
-def by_round(given: Any) -> list[dict[int, Any]]:
+def by_round(given: Any, target: str) -> list[dict[int, Any]]:
     """Return uploads as one mapping from the client's number for each round, the oldest first.
 
-    Several rounds are a list whose entries are lists, or mappings from client numbers; anything else is one round.
+    Several rounds are a list whose entries are lists, or mappings from client numbers; anything else is one round. A mapping
+    from whole numbers to vectors is one client's upload where the target has a row a class, by client otherwise.
 
     Raises:
         UserError: as :func:`by_client`.
     """
     several = isinstance(given, list) and all(
-        isinstance(one, list) or (isinstance(one, Mapping) and all(isinstance(key, int) for key in one))
+        isinstance(one, list)
+        or (isinstance(one, Mapping) and all(isinstance(key, int) for key in one) and not is_one_upload(one, target))
         for one in given
     )
-    return [by_client("uploads", one) for one in given] if several and given else [by_client("uploads", given)]
+    return [by_client("uploads", one, target) for one in (given if several and given else [given])]
 
 
 def declared_groups(given: Any, clients: Sequence[int]) -> dict[int, int]:

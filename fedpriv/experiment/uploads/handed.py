@@ -13,7 +13,15 @@ from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.norm_statistics import batch_norms
 from fedpriv.evidence.pool import MOST_VALUES, Pool
-from fedpriv.experiment.uploads.announced import MOST_CLASSES, MOST_IMAGES, check_label, refuse_too_much, settled, tried
+from fedpriv.experiment.uploads.announced import (
+    MOST_CLASSES,
+    MOST_IMAGES,
+    check_label,
+    plain_tensor,
+    refuse_too_much,
+    settled,
+    tried,
+)
 from fedpriv.experiment.uploads.evidence import Handed, check_extractor, own_copy
 from fedpriv.experiment.uploads.given import (
     Gradient,
@@ -23,18 +31,18 @@ from fedpriv.experiment.uploads.given import (
     check_labels,
     declared_groups,
     each,
+    is_state,
     private_images,
 )
-from fedpriv.experiment.uploads.messages import exchange, read_message
+from fedpriv.experiment.uploads.messages import exchange, is_weights, read_message
 from fedpriv.experiment.uploads.protection import read_defense
 from fedpriv.experiment.uploads.truth import refuse_known
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import LAYERS, NETWORKS, TELLING, WHOLE
+from fedpriv.wire.kinds import LAYERS, NETWORKS, TELLING, WHOLE, payload_kind
 from fedpriv.wire.payload import Message, Payload
-from fedpriv.wire.plain_tensor import check_plain
 
 
 def read_handed(
@@ -52,13 +60,18 @@ def read_handed(
     Arguments are those of :func:`fedpriv.attack_uploads`; ``numbers`` are the rounds' own, ascending (default 1, 2, ...).
     """
     device = pick_device(settings.get("device", "auto"))
-    rounds = by_round(uploads)
+    rounds = by_round(uploads, target)
     clients = sorted({k for given in rounds for k in given})
     told = dict.fromkeys(clients) if labels is None else _labels_by_client(labels, clients)
     number = settings.get("n_classes")
     if number is not None and number > MOST_CLASSES:
         raise UserError(f"{argument('n_classes', number)}: expected at most {MOST_CLASSES}")
-    messages = [{k: read_message(one, target, told[k], number) for k, one in given.items()} for given in rounds]
+    before = _broadcasts(settings.get("broadcasts"), rounds, target, number)
+    several = len(clients) > 1
+    messages = [
+        {k: read_message(one, target, told[k], number, sent[k], k if several else None) for k, one in given.items()}
+        for given, sent in zip(rounds, before, strict=True)
+    ]
     read = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
     for name in ("method", "dataset"):
         if name in settings:
@@ -71,7 +84,6 @@ def read_handed(
     if model is None and target in NETWORKS:
         raise UserError(f"{argument('model')}: missing; weights of a network are attacked through its architecture")
     facts = _facts(settings.get("batch"), {k: len(own[k].images) for k in clients}, read)
-    before = _broadcasts(settings.get("broadcasts"), rounds, number)
     observations, batches = _observed(messages, before, target, model, facts, numbers or range(1, len(rounds) + 1))
     n_classes = _n_classes(number, [payload for o in observations for payload in o.upload], own, model)
     told_of = read_defense(settings.get("defense"), target, observations, n_classes)
@@ -87,7 +99,7 @@ def read_handed(
         },
         model=model,
         batches=batches,
-        statistics=_statistics(model, rounds[-1]),
+        statistics=_statistics(model, messages[-1]),
         earlier=_earlier(settings.get("earlier_extractors"), rounds, observations, device),
         defended=told_of.rows,
         defended_weights=told_of.weights,
@@ -133,18 +145,22 @@ def _labels_by_client(labels: Any, clients: Sequence[int]) -> dict[int, Any]:
     return each("labels", labels, clients)
 
 
-def _broadcasts(given: Any, rounds: Sequence[Mapping[int, Any]], n_classes: int | None) -> list[dict[int, Message]]:
+def _broadcasts(
+    given: Any, rounds: Sequence[Mapping[int, Any]], target: str, n_classes: int | None
+) -> list[dict[int, Message]]:
     """Return the message that each client answered in each round; an empty one where none is known."""
     if len(rounds) == 1 or not isinstance(given, list):
-        return [_answered(given, list(clients), n_classes) for clients in rounds]
+        return [_answered(given, list(clients), target, n_classes) for clients in rounds]
     if len(given) != len(rounds):
         raise UserError(f"{argument('broadcasts')}: {len(given)} given for {len(rounds)} rounds; expected one for each")
-    return [_answered(one, list(clients), n_classes) for one, clients in zip(given, rounds, strict=True)]
+    return [_answered(one, list(clients), target, n_classes) for one, clients in zip(given, rounds, strict=True)]
 
 
-def _answered(given: Any, clients: Sequence[int], n_classes: int | None) -> dict[int, Message]:
-    one = given is None or isinstance(given, (Payload, tuple))
+def _answered(given: Any, clients: Sequence[int], target: str, n_classes: int | None) -> dict[int, Message]:
+    one = given is None or isinstance(given, (Payload, tuple)) or is_state(given)
     found = dict.fromkeys(clients, given) if one else each("broadcasts", given, clients)
+    if is_weights(target):
+        found = {k: payload_kind(target)(state=own) if is_state(own) else own for k, own in found.items()}  # type: ignore[call-arg]
     messages = {k: () if own is None else (own,) if isinstance(own, Payload) else own for k, own in found.items()}
     for k, message in messages.items():
         if not isinstance(message, tuple) or not all(isinstance(payload, Payload) for payload in message):
@@ -261,7 +277,7 @@ def _statistics(model: nn.Module | None, given: Mapping[int, Any]) -> dict[int, 
     names = list(norms)
     found = {}
     for k, one in given.items():
-        after = one.after if isinstance(one, Update) else one[1] if isinstance(one, tuple) and len(one) == 2 else None
+        after = one.after if isinstance(one, Update) else None
         if names and isinstance(after, Mapping) and all(f"{name}.running_mean" in after for name in names):
             found[k] = {name: _running(after, name, norms[name]) for name in names}
     return found if len(found) == len(given) else {}
@@ -272,7 +288,7 @@ def _running(after: Mapping[str, Any], name: str, norm: nn.Module) -> tuple[Tens
     found = []
     for what in ("running_mean", "running_var"):
         where, own = f"{argument('uploads')}: after[{name + '.' + what!r}]", getattr(norm, what)
-        value = check_plain(where, after.get(f"{name}.{what}"))
+        value = plain_tensor(where, after.get(f"{name}.{what}"))
         if value.shape != own.shape or not value.is_floating_point():
             raise UserError(f"{where}: {value.dtype} {tuple(value.shape)}; expected floats {tuple(own.shape)}")
         value = value.detach().cpu().float()

@@ -7,21 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts
-from fedpriv.experiment.uploads.announced import named_tensors, settled
-from fedpriv.experiment.uploads.given import Gradient, Update, check_labels
+from fedpriv.experiment.uploads.announced import named_tensors, plain_tensor, settled
+from fedpriv.experiment.uploads.class_vectors import is_class_vectors, read_class_vectors
+from fedpriv.experiment.uploads.given import Gradient, Update, check_labels, is_pair
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
 from fedpriv.wire.payload import Message, Payload
 from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes, Representations
-from fedpriv.wire.plain_tensor import check_plain
 
 
-def read_message(given: Any, target: str, labels: Any, n_classes: int | None) -> Message | Update | Gradient:
+def read_message(
+    given: Any, target: str, labels: Any, n_classes: int | None, answered: Message = (), client: int | None = None
+) -> Message | Update | Gradient:
     """Return an upload as a message on the CPU; updates and gradients as they are, checked no further.
 
     Args:
@@ -29,34 +32,59 @@ def read_message(given: Any, target: str, labels: Any, n_classes: int | None) ->
         target: kind of payload that is attacked.
         labels: of the client's images, for tensors that do not name classes themselves.
         n_classes: C, where it was given.
+        answered: the broadcast that it answers, where one was given.
+        client: whose upload it is, where there are several.
 
     Raises:
         UserError: when it is no upload of that kind.
     """
+    where = argument("uploads") if client is None else f"{argument('uploads')}: client {client}"
     if isinstance(given, (Update, Gradient)):
         return given
-    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(one, Mapping) for one in given):
+    if is_pair(given):
         return Update(*given)
-    if isinstance(given, Mapping):
-        return Gradient(given)
-    if isinstance(given, Tensor):
-        message: Message = (_from_tensor(given, target, labels, n_classes),)
+    if is_class_vectors(given, target):
+        message: Message = (read_class_vectors(where, given, target),)
+    elif isinstance(given, Mapping):
+        return _update_of(where, given, target, answered)
+    elif isinstance(given, (Tensor, np.ndarray)):
+        message = (_from_tensor(where, plain_tensor(where, given), target, labels, n_classes),)
     elif isinstance(given, Payload):
         message = (given,)
     elif isinstance(given, tuple) and given and all(isinstance(one, Payload) for one in given):
         message = given
     else:
-        raise UserError(f"{argument('uploads')}: expected an upload of {target}, got {type(given).__name__}")
-    message = tuple(settled(argument("uploads"), payload, n_classes) for payload in message)
+        raise UserError(f"{where}: expected an upload of {target}, got {type(given).__name__}")
+    message = tuple(settled(where, payload, n_classes) for payload in message)
     if target not in [payload.kind for payload in message]:
         held = ", ".join(payload.kind for payload in message)
-        raise UserError(f"{argument('uploads')}: holds {held}, and no {target}, which {argument('target')} names")
+        raise UserError(f"{where}: holds {held}, and no {target}, which {argument('target')} names")
     return message
 
 
-def _from_tensor(given: Tensor, target: str, labels: Any, n_classes: int | None) -> Payload:
-    where = argument("uploads")
-    if not check_plain(where, given).is_floating_point():
+def _update_of(where: str, after: Mapping[str, Tensor], target: str, answered: Message) -> Update:
+    """Return weights without a word beside them as what clients made of the broadcast.
+
+    Raises:
+        UserError: where no broadcast was given: the same mapping could hold weights, gradients or differences.
+    """
+    if not is_weights(target):
+        name = payload_kind(target).__name__
+        raise UserError(
+            f"{where}: tensors by name, but {target} is no upload of weights by name; pass a payload: {name}"
+        )
+    sent = next((payload for payload in answered if payload.kind == target), None)
+    if sent is None:
+        raise UserError(
+            f"{where}: a mapping of names does not say whether it holds weights or gradients; pass "
+            f"fedpriv.Update(before, after), fedpriv.Gradient(values), or {argument('broadcasts')}= with the weights that "
+            "clients started from"
+        )
+    return Update(sent.parameters(), after)
+
+
+def _from_tensor(where: str, given: Tensor, target: str, labels: Any, n_classes: int | None) -> Payload:
+    if not given.is_floating_point():
         raise UserError(f"{where}: a tensor of {given.dtype}; expected floats")
     values = given.detach().cpu().float()
     classes = None if labels is None else check_labels("labels", labels)
@@ -82,6 +110,12 @@ def _from_tensor(given: Tensor, target: str, labels: Any, n_classes: int | None)
 # ---------------------------------------------------------------- updates and gradients
 
 
+def is_weights(target: str) -> bool:
+    """True for kinds of payload that are weights by name."""
+    kind = payload_kind(target)
+    return target in NETWORKS | LAYERS and kind.space == "weights" and "state" in [spec.name for spec in fields(kind)]
+
+
 def exchange(
     given: Update | Gradient, target: str, model: nn.Module | None, facts: BatchFacts | None
 ) -> tuple[Message, Message, BatchFacts | None]:
@@ -94,7 +128,7 @@ def exchange(
         UserError: naming what is missing or shaped otherwise.
     """
     kind = payload_kind(target)
-    if target not in NETWORKS | LAYERS or kind.space != "weights" or "state" not in [s.name for s in fields(kind)]:
+    if not is_weights(target):
         raise UserError(f"{argument('uploads')}: weights were given, but {target} is no upload of weights by name")
     if isinstance(given, Update):
         before, after = _weights("before", given.before), _weights("after", given.after)

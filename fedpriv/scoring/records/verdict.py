@@ -20,6 +20,7 @@ ReasonName = Literal[
     "few_clients",
     "no_control",
     "not_converged",
+    "not_specific",
     "caveat",
     "budget_rising",
     "at_chance",
@@ -30,8 +31,9 @@ ReasonName = Literal[
     "not_excluded",
 ]
 """Why a result without a leak says little. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked
-targets. ``no_control``: permuted uploads were not attacked. ``not_converged``: fewer than half of the targets reached a
-fit of their own. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more search
+targets. ``no_control``: permuted uploads were not attacked. ``not_converged``: the search converged for fewer than half
+of the targets. ``not_specific``: for fewer than half of the targets of a single image the fit is much better than that of
+other images. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more search
 still helped at the largest budget. ``at_chance``: the attacked model is hardly better than a constant guess;
 ``undertrained``: it is far from what its method reaches elsewhere on the page. ``smaller_budget``: the same attack ran with
 a larger budget, which is judged. ``no_comparison``: there was no guess to compare with. ``not_sure``: something lies beyond
@@ -44,8 +46,8 @@ class Reason(Record):
 
     Attributes:
         name: which reason.
-        value: number of independent units, share of targets that converged, dB that the last budget gained, accuracy, or the
-            end of an interval: the lower one for ``not_sure``, the upper one for ``not_excluded``.
+        value: number of independent units, share of targets that converged or are specific, dB that the last budget gained,
+            accuracy, or the end of an interval: the lower one for ``not_sure``, the upper one for ``not_excluded``.
         beside: what the value is held against: five units, half of the targets, the least effect, accuracy of a constant
             guess or elsewhere.
         text: the attack's own words, for ``caveat``.
@@ -97,7 +99,8 @@ class Verdict(Record):
         n_clients: independent units, of the seed with the fewest.
         n_seeds: how many are told of together.
         n_compared: comparisons of the whole page that were judged together.
-        converged: share of targets that reached a fit of their own, in [0, 1]; None for inferences.
+        converged: share of targets whose search converged, in [0, 1]; None for inferences.
+        specific: share of targets of a single image whose fit is specific to their upload; None where it was not measured.
         clear: what the upload says outright, needing no inference; else empty.
         units: the independent units in a word.
     """
@@ -114,6 +117,7 @@ class Verdict(Record):
     n_seeds: int
     n_compared: int
     converged: FiniteFloat | None
+    specific: FiniteFloat | None = None
     clear: str = ""
     units: Units = "clients"
 
