@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.explaining import explain as explain
     from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit as PrivacyAudit
     from fedpriv.experiment.verbs.privacy_auditing import audit_dp as audit_dp
-    from fedpriv.experiment.verbs.ranking import Leaderboard as Leaderboard
-    from fedpriv.experiment.verbs.ranking import leaderboard as leaderboard
     from fedpriv.experiment.verbs.reporting import Report as Report
     from fedpriv.experiment.verbs.reporting import report as report
     from fedpriv.experiment.verbs.reproducing import Reproduction as Reproduction
@@ -89,7 +87,6 @@ _PLACES = {
     "reproduce": _VERBS + "reproducing",
     "data": _VERBS + "dividing",
     "doctor": _VERBS + "diagnosing",
-    "leaderboard": _VERBS + "ranking",
     "benchmark": _VERBS + "benchmarking",
     "calibrate": _VERBS + "calibrating",
     "Run": _VERBS + "training",
@@ -106,7 +103,6 @@ _PLACES = {
     "Changes": _VERBS + "comparing",
     "Diagnosis": _VERBS + "diagnosing",
     "Explanation": _VERBS + "explaining",
-    "Leaderboard": _VERBS + "ranking",
     "Benchmark": _VERBS + "benchmarking",
     "Calibration": "fedpriv.calibration.own",
     "Update": "fedpriv.experiment.uploads.given",

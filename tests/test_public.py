@@ -32,7 +32,6 @@ VERBS = (
     "doctor",
     "compare",
     "explain",
-    "leaderboard",
     "reproduce",
     "submit",
 )
@@ -55,7 +54,6 @@ OTHERS = (
         "KnowledgeCard",
     ),
     *(
-        "Leaderboard",
         "Listener",
         "PrivacyAudit",
         "Report",

@@ -36,7 +36,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 READS_TEXT: dict[str, str] = {
     "study.grammar": "what a user writes on the command line: A:x=1+B:y=2",
-    "leaderboard.checking": "folders of a machine in commands, which do not go into entries",
     "util.memory": "sizes in what torch says when memory runs out",
     "util.foreign": "brackets in TOML and JSON from outside, counted before they are parsed",
 }
@@ -55,11 +54,11 @@ BUDGET: dict[str, int] = {
     "defenses": 2396,
     "attacks": 22506,
     "evidence": 2125,
-    "scoring": 7476,
-    "pages": 8511,
+    "scoring": 7379,
+    "pages": 8174,
     "calibration": 1139,
-    "experiment": 20026,
-    "cli": 2224,
+    "experiment": 19468,
+    "cli": 2162,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -32,7 +32,6 @@ from fedpriv.scoring.records import (
     BenchmarkRecord,
     ClaimCard,
     InferenceResult,
-    LeaderboardEntry,
     MembershipRecord,
     PrivacyAuditRecord,
     PropertyRecord,
@@ -56,7 +55,6 @@ FILES: dict[type[AnyRecord], str] = {
     PropertyRecord: PROPERTY,
     ClaimCard: CLAIM,
     PrivacyAuditRecord: PRIVACY_AUDIT,
-    LeaderboardEntry: "leaderboard-entry.json",
     BenchmarkRecord: BENCHMARK,
 }
 """Records by their file names."""

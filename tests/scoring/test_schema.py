@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import entry_cases
 import pydantic
 import pytest
 from eval_cases import ABOUT, asked, scored_once
@@ -42,7 +41,6 @@ def refuse_strangers(value, part, whole, where=""):
         ("metrics", None),
         ("membership", asked("membership")),
         ("property", asked("property", control=0.5)),
-        ("leaderboard-entry", entry_cases.entry()),
         ("benchmark", load_benchmark(FOLDER.parent / "benchmarks" / "cpu.json")),
     ],
 )
