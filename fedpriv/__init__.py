@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from fedpriv.experiment.uploads.given import Gradient as Gradient
     from fedpriv.experiment.uploads.given import Update as Update
     from fedpriv.experiment.verbs.attacking import attack as attack
+    from fedpriv.experiment.verbs.auditing import StudyPlan as StudyPlan
     from fedpriv.experiment.verbs.auditing import audit as audit
+    from fedpriv.experiment.verbs.auditing import plan as plan
     from fedpriv.experiment.verbs.benchmarking import Benchmark as Benchmark
     from fedpriv.experiment.verbs.benchmarking import benchmark as benchmark
     from fedpriv.experiment.verbs.calibrating import calibrate as calibrate
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.diagnosing import doctor as doctor
     from fedpriv.experiment.verbs.dividing import Holdings as Holdings
     from fedpriv.experiment.verbs.dividing import data as data
-    from fedpriv.experiment.verbs.estimating import StudyEstimate as StudyEstimate
-    from fedpriv.experiment.verbs.estimating import estimate as estimate
     from fedpriv.experiment.verbs.explaining import Explanation as Explanation
     from fedpriv.experiment.verbs.explaining import explain as explain
     from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit as PrivacyAudit
@@ -79,7 +79,7 @@ _PLACES = {
     "audit": _VERBS + "auditing",
     "audit_dp": _VERBS + "privacy_auditing",
     "submit": _VERBS + "submitting",
-    "estimate": _VERBS + "estimating",
+    "plan": _VERBS + "auditing",
     "catalogue": _VERBS + "cataloguing",
     "compare": _VERBS + "comparing",
     "explain": _VERBS + "explaining",
@@ -94,7 +94,7 @@ _PLACES = {
     "PrivacyAudit": _VERBS + "privacy_auditing",
     "Report": _VERBS + "reporting",
     "StudyResult": "fedpriv.experiment.study.run",
-    "StudyEstimate": _VERBS + "estimating",
+    "StudyPlan": _VERBS + "auditing",
     "Catalogue": _VERBS + "cataloguing",
     "Traffic": _VERBS + "counting",
     "Reproduction": _VERBS + "reproducing",

@@ -43,7 +43,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2738,
+    "util": 2655,
     "algebra": 781,
     "datasets": 1761,
     "models": 1462,
@@ -57,8 +57,8 @@ BUDGET: dict[str, int] = {
     "scoring": 7379,
     "pages": 8174,
     "calibration": 1139,
-    "experiment": 19468,
-    "cli": 2162,
+    "experiment": 18274,
+    "cli": 2128,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -54,7 +54,7 @@ def report(
         directories,
         out=out or numbered(place),
         index=index,
-        listener=common.Terminal(quiet=quiet, as_json=True, foretell=not (quiet or as_json)),
+        listener=common.Terminal(quiet=quiet, as_json=True),
         **flags,
     )
     if as_json:

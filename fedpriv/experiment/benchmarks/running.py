@@ -7,7 +7,6 @@ benchmark.json   the record, written last
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,26 +85,9 @@ def measure(folder: Path, cases: Sequence[Planned], listener: Listener) -> None:
     done = whole - sum(one.case.pairs - len(had.turns) for one, had in left)
     with listener.progress("comparisons") as report, scratch_folder(folder / "scratch") as scratch:
         for place, (one, had) in enumerate(left):
-            began = _Foretold([more.case for more, _ in left[place:]])
             missing = one.case.pairs - len(had.turns)
             _measure_case(folder, one, missing, scratch / str(place), _Counting(report, done, whole))
             done += missing
-            if place == 0:
-                began.tell(listener)
-
-
-class _Foretold:
-    """An estimate of what is left after the first case, by how long that took."""
-
-    def __init__(self, cases: Sequence[Case]) -> None:
-        self._cases, self._began = cases, time.monotonic()
-
-    def tell(self, listener: Listener) -> None:
-        """Say it."""
-        first, *others = self._cases
-        pace = (time.monotonic() - self._began) / first.seconds
-        if others:
-            listener.expect(pace * sum(case.seconds for case in others), "estimated from the first case here")
 
 
 @dataclass

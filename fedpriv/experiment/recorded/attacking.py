@@ -43,7 +43,6 @@ from fedpriv.wire.kinds import LAYERS, NETWORKS
 NOT_HERE: Final = {
     "stages": "name a round",
     "resume": "begin anew",
-    "budget_seconds": "pass iterations",
     "control_every_budget": "the control is run at the largest budget",
 }
 """Settings of an attack that a recorded run does not take -> what to do instead."""

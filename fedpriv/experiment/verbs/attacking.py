@@ -28,7 +28,6 @@ from fedpriv.experiment.federation_settings import (
     texts,
 )
 from fedpriv.experiment.first_run import quick_settings, train_first
-from fedpriv.experiment.foresight import Foresight
 from fedpriv.experiment.inference import check, measure_all
 from fedpriv.experiment.notices import Notices
 from fedpriv.experiment.plan import (
@@ -44,7 +43,6 @@ from fedpriv.experiment.recorded.attacking import attack_recorded
 from fedpriv.experiment.results_folder import Request, results_folder
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.shares import Suite, workers_for
-from fedpriv.experiment.spending import spend
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.experiment.worker_number import patience_for
@@ -87,7 +85,6 @@ class AttackSettings(FederationSettings, total=False):
         rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).
         iterations: budget of every attack that has one, in its own unit.
         budget: run every attack that has a budget once with each of these, for a curve.
-        budget_seconds: that the searches of the suite share, controls included (:mod:`fedpriv.experiment.spending`).
         restarts: independent starts a target; the attack's own objective chooses.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
         chunk_rows: rows (targets x restarts) at a time; bounds memory.
@@ -117,7 +114,6 @@ class AttackSettings(FederationSettings, total=False):
     rounds_seen: int | None
     iterations: int | None
     budget: str | Sequence[int] | None
-    budget_seconds: float | None
     restarts: int | None
     attack_option: Mapping[str, Any] | Sequence[str]
     chunk_rows: int | None
@@ -211,7 +207,7 @@ def _attack(
     configs, plans = legs_of(config, plan, reach, asked.named, settings)
     workers = workers_for(wanted := settings.get("workers", "auto"), *plans)
     notices = Notices(listener, [*asked.refusals, *plan.left_out(), *untaken(plans)])
-    request, foresight = Request.of(plans, path, configs[0] if configs else None), Foresight(listener, workers)
+    request = Request.of(plans, path, configs[0] if configs else None)
     # What an existing run cannot give is refused before a folder is made.
     grounds = [] if path is None else [_prepare(path, plan, asked.named, notices)]
     folder, scratch = place(out)
@@ -228,12 +224,8 @@ def _attack(
         with crew(workers, listener, patience=0.0 if plan.devices else patience_for(wanted, len(plans))) as hands:
             if configs:
                 runs = [folder / f"run{plan.suffix}" for plan in plans]
-                train_first(
-                    runs, configs, device=device, download=download, listener=foresight.while_training(configs, plans)
-                )
+                train_first(runs, configs, device=device, download=download, listener=listener)
                 grounds = _grounds(runs, plans, asked.named, notices)
-            grounds = spend(grounds, folder, listener.say)
-            foresight.before_attacking(folder, grounds)
             suites = [Suite(ground.run.path, folder, ground.plan, asked.named, command) for ground in grounds]
             hands.work_off(suites, grounds)
         results, measured = _results(folder, suites, grounds, notices)

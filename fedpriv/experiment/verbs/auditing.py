@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
 from fedpriv.experiment.devices import named_devices
 from fedpriv.experiment.federation_settings import FederationSettings, refuse_small, refuse_unknown
+from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import place
-from fedpriv.experiment.study.cells import Execution
+from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.definition import overridden, read_file
 from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.grid import parse_study
@@ -116,6 +117,70 @@ def audit(
     command = listener.command or call("audit", "...")
     result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
     return replace(result, lifetime=scratch)
+
+
+@dataclass(frozen=True)
+class StudyPlan(Tabular):
+    """The cells of a study, before anything runs.
+
+    Attributes:
+        cells: of each run with its attacks the name ``cell``, ``method``, ``defense``, ``seed``, ``target`` (None where
+            nothing is uploaded) and ``attacks``, the names of its results.
+        notices: attacks that are left out, and why.
+    """
+
+    cells: tuple[Mapping[str, Any], ...]
+    notices: tuple[str, ...] = ()
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return one row a cell, its attacks as one text."""
+        return [{**cell, "attacks": ", ".join(cell["attacks"])} for cell in self.cells]
+
+    def __str__(self) -> str:
+        rows = [
+            ", ".join(f"{name} {value}" for name, value in row.items() if value not in (None, ""))
+            for row in self.table()
+        ]
+        return "\n".join([*rows, f"{len(rows)} cells"])
+
+
+def plan(
+    study: Described = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    listener: Listener = SILENT,
+    **settings: Unpack[StudySettings],
+) -> StudyPlan:
+    """Check a study and list its cells. Nothing is trained, attacked or kept.
+
+    Args:
+        study: as for :func:`fedpriv.audit`.
+        out: folder of a study that was begun; with ``resume`` only.
+        resume: list the cells of the study in ``out``.
+        listener: hears of attacks that are left out.
+        settings: as for :func:`fedpriv.audit`.
+
+    Raises:
+        UserError: naming the key that is wrong.
+    """
+    described, execution = read_asked(study, out, settings, resume=resume)
+    with listener.progress("laying the study out"):  # of many seeds it takes long
+        cells, notes = lay_out(described, execution)
+    notices = tuple(f"left out: {note}" for note in notes)
+    for line in notices:
+        listener.say(line)
+    return StudyPlan(
+        tuple(
+            {
+                **{"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label},
+                **{"seed": cell.seed, "target": cell.target},
+                "attacks": tuple(name for plan in cell.plans for name in plan.results()),
+            }
+            for cell in cells
+        ),
+        notices,
+    )
 
 
 def _shard(text: str, out: str | Path | None, *, force: bool) -> Shard:

@@ -29,7 +29,6 @@ from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pace import Pace
 
 Reportable = AttackResult | Run | PrivacyAudit | str | Path
 
@@ -182,7 +181,6 @@ def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> di
         raise UserError(f"{argument('representations')}: applies to runs, but only attacks were given")
     found: dict[Path, Representations | str] = {}
     with listener.progress("representing images") as report:
-        pace = Pace(report, listener, "runs")
         for number, path in enumerate(runs, start=1):
             directory = RunDirectory.open(path)
             try:
@@ -190,7 +188,7 @@ def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> di
                 found[path] = stored_representations(federation, directory, kinds[of])
             except UserError as error:  # data that are gone cost a picture, not the page
                 found[path] = str(error)
-            pace(number, len(runs), path.name)
+            report(number, len(runs), path.name)
     return found
 
 
