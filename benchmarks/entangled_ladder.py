@@ -1,4 +1,4 @@
-"""Prototypes recovered from a FedRE run by each rung of the ladder: label alone, prior, one round's posterior, many rounds.
+"""Prototypes recovered from a FedRE run by each rung of the ladder: prior, one round's posterior, many rounds.
 
 fedpriv train --method fedre --rounds 30 --lr 0.03 --strangers 0.5 --capture all --out RUN
 python benchmarks/entangled_ladder.py RUN
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import DataAccess, Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.read.target_features import observation_of
-from fedpriv.attacks.recover.unmixing import unmix_client
-from fedpriv.attacks.recover.unmixing_once import PriorUnmixing, Source, label_only, posterior_mean
+from fedpriv.attacks.recover.unmixing import UnmixedInversion
+from fedpriv.attacks.recover.unmixing_once import PriorUnmixing, Source, posterior_mean
 from fedpriv.evidence.gather import gather, truths
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.run_directory import RunDirectory
@@ -27,25 +27,23 @@ from fedpriv.wire.payloads import Entangled, get_payload
 Guess = Callable[[tuple[Observation, ...], TargetId], Tensor]
 
 
-def one_round(knowledge: Knowledge, source: Source | None, *, posterior: bool = False, scaled: bool = False) -> Guess:
+def one_round(knowledge: Knowledge, source: Source, *, posterior: bool = False) -> Guess:
     """Return a guesser of one class's prototype ``(d,)`` from one upload."""
 
     def guess(observations: tuple[Observation, ...], target: TargetId) -> Tensor:
         sent = get_payload(observation_of(observations, target).upload, Entangled)
         held = (sent.label_encoding.abs() > 0).nonzero().squeeze(1)
         weights, place = sent.label_encoding[held], held.tolist().index(target.label)
-        if source is None:
-            return label_only(sent.feature, weights, scaled=scaled)[place]
         prior = PriorUnmixing(source=source).prior(observations, target, knowledge)[held]
         return (posterior_mean(sent.feature, weights, prior) if posterior else prior)[place]
 
     return guess
 
 
-def all_rounds(observations: tuple[Observation, ...], target: TargetId) -> Tensor:
-    """Return what unmixing over all rounds finds."""
-    found, classes = unmix_client(observations, target.client, "auto")
-    return found.prototypes[classes.tolist().index(target.label)]
+def all_rounds(observations: tuple[Observation, ...], target: TargetId, knowledge: Knowledge) -> Tensor:
+    """Return what unmixing over all rounds finds without images."""
+    found = UnmixedInversion(prior="none").unmixed(observations, target.client, knowledge)
+    return found.prototypes[found.classes.tolist().index(target.label)]
 
 
 def main() -> None:
@@ -69,8 +67,6 @@ def main() -> None:
     top = torch.tensor([bool(weights[t.client].argmax() == t.label) for t in targets])
     knowledge = evidence.knowledge
     rungs: dict[str, Guess] = {
-        "label: the upload itself": one_round(knowledge, None),
-        "label: over its largest weight": one_round(knowledge, None, scaled=True),
         "prior of others' uploads alone": one_round(knowledge, "uploads"),
         "posterior, prior of uploads": one_round(knowledge, "uploads", posterior=True),
     }
@@ -82,7 +78,7 @@ def main() -> None:
     for name, guess in rungs.items():
         report(name, torch.stack([guess(newest, t) for t in targets]), wanted, targets, top)
     if len(run.captured_rounds()) > 1:
-        found = torch.stack([all_rounds(evidence.observations, t) for t in targets])
+        found = torch.stack([all_rounds(evidence.observations, t, knowledge) for t in targets])
         report(f"unmix, {len(run.captured_rounds())} rounds", found, wanted, targets, top)
 
 

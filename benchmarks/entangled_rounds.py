@@ -1,4 +1,4 @@
-"""Class prototypes from FedRE's uploads over rounds: the posterior of ``unmix`` beside its older settings and blind guesses.
+"""Class prototypes from FedRE's uploads over rounds: the posterior of ``unmix`` beside plainer ones and blind guesses.
 
     OMP_NUM_THREADS=1 python benchmarks/entangled_rounds.py --data DIR/tiny-imagenet-200 --out FOLDER --seeds 0 1
 
@@ -26,7 +26,7 @@ import fedpriv
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import rounds_of
 from fedpriv.attacks.recover.unmixing import ClientUnmixed, UnmixedInversion, uploads_of
-from fedpriv.attacks.recover.unmixing_once import PriorUnmixing, label_only, posterior_mean
+from fedpriv.attacks.recover.unmixing_once import PriorUnmixing, posterior_mean
 from fedpriv.evidence.gather import Evidence, gather, truths
 from fedpriv.evidence.guesses import with_guesses
 from fedpriv.experiment.federation import prepare
@@ -102,13 +102,11 @@ def of_round(evidence: Evidence, client: int) -> tuple[Observation, Tensor, Tens
 
 
 def once(source: str) -> Recover:
-    """Return ``unmix-prior`` or ``unmix-label``."""
+    """Return ``unmix-prior``."""
 
     def recover(evidence: Evidence, knowledge: Knowledge, client: int) -> ClientUnmixed:
         newest, classes, weights = of_round(evidence, client)
         feature = get_payload(newest.upload, Entangled).feature
-        if source == "label":
-            return ClientUnmixed(label_only(feature, weights), classes)
         target = next(t for t in evidence.targets if t.client == client)
         prior = PriorUnmixing(source="uploads" if source == "uploads" else "images").prior(
             evidence.observations, target, knowledge
@@ -135,18 +133,14 @@ def last_uploads(evidence: Evidence, knowledge: Knowledge, client: int) -> Clien
 
 
 ROWS: dict[str, Recover] = {
-    "unmix-label": once("label"),
     "unmix-prior, uploads": once("uploads"),
-    "unmix, older (family=auto, prior=none)": by(UnmixedInversion(family="auto", prior="none")),
     "unmix, posterior, no prior": by(UnmixedInversion(prior="none", head=False)),
     "unmix, posterior, head": by(UnmixedInversion(prior="none")),
     "plain posterior, head, its scale by likelihood": plain(None),
     **{f"plain posterior, head, scale {scale:g}": plain(scale) for scale in (4.0, 16.0, 64.0)},
     "blind: mean of the last three uploads": last_uploads,
     "unmix-prior, own images": once("images"),
-    "unmix, older (family=auto), own images": by(UnmixedInversion(family="auto")),
     "unmix, posterior, head and own images": by(UnmixedInversion()),
-    "unmix, posterior, any drift, head and own images": by(UnmixedInversion(drift="any")),
 }
 
 

@@ -52,7 +52,7 @@ BUDGET: dict[str, int] = {
     "federation": 4386,
     "methods": 4077,
     "defenses": 2396,
-    "attacks": 22506,
+    "attacks": 22200,
     "evidence": 2125,
     "scoring": 7379,
     "pages": 8174,
