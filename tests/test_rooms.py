@@ -57,8 +57,8 @@ BUDGET: dict[str, int] = {
     "scoring": 7379,
     "pages": 8174,
     "calibration": 1139,
-    "experiment": 18274,
-    "cli": 2128,
+    "experiment": 18175,
+    "cli": 2123,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -111,7 +111,7 @@ def _show_submission(sent: Submission, *, as_json: bool, quiet: bool) -> None:
 
 
 def _resume_command(folder: Path, given: Mapping[str, Any]) -> str:
-    named = ("shard", "device", "devices", "workers")
+    named = ("shard", "device", "workers")
     own = [part for name in named if name in given for part in (f"--{name}", str(given[name]))]
     own += ["--compile"] if given.get("compile") else []
     return common.command_line("audit", "--resume", "--out", folder, *own)

@@ -129,13 +129,8 @@ def workers_option(command: F) -> F:
 
 
 def arithmetic_options(command: F) -> F:
-    """Add ``--devices``, ``--precision`` and ``--compile``."""
+    """Add ``--precision`` and ``--compile``."""
     options = (
-        click.option(
-            "--devices",
-            metavar="NAME,NAME,...",
-            help="Several devices, one process each: cuda:0,cuda:1, or all for every GPU.",
-        ),
         click.option(
             "--precision",
             default="float32",

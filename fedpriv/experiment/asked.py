@@ -11,8 +11,11 @@ from fedpriv.scoring.redaction import read_rule
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
+from fedpriv.util.numerics import Numerics, read_numerics
 
 if TYPE_CHECKING:
+    import torch
+
     from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.federation.run_directory import RunConfig
 
@@ -61,6 +64,15 @@ def plan_of(
         redact=read_rule(settings.get("redact")),
         **more,
     )
+
+
+def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
+    """Return the arithmetic that ``precision`` and ``compile`` among the settings ask for on a device.
+
+    Raises:
+        UserError: for what the device cannot do.
+    """
+    return read_numerics(settings.get("precision", "float32"), device, compiled=bool(settings.get("compile", False)))
 
 
 def refuse_kind(target: str, config: RunConfig, *, download: bool) -> None:

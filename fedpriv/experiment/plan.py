@@ -79,7 +79,6 @@ class AttackPlan:
         download: fetch the data set where it is missing.
         redact: rule by which images are kept out of what is stored and drawn (:mod:`fedpriv.scoring.redaction`).
         numerics: precision of searches, and whether their networks are compiled.
-        devices: names of ``--device``, one a process; empty for ``device`` alone.
         reach: of several settings of local work, ``series``, the one that this plan is on; None without.
     """
 
@@ -100,7 +99,6 @@ class AttackPlan:
     inferences: Mapping[str, Inference] = field(default_factory=dict)
     redact: str = "none"
     numerics: Numerics = field(default_factory=Numerics)
-    devices: tuple[str, ...] = ()
     reach: Setting | None = None
     series: tuple[Setting, ...] = ()
 

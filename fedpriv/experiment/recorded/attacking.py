@@ -179,8 +179,6 @@ def _refuse_settings(path: Path, settings: Mapping[str, Any]) -> None:
             raise UserError(f"{where}; {argument(name)} is for runs of fedpriv: drop it, {instead}")
     if settings.get("workers", "auto") not in ("auto", 1, "1"):
         raise UserError(f"{where}; attacks on it run in one process: drop {argument('workers')}")
-    if settings.get("devices") is not None:
-        raise UserError(f"{where}; attacks on it run in one process: use {argument('device')}")
 
 
 def _model(told: Told) -> nn.Module:

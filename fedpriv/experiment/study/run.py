@@ -117,8 +117,7 @@ def run_study(
         UserError: when the study cannot be run, or the folder holds something else or is being written.
     """
     execution = execution or Execution()
-    for device in execution.devices or (execution.device,):  # each has to be able to
-        read_numerics(study.precision, pick_device(device), compiled=execution.compiled)
+    read_numerics(study.precision, pick_device(execution.device), compiled=execution.compiled)
     many = len(study.seeds) > MANY
     with listener.progress("laying the study out") if many else contextlib.nullcontext():
         cells, notes = lay_out(study, execution)

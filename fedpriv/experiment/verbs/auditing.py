@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-from fedpriv.experiment.devices import named_devices
 from fedpriv.experiment.federation_settings import FederationSettings, refuse_small, refuse_unknown
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import place
@@ -48,7 +47,6 @@ class StudySettings(FederationSettings, total=False):
         workers: processes at a time, one thread each; ``auto`` (default) takes one for each core that this process may use,
             as far as memory lasts, and one where the device is a GPU or the process does a shard.
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        devices: several, one process each, as names or joined by commas; ``all`` for every GPU.
         compile: compile the networks of such searches first; moves the last digits at most.
         download: fetch data sets that are missing.
         chunk_rows: rows of an attack at a time; bounds memory.
@@ -70,7 +68,6 @@ class StudySettings(FederationSettings, total=False):
     axes: Mapping[str, Any] | Sequence[str]
     workers: int | str
     device: str
-    devices: str | Sequence[str]
     compile: bool
     download: bool
     chunk_rows: int | None
@@ -79,7 +76,7 @@ class StudySettings(FederationSettings, total=False):
 Described: TypeAlias = Mapping[str, Any] | str | Path | None
 """A file, the mapping that such a file holds, or nothing beside settings."""
 
-_EXECUTION = ("workers", "device", "devices", "compile", "download", "chunk_rows")
+_EXECUTION = ("workers", "device", "compile", "download", "chunk_rows")
 
 
 def audit(
@@ -196,25 +193,19 @@ def execution_of(settings: Mapping[str, Any]) -> Execution:
     """Return the circumstances of a study that settings ask for.
 
     Args:
-        settings: ``workers``, ``device``, ``devices``, ``compile``, ``download`` and ``chunk_rows``, if they are given.
+        settings: ``workers``, ``device``, ``compile``, ``download`` and ``chunk_rows``, if they are given.
 
     Raises:
         UserError: naming the argument that is wrong.
     """
-    devices, asked = named_devices(settings), settings.get("workers", "auto")
-    several = devices if len(devices) > 1 else ()
-    if several and str(asked) != "auto":
-        raise UserError(
-            f"{argument('workers', asked)} and {argument('devices')} exclude each other: one process a device"
-        )
+    device, asked = settings.get("device", "auto"), settings.get("workers", "auto")
     return Execution(
-        device=devices[0],
+        device=device,
         download=settings.get("download", False),
         chunk_rows=settings.get("chunk_rows"),
         compiled=settings.get("compile", False),
-        workers=len(several) or number_of_workers(asked, devices[0]),
-        devices=several,
-        patience=0.0 if several else patience_for(asked),
+        workers=number_of_workers(asked, device),
+        patience=patience_for(asked),
     )
 
 
