@@ -213,7 +213,7 @@ def prediction_error(values: Tensor, estimator: Estimator) -> float:
 
 
 def estimate(values: Tensor, estimator: Estimator) -> Tensor:
-    """Return what T rounds' values ``(T, n)`` are as of the last round ``(n,)``, by one estimator."""
+    """Return the values ``(n,)`` as of the last of T rounds ``(T, n)``, by one estimator."""
     if estimator.random_walk:
         return random_walk(values)
     return window(values[-estimator.rounds :], drift=estimator.drift)

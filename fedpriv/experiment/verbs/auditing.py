@@ -134,10 +134,7 @@ class StudyPlan(Tabular):
         return [{**cell, "attacks": ", ".join(cell["attacks"])} for cell in self.cells]
 
     def __str__(self) -> str:
-        rows = [
-            ", ".join(f"{name} {value}" for name, value in row.items() if value not in (None, ""))
-            for row in self.table()
-        ]
+        rows = [f"{one['cell']}: {', '.join(one['attacks']) or 'trained only'}" for one in self.cells]
         return "\n".join([*rows, f"{len(rows)} cells"])
 
 
@@ -167,17 +164,12 @@ def plan(
     notices = tuple(f"left out: {note}" for note in notes)
     for line in notices:
         listener.say(line)
-    return StudyPlan(
-        tuple(
-            {
-                **{"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label},
-                **{"seed": cell.seed, "target": cell.target},
-                "attacks": tuple(name for plan in cell.plans for name in plan.results()),
-            }
-            for cell in cells
-        ),
-        notices,
+    rows = (
+        {"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label, "seed": cell.seed}
+        | {"target": cell.target, "attacks": tuple(name for one in cell.plans for name in one.results())}
+        for cell in cells
     )
+    return StudyPlan(tuple(rows), notices)
 
 
 def _shard(text: str, out: str | Path | None, *, force: bool) -> Shard:
