@@ -44,7 +44,7 @@ def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, a
             attending = [pool.submit(board.attend) for _ in range(own, execution.workers)]
             if own:
                 board.work_here(execution.patience)
-                attending.append(pool.submit(board.attend, 0))
+                attending.append(pool.submit(board.attend))
             for ended in as_completed(attending):
                 ended.result()
         except BaseException:
