@@ -57,7 +57,7 @@ BUDGET: dict[str, int] = {
     "scoring": 7379,
     "pages": 8174,
     "calibration": 1139,
-    "experiment": 18171,
+    "experiment": 18160,
     "cli": 2123,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that

@@ -31,7 +31,6 @@ def _case(target: str, asked: Asked, pairs: int, at_most: float) -> Case:
         clock="wall seconds",
         device=asked.device,
         pairs=pairs,
-        seconds=pairs * (150 if asked.full else 20),
         goal=Goal(f"under {at_most:g} seconds of wall time on two cores", at_most=at_most, cores=CORES),
         smaller="" if asked.full else QUICK,
     )

@@ -86,7 +86,6 @@ class Case:
         unit: of a rate, where sides have ``units``: target-iterations, say.
         device: where it computes.
         pairs: turns of each side that are measured.
-        seconds: that all turns took where this was written, by which the time left is estimated.
         counted: operations of a turn of ours are counted and set beside the machine's peak.
         goal: or None.
         smaller: why a goal is not about this size of the case; empty where it is.
@@ -99,7 +98,6 @@ class Case:
     unit: str = ""
     device: str = "cpu"
     pairs: int = 3
-    seconds: float = 30.0
     counted: bool = False
     goal: Goal | None = None
     smaller: str = ""

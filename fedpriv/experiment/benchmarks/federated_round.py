@@ -48,7 +48,6 @@ def _cases(asked: Asked) -> tuple[Case, ...]:
                 faster=False,
                 device=asked.device,
                 pairs=5 if asked.full else 3,
-                seconds=120 if asked.full else 30,
                 counted=True,
                 goal=Goal(f"at most {share:g} of HtFLlib's CPU seconds", at_most=share),
                 smaller="" if asked.full else QUICK,

@@ -52,7 +52,6 @@ def _case(asked: Asked, attack: str, net: str, targets: int, steps: int, goal: G
         unit="target-iterations",
         device=asked.device,
         pairs=5 if asked.full else 3,
-        seconds=20 + (5 if asked.full else 3) * units / 40,
         counted=True,
         goal=goal,
     )

@@ -27,7 +27,6 @@ def _cases(asked: Asked) -> tuple[Case, ...]:
             clock="MiB",
             faster=False,
             pairs=3 if asked.full else 1,
-            seconds=(3 * clients / 8) if asked.full else 40,
             goal=Goal(f"at most 1.1 of what {FEWEST} clients take", at_most=1.1) if clients == 500 else None,
             smaller="" if asked.full else QUICK,
         )

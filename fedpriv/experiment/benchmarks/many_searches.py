@@ -35,7 +35,6 @@ def _case(asked: Asked, targets: int) -> Case:
         unit="target-iterations",
         device=asked.device,
         pairs=pairs,
-        seconds=20 + pairs * units / 20,
         counted=True,
         goal=Goal("at least 3 times ordinary modules, one target at a time", at_least=3.0),
     )

@@ -28,7 +28,6 @@ def _cases(asked: Asked) -> tuple[Case, ...]:
         sides=(Side("fedpriv", f"{_HERE}:by_fedpriv", settings, units=targets),),
         unit="targets",
         pairs=pairs,
-        seconds=15 + (pairs + 1) * targets / 25,
         goal=Goal("500 targets in at most 10 CPU seconds", at_most=10.0),
         smaller="" if asked.full else QUICK,
     )
@@ -47,7 +46,6 @@ def _cases(asked: Asked) -> tuple[Case, ...]:
             ),
             unit="images",
             pairs=pairs,
-            seconds=15 + (pairs + 1) * count * times / 1000,
         )
         for count, channels, side, times in shapes
     )

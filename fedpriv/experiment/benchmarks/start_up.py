@@ -28,7 +28,6 @@ def _cases(asked: Asked) -> tuple[Case, ...]:
             ),
             faster=False,
             pairs=pairs,
-            seconds=pairs * 5,
         )
         for arguments in TELLING
     )
@@ -36,7 +35,6 @@ def _cases(asked: Asked) -> tuple[Case, ...]:
         name="fixed cost of a study",
         sides=(Side("fedpriv", f"{_HERE}:fixed_cost_of_a_study", {"seed": asked.seed}, anew=True),),
         pairs=3 if asked.full else 1,
-        seconds=25 * (3 if asked.full else 1),
         goal=Goal("under 3 seconds", at_most=3.0),
     )
     return (*telling, study)
