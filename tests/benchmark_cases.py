@@ -60,7 +60,7 @@ def comparison(*sides, log=None, **changes):
     """A comparison of one case."""
     settings = {} if log is None else {"log": str(log)}
     made = tuple(Side(name, work, settings, units=10) for name, work in sides)
-    known = {"unit": "targets", "pairs": 2, "seconds": 0.1, "goal": GOAL} | changes
+    known = {"unit": "targets", "pairs": 2, "goal": GOAL} | changes
     return Comparison("a made-up one", lambda asked: (Case("case", made, **known),))
 
 
