@@ -48,7 +48,7 @@ from fedpriv.attacks.recover.disaggregation import Disaggregation, LayerDisaggre
 from fedpriv.attacks.recover.head_update import HeadUpdate
 from fedpriv.attacks.recover.transformation import TransformationSearch
 from fedpriv.attacks.recover.unmixing import UnmixedInversion
-from fedpriv.attacks.recover.unmixing_once import LabelUnmixing, PriorUnmixing
+from fedpriv.attacks.recover.unmixing_once import PriorUnmixing
 from fedpriv.calibration.drawn_images import SIDE
 from fedpriv.calibration.own import RAW
 from fedpriv.calibration.rates import counted, table
@@ -141,9 +141,7 @@ IMAGES_OF_VECTORS = (
     Line(PixelInversion(iterations=400), "entangled", FEW | ROUNDS | ONE_IMAGE_EACH, note="one image"),
     Line(UnmixedInversion(), "entangled", FEW | SETTLED, targets=4),
     Line(PriorUnmixing(), "entangled", FEW | SETTLED, targets=4),
-    Line(LabelUnmixing(), "entangled", FEW | SETTLED, targets=4),
     Line(PriorUnmixing(), "entangled", FEW | ROUNDS | ONE_CLASS, note="one class", targets=4),
-    Line(LabelUnmixing(), "entangled", FEW | ROUNDS | ONE_CLASS, note="one class", targets=4),
 )
 BATCHES = (
     Line(DeepLeakage(outer_steps=20), "model"),

@@ -4,7 +4,7 @@
 
 One client holds 100 images of each of 10 classes and trains the 4-layer CNN for 80 rounds (batch 32, SGD 0.06). For each
 end round and window, weights are drawn anew ``--draws`` times and the prototypes unmixed by plain least squares over the
-window, by the older estimator that its rule chooses (``family=auto``) and by the posterior, without head or images.
+window and by the posterior, without head or images.
 Prototypes of all rounds are kept in FILE, and taken from there.
 """
 
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from fedpriv.algebra.entanglement import normalised_draws
 from fedpriv.attacks.recover.round_posterior import Uploads, infer
-from fedpriv.attacks.recover.unmixing import unmix, window
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import class_means, classification_loss, represent, train
 from fedpriv.federation.method import LocalTraining
@@ -44,20 +43,18 @@ def settle(folder: Path, rounds: int, seed: int) -> Tensor:
 
 
 def trial(history: Tensor, rounds: int, seed: int, *, fixed: bool) -> tuple[float, ...]:
-    """Return three median relative errors, the one that the posterior expects, and two rates of identification."""
+    """Return two median relative errors, the one that the posterior expects, and its rate of identification."""
     rng = generator(seed, "weights")
     weights = torch.stack([normalised_draws(10, rng) for _ in range(rounds)])
     weights = weights[:1].expand_as(weights) if fixed else weights
     truth = history[-1]
     uploads = torch.stack([w @ p for w, p in zip(weights, history[-rounds:], strict=True)])
-    plain = window(uploads.double(), weights.double()).float()
-    older = unmix(uploads, weights).prototypes
+    plain = (torch.linalg.pinv(weights.double(), rtol=1e-8) @ uploads.double()).float()
     numbers = torch.arange(len(history) - rounds, len(history)) + 1
     found = infer(Uploads(uploads.double(), weights.double(), numbers))
-    guesses = (plain, older, found.prototypes)
-    errors = [float(((guess - truth).norm(dim=1) / truth.norm(dim=1)).median()) for guess in guesses]
-    hits = [float((torch.cdist(guess, truth).argmin(1) == torch.arange(10)).float().mean()) for guess in guesses[1:]]
-    return *errors, float((found.distance / found.prototypes.norm(dim=1)).median()), *hits
+    errors = [float(((guess - truth).norm(dim=1) / truth.norm(dim=1)).median()) for guess in (plain, found.prototypes)]
+    hits = float((torch.cdist(found.prototypes, truth).argmin(1) == torch.arange(10)).float().mean())
+    return *errors, float((found.distance / found.prototypes.norm(dim=1)).median()), hits
 
 
 def main() -> None:
@@ -75,7 +72,7 @@ def main() -> None:
         history = settle(arguments.data, 80, arguments.seed)
         if arguments.history is not None:
             save_file({"prototypes": history}, arguments.history)
-    heads = ("least squares", "older", "posterior", "expects", "older nearest", "posterior nearest")
+    heads = ("least squares", "posterior", "expects", "posterior nearest")
     print(f"{'end':>4} {'drift':>7} {'rounds':>6} " + " ".join(f"{head:>17}" for head in heads))
     for end in (80, 60, 45, 35, 25):
         drift = float((history[end - 1] - history[end - 2]).norm() / history[end - 1].norm())
@@ -88,7 +85,7 @@ def main() -> None:
 def row(history: Tensor, drift: float, rounds: int, draws: int, *, fixed: bool) -> None:
     """Print the medians over draws of the weights."""
     found = torch.tensor([trial(history, rounds, seed, fixed=fixed) for seed in range(draws)])
-    shown = [*found[:, :4].median(0).values.tolist(), *found[:, 4:].mean(0).tolist()]
+    shown = [*found[:, :3].median(0).values.tolist(), *found[:, 3:].mean(0).tolist()]
     note = "  fixed weights" if fixed else ""
     print(
         f"{len(history):4} {drift:7.2%} {rounds:6} " + " ".join(f"{value:17.1%}" for value in shown) + note, flush=True

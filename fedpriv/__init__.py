@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from fedpriv.experiment.uploads.given import Gradient as Gradient
     from fedpriv.experiment.uploads.given import Update as Update
     from fedpriv.experiment.verbs.attacking import attack as attack
+    from fedpriv.experiment.verbs.auditing import StudyPlan as StudyPlan
     from fedpriv.experiment.verbs.auditing import audit as audit
+    from fedpriv.experiment.verbs.auditing import plan as plan
     from fedpriv.experiment.verbs.calibrating import calibrate as calibrate
     from fedpriv.experiment.verbs.cataloguing import Catalogue as Catalogue
     from fedpriv.experiment.verbs.cataloguing import catalogue as catalogue
@@ -31,14 +33,10 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.diagnosing import doctor as doctor
     from fedpriv.experiment.verbs.dividing import Holdings as Holdings
     from fedpriv.experiment.verbs.dividing import data as data
-    from fedpriv.experiment.verbs.estimating import StudyEstimate as StudyEstimate
-    from fedpriv.experiment.verbs.estimating import estimate as estimate
     from fedpriv.experiment.verbs.explaining import Explanation as Explanation
     from fedpriv.experiment.verbs.explaining import explain as explain
     from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit as PrivacyAudit
     from fedpriv.experiment.verbs.privacy_auditing import audit_dp as audit_dp
-    from fedpriv.experiment.verbs.ranking import Leaderboard as Leaderboard
-    from fedpriv.experiment.verbs.ranking import leaderboard as leaderboard
     from fedpriv.experiment.verbs.reporting import Report as Report
     from fedpriv.experiment.verbs.reporting import report as report
     from fedpriv.experiment.verbs.reproducing import Reproduction as Reproduction
@@ -79,7 +77,7 @@ _PLACES = {
     "audit": _VERBS + "auditing",
     "audit_dp": _VERBS + "privacy_auditing",
     "submit": _VERBS + "submitting",
-    "estimate": _VERBS + "estimating",
+    "plan": _VERBS + "auditing",
     "catalogue": _VERBS + "cataloguing",
     "compare": _VERBS + "comparing",
     "explain": _VERBS + "explaining",
@@ -87,14 +85,13 @@ _PLACES = {
     "reproduce": _VERBS + "reproducing",
     "data": _VERBS + "dividing",
     "doctor": _VERBS + "diagnosing",
-    "leaderboard": _VERBS + "ranking",
     "calibrate": _VERBS + "calibrating",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
     "PrivacyAudit": _VERBS + "privacy_auditing",
     "Report": _VERBS + "reporting",
     "StudyResult": "fedpriv.experiment.study.run",
-    "StudyEstimate": _VERBS + "estimating",
+    "StudyPlan": _VERBS + "auditing",
     "Catalogue": _VERBS + "cataloguing",
     "Traffic": _VERBS + "counting",
     "Reproduction": _VERBS + "reproducing",
@@ -103,7 +100,6 @@ _PLACES = {
     "Changes": _VERBS + "comparing",
     "Diagnosis": _VERBS + "diagnosing",
     "Explanation": _VERBS + "explaining",
-    "Leaderboard": _VERBS + "ranking",
     "Calibration": "fedpriv.calibration.own",
     "Update": "fedpriv.experiment.uploads.given",
     "Gradient": "fedpriv.experiment.uploads.given",

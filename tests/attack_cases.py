@@ -82,12 +82,11 @@ CASES = {
     "unmix": Case(
         "fedre",
         "entangled",
-        "test_round_posterior::test_positive_control_common_drift_and_head_leave_the_older_estimate_behind",
+        "test_round_posterior::test_positive_control_common_drift_and_head_leave_least_squares_behind",
         "test_round_posterior::test_negative_control_another_clients_uploads_under_the_own_weights_tell_nothing_beyond_the_head",
         card={"rounds_seen": 2},
     ),
     "unmix-prior": Case("fedre", "entangled", *UNMIXED),
-    "unmix-label": Case("fedre", "entangled", *UNMIXED),
     "average": Case(
         "fedproto",
         "prototype",

@@ -36,7 +36,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 READS_TEXT: dict[str, str] = {
     "study.grammar": "what a user writes on the command line: A:x=1+B:y=2",
-    "leaderboard.checking": "folders of a machine in commands, which do not go into entries",
     "util.memory": "sizes in what torch says when memory runs out",
     "util.foreign": "brackets in TOML and JSON from outside, counted before they are parsed",
 }
@@ -44,7 +43,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2738,
+    "util": 2655,
     "algebra": 781,
     "datasets": 1761,
     "models": 1462,
@@ -53,13 +52,13 @@ BUDGET: dict[str, int] = {
     "federation": 4386,
     "methods": 4077,
     "defenses": 2396,
-    "attacks": 22506,
+    "attacks": 22200,
     "evidence": 2125,
-    "scoring": 7320,
-    "pages": 8395,
+    "scoring": 7224,
+    "pages": 8058,
     "calibration": 1139,
-    "experiment": 17978,
-    "cli": 2133,
+    "experiment": 16141,
+    "cli": 2032,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

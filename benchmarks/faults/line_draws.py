@@ -27,7 +27,6 @@ SHARES = {
     "list": 2,
     "explain": 1,
     "compare": 1,
-    "leaderboard": 1,
     "data": 3,
     "doctor": 0.1,
 } | {"reproduce": 1, "benchmark": 0.3}
@@ -123,9 +122,6 @@ def _beginning(rng: random.Random, command: str, carried_out: bool) -> list[str]
         return ["--method", rng.choice((name_of(rng, _names()["method"]), "all")), *known]
     if command == "compare":
         return [rng.choice(("attacked", "attacked/average", "run", *PATHS)) for _ in range(2)]
-    if command == "leaderboard":
-        added = ["--add", rng.choice(("attacked", "attacked/average", "run", *PATHS))]
-        return [rng.choice(("board", "board", *PATHS)), *(added if rng.random() < 0.6 else [])]
     if command == "explain":
         return [name_of(rng, _names()[rng.choice(("attacks", "methods", "defenses", "target"))])]
     if command == "doctor":

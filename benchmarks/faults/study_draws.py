@@ -91,7 +91,7 @@ LITERALS = (
 """Values as TOML has them and JSON does not."""
 
 MOST_LABOUR = {"rounds": 3, "epochs": 3, "iterations": 20, "restarts": 3}
-"""A rehearsal carries out local epochs: larger ones would be long work that is right to do."""
+"""A study that is carried out trains for local epochs: larger ones would be long work that is right to do."""
 
 
 def study(rng: random.Random) -> str:

@@ -18,7 +18,6 @@ ATTACKS = Registry(
         "simulator": "fedpriv.attacks.invert.simulated:SimulatedInversion",
         "unmix": "fedpriv.attacks.recover.unmixing:UnmixedInversion",
         "unmix-prior": "fedpriv.attacks.recover.unmixing_once:PriorUnmixing",
-        "unmix-label": "fedpriv.attacks.recover.unmixing_once:LabelUnmixing",
         "average": "fedpriv.attacks.recover.averaging:AveragedInversion",
         "all-rounds": "fedpriv.attacks.recover.all_rounds:AllRoundsInversion",
         "difference": "fedpriv.attacks.recover.differencing:Differencing",

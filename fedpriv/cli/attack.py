@@ -67,11 +67,6 @@ from fedpriv.util.folders import numbered
     metavar="N,N,...",
     help="Run every attack that has a budget once with each, for a curve: 100,300,1000,3000.",
 )
-@click.option(
-    "--budget-seconds",
-    type=float,
-    help="Seconds that the searches of the suite share, controls included (default: each its own iterations).",
-)
 @click.option("--restarts", type=int, help="Independent starts a target; the attack's own objective chooses.")
 @click.option(
     "--attack-option",

@@ -15,7 +15,7 @@ from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.experiment.study.run import StudyResult
-    from fedpriv.experiment.verbs.estimating import StudyEstimate
+    from fedpriv.experiment.verbs.auditing import StudyPlan
     from fedpriv.experiment.verbs.submitting import Submission
 
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--shards", type=click.IntRange(1), help="How many shards to submit.")
 @click.option("--job", multiple=True, metavar="KEY=VALUE", help="Parameter of every job: timeout_min=600 (repeat).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the study (default: studies/NAME).")
-@click.option("--dry-run", is_flag=True, help="Only list what would run, what it sends and how long it may take.")
+@click.option("--dry-run", is_flag=True, help="Only check the study and list what would run.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out; nothing else has to be repeated.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @common.common_options
@@ -57,8 +57,8 @@ def audit(
     if dry_run:
         given.pop("force", None)
         quietly = common.Terminal(quiet=quiet, as_json=True)
-        found = fedpriv.estimate(study, out=out if resume else None, resume=resume, listener=quietly, **given)
-        _show_estimate(found, as_json=as_json)
+        found = fedpriv.plan(study, out=out if resume else None, resume=resume, listener=quietly, **given)
+        _show_plan(found, as_json=as_json)
         return 0
     folder = out or (None if resume else Path("studies") / ("audit" if study is None else study.stem))
     again = _resume_command(folder or Path(), given)
@@ -111,29 +111,18 @@ def _show_submission(sent: Submission, *, as_json: bool, quiet: bool) -> None:
 
 
 def _resume_command(folder: Path, given: Mapping[str, Any]) -> str:
-    named = ("shard", "device", "devices", "workers")
+    named = ("shard", "device", "workers")
     own = [part for name in named if name in given for part in (f"--{name}", str(given[name]))]
     own += ["--compile"] if given.get("compile") else []
     return common.command_line("audit", "--resume", "--out", folder, *own)
 
 
-def _show_estimate(found: StudyEstimate, *, as_json: bool) -> None:
-    """List the cells with what they send and how long they may take."""
+def _show_plan(found: StudyPlan, *, as_json: bool) -> None:
+    """List the cells."""
     if as_json:
-        listed = [
-            {
-                **{name: getattr(one, name) for name in ("cell", "method", "defense", "seed", "target")},
-                **{"attacks": list(one.attacks), "upload_per_round": dict(one.upload)},
-                **{"seconds": {"train": one.train, "attack": one.attack}, "seconds_by_attack": dict(one.attacks)},
-                "not_estimated": list(one.reasons),
-            }
-            for one in found.cells
-        ]
-        common.print_json({"cells": listed, "seconds": found.seconds, "complete": found.complete})
-        return
-    common.print_table(f"{len(found.cells)} cells", found.in_words(), as_json=False)
-    for line in found.sentences:
-        common.tell(line)
+        common.print_json({"cells": [dict(cell) for cell in found.cells]})
+    else:
+        common.print_table(f"{len(found.cells)} cells", found.table(), as_json=False)
 
 
 def _finish(result: StudyResult, *, as_json: bool, quiet: bool) -> None:

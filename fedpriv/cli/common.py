@@ -17,7 +17,6 @@ import rich_click as click
 
 from fedpriv.cli.bars import Bars
 from fedpriv.util.arguments import Spelling
-from fedpriv.util.durations import duration
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import one_line, shell_word, terminal_line
 from fedpriv.util.folders import telling_name
@@ -25,9 +24,6 @@ from fedpriv.util.foreign import toml_file
 from fedpriv.util.listener import Listener, Report
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-LONG = 45.0
-"""Seconds from which on a command says beforehand how long it will take: a minute, less what an estimate may be short of."""
 
 hint: dict[str, str] = {}
 """Advice to somebody who interrupts: ``resume`` is the command that goes on."""
@@ -133,13 +129,8 @@ def workers_option(command: F) -> F:
 
 
 def arithmetic_options(command: F) -> F:
-    """Add ``--devices``, ``--precision`` and ``--compile``."""
+    """Add ``--precision`` and ``--compile``."""
     options = (
-        click.option(
-            "--devices",
-            metavar="NAME,NAME,...",
-            help="Several devices, one process each: cuda:0,cuda:1, or all for every GPU.",
-        ),
         click.option(
             "--precision",
             default="float32",
@@ -168,7 +159,7 @@ def redact_option(command: F) -> F:
     return option(command)
 
 
-_COMMANDS = {"catalogue": "list", "estimate": "audit --dry-run"}
+_COMMANDS = {"catalogue": "list", "plan": "audit --dry-run"}
 """Verbs whose commands are called otherwise."""
 
 
@@ -282,12 +273,9 @@ def _unheard(done: int, planned: int, what: str) -> None:
 class Terminal(Listener):
     """Shows on standard error what long work tells, and keeps the command that goes on after an interrupt."""
 
-    def __init__(
-        self, *, quiet: bool, as_json: bool = False, resume: str | None = None, foretell: bool | None = None
-    ) -> None:
+    def __init__(self, *, quiet: bool, as_json: bool = False, resume: str | None = None) -> None:
         self.quiet = quiet
         self.as_json = as_json
-        self.foretell = not (quiet or as_json) if foretell is None else foretell
         self.resume = resume
         self.command = command_line(*anew())
         self._bars = Bars()
@@ -299,17 +287,6 @@ class Terminal(Listener):
     def say(self, line: str) -> None:
         """Print a notice."""
         say(line, quiet=self.quiet, as_json=self.as_json)
-
-    def expect(self, seconds: float, basis: str, workers: int = 1) -> None:
-        """Print how long it will go on, where that is long."""
-        if self.foretell and seconds >= LONG:
-            on = "" if workers == 1 else f" on {workers} workers"
-            tell(f"about {duration(seconds)}{on} from here ({basis})", err=True)
-
-    @property
-    def asks(self) -> bool:
-        """True where an estimate would be printed."""
-        return self.foretell
 
     def warn(self, line: str) -> None:
         """Print a warning on standard error, quiet or not: what is left out must not go unnoticed."""

@@ -38,7 +38,6 @@ COMMANDS: dict[str, str] = {
     "list": "fedpriv.cli.list:list_names",
     "explain": "fedpriv.cli.explain:explain",
     "data": "fedpriv.cli.data:data",
-    "leaderboard": "fedpriv.cli.leaderboard:leaderboard",
     "doctor": "fedpriv.cli.doctor:doctor",
 }
 

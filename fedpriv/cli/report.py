@@ -28,11 +28,6 @@ from fedpriv.util.folders import numbered
     metavar="images|prototypes",
     help="For runs: a map of what clients' models make of test images, or of class means; reads the data again.",
 )
-@click.option(
-    "--leaderboard",
-    type=click.Path(path_type=Path),
-    help="Folder of entries (see fedpriv leaderboard): say where uploads stand among twenty or more of their kind.",
-)
 @click.option("--index", is_flag=True, help="Instead: a page over all that the folders hold, an entry for each result.")
 @click.option("--strict", is_flag=True, help="Refuse what is unfinished (run, suite, study) or damaged; default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
@@ -59,7 +54,7 @@ def report(
         directories,
         out=out or numbered(place),
         index=index,
-        listener=common.Terminal(quiet=quiet, as_json=True, foretell=not (quiet or as_json)),
+        listener=common.Terminal(quiet=quiet, as_json=True),
         **flags,
     )
     if as_json:

@@ -31,7 +31,7 @@ def score(
 
     Membership and property inference are not scored again: they store no scores of single candidates.
     """
-    listener = common.Terminal(quiet=quiet, as_json=True, foretell=not (quiet or as_json))
+    listener = common.Terminal(quiet=quiet, as_json=True)
     records = fedpriv.score(directories, seed=seed, metrics=metrics, redact=redact, listener=listener)
     if quiet and not as_json:
         return

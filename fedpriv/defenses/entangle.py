@@ -52,7 +52,7 @@ class Entangle(Defense):
         Answer(
             ("unmix",),
             ("entangled",),
-            note="least squares over rounds gives the prototypes back where weights are resampled",
+            note="one posterior over rounds gives the prototypes back where weights are resampled",
         ),
     )
     unanswered: ClassVar[str] = NO_OTHERS

@@ -32,7 +32,7 @@ class UploadInterval(Defense):
     source: ClassVar[str] = "derived here"
     guarantee: ClassVar[str] = "none; 1 / k as many uploads"
     answers: ClassVar[tuple[Answer, ...]] = (
-        Answer(("unmix",), ("entangled",), note="least squares over the uploads there are"),
+        Answer(("unmix",), ("entangled",), note="one posterior of the uploads there are"),
         UNTOUCHED,
     )
 

@@ -11,8 +11,11 @@ from fedpriv.scoring.redaction import read_rule
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
+from fedpriv.util.numerics import Numerics, read_numerics
 
 if TYPE_CHECKING:
+    import torch
+
     from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.federation.run_directory import RunConfig
 
@@ -34,11 +37,6 @@ def with_settings(
     if iterations is not None and budgets:
         both = f"{argument('iterations')} and {argument('budget')} exclude each other"
         raise UserError(f"{both}: {argument('budget')} lists the iterations")
-    if settings.get("budget_seconds") is not None and (iterations is not None or budgets):
-        other = argument("budget" if budgets else "iterations")
-        raise UserError(
-            f"{argument('budget_seconds')} and {other} exclude each other: both say how long attacks search"
-        )
     given, restarts = settings.get("attack_option", ()), settings.get("restarts")
     options = options_by_attack(names, given, iterations=iterations, restarts=restarts, budgets=budgets)
     return build_attacks(names, {name: {**beneath.get(name, {}), **own} for name, own in options.items()}), budgets
@@ -62,19 +60,19 @@ def plan_of(
         rounds_seen=settings.get("rounds_seen"),
         budgets=budgets,
         control=settings.get("control", True),
-        budget_seconds=_seconds(settings.get("budget_seconds")),
         chunk_rows=settings.get("chunk_rows"),
         redact=read_rule(settings.get("redact")),
         **more,
     )
 
 
-def _seconds(given: Any) -> float | None:
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < float("inf"):
-        raise UserError(f"{argument('budget_seconds', given)}: expected a number of seconds above 0")
-    return float(given)
+def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
+    """Return the arithmetic that ``precision`` and ``compile`` among the settings ask for on a device.
+
+    Raises:
+        UserError: for what the device cannot do.
+    """
+    return read_numerics(settings.get("precision", "float32"), device, compiled=bool(settings.get("compile", False)))
 
 
 def refuse_kind(target: str, config: RunConfig, *, download: bool) -> None:

@@ -1,7 +1,7 @@
 """The catalogue of this package's own members as a file, so that listing them imports no torch.
 
-``python docs/make_catalogue.py`` writes it from the members; a test holds both equal. It is read only where torch is
-not loaded yet and no other package has members: their rows are their own words, for which they must be imported.
+``python docs/make_catalogue.py`` writes it from the members, an entry each; a test holds both equal. It is read only where
+torch is not loaded yet and no other package has members: their rows are their own words, for which they must be imported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from importlib import metadata, resources
 from fedpriv.util.arguments import argument
 
 FILE = "catalogued.json"
+
+NEEDS = "needs from the knowledge card"
+"""Column of attacks; where it differs by target, the entry ``needs on`` of the file has it by target."""
 
 Rows = list[dict[str, str]]
 
@@ -27,15 +30,16 @@ def shipped(kind: str, target: str | None) -> Rows | None:
     if "torch" in sys.modules or any(group.startswith("fedpriv.") for group in metadata.entry_points().groups):
         return None
     stored = json.loads(resources.files("fedpriv.experiment").joinpath(FILE).read_text(encoding="utf-8"))
-    rows: Rows | None = stored.get(voice(), {}).get(key(kind, target))
-    return rows
-
-
-def key(kind: str, target: str | None) -> str:
-    """Return the name of a list in the file."""
-    return kind if target is None else f"{kind} on {target}"
-
-
-def voice() -> str:
-    """Return an argument as it is spelled here, which tells Python's spelling from the command line's."""
-    return argument("data_dir")
+    if kind not in stored:
+        return None
+    rows = []
+    for row in stored[kind]:
+        differing = row.pop("needs on", {})
+        if target is not None:
+            if target not in row.pop("targets").split(", "):
+                continue
+            row[NEEDS] = differing.get(target, row[NEEDS])
+        for name in ("data_dir", "download") if kind == "datasets" else ():
+            row["where"] = row["where"].replace(f"{{{name}}}", argument(name))
+        rows.append(row)
+    return rows or None

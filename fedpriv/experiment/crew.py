@@ -48,9 +48,7 @@ class Crew:
         self._processes: list[Process] = []
         self._ready, self._drained, self._stopped = threading.Event(), threading.Event(), threading.Event()
         self._lock = threading.Lock()
-        self._threads = [
-            threading.Thread(target=self._attend, args=(place,), daemon=True) for place in range(1, number)
-        ]
+        self._threads = [threading.Thread(target=self._attend, daemon=True) for _ in range(1, number)]
         for thread in self._threads:
             thread.start()
 
@@ -87,8 +85,8 @@ class Crew:
         for thread in self._threads:
             thread.join()
 
-    def _attend(self, place: int) -> None:
-        """Start a worker in due time, and hand it share after share; its device is the one at its place among several."""
+    def _attend(self) -> None:
+        """Start a worker in due time, and hand it share after share."""
         if self._drained.wait(self._patience):
             return
         with self._lock:
@@ -101,21 +99,18 @@ class Crew:
             networks: set[str] = set()
             while (share := self._left.take(networks)) and not self._stopped.is_set():
                 try:
-                    self._hand_over(process, share, place)
+                    self._hand_over(process, share)
                 except Exception as error:
                     process.kill()
                     self._give_back(share, " ".join(str(error).split()))
                     return
                 self._left.done(share)
 
-    def _hand_over(self, process: Process, share: Share, place: int) -> None:
+    def _hand_over(self, process: Process, share: Share) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            suite = self._suites[share.suite]
-            devices = suite.plan.devices
-            own = (suite.on(devices[place]), share.on(devices[place])) if devices else (suite, share)
-            pickle.dump(own, process.stdin)
+            pickle.dump((self._suites[share.suite], share), process.stdin)
             process.stdin.flush()
             _follow(process.stdout, self._progress)
         except (BrokenPipeError, EOFError) as error:

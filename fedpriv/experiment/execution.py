@@ -271,7 +271,7 @@ def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> A
     card, moment = evidence.knowledge.card, (job.stage, job.round)
     return About(
         **dict(described((ground.run, ground.federation), plan, job.name, job.attack, card, moment, command=command)),
-        caveat="; ".join(filter(None, (job.attack.caveat(asked), plan.caveats.get(job.name)))),
+        caveat=job.attack.caveat(asked),
         budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
         run_accuracy=summary.accuracy,
         communication=summary.communication,

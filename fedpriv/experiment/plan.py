@@ -79,9 +79,6 @@ class AttackPlan:
         download: fetch the data set where it is missing.
         redact: rule by which images are kept out of what is stored and drawn (:mod:`fedpriv.scoring.redaction`).
         numerics: precision of searches, and whether their networks are compiled.
-        devices: names of ``--device``, one a process; empty for ``device`` alone.
-        budget_seconds: that the searches share; None leaves each its own iterations.
-        caveats: by attack, why its failure says little beyond what it says itself.
         reach: of several settings of local work, ``series``, the one that this plan is on; None without.
     """
 
@@ -102,9 +99,6 @@ class AttackPlan:
     inferences: Mapping[str, Inference] = field(default_factory=dict)
     redact: str = "none"
     numerics: Numerics = field(default_factory=Numerics)
-    devices: tuple[str, ...] = ()
-    budget_seconds: float | None = None
-    caveats: Mapping[str, str] = field(default_factory=dict)
     reach: Setting | None = None
     series: tuple[Setting, ...] = ()
 

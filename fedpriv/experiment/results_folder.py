@@ -40,7 +40,7 @@ class Request:
         results: names of the folders that there will be.
         reach: of several settings of local work the attacks on each; empty without.
         target, attacks, inferences, n_targets, round, rounds_seen, stages, budgets, control, control_every_budget, seed,
-            redact, precision, budget_seconds: as of :class:`fedpriv.experiment.plan.AttackPlan`.
+            redact, precision: as of :class:`fedpriv.experiment.plan.AttackPlan`.
     """
 
     run: str | None
@@ -60,7 +60,6 @@ class Request:
     seed: int
     redact: str
     precision: str
-    budget_seconds: float | None
     results: tuple[str, ...]
     reach: Mapping[str, Mapping[str, Attack]]
 
@@ -143,7 +142,7 @@ def _refuse_other(folder: Path, described: Mapping[str, Any]) -> None:
         )
     # A run that was moved is still the same.
     changed = differences(
-        {"redact": "none", "precision": "float32", "budget_seconds": None, "reach": {}} | before | {"run": None},
+        {"redact": "none", "precision": "float32", "reach": {}} | before | {"run": None},
         {**described, "run": None},
     )
     if changed:

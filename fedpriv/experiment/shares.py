@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from fedpriv.experiment.plan import PARTS, AttackPlan
 from fedpriv.experiment.worker_number import number_of_workers
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
@@ -37,10 +35,6 @@ class Suite:
     plan: AttackPlan
     named: tuple[str, ...]
     command: str
-
-    def on(self, device: str) -> Suite:
-        """Return the same suite on a device."""
-        return replace(self, plan=replace(self.plan, device=device))
 
 
 @dataclass(frozen=True)
@@ -85,10 +79,6 @@ class Share:
         if not alone or not plan.control or not all(made.budget for made in plan.attacks.values()):
             return [self]
         return [replace(self, part=part) for part in PARTS]
-
-    def on(self, device: str) -> Share:
-        """Return the same share on a device."""
-        return replace(self, plan=replace(self.plan, device=device))
 
     def saved_in(self, folder: Path) -> bool:
         """True where a folder holds all of its results."""
@@ -215,7 +205,7 @@ def workers_for(asked: int | str, plan: AttackPlan, *others: AttackPlan) -> int:
     Args:
         asked: a number, or ``auto``: as many as there are cores and memory for, and one where the device is a GPU.
         plan: never more processes than it has shares.
-        others: carried out together with it, on the same devices.
+        others: carried out together with it, on the same device.
 
     Raises:
         UserError: for anything else.
@@ -223,10 +213,4 @@ def workers_for(asked: int | str, plan: AttackPlan, *others: AttackPlan) -> int:
     most = sum(len(share.divided()) for one in (plan, *others) for share in shares_of(one))
     if any(type(made).__module__ == "__main__" for made in _all(plan).values()):
         most = 1  # another process has another __main__
-    if plan.devices:
-        if str(asked) != "auto":
-            raise UserError(
-                f"{argument('workers', asked)} and {argument('devices')} exclude each other: one process a device"
-            )
-        return max(1, min(len(plan.devices), most))
     return number_of_workers(asked, plan.device, most)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
-from fedpriv.util.listener import SILENT, Listener, Report
-from fedpriv.util.pace import Pace
+from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.federation.client_part import Engine
@@ -85,24 +83,7 @@ def _run(federation: Federation, directory: RunDirectory, clients: Engine, liste
     from fedpriv.federation.rounds import run
 
     with listener.progress(f"training {federation.config.method}") as report:
-        run(federation, directory, clients, _paced(federation, directory, report, listener))
-
-
-def _paced(federation: Federation, directory: RunDirectory, report: Report, listener: Listener) -> Pace:
-    """Return a report that tells from the first round how long all will take, by the images that each client has."""
-    rounds, a_round = federation.config.rounds, len(federation.participants(1))
-    sizes = [max(1, len(setup.train)) for setup in federation.clients]
-    steps = [sizes[client] for number in range(1, rounds + 1) for client in federation.participants(number)]
-    until = [0, *accumulate(steps)]
-    pace = Pace(
-        report,
-        listener,
-        "client steps",
-        share=lambda done, planned: until[min(done, len(steps))] / until[-1],
-        ripe=lambda done: done > a_round,  # then a round's evaluation is in it
-    )
-    pace.resumed((directory.newest_checkpoint() or 0) * a_round)
-    return pace
+        run(federation, directory, clients, report)
 
 
 def _tell_facts(federation: Federation, listener: Listener) -> None:

@@ -28,13 +28,12 @@ from fedpriv.pages.report_sections import claim_views, commands, federations, fr
 from fedpriv.pages.round_curve import round_curve_svg, round_curves
 from fedpriv.pages.score_section import html_sections, markdown_sections
 from fedpriv.pages.stage_table import stage_tables
-from fedpriv.pages.standings import standing
 from fedpriv.pages.study_settings import StudySettings
 from fedpriv.pages.upload_card import LEGEND, SIGNS, short_name, upload_cards
 from fedpriv.scoring.convergence import objective
 from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
 from fedpriv.scoring.ranking import in_order, largest_budgets
-from fedpriv.scoring.records import InferenceResult, Labels, LeaderboardEntry, PrivacyAuditRecord, Provenance
+from fedpriv.scoring.records import InferenceResult, Labels, PrivacyAuditRecord, Provenance
 from fedpriv.scoring.redaction import NONE, stricter
 from fedpriv.scoring.storage import AttackRecord, load_attack, load_scores, scored
 from fedpriv.scoring.verdict import BADGES, TOGETHER
@@ -120,12 +119,10 @@ class Others:
     Attributes:
         left_out: results that could not be read, which the page names.
         audits: of claims of differential privacy.
-        entries: of a leaderboard, among which uploads are placed.
     """
 
     left_out: Sequence[LeftOut] = ()
     audits: Sequence[PrivacyAuditRecord] = ()
-    entries: Sequence[LeaderboardEntry] = ()
 
 
 def write_report(
@@ -208,7 +205,6 @@ def write_results(
     reaches = reach_curves(in_order(found, scored), verdicts, values["findings"])
     by_reach = _drawn("reach", reaches, reach_curve_svg)
     values |= {
-        "standings": {one.key: standing(one, others.entries) for one in values["findings"]},
         "frontiers": frontier_views(points),
         "runs": runs,
         "left_out": others.left_out,

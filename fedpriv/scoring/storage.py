@@ -31,7 +31,6 @@ from fedpriv.scoring.records import (
     AnyRecord,
     ClaimCard,
     InferenceResult,
-    LeaderboardEntry,
     MembershipRecord,
     PrivacyAuditRecord,
     PropertyRecord,
@@ -55,7 +54,6 @@ FILES: dict[type[AnyRecord], str] = {
     PropertyRecord: PROPERTY,
     ClaimCard: CLAIM,
     PrivacyAuditRecord: PRIVACY_AUDIT,
-    LeaderboardEntry: "leaderboard-entry.json",
 }
 """Records by their file names."""
 _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)

@@ -30,20 +30,6 @@ class Listener:
         """Hear of something that the results lack, which nobody should miss."""
         self.say(f"warning: {line}")
 
-    def expect(self, seconds: float, basis: str, workers: int = 1) -> None:
-        """Hear once, as soon as it is known, how long the work will go on from here.
-
-        Args:
-            seconds: estimated.
-            basis: what they were estimated from, in words.
-            workers: processes that share the work.
-        """
-
-    @property
-    def asks(self) -> bool:
-        """True where it would do something with an estimate, so that a probe is worth its seconds."""
-        return False
-
     def resumable(self) -> None:
         """Hear that from now on an interrupt loses nothing: the folder is there, and the work in it can be resumed."""
 

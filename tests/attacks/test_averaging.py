@@ -10,7 +10,14 @@ from federations import CPU, small, train_small
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.attacks.recover.averaging import AveragedInversion, average, average_rows, candidates
+from fedpriv.attacks.recover.averaging import (
+    AveragedInversion,
+    average,
+    average_rows,
+    candidates,
+    random_walk,
+    window,
+)
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model, Prototypes, Representations
@@ -110,6 +117,21 @@ def test_rows_are_found_by_class_and_rounds_without_them_left_out():
     # Rounds to come, and other clients, have no part.
     expect_close(average_rows((mine, replace(mine, round=2, upload=other[0].upload)), mine).rows, 2 * rows)
     expect_close(average_rows((mine, replace(mine, round=0, client=1)), mine).rows, 2 * rows)
+
+
+def test_a_line_is_solved_for_exactly():
+    age = torch.arange(12, dtype=torch.float64)[:, None]
+    start, slope = draw(20).double(), draw(20, seed=1).double()
+    values = start + age * slope
+    expect_close(window(values, drift=True), values[-1])
+    expect_close(window(values), values.mean(0))
+
+
+@pytest.mark.parametrize(("walk", "share"), [(0.3, 0.7), (1.0, 0.4)])
+def test_under_a_walk_the_filter_is_nearer_than_the_mean(walk, share):
+    states = (walk * draw(20, 400)).double().cumsum(0)
+    seen = states + draw(20, 400, seed=1)
+    assert error(random_walk(seen), states[-1]) < share * error(window(seen), states[-1])
 
 
 def test_estimators_that_fit_the_number_of_rounds():

@@ -9,8 +9,6 @@ from fedpriv.attacks.infer.property_features import describe
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.recover.hidden_weights import expected_weights, infer_hidden
 from fedpriv.attacks.recover.round_posterior import Uploads, infer
-from fedpriv.attacks.recover.unmixing import UnmixedInversion
-from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier, Entangled
 
 WIDTH, N_CLASSES, ROUNDS = 48, 6, 30
@@ -82,11 +80,6 @@ def test_a_client_of_one_class_hides_nothing():
     found, weights = infer_hidden(Uploads(features, torch.ones(2, 1, dtype=torch.float64), torch.arange(1, 3)), none)
     assert weights.tolist() == [[1.0], [1.0]]
     expect_close(found.prototypes, infer(Uploads(features, weights, torch.arange(1, 3))).prototypes)
-
-
-def test_least_squares_cannot_do_without_weights():
-    with pytest.raises(UserError, match="weights=hidden with family=window"):
-        UnmixedInversion(weights="hidden", family="window")
 
 
 def observation(encoding):

@@ -82,7 +82,7 @@ FITS = {
     **dict.fromkeys(("dip", "pixels", "pretrained"), VECTORS),
     "joint": ("prototype",),
     **dict.fromkeys(("decoder", "learned", "average", "all-rounds"), ("representation", "prototype")),
-    **dict.fromkeys(("unmix", "unmix-prior", "unmix-label"), ("entangled",)),
+    **dict.fromkeys(("unmix", "unmix-prior"), ("entangled",)),
     "difference": ("prototype", "entangled"),
     **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip", "gradient-learned"), NETWORKS),
     "untransform": NETWORKS,

@@ -136,11 +136,7 @@ def test_processes_are_started_in_due_time(tmp_path, monkeypatch):
     assert outcome(tmp_path / "0") == outcome(tmp_path / "2")
 
 
-def test_each_of_several_devices_has_a_process_and_precision_is_part_of_the_study(tmp_path, monkeypatch, capsys):
-    from fedpriv.experiment.study import execution
-
-    begin, started = execution.start, []
-    monkeypatch.setattr(execution, "start", lambda *given: started.append(given[1]) or begin(*given))
+def test_precision_is_part_of_the_study(monkeypatch, capsys):
     small = ["--dataset", "digits", "--per-class", "10", "--clients", "2", "--partition", "iid", "--rounds", "1"]
     small += [
         "--methods",
@@ -154,20 +150,16 @@ def test_each_of_several_devices_has_a_process_and_precision_is_part_of_the_stud
         "--no-local",
     ]
     study = ["audit", *small, "--no-control", "--out", "out"]
-    assert call(capsys, *study, "--devices", "cpu,cpu:0", "--precision", "bfloat16")[0] == 0
-    assert {flags[flags.index("--device") + 1] for flags in started} == {"cpu", "cpu:0"}
+    assert call(capsys, *study, "--precision", "bfloat16")[0] == 0
     assert json.loads(Path("out/study.json").read_text())["precision"] == "bfloat16"
     code, _, err = call(capsys, *study)
     assert code == 2
     assert "precision" in err
     assert len(err.splitlines()) == 1
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     for wrong, said in (
         (["--precision", "half"], "--precision: input should be 'float32', 'tf32' or 'bfloat16', got 'half'"),
         (["--precision", "tf32"], "only GPUs have TF32"),
-        (["--devices", "cpu,cpu", "--workers", "2"], "--workers 2 and --devices exclude each other"),
-        (["--devices", "all"], "--devices all: no CUDA device is usable here"),
     ):
         code, _, err = call(capsys, *study[:-1], "other", *wrong)
         assert (code, len(err.splitlines())) == (2, 1), err

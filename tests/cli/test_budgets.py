@@ -122,9 +122,17 @@ def test_a_single_budget_has_no_curve(budgets):
     assert budget_curves([load_attack(budgets / "pixels@4")]) == []
 
 
+def test_iterations_reach_every_stage_of_a_search_and_the_record_counts_them(tmp_path):
+    """``learned`` finds the images of a mean together first: of an iteration of its own there are two of these."""
+    words = ["attack", "--target", "prototype", "--method", "fedproto", *SMALL, "--strangers", "0.5", "--targets", "5"]
+    words += ["--attack", "learned", "--iterations", "1", "--no-control", "--workers", "1", "--quiet"]
+    assert run([*words, "--out", str(tmp_path / "r")]) == 0
+    metrics = json.loads((tmp_path / "r" / "learned" / "metrics.json").read_text())
+    assert metrics["cost"]["iterations"] == metrics["cost"]["evaluations"] == 3
+
+
 def test_an_interrupted_suite_does_not_redo_finished_budgets(trained, capsys, monkeypatch, tmp_path):
     from fedpriv.attacks.invert.inversion import PixelInversion
-    from fedpriv.experiment import probe
 
     original = PixelInversion.run
 
@@ -136,7 +144,6 @@ def test_an_interrupted_suite_does_not_redo_finished_budgets(trained, capsys, mo
     arguments = ["attack", "--target", "prototype", "--run", trained, "--attack", "pixels", "--targets", "3"]
     arguments += ["--budget", "3,6", "--no-control", "--out", "r"]
     monkeypatch.setattr(PixelInversion, "run", interrupted)
-    monkeypatch.setattr(probe, "ALTOGETHER", 0.0)  # no attack is begun for an estimate
     assert call(capsys, *arguments)[0] == 130
     done = (tmp_path / "r" / "pixels@3" / "metrics.json").stat().st_mtime_ns
     code, _, err = call(capsys, "report", "r", "--out", "early")

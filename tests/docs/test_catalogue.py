@@ -7,16 +7,22 @@ import sys
 from pathlib import Path
 
 import fedpriv
+from fedpriv.cli.common import Flags
 from fedpriv.experiment import catalogued
 from fedpriv.experiment.verbs.cataloguing import KINDS, rows_of
+from fedpriv.util.arguments import spelled
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 LISTED = """
 import sys, json
 import fedpriv
+from fedpriv.cli.common import Flags
+from fedpriv.util.arguments import spelled
 told = {kind: fedpriv.catalogue(kind).table() for kind in sys.argv[1:]}
-told["attacks on kernel"] = fedpriv.catalogue("attacks", target="kernel").table()
+told |= {target: fedpriv.catalogue("attacks", target=target).table() for target in ("kernel", "extractor")}
+with spelled(Flags()):
+    told["flags"] = fedpriv.catalogue("datasets").table()
 assert "torch" not in sys.modules
 print(json.dumps(told))
 """
@@ -34,7 +40,10 @@ def test_lists_are_read_without_torch_and_say_the_same():
     told = json.loads(done.stdout)
     for kind in KINDS:
         assert told[kind] == rows_of(kind), kind
-    assert told["attacks on kernel"] == rows_of("attacks", "kernel")
+    for target in ("kernel", "extractor"):
+        assert told[target] == rows_of("attacks", target)
+    with spelled(Flags()):
+        assert told["flags"] == rows_of("datasets")
 
 
 def test_members_of_other_packages_are_asked_themselves(monkeypatch):

@@ -23,10 +23,10 @@ from fedpriv.experiment.shares import Share, Shares, shares_of, workers_for
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener
 
-NAMES = ("pixels", "unmix-label", "membership", "property")
+NAMES = ("pixels", "unmix-prior", "membership", "property")
 OPTIONS = {
     "pixels": {"iterations": 3},
-    "unmix-label": {"iterations": 3},
+    "unmix-prior": {"iterations": 3},
     "property": {"shadow_clients": 2, "epochs": 2},
 }
 SUITE = {"target": "entangled", "attacks": NAMES, "targets": 3, "attack_option": OPTIONS}
@@ -172,18 +172,18 @@ def plan(*names, **card):
 
 
 def test_shares_are_the_suite_and_name_what_they_train():
-    names = (*NAMES, "unmix-prior")
+    names = (*NAMES, "unmix")
     whole = plan(*names, attacker_data="same_domain")
     shares = shares_of(whole)
     assert sorted(name for share in shares for name in share.plan.results()) == sorted(whole.results())
     networks = {str(share): share.network for share in shares}
-    assert networks == dict.fromkeys(names, "") | dict.fromkeys(("unmix-prior", "unmix-label"), "decoder")
-    assert not any(share.network for share in shares_of(plan("unmix-prior", "unmix-label", attacker_data="none")))
+    assert networks == dict.fromkeys(names, "") | dict.fromkeys(("unmix-prior", "unmix"), "decoder")
+    assert not any(share.network for share in shares_of(plan("unmix-prior", "unmix", attacker_data="none")))
 
 
 def test_attacks_that_need_a_shadow_extractor_are_one_share():
     shares = shares_of(plan(*NAMES, attacker_data="same_domain", extractor="shadow"))
-    assert sorted(map(str, shares)) == ["pixels, unmix-label, membership", "property"]
+    assert sorted(map(str, shares)) == ["pixels, unmix-prior, membership", "property"]
 
 
 def test_who_trained_a_network_takes_what_needs_it_and_who_is_idle_takes_the_last():

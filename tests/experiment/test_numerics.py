@@ -1,4 +1,4 @@
-"""Precision, compilation and devices of searches: what each changes, and what is refused."""
+"""Precision and compilation of searches: what each changes, and what is refused."""
 
 import functools
 from dataclasses import replace
@@ -14,9 +14,6 @@ from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.optim.objectives import relative_feature_distance
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.experiment.devices import read_devices
-from fedpriv.experiment.plan import AttackPlan, build_attacks
-from fedpriv.experiment.shares import Suite, shares_of, workers_for
 from fedpriv.util.errors import UserError
 from fedpriv.util.numerics import FLOAT32, Numerics, read_numerics
 from fedpriv.util.seeds import global_seed
@@ -118,10 +115,6 @@ def test_what_is_not_here_is_refused(monkeypatch):
     [
         (["--precision", "tf32", "--device", "cpu"], "--precision tf32: only GPUs have TF32"),
         (["--precision", "half"], "--precision half: expected one of float32, tf32, bfloat16"),
-        (["--devices", "cpu,tpu"], "device tpu: unknown device"),
-        (["--devices", "cpu,"], "--devices cpu,: expected names with commas between"),
-        (["--devices", "cpu,cpu", "--device", "cpu"], "--device and --devices exclude each other"),
-        (["--devices", "cpu,cpu", "--workers", "2"], "--devices exclude each other: one process a device"),
     ],
 )
 def test_commands_refuse_it_in_one_line(flags, complaint, tmp_path, monkeypatch, capsys):
@@ -130,17 +123,3 @@ def test_commands_refuse_it_in_one_line(flags, complaint, tmp_path, monkeypatch,
     assert code == 2
     assert complaint in said
     assert len(said.strip().splitlines()) == 1
-
-
-def test_devices_are_one_process_each(tmp_path):
-    names, numerics = read_devices({"devices": "cpu, cpu", "precision": "bfloat16"})
-    assert names == ("cpu", "cpu")
-    assert numerics == Numerics("bfloat16")
-    assert read_devices({})[0] == ("auto",)
-    attacks = build_attacks(("dip", "pixels", "decoder"), {})
-    plan = AttackPlan("representation", attacks, KnowledgeCard(), device="cpu", devices=names)
-    assert workers_for("auto", plan) == 2
-    assert workers_for("auto", replace(plan, devices=("cpu",) * 9)) == 5  # two searches and their controls, a decoder
-    suite, share = Suite(tmp_path, tmp_path, plan, (), ""), shares_of(plan)[0]
-    assert suite.on("cuda:1").plan.device == share.on("cuda:1").plan.device == "cuda:1"
-    assert share.on("cuda:1").plan.attacks == share.plan.attacks

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import entry_cases
 import pydantic
 import pytest
 from eval_cases import ABOUT, asked, scored_once
@@ -41,7 +40,6 @@ def refuse_strangers(value, part, whole, where=""):
         ("metrics", None),
         ("membership", asked("membership")),
         ("property", asked("property", control=0.5)),
-        ("leaderboard-entry", entry_cases.entry()),
     ],
 )
 def test_a_record_has_the_fields_of_its_schema(file, record):

@@ -23,7 +23,7 @@ than there is, and uploads that are thought to drift say little about the end. S
 is the mixture of several, which allow no drift above a bound each. They weigh by their likelihoods as of one coordinate (the
 d are far from independent). Directions, which drift least, are read from those of the lower bounds.
 
-One upload with a = 0 and one shape at scale one is ``unmix-prior``; with a without bound and no shape, ``unmix-label``.
+One upload with a = 0 and one shape at scale one is ``unmix-prior``.
 Derived here from FedRE's equations 7-12.
 """
 

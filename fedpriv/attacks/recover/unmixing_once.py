@@ -1,19 +1,15 @@
-"""Attacks on one round's entangled upload: guess the class prototypes in it, then invert those.
+"""The attack on one round's entangled upload: guess its class prototypes by what is known of classes, then invert those.
 
-The two lower rungs of a ladder whose top is ``unmix``, which uses many rounds: its posterior
-(:mod:`fedpriv.attacks.recover.round_posterior`) of one round, at hyperparameters that one round cannot tell. One upload
-r = sum_c w_c p_c is one equation in as many prototypes as the client has classes:
+The rung below ``unmix``, which uses many rounds: its posterior (:mod:`fedpriv.attacks.recover.round_posterior`) of one
+round, at hyperparameters that one round cannot tell. One upload r = sum_c w_c p_c is one equation in as many prototypes as
+the client has classes; ``unmix-prior`` takes the posterior mean under p_c ~ N(q_c, S) independently and
+r = sum_c w_c p_c + N(0, s^2):
 
-- ``unmix-label`` takes the label encoding alone. Without a prior one class is like another, and the best guess of every
-  prototype is the upload itself (or, of the class with most weight, r / w_max as if the others' terms were zero). Exact
-  where one class has all the weight, as RSR and RSP give it.
-- ``unmix-prior`` takes the posterior mean under p_c ~ N(q_c, S) independently and r = sum_c w_c p_c + N(0, s^2):
+    p_c = q_c + w_c S (sum_k w_k^2 S + s^2)^-1 (r - sum_k w_k q_k).
 
-      p_c = q_c + w_c S (sum_k w_k^2 S + s^2)^-1 (r - sum_k w_k q_k).
-
-  It needs no rank condition; classes of little weight keep q_c. The prior means q_c come from what a server has: other
-  clients' uploads of the round, the rows of the classifier that it broadcast, or the class means of its own images under the
-  client's extractor or a shadow of it.
+It needs no rank condition; classes of little weight keep q_c. The prior means q_c come from what a server has: other
+clients' uploads of the round, the rows of the classifier that it broadcast, or the class means of its own images under the
+client's extractor or a shadow of it.
 """
 
 from __future__ import annotations
@@ -39,39 +35,9 @@ from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES
 from fedpriv.wire.payloads import Classifier, Entangled, find_payload, get_payload
 
-_UNBOUNDED = 1e9
-"""Variance of the common part that stands for none being expected at all."""
-
 _RIDGES = (*(10.0**power for power in (-3, -2, -1, 0, 1, 2)), math.inf)
 
 Source = Literal["auto", "images", "uploads"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelUnmixing(RecoverThenInvert):
-    """Take the upload for the prototype of every class that its label encoding names, then invert.
-
-    A target is one class of one client (``TargetId.label``). Where one class has all the weight (RSR, RSP) this is exact.
-
-    Attributes:
-        scaled: divide by the largest weight for the class that has it.
-    """
-
-    scaled: bool = False
-    iterations: Annotated[int, Ge(1)] = 100
-
-    name = "unmix-label"
-    summary = "a mixture taken for the mean of each class that it names, then inverted"
-    version = 4
-    targets = MIXTURES
-
-    def recover(self, problem: AttackProblem) -> Recovered:
-        """Guess the prototype of each target."""
-        guesses = []
-        for target in problem.targets:
-            sent, held, row = _mixture(problem.observations, target)
-            guesses.append(label_only(sent.feature, sent.label_encoding[held], scaled=self.scaled)[row])
-        return Recovered(as_uploads(guesses, problem.targets), problem.targets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,29 +114,15 @@ def _mixture(observations: Sequence[Observation], target: TargetId) -> tuple[Ent
     return sent, held, held.tolist().index(target.label)
 
 
-def label_only(feature: Tensor, weights: Tensor, *, scaled: bool = False) -> Tensor:
-    """Return a guess of each prototype ``(m, d)`` from an upload ``(d,)`` and the weights ``(m,)`` of its classes alone."""
-    guess = _of_one(weights, Variances(level=_UNBOUNDED, per_round=0, noise=0))[:, None].to(feature) * feature
-    if scaled:
-        top = int(weights.abs().argmax())
-        guess[top] = feature / weights[top]
-    return guess
-
-
 def posterior_mean(feature: Tensor, weights: Tensor, prior: Tensor, noise: float = 0.0) -> Tensor:
     """Return the posterior mean of each prototype ``(m, d)`` given one upload ``(d,)`` and its weights ``(m,)``.
 
     ``prior`` ``(m, d)`` holds the means q; noise, >= 0, is s^2 over S: at 0 the guess fits the upload exactly.
     """
     surprise = feature - weights @ prior
-    gain = _of_one(weights, Variances(level=0, per_round=0, noise=noise)).to(feature)
+    seen = Uploads(torch.zeros(1, 1, dtype=torch.float64), weights.double().cpu()[None], torch.ones(1))
+    gain = gains(seen, Variances(level=0, per_round=0, noise=noise))[:, 0].to(feature)
     return prior + torch.outer(gain, surprise)
-
-
-def _of_one(weights: Tensor, known: Variances) -> Tensor:
-    """Return the weights ``(m,)`` of one upload in the posterior over rounds, at given hyperparameters."""
-    seen = weights.double().cpu()[None]
-    return gains(Uploads(torch.zeros(1, 1, dtype=torch.float64), seen, torch.ones(1)), known)[:, 0]
 
 
 def prior_of_others(features: Tensor, weights: Tensor, shape: Tensor | None = None) -> Tensor:

@@ -46,7 +46,7 @@ LEARNED = (
 """Decoders that are trained through the defense."""
 
 AVERAGED = (
-    Answer(("unmix",), ("entangled",), note="least squares over rounds"),
+    Answer(("unmix",), ("entangled",), note="one posterior over rounds"),
     *LEARNED,
     Answer(("average",), SINGLE, note="means over rounds"),
 )

@@ -24,7 +24,6 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import append_lines, read_lines
 from fedpriv.util.listener import Listener
-from fedpriv.util.pace import Pace
 from fedpriv.util.seeds import derive_seed
 
 SCORES: Final = "scores.jsonl"
@@ -117,8 +116,7 @@ class PlannedAudit:
         coins = self.asked.coins()
         if self.canaries is None:
             with listener.progress("training with canaries") as report:
-                pace = Pace(report, listener, "rounds with canaries")
-                scores = training_scores(self.federation, self.asked.canaries, self.asked.seed, pace)
+                scores = training_scores(self.federation, self.asked.canaries, self.asked.seed, report)
         else:
             scores = _behind_defenses(self.canaries, coins, folder, listener)
         if not bool(np.isfinite(scores).all()):
@@ -204,8 +202,6 @@ def _behind_defenses(
     found = [float(row["score"]) for row in known][:number]
     fresh: list[dict[str, Any]] = []
     with listener.progress("canaries behind the defenses") as report, torch.no_grad():
-        pace = Pace(report, listener, "canaries")
-        pace.resumed(len(found))
         for canary in range(len(found), number):
             score = canaries.score(canary, included=bool(coins[canary]))
             found.append(score)
@@ -213,5 +209,5 @@ def _behind_defenses(
             if len(fresh) == TOGETHER or canary + 1 == number:
                 append_lines(path, fresh)
                 fresh = []
-            pace(canary + 1, number, f"{canary + 1:,} of {number:,}")
+            report(canary + 1, number, f"{canary + 1:,} of {number:,}")
     return np.array(found)

@@ -43,7 +43,6 @@ from fedpriv.wire.kinds import LAYERS, NETWORKS
 NOT_HERE: Final = {
     "stages": "name a round",
     "resume": "begin anew",
-    "budget_seconds": "pass iterations",
     "control_every_budget": "the control is run at the largest budget",
 }
 """Settings of an attack that a recorded run does not take -> what to do instead."""
@@ -180,8 +179,6 @@ def _refuse_settings(path: Path, settings: Mapping[str, Any]) -> None:
             raise UserError(f"{where}; {argument(name)} is for runs of fedpriv: drop it, {instead}")
     if settings.get("workers", "auto") not in ("auto", 1, "1"):
         raise UserError(f"{where}; attacks on it run in one process: drop {argument('workers')}")
-    if settings.get("devices") is not None:
-        raise UserError(f"{where}; attacks on it run in one process: use {argument('device')}")
 
 
 def _model(told: Told) -> nn.Module:

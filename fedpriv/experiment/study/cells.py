@@ -68,7 +68,6 @@ class Execution:
         chunk_rows: rows of an attack at a time.
         compiled: compile the networks of searches.
         workers: processes at a time, one thread each.
-        devices: a name of ``--device`` for each process; empty where ``device`` is that of all.
         patience: seconds for which this process works alone before others start: less work is not worth theirs.
         apart: each run is a process of its own; for runs of seconds, that is most of the time.
     """
@@ -78,7 +77,6 @@ class Execution:
     chunk_rows: int | None = None
     compiled: bool = False
     workers: int = 1
-    devices: tuple[str, ...] = ()
     patience: float = 0.0
     apart: bool = True
 

@@ -41,10 +41,10 @@ def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, a
     with ThreadPoolExecutor(execution.workers) as pool:
         try:
             own = 1 if execution.patience else 0
-            attending = [pool.submit(board.attend, place) for place in range(own, execution.workers)]
+            attending = [pool.submit(board.attend) for _ in range(own, execution.workers)]
             if own:
                 board.work_here(execution.patience)
-                attending.append(pool.submit(board.attend, 0))
+                attending.append(pool.submit(board.attend))
             for ended in as_completed(attending):
                 ended.result()
         except BaseException:
@@ -74,12 +74,8 @@ class _Board:
         while time.monotonic() < self._began + seconds and (run := self._next()) is not None:
             perform(self._path, self._pending(run), self._execution, self._enter, self._account)
 
-    def attend(self, place: int) -> None:
-        """Hand run after run to a process of its own, after the patience if there is any; another where one dies.
-
-        Args:
-            place: of the device among those of several.
-        """
+    def attend(self) -> None:
+        """Hand run after run to a process of its own, after the patience if there is any; another where one dies."""
         if not self._waited():
             return
         process: Process | None = None
@@ -87,7 +83,7 @@ class _Board:
             while (run := self._next()) is not None:
                 while cells := self._pending(run):
                     if process is None:
-                        process = self._start(place)
+                        process = self._start()
                     if process is None:  # all is stopped
                         return
                     code = None
@@ -126,13 +122,13 @@ class _Board:
             why = f"the worker process ended: {cause(code)}" if code is not None else "the worker left it out"
             self._enter(at.model_copy(update={"status": "failed", "error": why}), None)
 
-    def _start(self, place: int) -> Process | None:
+    def _start(self) -> Process | None:
         """Start a process that waits for cells; None once all is stopped."""
         own = [] if self._account == self._path else ["--account", str(self._account)]
         with self._lock:
             if self._stopped.is_set():
                 return None
-            process = start(WORKER, [str(self._path), "--attended", *own, *_flags(self._execution, place)])
+            process = start(WORKER, [str(self._path), "--attended", *own, *_flags(self._execution)])
             self._processes.add(process)
             return process
 
@@ -182,8 +178,8 @@ class _Board:
         self._watch(self._rows, self._doing)
 
 
-def _flags(execution: Execution, place: int) -> list[str]:
-    flags = ["--device", execution.devices[place] if execution.devices else execution.device]
+def _flags(execution: Execution) -> list[str]:
+    flags = ["--device", execution.device]
     flags += ["--download"] if execution.download else []
     flags += ["--compile"] if execution.compiled else []
     flags += [] if execution.chunk_rows is None else ["--chunk-rows", str(execution.chunk_rows)]

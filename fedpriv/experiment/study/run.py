@@ -15,7 +15,6 @@ from fedpriv.experiment.study.definition import read_file
 from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.execution import carry_out
 from fedpriv.experiment.study.folder import claim, saved_study, standing, tidy
-from fedpriv.experiment.study.foresight import foretold
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.progress import following, outcome
@@ -118,8 +117,7 @@ def run_study(
         UserError: when the study cannot be run, or the folder holds something else or is being written.
     """
     execution = execution or Execution()
-    for device in execution.devices or (execution.device,):  # each has to be able to
-        read_numerics(study.precision, pick_device(device), compiled=execution.compiled)
+    read_numerics(study.precision, pick_device(execution.device), compiled=execution.compiled)
     many = len(study.seeds) > MANY
     with listener.progress("laying the study out") if many else contextlib.nullcontext():
         cells, notes = lay_out(study, execution)
@@ -136,7 +134,7 @@ def run_study(
         rows = standing(out, cells)
         tidy(out, rows)
         listener.resumable()
-        with following(listener, execution.workers) as watch, foretold(out, cells, rows, execution, listener):
+        with following(listener, execution.workers) as watch:
             carry_out(out, rows, execution, watch)
         report = _reported(out, rows)
     return StudyResult(out, tuple(rows), report)
@@ -149,7 +147,7 @@ def _run_shard(out: Path, cells: Sequence[Cell], execution: Execution, shard: Sh
         rows = standing(out, mine, others(out, shard))
         tidy(out, rows)
         listener.resumable()
-        with following(listener, execution.workers) as watch, foretold(out, mine, rows, execution, listener):
+        with following(listener, execution.workers) as watch:
             carry_out(out, rows, execution, watch, account)
         every = read_cells(out)  # while nobody can merge them
     report = _merged(out, cells, listener) if over(every) else None

@@ -13,8 +13,7 @@ from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.guesses import with_guesses
 from fedpriv.experiment.adapted_suite import adapted_suite
-from fedpriv.experiment.asked import plan_of, with_settings
-from fedpriv.experiment.devices import numerics_of
+from fedpriv.experiment.asked import numerics_of, plan_of, with_settings
 from fedpriv.experiment.execution import upload_facts
 from fedpriv.experiment.inference import EVERYTHING, measure
 from fedpriv.experiment.plan import AttackPlan, attack_names, granted, refuse_rounds

@@ -13,9 +13,8 @@ from fedpriv.evidence.client_states import refuse_mixed
 from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, every_round, kept_rounds, planned_rounds, rounds_to_keep, usable_rounds
 from fedpriv.experiment.adapted_suite import AdaptedSuite, asked_suite
-from fedpriv.experiment.asked import plan_of, refuse_kind, with_settings
+from fedpriv.experiment.asked import numerics_of, plan_of, refuse_kind, with_settings
 from fedpriv.experiment.crew import crew
-from fedpriv.experiment.devices import read_devices
 from fedpriv.experiment.execution import AttackContext, attack_all, collected, open_ground, without_points
 from fedpriv.experiment.federation_settings import (
     EVERY_ROUND,
@@ -28,7 +27,6 @@ from fedpriv.experiment.federation_settings import (
     texts,
 )
 from fedpriv.experiment.first_run import quick_settings, train_first
-from fedpriv.experiment.foresight import Foresight
 from fedpriv.experiment.inference import check, measure_all
 from fedpriv.experiment.notices import Notices
 from fedpriv.experiment.plan import (
@@ -44,7 +42,6 @@ from fedpriv.experiment.recorded.attacking import attack_recorded
 from fedpriv.experiment.results_folder import Request, results_folder
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.shares import Suite, workers_for
-from fedpriv.experiment.spending import spend
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.experiment.worker_number import patience_for
@@ -55,6 +52,7 @@ from fedpriv.pages.report import write_report
 from fedpriv.recording.run import is_recorded
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument
+from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
@@ -87,7 +85,6 @@ class AttackSettings(FederationSettings, total=False):
         rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).
         iterations: budget of every attack that has one, in its own unit.
         budget: run every attack that has a budget once with each of these, for a curve.
-        budget_seconds: that the searches of the suite share, controls included (:mod:`fedpriv.experiment.spending`).
         restarts: independent starts a target; the attack's own objective chooses.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
         chunk_rows: rows (targets x restarts) at a time; bounds memory.
@@ -96,7 +93,6 @@ class AttackSettings(FederationSettings, total=False):
         facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
             beside the run).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        devices: several, one process each, as names or joined by commas; ``all`` for every GPU.
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
         compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
@@ -117,7 +113,6 @@ class AttackSettings(FederationSettings, total=False):
     rounds_seen: int | None
     iterations: int | None
     budget: str | Sequence[int] | None
-    budget_seconds: float | None
     restarts: int | None
     attack_option: Mapping[str, Any] | Sequence[str]
     chunk_rows: int | None
@@ -125,7 +120,6 @@ class AttackSettings(FederationSettings, total=False):
     control_every_budget: bool
     facts: Mapping[str, Any] | str | Path
     device: str
-    devices: str | Sequence[str]
     precision: str
     compile: bool
     workers: int | str
@@ -200,18 +194,18 @@ def _attack(
     aside = sets_images_aside(quick_settings(target) | settings if path is None else RunDirectory.open(path).config)
     card = parse_card(knowledge, images_aside=aside)
     asked = _read(asked_suite(target, named, path, settings, listener.say), card, seed, settings)
-    devices, numerics = read_devices(settings)
-    device, download = devices[0], settings.get("download", False)
+    device, download = settings.get("device", "auto"), settings.get("download", False)
+    numerics = numerics_of(settings, pick_device(device))
     reach = read_reach(target, settings, on_run=path is not None)
     config = None if path is not None else _first_config(asked, settings)
-    plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), device=device, download=download)
-    plan = replace(plan, numerics=numerics, devices=devices[1:] and devices)  # one alone is the device
+    stages = _stage_rounds(asked, path, config)
+    plan = replace(asked.plan, stages=stages, device=device, download=download, numerics=numerics)
     if not plan.results():
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
     configs, plans = legs_of(config, plan, reach, asked.named, settings)
     workers = workers_for(wanted := settings.get("workers", "auto"), *plans)
     notices = Notices(listener, [*asked.refusals, *plan.left_out(), *untaken(plans)])
-    request, foresight = Request.of(plans, path, configs[0] if configs else None), Foresight(listener, workers)
+    request = Request.of(plans, path, configs[0] if configs else None)
     # What an existing run cannot give is refused before a folder is made.
     grounds = [] if path is None else [_prepare(path, plan, asked.named, notices)]
     folder, scratch = place(out)
@@ -225,15 +219,11 @@ def _attack(
     ):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
-        with crew(workers, listener, patience=0.0 if plan.devices else patience_for(wanted, len(plans))) as hands:
+        with crew(workers, listener, patience=patience_for(wanted, len(plans))) as hands:
             if configs:
                 runs = [folder / f"run{plan.suffix}" for plan in plans]
-                train_first(
-                    runs, configs, device=device, download=download, listener=foresight.while_training(configs, plans)
-                )
+                train_first(runs, configs, device=device, download=download, listener=listener)
                 grounds = _grounds(runs, plans, asked.named, notices)
-            grounds = spend(grounds, folder, listener.say)
-            foresight.before_attacking(folder, grounds)
             suites = [Suite(ground.run.path, folder, ground.plan, asked.named, command) for ground in grounds]
             hands.work_off(suites, grounds)
         results, measured = _results(folder, suites, grounds, notices)

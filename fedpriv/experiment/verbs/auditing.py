@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-from fedpriv.experiment.devices import named_devices
 from fedpriv.experiment.federation_settings import FederationSettings, refuse_small, refuse_unknown
+from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import place
-from fedpriv.experiment.study.cells import Execution
+from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.definition import overridden, read_file
 from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.grid import parse_study
@@ -47,7 +47,6 @@ class StudySettings(FederationSettings, total=False):
         workers: processes at a time, one thread each; ``auto`` (default) takes one for each core that this process may use,
             as far as memory lasts, and one where the device is a GPU or the process does a shard.
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        devices: several, one process each, as names or joined by commas; ``all`` for every GPU.
         compile: compile the networks of such searches first; moves the last digits at most.
         download: fetch data sets that are missing.
         chunk_rows: rows of an attack at a time; bounds memory.
@@ -69,7 +68,6 @@ class StudySettings(FederationSettings, total=False):
     axes: Mapping[str, Any] | Sequence[str]
     workers: int | str
     device: str
-    devices: str | Sequence[str]
     compile: bool
     download: bool
     chunk_rows: int | None
@@ -78,7 +76,7 @@ class StudySettings(FederationSettings, total=False):
 Described: TypeAlias = Mapping[str, Any] | str | Path | None
 """A file, the mapping that such a file holds, or nothing beside settings."""
 
-_EXECUTION = ("workers", "device", "devices", "compile", "download", "chunk_rows")
+_EXECUTION = ("workers", "device", "compile", "download", "chunk_rows")
 
 
 def audit(
@@ -118,6 +116,62 @@ def audit(
     return replace(result, lifetime=scratch)
 
 
+@dataclass(frozen=True)
+class StudyPlan(Tabular):
+    """The cells of a study, before anything runs.
+
+    Attributes:
+        cells: of each run with its attacks the name ``cell``, ``method``, ``defense``, ``seed``, ``target`` (None where
+            nothing is uploaded) and ``attacks``, the names of its results.
+        notices: attacks that are left out, and why.
+    """
+
+    cells: tuple[Mapping[str, Any], ...]
+    notices: tuple[str, ...] = ()
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return one row a cell, its attacks as one text."""
+        return [{**cell, "attacks": ", ".join(cell["attacks"])} for cell in self.cells]
+
+    def __str__(self) -> str:
+        rows = [f"{one['cell']}: {', '.join(one['attacks']) or 'trained only'}" for one in self.cells]
+        return "\n".join([*rows, f"{len(rows)} cells"])
+
+
+def plan(
+    study: Described = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    listener: Listener = SILENT,
+    **settings: Unpack[StudySettings],
+) -> StudyPlan:
+    """Check a study and list its cells. Nothing is trained, attacked or kept.
+
+    Args:
+        study: as for :func:`fedpriv.audit`.
+        out: folder of a study that was begun; with ``resume`` only.
+        resume: list the cells of the study in ``out``.
+        listener: hears of attacks that are left out.
+        settings: as for :func:`fedpriv.audit`.
+
+    Raises:
+        UserError: naming the key that is wrong.
+    """
+    described, execution = read_asked(study, out, settings, resume=resume)
+    with listener.progress("laying the study out"):  # of many seeds it takes long
+        cells, notes = lay_out(described, execution)
+    notices = tuple(f"left out: {note}" for note in notes)
+    for line in notices:
+        listener.say(line)
+    rows = (
+        {"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label, "seed": cell.seed}
+        | {"target": cell.target, "attacks": tuple(name for one in cell.plans for name in one.results())}
+        for cell in cells
+    )
+    return StudyPlan(tuple(rows), notices)
+
+
 def _shard(text: str, out: str | Path | None, *, force: bool) -> Shard:
     shard = Shard.read(text)
     if out is None:
@@ -131,25 +185,19 @@ def execution_of(settings: Mapping[str, Any]) -> Execution:
     """Return the circumstances of a study that settings ask for.
 
     Args:
-        settings: ``workers``, ``device``, ``devices``, ``compile``, ``download`` and ``chunk_rows``, if they are given.
+        settings: ``workers``, ``device``, ``compile``, ``download`` and ``chunk_rows``, if they are given.
 
     Raises:
         UserError: naming the argument that is wrong.
     """
-    devices, asked = named_devices(settings), settings.get("workers", "auto")
-    several = devices if len(devices) > 1 else ()
-    if several and str(asked) != "auto":
-        raise UserError(
-            f"{argument('workers', asked)} and {argument('devices')} exclude each other: one process a device"
-        )
+    device, asked = settings.get("device", "auto"), settings.get("workers", "auto")
     return Execution(
-        device=devices[0],
+        device=device,
         download=settings.get("download", False),
         chunk_rows=settings.get("chunk_rows"),
         compiled=settings.get("compile", False),
-        workers=len(several) or number_of_workers(asked, devices[0]),
-        devices=several,
-        patience=0.0 if several else patience_for(asked),
+        workers=number_of_workers(asked, device),
+        patience=patience_for(asked),
     )
 
 

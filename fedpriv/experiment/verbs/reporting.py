@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from fedpriv.experiment.federation import prepare
-from fedpriv.experiment.leaderboard.checking import check_folder
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs import indexing
@@ -24,15 +23,12 @@ from fedpriv.pages.report import Others, load_scored, write_results
 from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import StudyResults, read_results, together
-from fedpriv.scoring.records import LeaderboardEntry
 from fedpriv.scoring.redaction import read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pace import Pace
 
 Reportable = AttackResult | Run | PrivacyAudit | str | Path
 
@@ -70,7 +66,6 @@ def report(
     index: bool = False,
     strict: bool = False,
     redact: str | None = None,
-    leaderboard: str | Path | None = None,
     force: bool = False,
     listener: Listener = SILENT,
 ) -> Report:
@@ -88,12 +83,11 @@ def report(
         representations: for runs: a map, by t-SNE, of what their clients' models make of ``images``, test images, or of the
             class means of training images, ``prototypes``; the data are read again for it. None for no map.
         index: write ``index.html`` instead: an entry for everything that was made in the folders, at any depth up to six,
-            with its finding and a link to its own page. Not with what is of runs alone, nor with ``leaderboard``.
+            with its finding and a link to its own page. Not with what is of runs alone.
         strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
             ``listener`` and the pages name it.
         redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
             is stored redacted is never shown by a milder rule.
-        leaderboard: folder of entries; where it has twenty of an upload's kind, the page says where it stands among them.
         force: replace ``out`` if it exists.
         listener: hears of what is left out.
 
@@ -101,11 +95,10 @@ def report(
         UserError: for folders that hold no results, or an ``out`` that overlaps them.
     """
     rule = read_rule(redact)
-    entries = _entries(leaderboard, listener)
     given = given_folders(results, (AttackResult, Run, PrivacyAudit))
     if index:
         others = {"target_accuracy": target_accuracy, "target_of": target_of, "representations": representations}
-        indexing.refuse_others({**others, "leaderboard": leaderboard})
+        indexing.refuse_others(others)
         made = indexing.index(given, out=out, strict=strict, redact=redact, force=force, listener=listener)
         return Report(made[0], (made[0] / indexing.PAGE,), made[1], (), *made[2:])
     found, strangers = result_directories(given)
@@ -166,22 +159,11 @@ def report(
                 runs=PAGE if runs else None,
                 study=together({path: own.facts for path, own in studies.items() if path not in trained_only}),
                 alone=baselines([*runs, *(run for own in studies.values() for run in own.runs)]),
-                others=Others(left_out, list(audits.values()), entries),
+                others=Others(left_out, list(audits.values())),
                 redact=rule,
             )
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
     return Report(folder, pages, (*attacks, *scores, *audits), tuple(runs), tuple(complaints), scratch)
-
-
-def _entries(leaderboard: str | Path | None, listener: Listener) -> list[LeaderboardEntry]:
-    """Return the entries of a leaderboard that nothing is wrong with; of the others the listener hears."""
-    if leaderboard is None:
-        return []
-    checked = check_folder(given_path(argument("leaderboard"), leaderboard))
-    for one in checked:
-        for fault in one.faults[:1]:
-            listener.warn(f"{one.path}: {fault}; left out of the leaderboard")
-    return [one.entry for one in checked if one.entry is not None and not one.faults]
 
 
 def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> dict[Path, Representations | str] | None:
@@ -199,7 +181,6 @@ def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> di
         raise UserError(f"{argument('representations')}: applies to runs, but only attacks were given")
     found: dict[Path, Representations | str] = {}
     with listener.progress("representing images") as report:
-        pace = Pace(report, listener, "runs")
         for number, path in enumerate(runs, start=1):
             directory = RunDirectory.open(path)
             try:
@@ -207,7 +188,7 @@ def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> di
                 found[path] = stored_representations(federation, directory, kinds[of])
             except UserError as error:  # data that are gone cost a picture, not the page
                 found[path] = str(error)
-            pace(number, len(runs), path.name)
+            report(number, len(runs), path.name)
     return found
 
 

@@ -72,14 +72,12 @@ class Circumstances(TypedDict, total=False):
 
     Attributes:
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        devices: several, one process each, as names or joined by commas; ``all`` for every GPU.
         compile: compile the networks of searches by Adam first; moves the last digits at most.
         workers: processes at a time, one thread each; ``auto`` (default) takes one for each core that this process may use,
             as far as memory lasts, and one where the device is a GPU.
     """
 
     device: str
-    devices: str | Sequence[str]
     compile: bool
     workers: int | str
 

@@ -27,7 +27,6 @@ from fedpriv.util import ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pace import Pace
 
 _NOT_STORED = "inference stores no scores of single candidates; attack again"
 
@@ -67,11 +66,10 @@ def score(
     records: dict[Path, ReconstructionRecord] = {}
     directories = attack_directories(paths)
     with listener.progress("scoring") as report:
-        pace = Pace(report, listener, "attacks that are scored")
         for done, directory in enumerate(directories, start=1):
             with ownership.held_with_those_around(directory):
                 records[directory] = _score(directory, seed, texts("metrics", metrics), rule)
-            pace(done, len(directories), directory.name)
+            report(done, len(directories), directory.name)
     if rule != NONE:
         listener.say("pages that were made of these before show what they showed; make them again with report")
     for path in inference_directories(paths):

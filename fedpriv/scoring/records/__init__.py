@@ -19,7 +19,6 @@ from fedpriv.scoring.records.base import (
 )
 from fedpriv.scoring.records.claim import ClaimCard, ClaimCell, ClaimedOrder, ClaimStatement, ClaimWord
 from fedpriv.scoring.records.inference import MembershipRecord, PropertyRecord, Rate, Rates
-from fedpriv.scoring.records.leaderboard import EnteredAttack, LeaderboardEntry
 from fedpriv.scoring.records.made import About, Labels, Provenance
 from fedpriv.scoring.records.privacy_audit import ClaimedPrivacy, EpsilonBound, PrivacyAuditRecord
 from fedpriv.scoring.records.reconstruction import Metrics, ReconstructionRecord
@@ -37,7 +36,6 @@ __all__ = [
     "ClaimedOrder",
     "ClaimedPrivacy",
     "Comparison",
-    "EnteredAttack",
     "EpsilonBound",
     "Estimate",
     "FiniteSummary",
@@ -47,7 +45,6 @@ __all__ = [
     "Kind",
     "KnowledgeCard",
     "Labels",
-    "LeaderboardEntry",
     "Measure",
     "MembershipRecord",
     "Metrics",
@@ -66,13 +63,7 @@ InferenceResult = MembershipRecord | PropertyRecord
 """Records of attacks that return scores, not images."""
 
 AnyRecord = Annotated[
-    About
-    | ReconstructionRecord
-    | MembershipRecord
-    | PropertyRecord
-    | ClaimCard
-    | PrivacyAuditRecord
-    | LeaderboardEntry,
+    About | ReconstructionRecord | MembershipRecord | PropertyRecord | ClaimCard | PrivacyAuditRecord,
     Field(discriminator="kind"),
 ]
 """Every record that is written beside a result."""

@@ -1,1 +1,0 @@
-"""Entries of a leaderboard: made from results, and checked."""
