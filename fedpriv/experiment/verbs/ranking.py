@@ -113,7 +113,7 @@ def leaderboard(
         raise UserError(f"{home}: no entry without a fault; there is nothing to draw")
     folders.refuse_overlap(Path(out), {"folder": home})
     made, scratch = place(out)
-    with folders.output(made, "leaderboard", force=force):
+    with folders.output(made, "leaderboard", force=force, public=True):
         pages = write_page(found.entries, made, remarks=[*found.remarks, *found.faults])
     return Leaderboard(home, checked, added, pages, scratch)
 
