@@ -14,7 +14,19 @@ from fedpriv.cli.main import run
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 TRAIN = ["train", "--method", "fedgh", *SMALL, "--keep", "1", "--quiet"]
-PIXELS = ["--target", "prototype", "--attack", "pixels", "--targets", "2", "--iterations", "3", "--workers", "1", "--quiet"]
+PIXELS = [
+    "--target",
+    "prototype",
+    "--attack",
+    "pixels",
+    "--targets",
+    "2",
+    "--iterations",
+    "3",
+    "--workers",
+    "1",
+    "--quiet",
+]
 AUDIT = ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=3", *SMALL, "--quiet"]
 WORK = b"years of work\n"
 
