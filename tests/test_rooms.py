@@ -44,7 +44,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2979,
+    "util": 2980,
     "algebra": 781,
     "datasets": 1761,
     "models": 1462,
@@ -64,7 +64,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 2215
+RESERVE = 2214
 """Lines that no room has yet."""
 
 VERBS = {

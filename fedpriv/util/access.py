@@ -1,4 +1,4 @@
-"""How files are opened that are written where they stand, and who may read what is written.
+"""Access to files: those that are written where they stand are opened safely, and modes say who may read what is made.
 
 What holds private images is its owner's alone, whatever the umask: folders 0700, files 0600. A folder that fedpriv made may
 be shared with the owner's group (0750, files 0640) or be made to be passed on (0755, files 0644). Its own mode says which,

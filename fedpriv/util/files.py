@@ -127,8 +127,9 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         yield building
         files = sorted(building.iterdir())
-        for file in files if mode else ():  # those that a library wrote
-            access.set_mode(file, mode & 0o666)
+        if mode is not None:  # files that a library wrote
+            for file in files:
+                access.set_mode(file, mode & 0o666)
         fresh = [file for file in files if vouched(file) is None]
         _force(fresh)
         sync(building)
