@@ -43,7 +43,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2655,
+    "util": 2897,
     "algebra": 781,
     "datasets": 1761,
     "models": 1462,
@@ -54,16 +54,16 @@ BUDGET: dict[str, int] = {
     "defenses": 2396,
     "attacks": 22200,
     "evidence": 2125,
-    "scoring": 7224,
+    "scoring": 7227,
     "pages": 8058,
     "calibration": 1139,
-    "experiment": 16141,
-    "cli": 2032,
+    "experiment": 16168,
+    "cli": 2046,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 2450
+RESERVE = 2291
 """Lines that no room has yet."""
 
 VERBS = {

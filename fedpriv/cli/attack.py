@@ -96,6 +96,7 @@ from fedpriv.util.folders import numbered
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @click.option("--verbose", is_flag=True, help="All columns, and a paragraph on each attack.")
 @common.redact_option
+@common.share_option
 @common.common_options
 @click.pass_context
 def attack(

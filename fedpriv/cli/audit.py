@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only check the study and list what would run.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out; nothing else has to be repeated.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@common.share_option
 @common.common_options
 @click.pass_context
 def audit(
@@ -55,7 +56,7 @@ def audit(
     given = common.given_values(ctx, flags)
     _refuse_parts(given, dry_run=dry_run)
     if dry_run:
-        given.pop("force", None)
+        given = {name: value for name, value in given.items() if name not in ("force", "share_group")}
         quietly = common.Terminal(quiet=quiet, as_json=True)
         found = fedpriv.plan(study, out=out if resume else None, resume=resume, listener=quietly, **given)
         _show_plan(found, as_json=as_json)

@@ -159,6 +159,12 @@ def redact_option(command: F) -> F:
     return option(command)
 
 
+def share_option(command: F) -> F:
+    """Add ``--share-group``."""
+    text = "Let your group read what is written, and so attack a run (default: yours alone; docs/folders.md)."
+    return click.option("--share-group", is_flag=True, help=text)(command)
+
+
 _COMMANDS = {"catalogue": "list", "plan": "audit --dry-run"}
 """Verbs whose commands are called otherwise."""
 
@@ -211,7 +217,7 @@ _HOW = ("--shard", "--submit", "--shards", "--job")
 
 def anew() -> list[str]:
     """Return the arguments of whoever makes the same anew: there is nothing to go on with then, and nothing to replace."""
-    given = [argument for argument in sys.argv[1:] if argument not in ("--force", "--resume")]
+    given = [argument for argument in sys.argv[1:] if argument not in ("--force", "--resume", "--share-group")]
     before = ["", *given]
     return [
         argument

@@ -33,6 +33,7 @@ from fedpriv.util.folders import numbered
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @click.option("--open", "opened", is_flag=True, help="Show the page in the browser when it is made.")
 @common.redact_option
+@common.share_option
 @common.common_options
 def report(
     directories: tuple[Path, ...],

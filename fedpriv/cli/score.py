@@ -18,12 +18,14 @@ from fedpriv.cli.attack_summary import show_attacks, verdict_json
     "--metric", "metrics", multiple=True, metavar="MODULE:NAME", help="A measure of your own (repeat for more)."
 )
 @common.redact_option
+@common.share_option
 @common.common_options
 def score(
     directories: tuple[Path, ...],
     seed: int | None,
     metrics: tuple[str, ...],
     redact: str | None,
+    share_group: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -32,7 +34,9 @@ def score(
     Membership and property inference are not scored again: they store no scores of single candidates.
     """
     listener = common.Terminal(quiet=quiet, as_json=True)
-    records = fedpriv.score(directories, seed=seed, metrics=metrics, redact=redact, listener=listener)
+    records = fedpriv.score(
+        directories, seed=seed, metrics=metrics, redact=redact, share_group=share_group, listener=listener
+    )
     if quiet and not as_json:
         return
     from fedpriv.scoring.judgement import judge_page

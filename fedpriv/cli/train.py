@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--client-timeout", type=float, help="With --engine flower: seconds a client may take (default: 600).")
 @click.option("--nodes", type=int, help="With --engine flower: nodes to simulate, or to wait for.")
 @click.option("--superlink", metavar="NAME", help="With --engine flower: a SuperLink of Flower's configuration.")
+@common.share_option
 @common.common_options
 @click.pass_context
 def train(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:

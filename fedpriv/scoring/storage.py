@@ -41,7 +41,7 @@ from fedpriv.scoring.tensor_files import load_reconstruction, load_truths, save_
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_bytes, read_json, write_text
 from fedpriv.util.foreign import json_value
-from fedpriv.util.manifest import contents, mark
+from fedpriv.util.manifest import contents, forget, mark
 from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
@@ -180,7 +180,8 @@ def save_attack(
 ) -> None:
     """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory.
 
-    Where ``about`` says that it is redacted, images are withheld by that rule, and neither truths nor judge are written.
+    Where ``about`` says that it is redacted, images are withheld by that rule, neither truths nor judge are written, and the
+    list of the folder's files forgets what they held.
     """
     mark(directory, "attack")
     kept = about.redacted == NONE
@@ -202,6 +203,8 @@ def save_attack(
         save_class_evaluator(directory, judge)
     else:
         (directory / JUDGE).unlink(missing_ok=True)
+    if not kept:
+        forget(directory)
     files = [name for name in (RECONSTRUCTION, PERMUTED, TRUTH, JUDGE) if (directory / name).is_file()]
     write_record(
         directory, about.model_copy(update={"files": {name: contents(directory / name).sha256 for name in files}})

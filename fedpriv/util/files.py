@@ -12,16 +12,17 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fedpriv.util import foreign, manifest
+from fedpriv.util import access, foreign, manifest
 from fedpriv.util.errors import UserError
 from fedpriv.util.manifest import MARKER, PARTIAL, Contents, contents, home_of, sync
 from fedpriv.util.vouchers import vouch, vouched
 
+T = TypeVar("T")
 AT_ONCE = 8
 """Files that are forced to the disk at a time."""
 
@@ -56,7 +57,7 @@ def write_all(files: Mapping[Path, bytes]) -> None:
     try:
         for path, content in files.items():
             written[path] = _place_for(path)
-            written[path].write_bytes(content)
+            written[path].write_bytes(content)  # into the file that was made, so its mode stays
         _take_places(written)
     except BaseException:
         for temporary in written.values():
@@ -65,11 +66,27 @@ def write_all(files: Mapping[Path, bytes]) -> None:
 
 
 def _place_for(path: Path) -> Path:
-    """Return the temporary name of a file, in a folder that is there."""
+    """Make an empty file under a temporary name, of the mode that the file is to have; return that name."""
     if path.is_dir():
         raise UserError(f"{path}: is a folder, where fedpriv writes a file; move it away")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return _unfinished(path)
+    mode, temporary = _folder_for(path), _unfinished(path)
+    temporary.unlink(missing_ok=True)
+    access.in_place(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode).close()
+    return temporary
+
+
+def _folder_for(path: Path) -> int | None:
+    """Make the folder of a file and return its mode, None outside of folders of ours.
+
+    Raises:
+        UserError: where a link leads to it from the marked folder around it.
+    """
+    home = home_of(path.parent)
+    for place in () if home is None else path.relative_to(home).parents:
+        if home is not None and place.name and (home / place).is_symlink():
+            raise UserError(f"{home / place}: is a link, and nothing is written through it; put a folder in its place")
+    manifest.make(path.parent)
+    return manifest.mode_of(path.parent)
 
 
 def _take_places(written: Mapping[Path, Path]) -> None:
@@ -106,10 +123,13 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """
     building = _unfinished(path)
     shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
+    mode = _folder_for(building / "file")
     try:
         yield building
         files = sorted(building.iterdir())
+        if mode is not None:  # files that a library wrote
+            for file in files:
+                access.set_mode(file, mode & 0o666)
         fresh = [file for file in files if vouched(file) is None]
         _force(fresh)
         sync(building)
@@ -133,7 +153,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     """
     folder = _unfinished(path)
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    manifest.make(folder)
     try:
         yield folder
     finally:
@@ -185,24 +205,28 @@ def append_all(lines: Mapping[Path, Iterable[Mapping[str, Any]]]) -> None:
     """
     homes: dict[Path, Path] = {}
     kept: dict[Path, bytes] = {}
-    for path in lines:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        there = path.read_bytes() if path.is_file() else b""
-        home = _home(path)
-        if home is None:
-            kept[path] = there[: there.rfind(b"\n") + 1]
-            continue
-        homes[path] = home
-        kept[path] = _checked(home, path, there) if os.path.lexists(path) else b""
-    _note(homes, {path: None for path in homes if not os.path.lexists(path)})
-    for path, rows in lines.items():
-        fresh = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-        with path.open("r+b" if path.exists() else "xb") as file:
-            file.truncate(len(kept[path]))
-            file.seek(len(kept[path]))
-            file.write(fresh)
-        kept[path] += fresh
-    _force(lines, "r+b")
+    with contextlib.ExitStack() as stack:
+        modes = {path: _folder_for(path) for path in lines}
+        files = {path: stack.enter_context(access.in_place(path)) for path in lines if os.path.lexists(path)}
+        for path in lines:
+            there = files[path].read() if path in files else b""
+            home = _home(path)
+            if home is None:
+                kept[path] = there[: there.rfind(b"\n") + 1]
+                continue
+            homes[path] = home
+            kept[path] = _checked(home, path, there) if path in files else b""
+        _note(homes, {path: None for path in homes if path not in files})
+        for path, rows in lines.items():
+            fresh = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+            if path not in files:
+                files[path] = stack.enter_context(access.in_place(path, mode=modes[path]))
+            files[path].truncate(len(kept[path]))
+            files[path].seek(len(kept[path]))
+            files[path].write(fresh)
+            files[path].flush()
+            kept[path] += fresh
+        _at_once(lambda file: os.fsync(file.fileno()), files.values())
     _note(
         homes, {path: Contents(hashlib.sha256(kept[path]).hexdigest(), len(kept[path])) for path in homes}, placed=True
     )
@@ -210,12 +234,11 @@ def append_all(lines: Mapping[Path, Iterable[Mapping[str, Any]]]) -> None:
 
 def log(path: Path, text: str) -> None:
     """Append text for people, which nothing reads back, to a file that is ours."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    home = _home(path)
+    mode, home = _folder_for(path), _home(path)
     if home is not None and not _known(home, path):
         manifest.note(home, [(path, None)])
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
+    with access.in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode) as file:
+        file.write(text.encode("utf-8"))
 
 
 def _unfinished(path: Path) -> Path:
@@ -240,20 +263,25 @@ def _known(home: Path, path: Path) -> bool:
     return known
 
 
-def _force(paths: Iterable[Path], mode: str = "rb") -> None:
-    """Force files to the disk, several at a time: the system then writes its own records of them once for many."""
+def _force(paths: Iterable[Path]) -> None:
+    """Force files to the disk."""
 
     def force(path: Path) -> None:
-        with path.open(mode) as file:
+        with path.open("rb") as file:
             os.fsync(file.fileno())
 
-    given = list(paths)
-    if len(given) < 2:
-        for path in given:
-            force(path)
+    _at_once(force, paths)
+
+
+def _at_once(force: Callable[[T], None], given: Iterable[T]) -> None:
+    """Force files to the disk several at a time: the system then writes its own records of them once for many."""
+    files = list(given)
+    if len(files) < 2:
+        for file in files:
+            force(file)
         return
-    with ThreadPoolExecutor(min(AT_ONCE, len(given)), "force") as threads:
-        list(threads.map(force, given))
+    with ThreadPoolExecutor(min(AT_ONCE, len(files)), "force") as threads:
+        list(threads.map(force, files))
 
 
 # ---------------------------------------------------------------- reading

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fedpriv.util import manifest, ownership
+from fedpriv.util import access, manifest, ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
@@ -16,9 +16,19 @@ from fedpriv.util.listener import SILENT, Listener
 
 @contextlib.contextmanager
 def output(
-    path: Path, kind: str, *, force: bool = False, resume: bool = False, listener: Listener = SILENT
+    path: Path,
+    kind: str,
+    *,
+    force: bool = False,
+    resume: bool = False,
+    public: bool = False,
+    listener: Listener = SILENT,
 ) -> Iterator[None]:
-    """Take a folder for writing and hold it: free, or ours and emptied with ``force``, or there with ``resume``."""
+    """Take a folder for writing and hold it: free, or ours and emptied with ``force``, or there with ``resume``.
+
+    It is the user's alone, shared with the group (:func:`fedpriv.util.access.sharing`), or ``public``. What is there keeps
+    its modes, unless it is to be shared.
+    """
     if not resume:
         check_free(path, force=force)
     with contextlib.ExitStack() as taken:
@@ -27,20 +37,25 @@ def output(
                 raise UserError(f"{path}: no such folder to go on with")
             if resume:
                 refuse_unmarked(path)
-            path.mkdir(parents=True, exist_ok=True)
-            taken.enter_context(held(path, listener if resume else SILENT))
+            manifest.make(path, manifest.new_mode(path, public=public))
+            taken.enter_context(held(path, listener) if resume else held(path, SILENT, keep=False))
             if not (resume or force):
                 _refuse_occupied(path)  # by another process that was done before this one held it
             if not resume:
-                _empty(path, kind)
+                _empty(path, kind, public=public)
         yield
 
 
 @contextlib.contextmanager
-def held(path: Path, listener: Listener) -> Iterator[None]:
-    """Hold a folder that is there and clear up what a crash left; say so where whoever held it before was killed."""
+def held(path: Path, listener: Listener, *, keep: bool = True) -> Iterator[None]:
+    """Hold a folder that is there and clear up what a crash left; say so where whoever held it before was killed.
+
+    What ``keep`` leaves in it is shared where that is asked for.
+    """
     with ownership.held(path) as before:
         ownership.sweep(path)
+        if keep and access.shared():
+            ownership.open_to(path, access.GROUP)
         if before is not None:
             listener.say(f"{path}: process {before} ended here without finishing; going on from what it left")
         yield
@@ -89,9 +104,10 @@ def _refuse_occupied(path: Path) -> None:
 
 
 def _refuse_busy(path: Path) -> None:
-    if manifest.identity(path) is not None and (path / ownership.LOCK).is_file():
-        with ownership.held(path):
-            pass
+    for name in (manifest.MARKER, ownership.LOCK):
+        access.refuse_link(path / name)
+    if manifest.identity(path) is not None:
+        ownership.refuse_busy(path)
 
 
 def occupied(path: Path) -> bool:
@@ -104,16 +120,15 @@ def occupied(path: Path) -> bool:
     return any(name != manifest.MARKER and not name.endswith(manifest.PARTIAL) for name in names)
 
 
-def _empty(path: Path, kind: str) -> None:
+def _empty(path: Path, kind: str, *, public: bool) -> None:
     """Remove everything of ours but the lock, which is held, and mark the folder anew."""
     names = set(os.listdir(path)) - {manifest.MARKER, ownership.LOCK}
     for name in sorted(names):
         ownership.remove(path / name)
-    if manifest.identity(path) is not None:
-        if not names and not manifest.written(path):
-            return
+    if manifest.identity(path) is not None and (names or manifest.written(path)):
         (path / manifest.MARKER).unlink()
-    manifest.mark(path, kind)
+    manifest.mark(path, kind, public=public)
+    ownership.open_to(path, manifest.new_mode(path, public=public))
 
 
 def refuse_overlap(

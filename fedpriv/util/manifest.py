@@ -21,12 +21,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedpriv.util import access
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import json_value
 
 MARKER = ".fedpriv.jsonl"
 PARTIAL = ".fedpriv-partial"
 FORMAT = 2
+PASSED_ON = ("comparison", "index", "leaderboard", "report")
+"""Kinds of folders that may be public; earlier versions left the mode of every folder to the umask."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +64,51 @@ _listings: dict[Path, _Listing] = {}
 """Markers that were read before; every use compares them with the file."""
 
 
-def mark(folder: Path, kind: str) -> str:
+def mode_of(folder: Path) -> int | None:
+    """Return the mode of folders within one that fedpriv made, by that one's own; None outside of such folders."""
+    home = home_of(folder)
+    if home is None:
+        return None
+    mode = home.stat().st_mode
+    if mode & access.PUBLIC == access.PUBLIC:
+        return access.PUBLIC if kind(home) in PASSED_ON else access.PRIVATE
+    return access.GROUP if mode & access.GROUP == access.GROUP else access.PRIVATE
+
+
+def new_mode(folder: Path, *, public: bool = False) -> int:
+    """Return the mode of a folder that is made ours: public or shared where that is asked for, else as the one around it."""
+    if public or access.shared():
+        return access.PUBLIC if public else access.GROUP
+    return mode_of(folder.parent) or access.PRIVATE
+
+
+def make(folder: Path, mode: int | None = None) -> None:
+    """Make a folder that is not there, and those above it: in a folder of ours as private as that, else by the umask.
+
+    Args:
+        folder: where.
+        mode: of itself; those above it that are made outside of a folder of ours are no less open.
+    """
+    places = [place for place in (folder, *folder.parents) if not place.is_dir()]
+    around = mode_of(places[-1].parent) if places else None
+    for place in reversed(places):
+        place.mkdir(exist_ok=True)
+        own = mode if place == folder and mode else around
+        if own or mode:
+            access.set_mode(place, own or place.stat().st_mode & 0o777 | (mode or 0))
+
+
+def mark(folder: Path, kind: str, *, public: bool = False) -> str:
     """Make a folder ours, to hold a kind of thing, unless it is; return its identity, which no other folder has."""
-    folder.mkdir(parents=True, exist_ok=True)
     known = identity(folder)
     if known is not None:
         return known
-    made = uuid.uuid4().hex
-    head = _head_of(kind, made)
-    with (folder / MARKER).open("w", encoding="utf-8") as file:
-        file.write(head + "\n")
+    made, mode = uuid.uuid4().hex, new_mode(folder, public=public)
+    make(folder, mode)
+    access.set_mode(folder, mode)
+    with access.in_place(folder / MARKER, mode=mode) as file:
+        file.truncate()
+        file.write((_head_of(kind, made) + "\n").encode())
         file.flush()
         os.fsync(file.fileno())
     sync(folder)
@@ -184,13 +222,45 @@ def note(home: Path, files: Iterable[tuple[Path, Contents | None]], *, placed: b
             row |= {"sha256": holds.sha256, "bytes": holds.size}
         rows.append(row | {"placed": True} if placed else row)
     lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    with (home / MARKER).open("ab+") as file:
+    with access.in_place(home / MARKER, os.O_RDWR | os.O_APPEND) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
         # In one piece, since several processes may write into one folder; apart from a line that a crash cut.
         file.write(lines if file.read(1) in (b"", b"\n") else b"\n" + lines)
         file.flush()
         os.fsync(file.fileno())
+
+
+def forget(home: Path, gone: str = "") -> None:
+    """Drop from a folder's list what its files held before, and files that are no more: a digest confirms a candidate.
+
+    Args:
+        home: the marked folder; nobody else writes there.
+        gone: folder within it, whose missing files are dropped; by default all that are missing are.
+    """
+    head, files, before = (home / MARKER).read_bytes().partition(b"\n")[0], written(home), _listing(home).read
+    lines = [head]
+    for name, holds in files.items():
+        row: dict[str, object] = {"file": name}
+        there = (home / name).is_file()
+        if not there and name.startswith(gone):
+            continue
+        if holds:
+            now = contents(home / name) if there else holds[-1]
+            last = now if now in holds else holds[-1]
+            row |= {"sha256": last.sha256, "bytes": last.size}
+        lines.append(json.dumps(row | ({"placed": True} if placed(home, name) else {})).encode())
+    fresh = b"".join(line + b"\n" for line in lines)
+    if fresh == before:
+        return
+    temporary = home / f".{MARKER}.{os.getpid()}{PARTIAL}"
+    temporary.unlink(missing_ok=True)
+    with access.in_place(temporary, mode=mode_of(home)) as file:
+        file.write(fresh)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(home / MARKER)
+    sync(home)
 
 
 def contents(path: Path) -> Contents:

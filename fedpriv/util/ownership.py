@@ -16,10 +16,11 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
+from fedpriv.util import access
 from fedpriv.util.errors import UserError
-from fedpriv.util.manifest import MARKER, PARTIAL, home_of, homes_of, identity, written
+from fedpriv.util.manifest import MARKER, PARTIAL, home_of, homes_of, identity, mode_of, written
 
 LOCK = ".fedpriv.lock"
 
@@ -43,9 +44,9 @@ def strangers(folder: Path) -> list[Path]:
         for name in (*files, *links):
             path = here / name
             ours = home is not None and (
-                (here == home and name in (MARKER, LOCK))
-                or name.endswith(PARTIAL)
-                or path.relative_to(home).as_posix() in listed[home]
+                name.endswith(PARTIAL)
+                or (not path.is_symlink() and here == home and name in (MARKER, LOCK))
+                or (not path.is_symlink() and path.relative_to(home).as_posix() in listed[home])
             )
             if not ours:
                 found.append(path)
@@ -88,6 +89,32 @@ def sweep(folder: Path) -> None:
                 _take_away(here / name)
 
 
+def refuse_links(folder: Path) -> None:
+    """Check that no link stands where a file is written in place, at any depth of a folder. Changes nothing.
+
+    Raises:
+        UserError: naming the first.
+    """
+    for top, folders, files in os.walk(folder):
+        here = Path(top)
+        for name in sorted(files):
+            if name == LOCK or name.endswith(".jsonl"):
+                access.refuse_link(here / name)
+        folders[:] = [name for name in folders if not name.endswith(PARTIAL)]
+
+
+def open_to(folder: Path, mode: int) -> None:
+    """Give a folder of ours its mode, and all that is ours in it the modes that follow from it."""
+    foreign, ours = set(strangers(folder)), {folder}
+    for top, folders, files in os.walk(folder, topdown=False):
+        here, known = Path(top), [Path(top) / name for name in files if Path(top) / name not in foreign]
+        for file in known:
+            access.set_mode(file, mode & 0o666)
+        if known or here in ours or any(here / name in ours for name in folders):
+            ours.add(here)
+            access.set_mode(here, mode)
+
+
 def _take_away(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -105,30 +132,30 @@ def held(folder: Path) -> Iterator[int | None]:
     Raises:
         UserError: while another process writes or reads it.
     """
-    # Opened for appending: whoever fails to get the lock must not wipe out who has it.
-    with (folder / LOCK).open("a+", encoding="utf-8") as file:
-        with _known_locks(folder):
-            _lock(folder, file, shared=False)
-        file.seek(0)
+    with _locked(folder, alone=True) as file:
+        refuse_links(folder)
         before = file.read().strip()
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
+        file.seek(0)
+        file.truncate()
+        file.write(f"{os.getpid()}\n".encode())
         file.flush()
         try:
-            yield int(before) if before.isdecimal() else None
+            yield int(before) if before.isdigit() else None
         finally:
             file.truncate(0)
 
 
 @contextlib.contextmanager
-def held_with_those_around(folder: Path) -> Iterator[None]:
-    """Hold every marked folder that a folder lies in, as whoever writes any of them does; clear up in all of them."""
+def held_with_those_around(folder: Path, *, share: bool = False) -> Iterator[None]:
+    """Hold every marked folder that a folder lies in, as whoever writes any of them does; clear up in all, or share all."""
     homes = homes_of(folder)
     with contextlib.ExitStack() as stack:
         for home in homes:
             stack.enter_context(held(home))
         for home in homes[:1]:
             sweep(home)
+            if share:
+                open_to(home, access.GROUP)
         yield
 
 
@@ -142,8 +169,7 @@ def read(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if identity(folder) is not None:
             with contextlib.suppress(OSError):  # never written under a lock, or not ours to open
-                file = stack.enter_context((folder / LOCK).open("r", encoding="utf-8"))
-                _lock(folder, file, shared=True)
+                stack.enter_context(_locked(folder, os.O_RDONLY))
         yield
 
 
@@ -154,53 +180,63 @@ def shared(folder: Path) -> Iterator[None]:
     Raises:
         Busy: while another process holds it alone.
     """
-    with (folder / LOCK).open("a+", encoding="utf-8") as file:
-        with _known_locks(folder):
-            _lock(folder, file, shared=True)
+    with _locked(folder):
+        refuse_links(folder)
         yield
+
+
+def refuse_busy(folder: Path) -> None:
+    """Check that nobody writes a folder. Changes nothing.
+
+    Raises:
+        Busy: while another process does.
+    """
+    with contextlib.suppress(FileNotFoundError), _locked(folder, os.O_RDONLY, alone=True):
+        pass
 
 
 def busy(folder: Path) -> bool:
     """True while another process writes a folder."""
     try:
-        with (folder / LOCK).open("r", encoding="utf-8") as file:
-            _lock(folder, file, shared=True)
+        with contextlib.suppress(FileNotFoundError), _locked(folder, os.O_RDONLY):
+            pass
     except Busy:
         return True
-    except FileNotFoundError:
-        return False
     return False
 
 
 @contextlib.contextmanager
-def _known_locks(folder: Path) -> Iterator[None]:
-    """Say in one line that a file system has no locks, so that nothing keeps two commands apart there."""
-    try:
-        yield
-    except OSError as error:
-        told = error.strerror or str(error)
-        raise UserError(
-            f"{folder}: its file system does not lock files ({told}); choose a folder on another"
-        ) from error
+def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool = False) -> Iterator[BinaryIO]:
+    """Lock a folder, alone or with others, and yield the file that is locked, as it is.
 
-
-def _lock(folder: Path, file: IO[str], *, shared: bool) -> None:
+    Raises:
+        Busy: while another process has a lock that does not go with this one.
+        UserError: where nothing can be locked, so that nothing would keep two commands apart.
+    """
     try:
         import fcntl
-    except ImportError:  # no such locks on this system
-        return
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        who = _holder(file) or file.read().strip()
-        raise Busy(
-            f"{folder}: another fedpriv{f' (process {who})' if who else ''} is at work in this folder; "
-            "wait for it, or choose another folder"
-        ) from None
+    except ImportError as error:
+        raise UserError(
+            f"{folder}: this system has no locks of files (fcntl); use fedpriv on Linux or macOS"
+        ) from error
+    with access.in_place(folder / LOCK, flags, mode_of(folder) or access.PRIVATE) as file:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = _holder(file) or file.read().decode(errors="replace").strip()
+            raise Busy(
+                f"{folder}: another fedpriv{f' (process {who})' if who else ''} is at work in this folder; "
+                "wait for it, or choose another folder"
+            ) from None
+        except OSError as error:
+            told = error.strerror or str(error)
+            raise UserError(
+                f"{folder}: its file system does not lock files ({told}); choose a folder on another"
+            ) from error
+        yield file
 
 
-def _holder(file: IO[str]) -> str:
+def _holder(file: BinaryIO) -> str:
     """Return the process that has a lock on a file, where the system tells; who only reads does not write it there."""
     try:
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()

@@ -335,3 +335,27 @@ def test_lists_that_other_processes_lengthen_are_read_on(home):
     manifest.mark(home / "other", "run")
     (home / manifest.MARKER).write_bytes((home / "other" / manifest.MARKER).read_bytes())
     assert manifest.written(home) == {}
+
+
+def test_every_way_to_write_gives_files_and_folders_the_mode_of_the_folder_of_ours(tmp_path):
+    before = os.umask(0)
+    try:
+        for umask, (folder, file) in ((0, (0o700, 0o600)), (0o022, (0o750, 0o640)), (0o077, (0o755, 0o644))):
+            os.umask(umask)
+            home = tmp_path / f"{umask}"
+            manifest.mark(home, "report")
+            home.chmod(folder)
+            (home / manifest.MARKER).chmod(file)
+            write_all({home / "a" / "b.bin": b"1", home / "c.bin": b"2"})
+            append_lines(home / "d" / "lines.jsonl", [{"round": 1}])
+            files.log(home / "logs" / "e.txt", "1\n")
+            with whole(home / "f.png") as temporary:
+                temporary.write_bytes(b"png")
+            with whole_folder(home / "g") as building:
+                (building / "by-a-library.bin").touch(0o666)
+            with files.scratch_folder(home / "h") as scratch:
+                assert scratch.stat().st_mode & 0o777 == folder
+            for one in (home, *home.rglob("*")):
+                assert one.stat().st_mode & 0o777 == (folder if one.is_dir() else file), one
+    finally:
+        os.umask(before)

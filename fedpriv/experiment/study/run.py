@@ -21,7 +21,7 @@ from fedpriv.experiment.study.progress import following, outcome
 from fedpriv.experiment.study.shards import Shard, at_work, join, merge, others, over, patiently
 from fedpriv.pages.study_files import SHARDS, read_cells, read_study
 from fedpriv.pages.study_files import Cell as Row
-from fedpriv.util import folders
+from fedpriv.util import folders, manifest
 from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.numerics import read_numerics
@@ -128,7 +128,7 @@ def run_study(
         return _run_shard(out, cells, execution, shard, listener)
     claim(out, study, command=command, force=force)
     with folders.held(out, listener):
-        (out / "runs").mkdir(exist_ok=True)
+        manifest.make(out / "runs")
         if (out / SHARDS).is_dir():
             merge(out, cells)
         rows = standing(out, cells)

@@ -137,7 +137,7 @@ def at_work(path: Path, shard: Shard, mine: Sequence[Cell], listener: Listener) 
         patiently(lambda: stack.enter_context(ownership.shared(path)))
         with folders.writing(path):
             for name in ("runs", SHARDS):  # there before several try at once whether they can be made
-                (path / name).mkdir(exist_ok=True)
+                manifest.make(path / name)
         again = manifest.identity(account) is not None
         stack.enter_context(folders.output(account, "shard", resume=again, listener=listener))
         for other in sorted((path / SHARDS).iterdir()):

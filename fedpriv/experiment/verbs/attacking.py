@@ -50,7 +50,7 @@ from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
 from fedpriv.recording.run import is_recorded
-from fedpriv.util import ownership
+from fedpriv.util import access, ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
@@ -102,6 +102,7 @@ class AttackSettings(FederationSettings, total=False):
             (docs/redaction.md); ``none`` keeps them (default, but for runs of another framework: ``omit``).
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
         force: replace ``out`` if it exists.
+        share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
     """
 
     method: str | None
@@ -127,6 +128,7 @@ class AttackSettings(FederationSettings, total=False):
     redact: str | None
     resume: bool
     force: bool
+    share_group: bool
 
 
 SETTINGS: Collection[str] = AttackSettings.__optional_keys__
@@ -164,7 +166,8 @@ def attack(
     """
     refuse_unknown(settings, SETTINGS)
     target, path = target_name(target), _path(run)
-    with contextlib.nullcontext() if path is None else ownership.read(path):  # from the first look at it on
+    reading = contextlib.nullcontext() if path is None else ownership.read(path)  # from the first look at it on
+    with access.sharing(settings.get("share_group", False)), reading:
         named = texts("attacks", attacks)
         if path is not None and is_recorded(path):
             return attack_recorded(path, target, named, knowledge, seed, out, listener, settings)

@@ -18,6 +18,7 @@ from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
 from fedpriv.experiment.study.shards import Shard
 from fedpriv.experiment.worker_number import number_of_workers, patience_for
+from fedpriv.util import access
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
@@ -86,6 +87,7 @@ def audit(
     resume: bool = False,
     shard: str | None = None,
     force: bool = False,
+    share_group: bool = False,
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
 ) -> StudyResult:
@@ -100,6 +102,7 @@ def audit(
         shard: do the part ``"I/N"`` of the study alone, beside other processes that do the others in the same ``out``
             (docs/shards.md); the last one merges and reports.
         force: replace ``out`` if it holds another study.
+        share_group: let your group read the study; it is yours alone otherwise (docs/folders.md).
         listener: hears of every cell that ends, and of the progress.
         settings: see :class:`StudySettings`; they win over ``study``.
 
@@ -112,7 +115,8 @@ def audit(
     part = None if shard is None else _shard(shard, out, force=force)
     folder, scratch = place(out)
     command = listener.command or call("audit", "...")
-    result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
+    with access.sharing(share_group):
+        result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
     return replace(result, lifetime=scratch)
 
 

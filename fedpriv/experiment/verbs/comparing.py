@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.scoring.difference import FEW, LESS, MORE, NOISE
-from fedpriv.scoring.redaction import read_rule
+from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -196,7 +196,7 @@ def _page(
         folders.refuse_overlap(out, {name: root})
     same = [row["name"] for row in found.rows if row["paired"]]
     sides = Sides(*_titles(roots), settings, found.only_before, found.only_after, found.verdict)
-    with folders.output(out, "comparison", force=force):
+    with folders.output(out, "comparison", force=force, public=rule != NONE):
         write_comparison(found.rows, sides, _pictures({name: pairs[name] for name in same}, rule), out)
     return out / PAGE
 

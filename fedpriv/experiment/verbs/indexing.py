@@ -9,7 +9,7 @@ from typing import Any
 from fedpriv.experiment.index_folders import read_folders
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.pages.index_page import PAGE, write_index
-from fedpriv.scoring.redaction import read_rule
+from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -64,7 +64,7 @@ def index(
     for root in roots:
         folders.refuse_overlap(folder, {}, around={"folder": root})
     title = ", ".join(root.resolve().name for root in roots)
-    with folders.output(folder, KIND, force=force):
+    with folders.output(folder, KIND, force=force, public=rule != NONE):
         write_index(found, left_out, folder, title=title, redact=rule)
     return folder, tuple(one.folder for one in found), notices, scratch
 

@@ -23,9 +23,9 @@ from fedpriv.pages.report import Others, load_scored, write_results
 from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import StudyResults, read_results, together
-from fedpriv.scoring.redaction import read_rule
+from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores
-from fedpriv.util import folders
+from fedpriv.util import access, folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
@@ -67,6 +67,7 @@ def report(
     strict: bool = False,
     redact: str | None = None,
     force: bool = False,
+    share_group: bool = False,
     listener: Listener = SILENT,
 ) -> Report:
     """Report on attacks, runs and studies: what leaked, what it cost, how well it learned.
@@ -89,6 +90,8 @@ def report(
         redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
             is stored redacted is never shown by a milder rule.
         force: replace ``out`` if it exists.
+        share_group: let your group read the report. It is yours alone otherwise, and with ``redact`` everybody's
+            (docs/folders.md).
         listener: hears of what is left out.
 
     Raises:
@@ -99,7 +102,8 @@ def report(
     if index:
         others = {"target_accuracy": target_accuracy, "target_of": target_of, "representations": representations}
         indexing.refuse_others(others)
-        made = indexing.index(given, out=out, strict=strict, redact=redact, force=force, listener=listener)
+        with access.sharing(share_group):
+            made = indexing.index(given, out=out, strict=strict, redact=redact, force=force, listener=listener)
         return Report(made[0], (made[0] / indexing.PAGE,), made[1], (), *made[2:])
     found, strangers = result_directories(given)
     studies, no_studies = readable(found["study"], read_results)
@@ -138,7 +142,7 @@ def report(
         listener.warn(line)
     maps = _represented(representations, list(runs), listener)
     folder, scratch = place(out)
-    with folders.output(folder, "report", force=force):
+    with access.sharing(share_group), folders.output(folder, "report", force=force, public=rule != NONE):
         if runs:
             beside = "report.html" if leaks else None
             write_runs_report(

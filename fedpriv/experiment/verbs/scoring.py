@@ -39,6 +39,7 @@ def score(
     seed: int | None = None,
     metrics: str | Sequence[str] = (),
     redact: str | None = None,
+    share_group: bool = False,
     listener: Listener = SILENT,
 ) -> dict[Path, ReconstructionRecord]:
     """Score attacks again; rewrites their records and image grids, in place.
@@ -51,6 +52,7 @@ def score(
         metrics: measures of your own, ``package.module:NAME``; one or several. Those of installed packages need no naming.
         redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
             (docs/redaction.md). Pages that were made before are not made again.
+        share_group: let your group read these folders, with the whole result or study that they lie in (docs/folders.md).
         listener: hears of the progress, and of what is not scored again.
 
     Returns:
@@ -67,7 +69,7 @@ def score(
     directories = attack_directories(paths)
     with listener.progress("scoring") as report:
         for done, directory in enumerate(directories, start=1):
-            with ownership.held_with_those_around(directory):
+            with ownership.held_with_those_around(directory, share=share_group):
                 records[directory] = _score(directory, seed, texts("metrics", metrics), rule)
             report(done, len(directories), directory.name)
     if rule != NONE:

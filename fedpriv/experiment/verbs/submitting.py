@@ -12,6 +12,7 @@ from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.run import run_study, saved_study
 from fedpriv.experiment.study.shards import MOST, Shard, join
 from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
+from fedpriv.util import access
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.foreign import given_path
@@ -53,6 +54,7 @@ def submit(
     cluster: str = "slurm",
     job: Mapping[str, Any] | Sequence[str] = (),
     resume: bool = False,
+    share_group: bool = False,
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
 ) -> Submission:
@@ -69,6 +71,7 @@ def submit(
         job: parameters of ``submitit`` for every job: ``{"timeout_min": 600, "gpus_per_node": 1}``, or texts
             ``KEY=VALUE``.
         resume: go on with the study in ``out`` as it is.
+        share_group: as of :func:`fedpriv.audit`.
         listener: hears what else is to be known.
         settings: as of :func:`fedpriv.audit`.
 
@@ -88,7 +91,8 @@ def submit(
     if runs < shards:
         listener.say(f"{runs} shards, not {shards}: the study has {runs} runs, and a run is not divided")
     parts = tuple(str(Shard(number, min(shards, runs))) for number in range(1, min(shards, runs) + 1))
-    join(folder, described, cells, command=listener.command or call("audit", "..."))
+    with access.sharing(share_group):
+        join(folder, described, cells, command=listener.command or call("audit", "..."))
     task = ShardJob(str(folder), execution)
     with _in_one_line(cluster, logs):
         jobs = tuple(str(one.job_id) for one in queue.map_array(task, list(parts)))

@@ -12,6 +12,7 @@ from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util import access
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
@@ -78,6 +79,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
+    share_group: bool = False,
     device: str = "auto",
     workers: int | str = "auto",
     download: bool = False,
@@ -102,6 +104,7 @@ def train(
         out: run directory to make; None for a temporary run, which is gone with the returned object.
         resume: go on with the interrupted run in ``out``, as it was configured.
         force: replace ``out`` if it exists.
+        share_group: let your group read the run, and so attack it; it is yours alone otherwise (docs/folders.md).
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
         workers: processes that run the clients of a round, one thread each; ``auto`` (default) takes one for each core that
             there is memory for, once training has taken ten seconds, and on a GPU one. Results do not depend on it.
@@ -134,16 +137,17 @@ def train(
     else:
         config = replace(named_config(method or "fedre", federation, seed or 0), engine=engine_choice(chosen))
         path, scratch = place(out)
-    train_run(
-        path,
-        config,
-        device=device,
-        download=download,
-        resume=resume,
-        force=force,
-        clients_by=workers,
-        listener=listener,
-    )
+    with access.sharing(share_group):
+        train_run(
+            path,
+            config,
+            device=device,
+            download=download,
+            resume=resume,
+            force=force,
+            clients_by=workers,
+            listener=listener,
+        )
     return Run(path, scratch)
 
 

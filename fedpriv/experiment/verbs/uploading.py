@@ -13,6 +13,7 @@ from fedpriv.experiment.plan import target_name
 from fedpriv.experiment.uploads.attacking import attack_handed
 from fedpriv.experiment.uploads.handed import read_handed, read_strangers
 from fedpriv.experiment.verbs.result import AttackResult
+from fedpriv.util import access
 from fedpriv.util.listener import Listener
 
 
@@ -61,6 +62,7 @@ class UploadSettings(TypedDict, total=False):
         out: folder to make; None for a temporary result, which is gone with the returned object.
         redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md).
         force: replace ``out`` if it exists.
+        share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
         listener: hears of the progress.
     """
 
@@ -95,6 +97,7 @@ class UploadSettings(TypedDict, total=False):
     out: str | Path | None
     redact: str | None
     force: bool
+    share_group: bool
     listener: Listener
 
 
@@ -140,4 +143,5 @@ def attack_uploads(
     refuse_small(settings, ("seed",), 0)
     handed = read_handed(uploads, target, images, labels, extractor, settings)
     outside = read_strangers(strangers, settings.get("stranger_labels"), handed)
-    return attack_handed(handed, outside, named, settings)
+    with access.sharing(settings.get("share_group", False)):
+        return attack_handed(handed, outside, named, settings)

@@ -1,0 +1,238 @@
+"""No command follows a link where it writes in place, and what is private can be read by whom it should be alone."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import call
+from federations import DIGITS
+
+from fedpriv.cli.main import run
+
+SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
+TRAIN = ["train", "--method", "fedgh", *SMALL, "--keep", "1", "--quiet"]
+PIXELS = [
+    "--target",
+    "prototype",
+    "--attack",
+    "pixels",
+    "--targets",
+    "2",
+    "--iterations",
+    "3",
+    "--workers",
+    "1",
+    "--quiet",
+]
+AUDIT = ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=3", *SMALL, "--quiet"]
+WORK = b"years of work\n"
+
+
+def interrupted(folder):
+    """A run as a process leaves it that was killed in its second round."""
+    (folder / "summary.json").unlink()
+    shutil.rmtree(folder / "checkpoints" / "round-0002")
+
+
+def make(home, *, umask, share=()):
+    before = os.umask(umask)
+    try:
+        for command in (
+            [*TRAIN, "--out", "runs/a", *share],
+            ["attack", "--run", "runs/a", *PIXELS, "--out", "result", *share],
+            ["report", "result", "runs/a", "--out", "page", "--quiet", *share],
+            ["report", "result", "runs/a", "--out", "redacted", "--redact", "omit", "--quiet"],
+            [*AUDIT, "--out", "study", "--workers", "2" if share else "1", *share],
+        ):
+            assert run(command) == 0, command
+        shutil.copytree(home / "runs" / "a", home / "half")
+        interrupted(home / "half")
+    finally:
+        os.umask(before)
+    return home
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("private")
+        patch.chdir(home)
+        return make(home, umask=0o022)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("shared")
+        patch.chdir(home)
+        return make(home, umask=0o077, share=["--share-group"])
+
+
+@pytest.fixture
+def home(private, tmp_path, monkeypatch):
+    shutil.copytree(private, tmp_path / "home")
+    monkeypatch.chdir(tmp_path / "home")
+    return tmp_path / "home"
+
+
+def contents(path):
+    return {
+        str(one.relative_to(path)): (one.lstat().st_mode, os.readlink(one) if one.is_symlink() else one.read_bytes())
+        for one in path.rglob("*")
+        if one.is_symlink() or one.is_file()
+    }
+
+
+# ---------------------------------------------------------------- links
+
+RESUME, REPORT = ["train", "--resume", "--out", "half"], ["report", "result", "--out", "page", "--force"]
+MARKED = (".fedpriv.lock", ".fedpriv.jsonl")
+REFUSED = {
+    "train, resumed": (RESUME, [f"half/{name}" for name in (*MARKED, "metrics.jsonl", "truth/files.jsonl")]),
+    "train, refused anyway": ([*TRAIN, "--out", "runs/a"], [f"runs/a/{name}" for name in MARKED]),
+    "train, anew": ([*TRAIN, "--out", "runs/a", "--force"], [f"runs/a/{name}" for name in (*MARKED, "ledger.jsonl")]),
+    "train, new": ([*TRAIN, "--out", "new"], [f"new/{name}" for name in MARKED]),
+    "attack of a run": (["attack", "--run", "runs/a", *PIXELS, "--out", "new"], ["runs/a/.fedpriv.lock"]),
+    "score": (["score", "result"], [f"{folder}/{name}" for folder in ("result", "result/pixels") for name in MARKED]),
+    "report, anew": (REPORT, [f"page/{name}" for name in MARKED]),
+    "audit, resumed": (
+        ["audit", "--resume", "--out", "study"],
+        [f"study/{name}" for name in (*MARKED, "cells.jsonl", "runs/RUN/.fedpriv.lock", "runs/RUN/metrics.jsonl")],
+    ),
+}
+"""Command -> files that it would write in place, each of which is a link in turn."""
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_no_command_writes_through_a_link_and_a_refused_one_changes_nothing(case, home, capsys):
+    command, places = REFUSED[case]
+    for number, place in enumerate(places):
+        for kind in (os.symlink, os.link):
+            if kind is os.link and case == "attack of a run":
+                continue  # a lock that is only read may have other names: a copy made of hard links is one of a run
+            path = home / place.replace("RUN", next((home / "study" / "runs").iterdir()).name)
+            path.parent.mkdir(exist_ok=True)
+            before = path.read_bytes() if path.exists() else None
+            target = home.parent / f"target-{number}"
+            target.write_bytes(WORK if path.name == ".fedpriv.lock" else before or b"")
+            path.unlink(missing_ok=True)
+            kind(target, path)
+            there, held = contents(home), target.read_bytes()
+            code, _, err = call(capsys, *command)
+            assert (code, err.count("\n")) == (2, 1), (place, kind, err)
+            assert target.read_bytes() == held, (place, kind)
+            assert contents(home) == there, (place, kind)
+            path.unlink()
+            target.unlink()
+            if before is not None:
+                path.write_bytes(before)
+                path.chmod(0o600)
+
+
+def test_nothing_is_written_through_a_linked_folder_of_a_run(home, capsys):
+    shutil.move(home / "half" / "truth", home.parent / "elsewhere")
+    (home / "half" / "truth").symlink_to(home.parent / "elsewhere")
+    before = contents(home.parent / "elsewhere")
+    code, _, err = call(capsys, *RESUME)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "half/truth: is a link" in err
+    assert contents(home.parent / "elsewhere") == before
+
+
+def test_without_locks_of_the_system_nothing_is_written(home, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    before = contents(home)
+    code, _, err = call(capsys, *RESUME)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no locks of files" in err
+    assert contents(home) == before
+
+
+# ---------------------------------------------------------------- modes
+
+
+def modes(path):
+    """Return the modes of files and of folders at and below a path."""
+    every = [path, *path.rglob("*")]
+    return tuple({one.stat().st_mode & 0o777 for one in every if one.is_dir() == folder} for folder in (False, True))
+
+
+MADE = ("runs/a", "result", "page", "study", "half")
+
+
+def test_what_is_private_is_its_owner_s_alone_and_what_is_redacted_everybody_s(private):
+    """Of umask 022, which would let everybody read."""
+    assert {name: modes(private / name) for name in MADE} == dict.fromkeys(MADE, ({0o600}, {0o700}))
+    assert modes(private / "redacted") == ({0o644}, {0o755})
+
+
+def test_what_is_shared_is_the_group_s_as_well(shared):
+    """Of umask 077, which would let nobody read."""
+    assert {name: modes(shared / name) for name in MADE} == dict.fromkeys(MADE, ({0o640}, {0o750}))
+    assert modes(shared / "redacted") == ({0o644}, {0o755})
+    assert (shared / "runs").stat().st_mode & 0o777 == 0o750  # else nobody would come as far as the run
+
+
+def test_going_on_keeps_the_modes_or_shares_all(shared, home, capsys):
+    shutil.copytree(shared / "half", home / "goes-on")
+    for name, flags in (("goes-on", []), ("half", ["--share-group"])):
+        assert call(capsys, "train", "--resume", "--out", name, "--quiet", *flags)[0] == 0
+        assert modes(home / name) == ({0o640}, {0o750})
+    for command in (["score", "result"], ["audit", "--resume", "--out", "study", "--quiet"]):
+        (home / command[-2 if "--quiet" in command else -1] / "notes.txt").write_text("mine")
+        assert call(capsys, *command, "--share-group")[0] == 0
+    for name in ("result", "study"):
+        (home / name / "notes.txt").chmod(0o600)
+        (home / name / "notes.txt").rename(home / f"{name}.txt")
+        assert modes(home / name) == ({0o640}, {0o750})
+
+
+def test_a_folder_that_was_there_is_made_private_too(home, capsys):
+    (home / "mine").mkdir(mode=0o755)
+    assert call(capsys, "report", "result", "--out", "mine", "--quiet")[0] == 0
+    assert modes(home / "mine") == ({0o600}, {0o700})
+
+
+COLLEAGUE = """
+import os, sys
+from fedpriv.cli.main import run
+*attack, folder = sys.argv[1:]
+assert run([*attack, "--run", "shared/runs/a", "--out", "warm"]) == 0  # all is imported now, wherever it lies
+os.setgroups([])
+os.setgid(int(folder.partition(":")[2]))
+os.setuid(65534)
+for name in ("shared", "private"):
+    place = f"{name}/runs/a"
+    print(name, run([*attack, "--run", place, "--out", f"{folder.partition(':')[0]}/{name}"]), flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_colleague_of_the_group_attacks_a_shared_run_and_no_private_one(private, shared, monkeypatch):
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as made:
+        home = Path(made)
+        home.chmod(0o755)
+        (home / "theirs").mkdir()
+        os.chown(home / "theirs", 65534, os.getegid())
+        for name, source in (("private", private), ("shared", shared)):
+            shutil.copytree(source / "runs", home / name / "runs")
+            (home / name).chmod(0o755)
+            (home / name / "runs").chmod(0o755)
+        before = contents(home / "shared")
+        own = {"HOME": made, "MPLCONFIGDIR": f"{made}/theirs", "TORCH_HOME": made}
+        told = subprocess.run(
+            [sys.executable, "-c", COLLEAGUE, "attack", *PIXELS, f"theirs:{os.getegid()}"],
+            cwd=home,
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert told.stdout.splitlines()[-2:] == ["shared 0", "private 2"], told.stderr
+        assert contents(home / "shared") == before
+        assert (home / "theirs" / "shared" / "report.html").stat().st_uid == 65534
