@@ -44,27 +44,27 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2738,
+    "util": 2909,
     "algebra": 781,
     "datasets": 1761,
     "models": 1462,
     "wire": 1083,
     "recording": 1371,
-    "federation": 4386,
+    "federation": 4387,
     "methods": 4077,
     "defenses": 2396,
-    "attacks": 22506,
+    "attacks": 22520,
     "evidence": 2125,
     "scoring": 7476,
     "pages": 8511,
     "calibration": 1139,
-    "experiment": 20026,
-    "cli": 2224,
+    "experiment": 20220,
+    "cli": 2291,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 2500
+RESERVE = 2053
 """Lines that no room has yet."""
 
 VERBS = {

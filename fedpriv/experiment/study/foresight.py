@@ -14,6 +14,7 @@ from fedpriv.experiment.probe import ALTOGETHER, Probed
 from fedpriv.experiment.rehearsal import rehearsed
 from fedpriv.experiment.study.cells import Cell, Execution
 from fedpriv.pages.study_files import Cell as Row
+from fedpriv.util.code import carried
 from fedpriv.util.listener import Listener
 
 PATIENCE = 5.0
@@ -41,7 +42,7 @@ def foretold(
         yield
         return
     over = threading.Event()
-    thread = threading.Thread(target=_tell, args=(folder, left, execution, listener, over), daemon=True)
+    thread = threading.Thread(target=carried(_tell), args=(folder, left, execution, listener, over), daemon=True)
     thread.start()
     try:
         yield

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, Unpack
 
 from fedpriv.experiment.devices import named_devices
 from fedpriv.experiment.federation_settings import FederationSettings, refuse_small, refuse_unknown
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.study.cells import Execution
 from fedpriv.experiment.study.definition import overridden, read_file
@@ -81,6 +82,7 @@ Described: TypeAlias = Mapping[str, Any] | str | Path | None
 _EXECUTION = ("workers", "device", "devices", "compile", "download", "chunk_rows")
 
 
+@imports_what_is_named
 def audit(
     study: Described = None,
     *,
@@ -88,6 +90,7 @@ def audit(
     resume: bool = False,
     shard: str | None = None,
     force: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
 ) -> StudyResult:
@@ -102,6 +105,7 @@ def audit(
         shard: do the part ``"I/N"`` of the study alone, beside other processes that do the others in the same ``out``
             (docs/shards.md); the last one merges and reports.
         force: replace ``out`` if it holds another study.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of every cell that ends, and of the progress.
         settings: see :class:`StudySettings`; they win over ``study``.
 

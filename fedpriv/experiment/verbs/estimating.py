@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.study import estimate as rehearsal
 from fedpriv.experiment.study.cells import lay_out
@@ -93,11 +94,13 @@ def _count(value: float | None) -> str:
     return "?" if value is None else f"{value:,.0f}"
 
 
+@imports_what_is_named
 def estimate(
     study: Described = None,
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
 ) -> StudyEstimate:
@@ -107,6 +110,7 @@ def estimate(
         study: as for :func:`fedpriv.audit`.
         out: folder of a study that was begun; with ``resume`` only.
         resume: estimate the study in ``out``.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of what is rehearsed, and of attacks that are left out.
         settings: as for :func:`fedpriv.audit`; rehearsals take the CPU.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedpriv.experiment.leaderboard.checking import Checked, check_file, check_folder, place_of
 from fedpriv.experiment.leaderboard.entering import entries_of
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.study.run import StudyResult
@@ -68,6 +69,7 @@ class Leaderboard(Tabular):
         return overview(self.entries)
 
 
+@imports_what_is_named
 def leaderboard(
     folder: str | Path = "leaderboard",
     *,
@@ -76,6 +78,7 @@ def leaderboard(
     source: str = "",
     out: str | Path | None = None,
     force: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> Leaderboard:
     """Check the entries of a leaderboard, add results to it, and draw it.
@@ -90,6 +93,7 @@ def leaderboard(
         source: where a method is described that this package lacks.
         out: folder to make for ``leaderboard.html`` and ``leaderboard.md``; None draws nothing.
         force: replace entries that are there, and ``out``.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of entries that are left out.
 
     Raises:

@@ -10,6 +10,7 @@ import torch
 
 from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.leaderboard.checking import check_folder
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs import indexing
@@ -60,6 +61,7 @@ class Report:
         return "".join(page.read_text(encoding="utf-8") for page in self.pages)
 
 
+@imports_what_is_named
 def report(
     results: Reportable | Sequence[Reportable],
     *,
@@ -72,6 +74,7 @@ def report(
     redact: str | None = None,
     leaderboard: str | Path | None = None,
     force: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> Report:
     """Report on attacks, runs and studies: what leaked, what it cost, how well it learned.
@@ -95,6 +98,7 @@ def report(
             is stored redacted is never shown by a milder rule.
         leaderboard: folder of entries; where it has twenty of an upload's kind, the page says where it stands among them.
         force: replace ``out`` if it exists.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of what is left out.
 
     Raises:
@@ -207,6 +211,7 @@ def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> di
                 found[path] = stored_representations(federation, directory, kinds[of])
             except UserError as error:  # data that are gone cost a picture, not the page
                 found[path] = str(error)
+                listener.warn(f"{path}: no map: {error}")
             pace(number, len(runs), path.name)
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.experiment.federation_settings import texts
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import is_or_was_attack
 from fedpriv.experiment.scored import draw
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
@@ -34,12 +35,14 @@ _NOT_STORED = "inference stores no scores of single candidates; attack again"
 Scorable = AttackResult | str | Path
 
 
+@imports_what_is_named
 def score(
     results: Scorable | Sequence[Scorable],
     *,
     seed: int | None = None,
     metrics: str | Sequence[str] = (),
     redact: str | None = None,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> dict[Path, ReconstructionRecord]:
     """Score attacks again; rewrites their records and image grids, in place.
@@ -52,6 +55,7 @@ def score(
         metrics: measures of your own, ``package.module:NAME``; one or several. Those of installed packages need no naming.
         redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
             (docs/redaction.md). Pages that were made before are not made again.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress, and of what is not scored again.
 
     Returns:

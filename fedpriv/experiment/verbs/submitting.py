@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.run import run_study, saved_study
 from fedpriv.experiment.study.shards import MOST, Shard, join
 from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
 from fedpriv.util.arguments import argument, call
+from fedpriv.util.code import code_arguments, exported
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
@@ -45,6 +47,7 @@ class Submission:
     merge: str
 
 
+@imports_what_is_named
 def submit(
     study: Described = None,
     *,
@@ -53,6 +56,7 @@ def submit(
     cluster: str = "slurm",
     job: Mapping[str, Any] | Sequence[str] = (),
     resume: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
 ) -> Submission:
@@ -69,6 +73,7 @@ def submit(
         job: parameters of ``submitit`` for every job: ``{"timeout_min": 600, "gpus_per_node": 1}``, or texts
             ``KEY=VALUE``.
         resume: go on with the study in ``out`` as it is.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears what else is to be known.
         settings: as of :func:`fedpriv.audit`.
 
@@ -90,10 +95,10 @@ def submit(
     parts = tuple(str(Shard(number, min(shards, runs))) for number in range(1, min(shards, runs) + 1))
     join(folder, described, cells, command=listener.command or call("audit", "..."))
     task = ShardJob(str(folder), execution)
-    with _in_one_line(cluster, logs):
+    with _in_one_line(cluster, logs), exported():
         jobs = tuple(str(one.job_id) for one in queue.map_array(task, list(parts)))
     look = call("report", str(folder), out=f"{folder}-report")
-    return Submission(folder, parts, jobs, logs, look, call("audit", resume=True, out=str(folder)))
+    return Submission(folder, parts, jobs, logs, look, call("audit", resume=True, out=str(folder), **code_arguments()))
 
 
 @dataclass(frozen=True)
