@@ -115,7 +115,7 @@ def _resume_command(folder: Path, given: Mapping[str, Any]) -> str:
     named = ("shard", "device", "workers")
     own = [part for name in named if name in given for part in (f"--{name}", str(given[name]))]
     own += ["--compile"] if given.get("compile") else []
-    return common.command_line("audit", "--resume", "--out", folder, *own)
+    return common.command_line("audit", "--resume", "--out", folder, *own, *common.code_flags())
 
 
 def _show_plan(found: StudyPlan, *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import rich_click as click
 
@@ -31,16 +32,22 @@ hint: dict[str, str] = {}
 
 # ---------------------------------------------------------------- flags
 
+_CONFIG, _ALLOWED = "fedpriv.config", "fedpriv.allow_code"
+"""Keys of what a command's context keeps: the file of ``--config``, and the modules of ``--allow-code``."""
+
 
 def _load_config(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
     """Make a TOML file's keys the defaults of the command's flags; flags on the command line still win."""
     if value is None:
         return None
+    ctx.meta[_CONFIG] = value
     values = toml_file(value, f"--config {value}", expected="flags in TOML, see docs/configuration.md")
-    known = {name: p for p in ctx.command.params for name in _toml_names(p) if name != "config"}
+    known = {name: p for p in ctx.command.params for name in _toml_names(p) if name not in ("config", "allow_code")}
     defaults: dict[str, Any] = {}
     for key, entry in values.items():
         name = key.replace("-", "_")
+        if name == "allow_code":
+            raise UserError(f"{value}: {key}: no file allows code; drop it, and type --allow-code MODULE")
         if name not in known:
             raise unknown_name(f"key in {value}:", key, (n.replace("_", "-") for n in known))
         found = known[name]
@@ -97,12 +104,51 @@ def common_options(command: F) -> F:
                 callback=_load_config,
                 help="TOML file whose keys are flag names; flags override it.",
             ),
+            click.option(
+                "--allow-code",
+                multiple=True,
+                metavar="MODULE",
+                expose_value=False,
+                callback=_allow,
+                help="Import this module although only a file names it, as config.json or a study may (repeat for more).",
+            ),
             click.option("--json", "as_json", is_flag=True, help="Machine-readable result on standard output."),
             click.option("--quiet", is_flag=True, help="No progress, no tables."),
         )
     ):
         command = option(command)
-    return command
+    return imports_what_is_typed(command)
+
+
+def imports_what_is_typed(command: F) -> F:
+    """Let a command import the modules that stand on the command line, and none that only its ``--config`` names."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        from click import get_current_context
+        from click.core import ParameterSource
+
+        from fedpriv.experiment.named_code import named_code
+        from fedpriv.util.code import allowing, check_modules
+
+        context = get_current_context()
+        of_config = {
+            name: value
+            for name, value in context.params.items()
+            if context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP
+        }
+        typed = {name: value for name, value in context.params.items() if name not in of_config}
+        with allowing((*context.meta.get(_ALLOWED, ()), *named_code(typed))):
+            check_modules(*sorted(named_code(of_config)), file=context.meta.get(_CONFIG))
+            return command(*args, **kwargs)
+
+    return cast(F, run)
+
+
+def _allow(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
+    from fedpriv.util.code import module_names
+
+    ctx.meta[_ALLOWED] = module_names(value)
 
 
 def device_option(command: F) -> F:
@@ -195,7 +241,11 @@ class Flags(Spelling):
         >>> Flags().call("train", resume=True, out="runs/a"), Flags().call("catalogue", "targets")
         ('fedpriv train --resume --out runs/a', 'fedpriv list targets')
         """
-        flags = ["--" + name + ("" if value is True else f" {_typed(value)}") for name, value in named.items()]
+        flags = [
+            "--" + name.replace("_", "-") + ("" if one is True else f" {_typed(one)}")
+            for name, value in named.items()
+            for one in (value if isinstance(value, tuple) else (value,))
+        ]
         return " ".join(["fedpriv", _COMMANDS.get(verb, verb), *map(_typed, given), *flags])
 
 
@@ -224,6 +274,23 @@ def anew() -> list[str]:
         for argument, last in zip(given, before, strict=False)
         if argument not in _HOW and last not in _HOW and not argument.startswith(tuple(f"{flag}=" for flag in _HOW))
     ]
+
+
+def without_code(arguments: Sequence[str]) -> list[str]:
+    """Return arguments without ``--allow-code``, which no file keeps."""
+    before = ["", *arguments]
+    return [
+        argument
+        for argument, last in zip(arguments, before, strict=False)
+        if last != "--allow-code" and argument != "--allow-code" and not argument.startswith("--allow-code=")
+    ]
+
+
+def code_flags() -> list[str]:
+    """Return the flags that allow what is allowed here, for a command that finds its names in a file."""
+    from fedpriv.util.code import allowed
+
+    return [word for module in sorted(allowed()) for word in ("--allow-code", module)]
 
 
 def command_line(*parts: str | Path) -> str:
@@ -283,7 +350,7 @@ class Terminal(Listener):
         self.quiet = quiet
         self.as_json = as_json
         self.resume = resume
-        self.command = command_line(*anew())
+        self.command = command_line(*without_code(anew()))
         self._bars = Bars()
 
     def progress(self, title: str) -> AbstractContextManager[Report]:

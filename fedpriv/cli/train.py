@@ -41,7 +41,7 @@ def train(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool, *
     given = common.given_values(ctx, flags)
     if out is None and not flags["resume"]:
         out = numbered(Path("runs") / f"{flags['method']}-{common.called(flags)}")
-    resume = common.command_line("train", "--resume", "--out", out or "")
+    resume = common.command_line("train", "--resume", "--out", out or "", *common.code_flags())
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=resume)
     run = fedpriv.train(out=out, listener=listener, **given)
     if as_json:

@@ -18,6 +18,7 @@ from fedpriv.federation.client_part import ClientJob, ClientResult, client_part
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.trace import Trace
+from fedpriv.util.code import carried
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener
 from fedpriv.wire.message_files import packed, unpacked
@@ -69,7 +70,7 @@ class ClientCrew:
         for number in range(len(self._workers)):
             if time.monotonic() >= self._ripe and number not in self._failed and self._workers[number] is None:
                 self._start(number)
-            threading.Thread(target=self._attend, args=(number, turn, jobs), daemon=True).start()
+            threading.Thread(target=carried(self._attend), args=(number, turn, jobs), daemon=True).start()
         try:
             for place in range(len(jobs)):
                 yield self._result(federation, jobs, turn, place)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.experiment.processes import Process, cause, start
 from fedpriv.experiment.shares import Share, Shares, Suite, left_to_do, perform
+from fedpriv.util.code import carried
 from fedpriv.util.listener import Listener, Report
 from fedpriv.util.manifest import mark
 
@@ -48,7 +49,7 @@ class Crew:
         self._processes: list[Process] = []
         self._ready, self._drained, self._stopped = threading.Event(), threading.Event(), threading.Event()
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._attend, daemon=True) for _ in range(1, number)]
+        self._threads = [threading.Thread(target=carried(self._attend), daemon=True) for _ in range(1, number)]
         for thread in self._threads:
             thread.start()
 

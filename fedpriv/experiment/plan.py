@@ -206,12 +206,24 @@ def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
     """Return attacks by name, made with their own options.
 
     Raises:
-        UserError: naming the option that is unknown or out of range.
+        UserError: naming the option that is unknown or out of range, and a generator that only a file names.
     """
     from fedpriv.attacks import ATTACKS
+
+    return {
+        name: build_attack(ATTACKS.load(name), options.get(name, {}), f"options of attack {name}") for name in names
+    }
+
+
+def build_attack(kind: type[Any], options: Mapping[str, Any], where: str) -> Any:
+    """Return an attack made with its own options; arguments and errors as :func:`build_attacks` has them."""
+    from fedpriv.attacks.priors.generated import check_source
     from fedpriv.util.config import parse
 
-    return {name: parse(ATTACKS.load(name), options.get(name, {}), f"options of attack {name}") for name in names}
+    made = parse(kind, options, where)
+    if made.name == "pretrained":
+        check_source(made.source)
+    return made
 
 
 def granted(

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from fedpriv.util.code import for_children
+
 Process = subprocess.Popen[bytes]
 
 OVER_TO_YOU = {"over": True}
@@ -16,7 +18,7 @@ OVER_TO_YOU = {"over": True}
 
 
 def start(module: str, arguments: Sequence[str] = ()) -> Process:
-    """Start ``python -m module`` with pipes for its input and output; it finds every module that is found here.
+    """Start ``python -m module`` with pipes for its input and output; it finds and may import every module as here.
 
     An interrupt from the keyboard is not handed on: it is for whoever started the process to handle.
     """
@@ -26,7 +28,7 @@ def start(module: str, arguments: Sequence[str] = ()) -> Process:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": found},
+        env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": found, **for_children()},
     )
 
 

@@ -38,6 +38,7 @@ from fedpriv.federation.state_files import load_state, save_state
 from fedpriv.federation.summary import ConvergenceLine, Counts, RoundLine, RunSummary
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument, call
+from fedpriv.util.code import code_arguments
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import append_all, link, read_json, read_lines, whole_folder, write_all, write_json, write_text
@@ -224,7 +225,7 @@ class RunDirectory:
             done, rounds = self.newest_checkpoint() or 0, self.config.rounds
             raise UserError(
                 f"{self.path}: unfinished run ({done} of {rounds} rounds, no summary.json); "
-                f"finish it with: {call('train', resume=True, out=str(self.path))}"
+                f"finish it with: {call('train', resume=True, out=str(self.path), **code_arguments())}"
             )
 
     # ------------------------------------------------------------ lines

@@ -7,12 +7,14 @@ neither a parser nor whoever walks the values can fall over.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import re
 import stat
 import tomllib
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -54,6 +56,9 @@ NESTING: Final = 32
 WHOLE_BITS: Final = 256
 """Of a whole number in TOML: an error prints it, and hexadecimal ones may have a megabyte."""
 
+_READ: deque[Path] = deque(maxlen=256)
+"""Files read last, each once, for messages that name the file in which something stands."""
+
 
 # ---------------------------------------------------------------- files
 
@@ -91,7 +96,15 @@ def open_file(path: Path, limit: Limit, where: str = "", *, expected: str = "") 
     if told:
         os.close(number)
         raise UserError(f"{where}: {told}")
+    with contextlib.suppress(ValueError):
+        _READ.remove(path)
+    _READ.append(path)
     return os.fdopen(number, "rb")
+
+
+def recently_read() -> tuple[Path, ...]:
+    """Return the files read last, the newest at the end."""
+    return tuple(_READ)
 
 
 def check_file(path: Path, limit: Limit, where: str = "") -> None:

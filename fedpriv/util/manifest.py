@@ -28,7 +28,7 @@ from fedpriv.util.foreign import json_value
 MARKER = ".fedpriv.jsonl"
 PARTIAL = ".fedpriv-partial"
 FORMAT = 2
-PASSED_ON = ("comparison", "index", "leaderboard", "report")
+PASSED_ON = ("comparison", "index", "report")
 """Kinds of folders that may be public; earlier versions left the mode of every folder to the umask."""
 
 

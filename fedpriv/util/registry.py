@@ -1,7 +1,8 @@
 """Registries: from a name to a dotted target, imported only when it is asked for.
 
 Members are those of this package, those that other distributions name under an entry-point group, and whatever a
-reference ``package.module:NAME`` points to. Of two members of one name, this package's own wins.
+reference ``package.module:NAME`` points to, where the user named its module or allowed it (:mod:`fedpriv.util.code`).
+Of two members of one name, this package's own wins.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import lru_cache
 from importlib import metadata
 from typing import Any
 
+from fedpriv.util.code import check_modules
 from fedpriv.util.errors import UserError, unknown_name
 
 _LOG = logging.getLogger("fedpriv")
@@ -61,7 +63,7 @@ class Registry(Mapping[str, str]):
         """Return the member of a name or of a reference.
 
         Raises:
-            UserError: when the name is unknown, or what it points to cannot be imported or is no such member.
+            UserError: when the name is unknown, or what it points to may not or cannot be imported, or is no such member.
         """
         outside = self._outside()
         if name in self.builtins:
@@ -70,12 +72,22 @@ class Registry(Mapping[str, str]):
             raise unknown_name(self.noun, name, self)
         origin = f" of {self.origin(name)}" if name in outside else ""
         try:
+            self.check(name)
             found = _from_outside(self[name])
             if self._contract:
                 _imported(self._contract)(name, found)
         except UserError as error:
             raise UserError(f"{self.noun} {name!r}{origin}: {error}") from error
         return found
+
+    def check(self, name: str) -> None:
+        """Check that a reference may be imported: its module is named or allowed by the user, or it is an entry point.
+
+        Raises:
+            UserError: naming the module and the file that names it.
+        """
+        if is_reference(name) and name not in {point.value for point in self._outside().values()}:
+            check_modules(name)
 
     def own_name(self, name: str) -> str:
         """Return the name that the member of a reference gives itself, by which it is known from then on.

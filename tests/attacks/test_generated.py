@@ -10,12 +10,19 @@ from fedpriv.attacks.invert.generated import GeneratorInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.priors.generated import load_generator
 from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Representations
 
 CPU = torch.device("cpu")
 ATTACK = GeneratorInversion(source="generator_cases:NETWORK", code=CODE, restarts=3)
+
+
+@pytest.fixture(autouse=True)
+def _allowed(monkeypatch, tmp_path):
+    scripts = [str(tmp_path / f"{name}.pt") for name in ("tiny", "text", "nan")]
+    monkeypatch.setenv(VARIABLE, ",".join(("generator_cases", "nowhere.at", "/no/such/file.pt", *scripts)))
 
 
 @pytest.fixture(scope="module")

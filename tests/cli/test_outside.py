@@ -76,7 +76,17 @@ def test_references_stand_wherever_a_name_does(tmp_path):
         'method = "outsider:FED_DIRECTION"\ndataset = "outsider:load_stripes"\nmodels = "outsider:one_layer"\n'
         'defense = ["outsider:Jitter:spread=0.3"]\n'
     )
-    attack = ("attack", "--config", "attack.toml", *SMALL, "--no-control", "--out", "result")
+    attack = (
+        "attack",
+        "--config",
+        "attack.toml",
+        *SMALL,
+        "--no-control",
+        "--out",
+        "result",
+        "--allow-code",
+        "outsider",
+    )
     metric = ("score", "result", "--metric", "outsider:BRIGHTNESS", "--quiet")
     ran(tmp_path, attack, metric, path=tmp_path)
     assert (tmp_path / "result" / "random-search" / "grid.png").is_file()

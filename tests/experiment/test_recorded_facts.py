@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -246,6 +247,13 @@ def test_facts_beside_the_run_and_truth_of_the_clients_serve_the_command_line(tm
         "normalize = { mean = [0.5], std = [0.5] }\n[batch]\nlearning_rate = 0.5\nbatch_size = 2\n"
     )
     given = ["attack", "--run", str(run), "--target", "model", "--attack", "dlg", "--iterations", "3", "--quiet"]
+    assert command([*given, "--out", str(tmp_path / "result")]) == 2
+    refused = capsys.readouterr().err
+    assert "'own_app'" in refused
+    assert str(tmp_path / "mine.toml") in refused
+    assert "--allow-code own_app" in refused
+    assert "own_app" not in sys.modules
+    given += ["--allow-code", "own_app"]
     assert command([*given, "--out", str(tmp_path / "result")]) == 0
     about = json.loads((tmp_path / "result" / "dlg" / "about.json").read_text())
     assert (about["method"], about["target"]) == ("recorded (hand 1.0)", "model")

@@ -14,6 +14,7 @@ from fedpriv.scoring.open_metrics import image_measures, refuse_no_metric
 from fedpriv.scoring.panel import measure, own_guesses
 from fedpriv.scoring.score import score
 from fedpriv.scoring.sections import Means
+from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
 
 MODULE = """
@@ -33,6 +34,7 @@ NUMBER = 3
 def outside(tmp_path, monkeypatch):
     distribution(tmp_path, "gauges", {METRICS.group: {"error": "gauges:ERROR"}}, {"gauges": MODULE})
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "gauges")
     yield
     sys.modules.pop("gauges", None)
 

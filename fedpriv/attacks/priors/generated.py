@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedpriv.util.code import check_script
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import Limit, check_file
 from fedpriv.util.registry import Registry, is_reference
@@ -53,6 +54,7 @@ def load_generator(source: str, code: int, image_shape: tuple[int, int, int], de
     Raises:
         UserError: for what cannot be had, or does not lead from codes ``(n, k)`` to such images.
     """
+    check_source(source)
     named = is_reference(source) or source in GENERATORS
     network = _made(source, GENERATORS.load(source)) if named else _scripted(Path(source))
     network = network.to(device).eval()
@@ -60,6 +62,18 @@ def load_generator(source: str, code: int, image_shape: tuple[int, int, int], de
         value.requires_grad_(False)
     _refuse_other_images(source, network, code, image_shape, device)
     return network
+
+
+def check_source(source: str) -> None:
+    """Check that a generator may be loaded: a module, or a program in TorchScript, that the user named or allowed.
+
+    Raises:
+        UserError: naming the file that names it.
+    """
+    if is_reference(source):
+        GENERATORS.check(source)
+    elif source and source not in GENERATORS:
+        check_script(source)
 
 
 def _made(source: str, found: object) -> nn.Module:

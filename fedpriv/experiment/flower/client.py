@@ -14,6 +14,8 @@ from fedpriv.federation.client_part import client_part
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.states import message_on, on_device
+from fedpriv.util.arguments import spelled
+from fedpriv.util.code import OfAnotherProcess
 from fedpriv.util.config import parse, plain
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
@@ -35,7 +37,8 @@ def answer(message: Any, context: Any) -> Any:
     from flwr.app import Message
 
     try:
-        content = pack_result(_part(message.content, context.node_config))
+        with spelled(OfAnotherProcess()):
+            content = pack_result(_part(message.content, context.node_config))
     except UserError as error:  # the same anywhere: the run has to end, and its user to hear of it
         asked = message.content.get("about") or {}
         content = pack_refusal(int(asked.get("client", -1)), str(error) or "refused")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from fedpriv.experiment.flower.engine import FlowerEngine
 from fedpriv.experiment.flower.switches import require_flower, switch_off
+from fedpriv.util.code import carried, exported
 from fedpriv.util.errors import WorkError
 
 ENDS_IN: Final = 60.0
@@ -50,7 +51,10 @@ def simulated(nodes: int) -> Iterator[FlowerEngine]:
         quiet = {"logging_level": logging.CRITICAL, "log_to_driver": False, "include_dashboard": False}
         resources = {"num_cpus": 1, "num_gpus": 0.0}
         try:
-            run_simulation(server, client, nodes, backend_config={"init_args": quiet, "client_resources": resources})
+            with exported():
+                run_simulation(
+                    server, client, nodes, backend_config={"init_args": quiet, "client_resources": resources}
+                )
         except BaseException as error:
             faults.append(
                 f"Flower's simulation ended: {type(error.__cause__ or error).__name__}: {error.__cause__ or error}"
@@ -58,7 +62,7 @@ def simulated(nodes: int) -> Iterator[FlowerEngine]:
         finally:
             grids.put(None)
 
-    thread = threading.Thread(target=simulate, name="flower-simulation", daemon=True)
+    thread = threading.Thread(target=carried(simulate), name="flower-simulation", daemon=True)
     thread.start()
     try:
         grid = grids.get()

@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts
+from fedpriv.util.code import check_modules
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import given_path, reason, toml_file
@@ -191,7 +192,7 @@ def read_facts(run: Path, given: Any) -> Told:
         given: a mapping, or the path of a TOML file; None for the file beside the run, if there is one.
 
     Raises:
-        UserError: naming the key that is unknown or wrong.
+        UserError: naming the key that is unknown or wrong, and a module that a file names and nobody allowed.
     """
     if isinstance(given, Mapping):
         return Told(parse(Facts, given, "facts"), "facts", Path.cwd())
@@ -199,8 +200,10 @@ def read_facts(run: Path, given: Any) -> Told:
     path = beside if given is None else given_path("facts", given)
     if given is None and not path.exists():
         return Told(Facts(), f"facts (no {path.name} beside the run)", path.parent)
-    values = toml_file(path, expected="facts about a recorded run, in TOML")
-    return Told(parse(Facts, values, str(path)), str(path), path.absolute().parent)
+    facts = parse(Facts, toml_file(path, expected="facts about a recorded run, in TOML"), str(path))
+    given = (facts.model, facts.data, facts.strangers, facts.public, facts.extractor)
+    check_modules(*(one for one in given if isinstance(one, str) and is_reference(one)), file=path)
+    return Told(facts, str(path), path.absolute().parent)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from fedpriv.experiment.study.cells import Execution
 from fedpriv.experiment.study.folder import save_rows
 from fedpriv.experiment.study.progress import Watch
 from fedpriv.pages.study_files import Cell as Row
+from fedpriv.util.code import carried
 
 WORKER = "fedpriv.experiment.study.worker"
 
@@ -41,10 +42,10 @@ def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, a
     with ThreadPoolExecutor(execution.workers) as pool:
         try:
             own = 1 if execution.patience else 0
-            attending = [pool.submit(board.attend) for _ in range(own, execution.workers)]
+            attending = [pool.submit(carried(board.attend)) for _ in range(own, execution.workers)]
             if own:
                 board.work_here(execution.patience)
-                attending.append(pool.submit(board.attend))
+                attending.append(pool.submit(carried(board.attend)))
             for ended in as_completed(attending):
                 ended.result()
         except BaseException:

@@ -282,6 +282,7 @@ def _attacks(written: Sequence[WrittenAttack] | None, axes: Axes, keys: Keys) ->
 def _attack(entry: WrittenAttack, axes: Axes, keys: Keys) -> list[AttackEntry]:
     """Return every point of the grid of an attack."""
     from fedpriv.attacks import ATTACKS
+    from fedpriv.experiment.plan import build_attack
 
     origin = axes.origin
     with origin.at((*keys, "name")):
@@ -306,7 +307,7 @@ def _attack(entry: WrittenAttack, axes: Axes, keys: Keys) -> list[AttackEntry]:
     for point in points(grid):
         options = filled(table, point)
         with origin.at(keys):
-            made = parse(kind, options, where)
+            made = build_attack(kind, options, where)
             for budget in budgets:
                 parse(kind, options | {kind.budget: budget}, where)
         found.append(AttackEntry(name, made, budgets, named(point), keys))

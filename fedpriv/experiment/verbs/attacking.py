@@ -28,6 +28,7 @@ from fedpriv.experiment.federation_settings import (
 )
 from fedpriv.experiment.first_run import quick_settings, train_first
 from fedpriv.experiment.inference import check, measure_all
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.notices import Notices
 from fedpriv.experiment.plan import (
     AttackPlan,
@@ -52,6 +53,7 @@ from fedpriv.pages.report import write_report
 from fedpriv.recording.run import is_recorded
 from fedpriv.util import access, ownership
 from fedpriv.util.arguments import argument
+from fedpriv.util.code import allowed
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
@@ -135,6 +137,7 @@ SETTINGS: Collection[str] = AttackSettings.__optional_keys__
 _WHOLE = ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts")
 
 
+@imports_what_is_named
 def attack(
     run: Run | str | Path | None = None,
     *,
@@ -143,6 +146,7 @@ def attack(
     knowledge: Grants = (),
     seed: int = 0,
     out: str | Path | None = None,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[AttackSettings],
 ) -> AttackResult:
@@ -158,6 +162,7 @@ def attack(
             images were set aside (``strangers``, ``public``), attacker_data is ``same_domain`` by default.
         seed: of targets, attacks and scores, and of the run that is trained.
         out: folder to make; None for a temporary result, which is gone with the returned object.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress.
         settings: see :class:`AttackSettings`.
 
@@ -231,7 +236,7 @@ def _attack(
             hands.work_off(suites, grounds)
         results, measured = _results(folder, suites, grounds, notices)
         write_report(list(results), folder, list(measured))
-    attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch)
+    attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch, allowed())
     records = {found.name: record for found, record in results.items()}
     scores = {found.name: record for found, record in measured.items()}
     return AttackResult(folder, records, scores, tuple(notices.lines), attacked, scratch)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
 from fedpriv.experiment.federation_settings import FederationSettings, refuse_small, refuse_unknown
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.study.cells import Execution, lay_out
@@ -80,6 +81,7 @@ Described: TypeAlias = Mapping[str, Any] | str | Path | None
 _EXECUTION = ("workers", "device", "compile", "download", "chunk_rows")
 
 
+@imports_what_is_named
 def audit(
     study: Described = None,
     *,
@@ -88,6 +90,7 @@ def audit(
     shard: str | None = None,
     force: bool = False,
     share_group: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
 ) -> StudyResult:
@@ -103,6 +106,7 @@ def audit(
             (docs/shards.md); the last one merges and reports.
         force: replace ``out`` if it holds another study.
         share_group: let your group read the study; it is yours alone otherwise (docs/folders.md).
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of every cell that ends, and of the progress.
         settings: see :class:`StudySettings`; they win over ``study``.
 
@@ -142,11 +146,13 @@ class StudyPlan(Tabular):
         return "\n".join([*rows, f"{len(rows)} cells"])
 
 
+@imports_what_is_named
 def plan(
     study: Described = None,
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
 ) -> StudyPlan:
@@ -156,6 +162,7 @@ def plan(
         study: as for :func:`fedpriv.audit`.
         out: folder of a study that was begun; with ``resume`` only.
         resume: list the cells of the study in ``out``.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of attacks that are left out.
         settings: as for :func:`fedpriv.audit`.
 

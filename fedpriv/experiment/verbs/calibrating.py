@@ -9,6 +9,7 @@ from fedpriv.calibration.own import RAW, Calibration, calibrate_drawn
 from fedpriv.calibration.rates import counted
 from fedpriv.experiment.calibrated import Ground, claims_of_page, nulls_of
 from fedpriv.experiment.federation_settings import FederationSettings, refuse_unknown
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.verbs.attacking import Grants
 from fedpriv.methods import default_method
 from fedpriv.util.arguments import argument
@@ -41,6 +42,7 @@ class CalibrationSettings(FederationSettings, total=False):
     knowledge: Grants
 
 
+@imports_what_is_named
 def calibrate(
     attack: Attack | Inference | str,
     *,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.scoring.difference import FEW, LESS, MORE, NOISE
@@ -72,12 +73,14 @@ class Changes(Tabular):
         return "\n".join([*lines, self.verdict])
 
 
+@imports_what_is_named
 def compare(
     before: AttackResult | str | Path,
     after: AttackResult | str | Path,
     *,
     out: str | Path | None = None,
     redact: str | None = None,
+    allow_code: str | Sequence[str] = (),
     force: bool = False,
 ) -> Changes:
     """Say what changed between two results of attacks, or two studies, and which of it is more than noise.
@@ -91,6 +94,7 @@ def compare(
         after: the same.
         out: folder to make for ``comparison.html``: intervals drawn, and pictures of both; None for no page.
         redact: of the page: ``blur`` or ``omit`` pictures of people. What is stored redacted is shown by no milder rule.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         force: replace ``out`` if it exists.
 
     Raises:

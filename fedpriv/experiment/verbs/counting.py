@@ -16,6 +16,7 @@ from fedpriv.experiment.federation_settings import (
     refuse_unknown,
     texts,
 )
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
 from fedpriv.federation.method import Method
 from fedpriv.federation.planned_operations import PlannedClients, planned_operations
@@ -112,6 +113,7 @@ class Traffic(Tabular):
         ]
 
 
+@imports_what_is_named
 def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) -> Traffic:
     """Count what methods upload and broadcast in a round, and what their clients compute, without training.
 

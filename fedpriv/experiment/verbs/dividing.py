@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from fedpriv.datasets.holdings import draw_holdings, holdings_table
 from fedpriv.experiment.federation_settings import FederationSettings, named_config
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.federation.prepared import load_division
@@ -50,6 +51,7 @@ class Holdings(Tabular):
         return Holdings(Path(out), self.dataset, self.clients)
 
 
+@imports_what_is_named
 def data(
     *,
     seed: int = 0,

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from fedpriv.experiment.described import in_full
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.verbs.cataloguing import Kind, catalogue
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError, shown
@@ -71,6 +72,7 @@ class Explanation:
         return str(self)
 
 
+@imports_what_is_named
 def explain(name: str) -> Explanation:
     """Say all there is to say of a method, attack, defense, kind of payload, metric, data set, model or claim.
 

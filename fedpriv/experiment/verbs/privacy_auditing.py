@@ -12,6 +12,7 @@ from fedpriv.experiment.dp_audit.claims import stated_claim
 from fedpriv.experiment.dp_audit.recorded import audit_recorded
 from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.training import Run
@@ -107,6 +108,7 @@ _OURS = ("method", "claimant", "facts", "resume", "force", "device", "download")
 """Settings that are none of the federation's; the first three say what is audited."""
 
 
+@imports_what_is_named
 def audit_dp(
     run: Run | str | Path | None = None,
     *,
@@ -115,6 +117,7 @@ def audit_dp(
     claim: Mapping[str, Any] | Sequence[str] = (),
     seed: int = 0,
     out: str | Path | None = None,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[PrivacyAuditSettings],
 ) -> PrivacyAudit:
@@ -140,6 +143,7 @@ def audit_dp(
             (upload or run), ``neighbours`` (replaced or absent), ``gaussian``, ``bound``; without epsilon a bound alone.
         seed: of coins, canaries and noise, and of the federation.
         out: folder to make; None for a temporary one, which is gone with the returned object.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress.
         settings: see :class:`PrivacyAuditSettings`.
 

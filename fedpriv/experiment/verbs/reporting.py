@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from fedpriv.experiment.federation import prepare
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs import indexing
@@ -56,6 +57,7 @@ class Report:
         return "".join(page.read_text(encoding="utf-8") for page in self.pages)
 
 
+@imports_what_is_named
 def report(
     results: Reportable | Sequence[Reportable],
     *,
@@ -68,6 +70,7 @@ def report(
     redact: str | None = None,
     force: bool = False,
     share_group: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> Report:
     """Report on attacks, runs and studies: what leaked, what it cost, how well it learned.
@@ -92,6 +95,7 @@ def report(
         force: replace ``out`` if it exists.
         share_group: let your group read the report. It is yours alone otherwise, and with ``redact`` everybody's
             (docs/folders.md).
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of what is left out.
 
     Raises:
@@ -192,6 +196,7 @@ def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> di
                 found[path] = stored_representations(federation, directory, kinds[of])
             except UserError as error:  # data that are gone cost a picture, not the page
                 found[path] = str(error)
+                listener.warn(f"{path}: no map: {error}")
             report(number, len(runs), path.name)
     return found
 

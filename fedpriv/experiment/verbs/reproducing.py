@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from fedpriv.experiment.federation_settings import refuse_unknown
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.reproduction.judging import Found, Made, card_of, found_by_counting, found_by_study
 from fedpriv.experiment.reproduction.measured import StudyOutcome
 from fedpriv.experiment.reproduction.plan import Asked, Plan, planned
@@ -82,6 +83,7 @@ class Circumstances(TypedDict, total=False):
     workers: int | str
 
 
+@imports_what_is_named
 def reproduce(
     claim: str | Path,
     *,
@@ -96,6 +98,7 @@ def reproduce(
     precision: str | None = None,
     out: str | Path | None = None,
     force: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **circumstances: Unpack[Circumstances],
 ) -> Reproduction:
@@ -117,6 +120,7 @@ def reproduce(
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
         out: folder to make; None for a temporary one, which is gone with the returned object.
         force: replace ``out`` if it holds another claim, or the same otherwise.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress.
         circumstances: see :class:`Circumstances`.
 

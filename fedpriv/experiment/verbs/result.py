@@ -137,7 +137,7 @@ class AttackResult(Tabular):
         copy_folder(self.path, Path(out), "attacks", force=force)
         run = self.run
         if run is not None and self.path in run.path.parents:
-            run = Run(Path(out) / run.path.relative_to(self.path))
+            run = Run(Path(out) / run.path.relative_to(self.path), code=run.code)
         return AttackResult(Path(out), self.records, self.scores, self.notices, run)
 
     def _ranked(self) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.experiment.federation_settings import texts
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import is_or_was_attack
 from fedpriv.experiment.scored import draw
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
@@ -33,6 +34,7 @@ _NOT_STORED = "inference stores no scores of single candidates; attack again"
 Scorable = AttackResult | str | Path
 
 
+@imports_what_is_named
 def score(
     results: Scorable | Sequence[Scorable],
     *,
@@ -40,6 +42,7 @@ def score(
     metrics: str | Sequence[str] = (),
     redact: str | None = None,
     share_group: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> dict[Path, ReconstructionRecord]:
     """Score attacks again; rewrites their records and image grids, in place.
@@ -53,6 +56,7 @@ def score(
         redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
             (docs/redaction.md). Pages that were made before are not made again.
         share_group: let your group read these folders, with the whole result or study that they lie in (docs/folders.md).
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress, and of what is not scored again.
 
     Returns:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.run import run_study, saved_study
 from fedpriv.experiment.study.shards import MOST, Shard, join
 from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
 from fedpriv.util import access
 from fedpriv.util.arguments import argument, call
+from fedpriv.util.code import code_arguments, exported
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
@@ -46,6 +48,7 @@ class Submission:
     merge: str
 
 
+@imports_what_is_named
 def submit(
     study: Described = None,
     *,
@@ -55,6 +58,7 @@ def submit(
     job: Mapping[str, Any] | Sequence[str] = (),
     resume: bool = False,
     share_group: bool = False,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
 ) -> Submission:
@@ -72,6 +76,7 @@ def submit(
             ``KEY=VALUE``.
         resume: go on with the study in ``out`` as it is.
         share_group: as of :func:`fedpriv.audit`.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears what else is to be known.
         settings: as of :func:`fedpriv.audit`.
 
@@ -94,10 +99,10 @@ def submit(
     with access.sharing(share_group):
         join(folder, described, cells, command=listener.command or call("audit", "..."))
     task = ShardJob(str(folder), execution)
-    with _in_one_line(cluster, logs):
+    with _in_one_line(cluster, logs), exported():
         jobs = tuple(str(one.job_id) for one in queue.map_array(task, list(parts)))
     look = call("report", str(folder), out=f"{folder}-report")
-    return Submission(folder, parts, jobs, logs, look, call("audit", resume=True, out=str(folder)))
+    return Submission(folder, parts, jobs, logs, look, call("audit", resume=True, out=str(folder), **code_arguments()))
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from fedpriv.experiment.federation_settings import FederationSettings, engine_choice, named_config
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util import access
 from fedpriv.util.arguments import argument
+from fedpriv.util.code import allowed
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
@@ -32,10 +34,12 @@ class Run(Tabular):
 
     Attributes:
         path: the run directory.
+        code: modules that its maker named, which verbs may import again where they get this object; no file stores them.
     """
 
     path: Path
     _scratch: Scratch | None = field(default=None, repr=False, compare=False)
+    code: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
     @property
     def config(self) -> RunConfig:
@@ -69,9 +73,10 @@ class Run(Tabular):
             force: replace it if it exists.
         """
         copy_folder(self.path, Path(out), "run", force=force)
-        return Run(Path(out))
+        return Run(Path(out), code=self.code)
 
 
+@imports_what_is_named
 def train(
     method: str | None = None,
     *,
@@ -88,6 +93,7 @@ def train(
     client_timeout: float | None = None,
     nodes: int | None = None,
     superlink: str | None = None,
+    allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **federation: Unpack[FederationSettings],
 ) -> Run:
@@ -115,6 +121,7 @@ def train(
         client_timeout: seconds after which a client that has not answered leaves the round (default 600).
         nodes: simulated nodes (default: one for each client of a round), or nodes of the SuperLink to wait for (default 1).
         superlink: name of a SuperLink in Flower's configuration, in place of a simulation.
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress.
         federation: the settings of the federation; see :class:`FederationSettings`.
 
@@ -148,7 +155,7 @@ def train(
             clients_by=workers,
             listener=listener,
         )
-    return Run(path, scratch)
+    return Run(path, scratch, allowed())
 
 
 def _to_resume(out: str | Path | None, given: list[str], *, force: bool) -> Path:

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack
 from torch import Tensor, nn
 
 from fedpriv.experiment.federation_settings import refuse_small, refuse_unknown, texts
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.plan import target_name
 from fedpriv.experiment.uploads.attacking import attack_handed
 from fedpriv.experiment.uploads.handed import read_handed, read_strangers
@@ -101,6 +102,7 @@ class UploadSettings(TypedDict, total=False):
     listener: Listener
 
 
+@imports_what_is_named
 def attack_uploads(
     uploads: Any,
     *,

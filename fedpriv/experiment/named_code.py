@@ -1,0 +1,102 @@
+"""The modules that a caller names in the arguments of a verb, which may therefore be imported (:mod:`fedpriv.util.code`)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, ParamSpec, TypeVar
+
+from fedpriv.util.code import allowing, module_names
+from fedpriv.util.registry import is_reference, split_reference
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MEMBERS: Final = frozenset(
+    (
+        *("attack", "attack_option", "attacks", "axes", "dataset", "defense", "defenses", "federation", "knowledge"),
+        *("method", "methods", "metrics", "models", "name", "option", "partition", "target"),
+    )
+)
+"""Arguments that name members. Paths are none: a folder may be called as whoever made it likes."""
+
+TABLES: Final = ("facts", "study")
+"""Arguments that name members where they are mappings; as paths they are files, which may name what they like."""
+
+SCRIPT: Final = "source"
+"""The option that is the path of a program in TorchScript (attack ``pretrained``)."""
+
+
+def imports_what_is_named(verb: Callable[P, T]) -> Callable[P, T]:
+    """Let a verb import what its caller names, as ``package.module:NAME`` or in ``allow_code``, and no other module."""
+    names = tuple(inspect.signature(verb).parameters)
+
+    @functools.wraps(verb)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        with allowing((*module_names(given.get("allow_code", ())), *named_code(given))):
+            return verb(*args, **kwargs)
+
+    return call
+
+
+def named_code(arguments: Mapping[str, Any]) -> set[str]:
+    """Return the modules, and the paths of TorchScript files, that arguments of a verb name.
+
+    >>> sorted(named_code({"method": "mine:OURS", "defense": ["other.part:Blur:radius=2", "noise:scale=1"]}))
+    ['mine', 'other.part']
+    >>> sorted(named_code({"attack_option": ["pretrained.source=net.pt"], "run": "runs/a:b"}))
+    ['net.pt']
+    """
+    found: set[str] = set()
+    for name, value in arguments.items():
+        if name in MEMBERS or (name in TABLES and isinstance(value, Mapping)):
+            found.update(_named("", value))
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            found.update(getattr(one, "code", ()) if hasattr(one, "path") else ())
+    return found
+
+
+def _named(key: str, value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from _in_text(key, value)
+    elif isinstance(value, Mapping):
+        for inner, entry in value.items():
+            yield from _named("", inner)
+            yield from _named(str(inner), entry)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for entry in value:
+            yield from _named(key, entry)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for spec in fields(value):
+            yield from _named(spec.name, getattr(value, spec.name))
+
+
+def _in_text(key: str, text: str) -> Iterator[str]:
+    head, equals, rest = text.partition("=")
+    if equals and _ends(head) == SCRIPT:
+        yield from _in_text(SCRIPT, rest)
+    elif key and _ends(key) == SCRIPT and not is_reference(text):
+        yield from (text, text.strip("\"'"), *text.split(","))
+    for piece in text.replace("+", ",").split(","):
+        head, equals, rest = piece.strip().partition("=")
+        name = head.rpartition(":")[0] if equals else head
+        yield from (module for module in map(_module, (name, rest)) if module)
+        if equals and _ends(head) == SCRIPT:
+            yield rest.strip("\"'")
+
+
+def _module(text: str) -> str:
+    """Return the module of a text that begins with a reference; empty for any other."""
+    if ":" not in text:
+        return ""
+    from fedpriv.datasets import DATASETS
+
+    name, _ = split_reference(text.strip("\"'"), DATASETS)  # folder:PATH is a data set
+    return name.partition(":")[0] if is_reference(name) else ""
+
+
+def _ends(key: str) -> str:
+    return key.replace(":", ".").rpartition(".")[2]

@@ -1,0 +1,235 @@
+"""A module that only a file names is not imported; one that is typed or allowed is, by workers too. Nothing is stored."""
+
+import json
+import os
+import shutil
+import sys
+
+import pytest
+import torch
+from outside_cases import OUTSIDE
+
+import fedpriv
+from fedpriv.attacks.priors.generated import check_source
+from fedpriv.cli.main import run as command
+from fedpriv.experiment.named_code import named_code
+from fedpriv.experiment.processes import start
+from fedpriv.experiment.recorded.facts import read_facts
+from fedpriv.util.code import VARIABLE, allowed, allowing, exported
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payload import DECLARED
+
+SMALL = ["--clients", "3", "--rounds", "1", "--width", "8", "--quiet"]
+OURS = ["--method", "mine:FED_DIRECTION", "--dataset", "mine:load_stripes", "--models", "mine:one_layer"]
+QUICK = ["--attack", "dip", "--iterations", "2", "--targets", "2", "--no-control", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def mark(tmp_path, monkeypatch):
+    """Put a module ``mine`` on the path that leaves a mark where it is imported, and return the mark's path."""
+    path = tmp_path / "modules" / "imported"
+    path.parent.mkdir()
+    text = (OUTSIDE / "outsider.py").read_text()
+    first = f"open({str(path)!r}, 'a').write('x')\n"
+    (path.parent / "mine.py").write_text(text.replace("from __future__ import annotations\n", "") + first)
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    kinds = dict(DECLARED)
+    yield path
+    DECLARED.clear()
+    DECLARED.update(kinds)
+    sys.modules.pop("mine", None)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plain") / "run"
+    fedpriv.train(
+        "fedproto", dataset="digits", per_class=10, clients=3, rounds=1, models="small-cnn", width=8, out=path
+    )
+    return path
+
+
+def with_config(plain, folder, **changes):
+    """Return a copy of a run as somebody else may have written it."""
+    shutil.copytree(plain, folder)
+    (folder / ".fedpriv.jsonl").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+def refused(arguments, capsys, module, file):
+    """Check that a command ends with one line that names the module, the file, and the flag that would allow it."""
+    assert command([str(one) for one in arguments]) == 2, arguments
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1, told
+    for part in (repr(module), str(file), f"--allow-code {module}"):
+        assert part in told, (part, told)
+
+
+def test_a_run_that_names_a_module_has_it_imported_only_where_that_is_allowed(plain, tmp_path, mark, capsys):
+    changes = [
+        ("os", {"dataset": "os:system"}),
+        ("mine", {"dataset": "mine:load_stripes"}),
+        ("mine", {"method": "mine:FED_DIRECTION"}),
+        ("mine", {"models": "small-cnn,mine:one_layer"}),
+        ("mine", {"defenses": [{"name": "mine:Jitter", "options": {}}]}),
+    ]
+    for number, (module, change) in enumerate(changes):
+        run = with_config(plain, tmp_path / f"run-{number}", **change)
+        for before, after in (
+            (["attack", "--target", "prototype", *QUICK, "--run"], ["--out", tmp_path / "result"]),
+            (["train", "--resume", "--out"], []),
+            (["audit-dp", "--run"], ["--out", tmp_path / "result"]),
+        ):
+            refused([*before, run, *after], capsys, module, run / "config.json")
+        assert (
+            command(["report", str(run), "--representations", "images", "--out", str(tmp_path / f"page-{number}")]) == 0
+        )
+        assert f"--allow-code {module}" in capsys.readouterr().err
+    assert not mark.exists()
+    assert not (tmp_path / "result").exists()
+    with pytest.raises(UserError, match=r"allow_code='mine'"):
+        fedpriv.attack(tmp_path / "run-2", target="prototype", attacks="dip")
+    run = with_config(plain, tmp_path / "parts", defenses=[{"name": "mine.part:Jitter", "options": {}}])
+    refused(["attack", "--allow-code", "mine", "--target", "prototype", "--run", run], capsys, "mine.part", run)
+
+
+def test_files_that_a_user_names_allow_no_module(tmp_path, mark, capsys):
+    study = tmp_path / "study.toml"
+    for module, text in (
+        ("os", 'federation = { dataset = "os:system" }'),
+        ("mine", 'methods = ["mine:FED_DIRECTION"]'),
+        ("mine", 'methods = ["fedproto"]\ndefenses = ["mine:Jitter:spread=0.1/1"]'),
+        ("mine", 'methods = ["fedproto"]\nattacks = ["mine:RandomSearch"]'),
+        ("mine", 'methods = ["fedproto"]\n[[attacks]]\nname = "pretrained"\nsource = "mine:NETWORK"\ncode = 4'),
+    ):
+        study.write_text(text + "\n")
+        for flags in ([], ["--dry-run"], ["--shard", "1/1"]):
+            refused(["audit", study, "--out", tmp_path / "out", *flags], capsys, module, study)
+    flags = tmp_path / "flags.toml"
+    flags.write_text('dataset = "mine:load_stripes"\n')
+    for name in ("train", "data", "cost"):
+        refused([name, "--config", flags], capsys, "mine", flags)
+    flags.write_text('allow-code = ["mine"]\n')
+    assert command(["train", "--config", str(flags)]) == 2
+    assert "allow-code" in capsys.readouterr().err
+    facts = tmp_path / "mine.toml"
+    facts.write_text('model = "mine:one_layer"\ndata = "other.part:data"\n')
+    with pytest.raises(UserError, match=r"'mine', 'other.part': named by .*mine.toml") as error:
+        read_facts(tmp_path / "mine", None)
+    assert "allow_code=['mine', 'other.part']" in str(error.value)
+    assert not mark.exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_typed_modules_are_imported_and_later_commands_say_what_they_need(tmp_path, mark, capsys, monkeypatch):
+    def typed(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fedpriv", *arguments])
+        return command(list(arguments))
+
+    assert typed("train", *OURS, "--defense", "mine:Jitter:spread=0.2", *SMALL, "--out", "run") == 0
+    assert mark.exists()
+    mark.unlink()
+    del sys.modules["mine"]
+    attack = ["attack", "--run", "run", "--target", "mine:Directions", *QUICK, "--workers", "2"]
+    assert typed(*attack, "--out", "first") == 0  # the target names the module
+    del sys.modules["mine"]
+    mark.unlink()
+    attack[attack.index("mine:Directions")] = "direction"
+    refused([*attack, "--out", "second"], capsys, "mine", "run/config.json")
+    assert not mark.exists()
+    assert typed(*attack, "--out", "second", "--allow-code", "mine") == 0
+    assert "worker failed" not in capsys.readouterr().err
+    assert typed("score", "second", "--metric", "mine:BRIGHTNESS", "--quiet") == 0
+    assert typed("report", "second", "run", "--out", "page", "--quiet") == 0
+    assert typed("compare", "first", "second", "--out", "changes", "--quiet") == 0
+    for name in ("run", "first", "second", "page", "changes"):
+        assert_not_stored(tmp_path / name)
+
+
+def test_workers_of_a_study_import_what_is_allowed_and_its_folder_does_not_say_so(tmp_path, mark, capsys, monkeypatch):
+    (tmp_path / "study.toml").write_text(
+        'methods = ["mine:FED_DIRECTION"]\nattacks = "none"\nseeds = [0, 1]\nlocal = false\n'
+        '[federation]\ndataset = "mine:load_stripes"\nclients = 3\nrounds = 1\nmodels = "mine:one_layer"\nwidth = 8\n'
+    )
+    arguments = ["audit", "study.toml", "--out", "study", "--workers", "2", "--quiet", "--allow-code=mine"]
+    monkeypatch.setattr(sys, "argv", ["fedpriv", *arguments])
+    assert command(arguments) == 0
+    assert len(mark.read_text()) == 3  # here and by both workers
+    rows = [json.loads(line) for line in (tmp_path / "study" / "cells.jsonl").read_text().splitlines()]
+    assert [row["status"] for row in rows] == ["done", "done"]
+    assert_not_stored(tmp_path / "study")
+    capsys.readouterr()
+    refused(["audit", "--resume", "--out", "study"], capsys, "mine", "study/study.json")
+    refused(["audit", "--resume", "--out", "study", "--shard", "1/2"], capsys, "mine", "study/study.json")
+    assert command(["audit", "--resume", "--out", "study", "--allow-code", "mine", "--quiet"]) == 0
+
+
+def assert_not_stored(folder):
+    for path in folder.rglob("*"):
+        content = path.read_bytes().lower() if path.is_file() else b""
+        assert not any(word in content for word in (b"allow-code", b"allow_code")), path
+
+
+def test_a_program_in_torchscript_is_loaded_only_where_it_is_typed_or_allowed(tmp_path, capsys):
+    path = tmp_path / "net.pt"
+    torch.jit.script(torch.nn.Identity()).save(str(path))
+    study = tmp_path / "study.toml"
+    study.write_text(f'[[attacks]]\nname = "pretrained"\nsource = "{path}"\ncode = 4\n')
+    assert command(["audit", str(study), "--out", "out"]) == 2
+    told = capsys.readouterr().err
+    assert str(study) in told
+    assert f"--allow-code {path}" in told
+    for source, arguments in (
+        (str(path), {"attack_option": [f"pretrained.source={path}"]}),
+        (str(path), {"attack_option": {"pretrained": {"source": str(path)}}}),
+        (str(path), {"attacks": [f"pretrained:source={path},code=4"]}),
+        ("mine:NET", {"attack_option": ["source=mine:NET"]}),
+    ):
+        with pytest.raises(UserError, match="not run"):
+            check_source(source)
+        with allowing(named_code(arguments)):
+            check_source(source)
+
+
+def test_what_a_call_names_counts_for_its_own_modules_alone():
+    for arguments, modules in (
+        ({"run": "runs/os:system", "out": "a:b", "study": "mine:STUDY", "facts": "mine:FACTS"}, set()),
+        ({"defense": "noise:scale=1", "knowledge": {"foreign": "folder:images"}}, set()),
+        ({"models": "mine:one_layer,small-cnn", "option": {"loss": "other:LOSS"}}, {"mine", "other"}),
+        ({"defenses": ["mine:Jitter:spread=0.1+a.b:Clip"], "axes": ["dataset=digits,c:load"]}, {"mine", "a.b", "c"}),
+        ({"study": {"methods": [{"name": "mine:METHOD"}]}, "facts": {"model": "other:Net"}}, {"mine", "other"}),
+    ):
+        assert named_code(arguments) == modules
+    for wrong in ("mine:NAME", 3):
+        with pytest.raises(UserError, match="allow_code"):
+            fedpriv.score("nowhere", allow_code=wrong)
+
+
+def test_a_run_that_was_made_here_may_be_attacked_here(mark):
+    run = fedpriv.train(
+        "mine:FED_DIRECTION", dataset="mine:load_stripes", models="mine:one_layer", clients=3, rounds=1, width=8
+    )
+    assert run.code == {"mine"}
+    assert not allowed()
+    asked = {"target": "direction", "attacks": "dip", "iterations": 2, "targets": 2, "control": False}
+    assert fedpriv.attack(run, **asked).run.code == {"mine"}
+    with pytest.raises(UserError, match=r"config\.json"):
+        fedpriv.attack(run.path, **asked)
+    assert fedpriv.attack(run.path, **asked, allow_code="mine").records
+
+
+def test_children_get_what_is_allowed_here_and_nobody_else_does():
+    with allowing(["mine", "other.part"]):
+        process = start("fedpriv.experiment.crew_worker")
+        assert VARIABLE not in os.environ
+        with exported():
+            assert os.environ[VARIABLE] == "mine,other.part"
+    with open(f"/proc/{process.pid}/environ", "rb") as file:
+        assert f"{VARIABLE}=mine,other.part".encode() in file.read().split(b"\0")
+    process.kill()
+    process.communicate()
+    assert VARIABLE not in os.environ
