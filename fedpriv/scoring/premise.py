@@ -1,8 +1,8 @@
 """The premise of attacks on uploads from elsewhere: the true images, put through the assumed computation, give the upload.
 
-Scorers ask it after the attacks, for diagnosis; no attack sees the answer. Where it fails, a search is for something that is
-not behind the upload, so that finding nothing says nothing. Uploads that were handed in, or recorded from another framework,
-are asked; those of runs of fedpriv itself are not, for their computation is the one that attacks assume, by construction.
+Scorers check it after the attacks, for diagnosis; no attack sees the answer. Where it fails, a search is for something that
+is not behind the upload, so that its failure says nothing. It is checked of uploads that were handed in, or recorded from
+another framework. Of runs of fedpriv itself it is not: attacks assume the computation by which fedpriv makes uploads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.local_step import StepModel, local_step
+from fedpriv.attacks.gradients.local_step import LocalStep, StepModel, local_step
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.read.updates import Weights
 from fedpriv.federation.local_training import has_batch_norm
@@ -29,7 +29,7 @@ EXACT = 1e-3
 """Relative error that two computations of the same may have from rounding."""
 
 ROUNDED = 8
-"""Unit roundoffs of a half precision that an upload which came in it may lie beside: it may have been computed in it."""
+"""Unit roundoffs of half precision that an upload which came in it may lie away."""
 
 COARSE = 0.2
 """Where rounding alone may make up so much of an upload, agreement with it would say nothing."""
@@ -52,26 +52,28 @@ class Rounding:
     """Rounding of an upload.
 
     Attributes:
-        values: unit roundoff of its values, above that of float32; 0 for none.
+        half: the half precision that its values came in, or None.
+        values: unit roundoff of that; 0 for none.
         smallest: the same of values that are next to zero, absolute.
         weights: unit roundoff of uploaded weights, of which attacks take the difference.
     """
 
+    half: torch.dtype | None = None
     values: float = 0.0
     smallest: float = 0.0
     weights: float = 2.0**-24
 
 
-def half_precision(tensors: Sequence[Tensor]) -> tuple[float, float]:
-    """Return the unit roundoff of the half precision that holds all values, and its absolute error next to zero; else 0s.
+def rounding_of(tensors: Sequence[Tensor]) -> Rounding:
+    """Return the rounding of some floats, by their values: who sends bfloat16 may have made float32 of it.
 
-    >>> half_precision([torch.tensor([0.1]).bfloat16().float()])[0], half_precision([torch.tensor([0.1])])[0]
+    >>> rounding_of([torch.tensor([0.1]).bfloat16().float()]).values, rounding_of([torch.tensor([0.1])]).values
     (0.00390625, 0.0)
     """
-    for kind, roundoff, smallest in _HALVES:
-        if all(torch.equal(value.to(kind).to(value.dtype), value) for value in tensors):
-            return roundoff, smallest
-    return 0.0, 0.0
+    for half, *roundoffs in _HALVES:
+        if all(torch.equal(value.to(half).to(value.dtype), value) for value in tensors):
+            return Rounding(half, *roundoffs)
+    return Rounding()
 
 
 @dataclass(frozen=True)
@@ -108,25 +110,28 @@ def agreement(
         replayed: what the truth gives, of the same shape.
         rounding: of the upload.
         cause: what a difference looks like unless it is one of scale.
-        lost: relative error from the rounding of weights.
+        lost: relative error from rounding elsewhere.
         spread: relative error from orders that are not known.
 
     Raises:
         UserError: where rounding alone may make most of the upload, or what the truth gives is zero or not finite.
     """
     sent, made = upload.detach().double().flatten().cpu(), replayed.detach().double().flatten().cpu()
-    size, own = float(sent.norm()), float(made.norm())
-    if not (size and own and torch.isfinite(made).all()):
+    size, length = float(sent.norm()), float(made.norm())
+    if not (size and length and torch.isfinite(made).all()):
         raise UserError("what the true images give is zero or not finite")
     rounded = EXACT + lost + ROUNDED * rounding.values + rounding.smallest * len(sent) ** 0.5 / size
-    allowed = rounded + spread
-    product = float(sent @ made)
-    error, factor = float((sent - made).norm()) / max(size, own), product / own**2
+    allowed, product = rounded + spread, float(sent @ made)
+    error, factor = _apart(sent, made), product / length**2
     if rounded > COARSE and error <= allowed:
         raise UserError(f"rounding may be {100 * rounded:.0f} % of the upload")
-    if error > allowed and factor > 0 and float((sent - factor * made).norm()) <= allowed * size:
+    if error > allowed and factor > 0 and _apart(sent, factor * made) <= allowed:
         cause = "scale"
-    return Agreement(product / (size * own), error, allowed, factor, cause)
+    return Agreement(product / (size * length), error, allowed, factor, cause)
+
+
+def _apart(first: Tensor, second: Tensor) -> float:
+    return float((first - second).norm() / torch.maximum(first.norm(), second.norm()))
 
 
 # ---------------------------------------------------------------- forward passes
@@ -146,6 +151,7 @@ def class_means(rows: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
 # ---------------------------------------------------------------- local steps
 
 Differentiate = Callable[[Weights, Tensor, Tensor], Weights]
+"""(weights, images, probabilities of classes) -> gradient of their mean loss."""
 
 
 def steps_agreement(
@@ -158,7 +164,7 @@ def steps_agreement(
     head: tuple[Tensor, Tensor] | None = None,
     device: torch.device,
 ) -> Agreement:
-    """Return the agreement of uploaded weights with SGD steps on the true images, in order; else within other orders.
+    """Return the agreement of uploaded weights with SGD steps on the true images, in order; else in other orders.
 
     Args:
         seen: broadcast and upload.
@@ -173,47 +179,59 @@ def steps_agreement(
         UserError: where it cannot be told.
     """
     step = local_step(seen, model, facts.learning_rate, device, head)
-    images, classes = (part.to(device) for part in batch)
-    trained = StepModel(model, device)
-    still = copy.deepcopy(model).to(device).eval()
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        width = functional_call(still, {**step.weights, **step.fixed}, (images[:1],)).shape[1]
-    labels = functional.one_hot(classes, max(width, int(classes.max()) + 1)).float()
-
-    def training(weights: Weights, some: Tensor, own: Tensor) -> Weights:
-        return trained.gradient(weights, some, own, step.fixed)
-
-    def evaluation(weights: Weights, some: Tensor, own: Tensor) -> Weights:
-        def loss(values: Weights) -> Tensor:
-            return functional.cross_entropy(functional_call(still, values | step.fixed, (some,)), own[:, :width])
-
-        found: Weights = grad(loss)(weights)
-        return found
-
-    def replayed(differentiate: Differentiate, order: Tensor | None = None) -> Tensor:
-        own = (images, labels) if order is None else (images[order], labels[order])
-        found = _sum_of_gradients(differentiate, step.weights, *own, facts)
-        return _flat(found if step.project is None else step.project(found))
-
-    def compared(made: Tensor, spread: float = 0.0) -> Agreement:
-        return agreement(sent, made, rounding, "steps", lost, spread)
-
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # a network may draw numbers though it should not
         torch.manual_seed(0)
+        training, in_half, evaluation = _gradients(step, model, rounding, device)
+        with torch.no_grad():
+            width = functional_call(model, {**step.weights, **step.fixed}, (batch[0][:1].to(device),)).shape[1]
+        classes = functional.one_hot(batch[1], max(width, int(batch[1].max()) + 1)).float().to(device)
+        images = batch[0].to(device)
+
+        def replayed(differentiate: Differentiate, order: Tensor | None = None) -> Tensor:
+            part = (images, classes) if order is None else (images[order], classes[order])
+            total = _sum_of_gradients(differentiate, step.weights, *part, facts)
+            return _flat(total if step.project is None else step.project(total))
+
         sent, in_order = _flat(step.gradient), replayed(training)
         moved = facts.learning_rate * float(sent.norm())
         lost = 2 * facts.steps * rounding.weights * float(_flat(step.weights).norm()) / max(moved, 1e-300)
-        first = compared(in_order)
+        first = agreement(sent, in_order, rounding, "steps", lost)
+        if first.differs and rounding.half is not None:
+            lost += 2 * _apart(in_order, replayed(in_half))  # it may have been computed in that precision too
+            first = agreement(sent, in_order, rounding, "steps", lost)
         if not first.differs:
             return first
-        if has_batch_norm(model) and not compared(replayed(evaluation)).differs:
+        if has_batch_norm(model) and not agreement(sent, replayed(evaluation), rounding, "steps", lost).differs:
             return replace(first, cause="evaluation")
         if facts.steps == 1:
             return first
-        others = [replayed(training, order) for order in _orders(images, ORDERS)]
-    beside = [float((one - in_order).norm() / torch.maximum(one.norm(), in_order.norm())) for one in others]
-    spread = float(torch.tensor(beside).quantile(0.99))
-    return compared(in_order, BEYOND_ORDERS * spread)
+        distances = [_apart(replayed(training, order), in_order) for order in _orders(images)]
+    spread = BEYOND_ORDERS * float(torch.tensor(distances).quantile(0.99))
+    return agreement(sent, in_order, rounding, "steps", lost, spread)
+
+
+def _gradients(
+    step: LocalStep, model: nn.Module, rounding: Rounding, device: torch.device
+) -> tuple[Differentiate, Differentiate, Differentiate]:
+    """Return gradients as attacks compute them, likewise in half precision, and in evaluation mode."""
+    assumed, still = StepModel(model, device), copy.deepcopy(model).to(device).eval()
+
+    def training(weights: Weights, images: Tensor, classes: Tensor) -> Weights:
+        return assumed.gradient(weights, images, classes, step.fixed)
+
+    def in_half(weights: Weights, images: Tensor, classes: Tensor) -> Weights:
+        values, fixed = ({name: value.to(rounding.half) for name, value in w.items()} for w in (weights, step.fixed))
+        gradient = assumed.gradient(values, images.to(rounding.half), classes, fixed)
+        return {name: value.float() for name, value in gradient.items()}
+
+    def evaluation(weights: Weights, images: Tensor, classes: Tensor) -> Weights:
+        def loss(values: Weights) -> Tensor:
+            return functional.cross_entropy(functional_call(still, {**values, **step.fixed}, (images,)), classes)
+
+        gradient: Weights = grad(loss)(weights)
+        return gradient
+
+    return training, in_half, evaluation
 
 
 def _flat(weights: Weights) -> Tensor:
@@ -221,63 +239,67 @@ def _flat(weights: Weights) -> Tensor:
 
 
 def _sum_of_gradients(
-    differentiate: Differentiate, weights: Weights, images: Tensor, labels: Tensor, facts: BatchFacts
+    differentiate: Differentiate, weights: Weights, images: Tensor, classes: Tensor, facts: BatchFacts
 ) -> Weights:
     sizes = list(facts.sizes or (facts.batch_size,) * facts.steps)
-    current, total = weights, {name: torch.zeros_like(value) for name, value in weights.items()}
-    for some, own in zip(images.split(sizes), labels.split(sizes), strict=True):
-        found = differentiate(current, some, own)
-        total = {name: value + found[name] for name, value in total.items()}
-        current = {name: value - facts.learning_rate * found[name] for name, value in current.items()}
+    total = {name: torch.zeros_like(value) for name, value in weights.items()}
+    for some, labels in zip(images.split(sizes), classes.split(sizes), strict=True):
+        gradient = differentiate(weights, some, labels)
+        total = {name: value + gradient[name] for name, value in total.items()}
+        weights = {name: value - facts.learning_rate * gradient[name] for name, value in weights.items()}
     return total
 
 
-def _orders(images: Tensor, number: int) -> list[Tensor]:
+def _orders(images: Tensor) -> list[Tensor]:
     """Return orders of the images of several steps, each pass over the client's images shuffled by itself.
 
     Raises:
         UserError: where too many images went through the steps.
     """
     count = len(images)
-    number = min(number, MOST_IMAGES // count)
+    number = min(ORDERS, MOST_IMAGES // count)
     if number < FEWEST_ORDERS:
         raise UserError(
             f"the order of {count} images in the local steps is not known, and they are too many to try some"
         )
     once = len(images.unique(dim=0))
-    whole = not count % once and torch.equal(images, images[:once].repeat(count // once, 1, 1, 1))
-    once, rng = once if whole else count, generator(0, "orders of local steps")
-    return [
-        torch.cat([start + torch.randperm(once, generator=rng) for start in range(0, count, once)]).to(images.device)
-        for _ in range(number)
-    ]
+    if count % once or not torch.equal(images, images[:once].repeat(count // once, 1, 1, 1)):
+        once = count
+    rng, starts = generator(0, "orders of local steps"), range(0, count, once)
+    orders = [torch.cat([start + torch.randperm(once, generator=rng) for start in starts]) for _ in range(number)]
+    return [order.to(images.device) for order in orders]
 
 
 # ---------------------------------------------------------------- all clients
 
 
-def over_clients(found: Sequence[Agreement], unchecked: Sequence[str], optimiser: str = "") -> Premise:
+def over_clients(agreements: Sequence[Agreement], unchecked: Sequence[str], optimiser: str = "") -> Premise:
     """Return the premise of a round's uploads: it fails where that of one client does.
 
     Args:
-        found: agreement of each client that could be checked.
+        agreements: of each client that could be checked.
         unchecked: in words, why others could not.
         optimiser: that clients are said to have used in the place of SGD, or empty.
     """
-    off = [one for one in found if one.differs]
-    shown = off or found
-    causes = {one.cause for one in off}
-    named = optimiser if optimiser and (off or not found) else ""
-    return Premise(
-        status="differs" if off or named else "agrees" if found else "not checkable",
-        cause="optimiser" if named else "" if not off else causes.pop() if len(causes) == 1 else off[0].cause,
-        optimiser=named,
+    off = [client for client in agreements if client.differs]
+    shown = off or agreements
+    optimiser = optimiser if off or not agreements else ""
+    premise = Premise(
+        status="differs" if off or optimiser else "agrees" if agreements else "not checkable",
+        cause="optimiser" if optimiser else off[0].cause if off else "",
+        optimiser=optimiser,
         why=next(iter(unchecked), ""),
-        cosine=statistics.median(one.cosine for one in shown) if shown else None,
-        relative_error=statistics.median(one.error for one in shown) if shown else None,
-        worst=max((one.error for one in found), default=None),
-        allowed=max((one.allowed for one in shown), default=None),
-        factor=statistics.median(one.factor for one in shown) if shown else None,
-        n_clients=len(found),
+        n_clients=len(agreements),
         n_differ=len(off),
+    )
+    if not shown:
+        return premise
+    return premise.model_copy(
+        update={
+            "cosine": statistics.median(client.cosine for client in shown),
+            "relative_error": statistics.median(client.error for client in shown),
+            "factor": statistics.median(client.factor for client in shown),
+            "allowed": max(client.allowed for client in shown),
+            "worst": max(client.error for client in agreements),
+        }
     )

@@ -45,9 +45,10 @@ _FOUND: dict[str, tuple[str, str]] = {
 
 
 _CAUSES: dict[str, str] = {
-    "rows": "usual causes are normalisation in the loader, dropout or batch norm in training mode, weights of another round",
-    "means": "usual causes are normalisation in the loader, dropout or batch norm in training mode, weights of another round, "
-    "images that are missing, means taken while training",
+    "rows": "usual causes are normalisation in the loader, dropout or batch norm in training mode, weights of another "
+    "round",
+    "means": "usual causes are normalisation in the loader, dropout or batch norm in training mode, weights of another "
+    "round, missing images, means taken while training",
     "steps": "usual causes are normalisation in the loader, another optimiser than SGD, another loss, dropout, weights of "
     "another round, other batches",
     "evaluation": "they do with batch norm in evaluation mode, and attacks assume training mode",
@@ -70,7 +71,7 @@ def premise_fails(premise: Premise) -> str:
 def premise_warning(reasons: Sequence[Reason]) -> str:
     """Return the sentence beside a leak whose premise fails; empty where it does not."""
     failed = [reason.premise for reason in reasons if reason.premise is not None]
-    return f" Warning: {premise_fails(failed[0])}. More may leak than this shows." if failed else ""
+    return f" Warning: {premise_fails(failed[0])}. The leak stands, and more may leak." if failed else ""
 
 
 def premise_words(premise: Premise | None) -> str:

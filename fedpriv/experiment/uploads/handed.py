@@ -34,7 +34,7 @@ from fedpriv.experiment.uploads.given import (
     private_images,
 )
 from fedpriv.experiment.uploads.messages import exchange, read_message
-from fedpriv.experiment.uploads.premise import rounding_of
+from fedpriv.experiment.uploads.premise import upload_rounding
 from fedpriv.experiment.uploads.protection import read_defense
 from fedpriv.experiment.uploads.truth import refuse_known
 from fedpriv.util.arguments import argument
@@ -102,7 +102,7 @@ def read_handed(
         defended_weights=told_of.weights,
         groups=declared_groups(settings.get("groups"), clients),
         public=_public(settings, shape, device),
-        rounding={k: rounding_of(one) for k, one in read.items()},
+        rounding={client: upload_rounding(upload) for client, upload in read.items()},
         device=device,
     )
     _check_together(handed)

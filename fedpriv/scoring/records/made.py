@@ -98,8 +98,8 @@ class Training(Record):
 
 Cause = Literal["", "rows", "means", "steps", "evaluation", "scale", "optimiser"]
 """What a difference between uploads and what the true images give looks like. ``rows``, ``means``, ``steps``: it shows no
-more than what the upload holds: outputs of a network, their means over classes, steps of SGD. ``evaluation``: it is none with
-batch norm in evaluation mode. ``scale``: it is a factor. ``optimiser``: clients are said to have used another than SGD."""
+more than what the upload holds: outputs of a network, their means over classes, steps of SGD. ``evaluation``: there is none
+with batch norm in evaluation mode. ``scale``: it is a factor. ``optimiser``: clients are said to have used another."""
 
 
 class Premise(Record):
