@@ -53,18 +53,18 @@ BUDGET: dict[str, int] = {
     "federation": 4386,
     "methods": 4077,
     "defenses": 2396,
-    "attacks": 22506,
+    "attacks": 22509,
     "evidence": 2125,
-    "scoring": 7476,
-    "pages": 8511,
+    "scoring": 7871,
+    "pages": 8518,
     "calibration": 1139,
-    "experiment": 20026,
+    "experiment": 20183,
     "cli": 2224,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 2500
+RESERVE = 1938
 """Lines that no room has yet."""
 
 VERBS = {
