@@ -55,16 +55,16 @@ BUDGET: dict[str, int] = {
     "defenses": 2396,
     "attacks": 22509,
     "evidence": 2125,
-    "scoring": 7871,
+    "scoring": 7887,
     "pages": 8518,
     "calibration": 1139,
-    "experiment": 20183,
+    "experiment": 20195,
     "cli": 2224,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1938
+RESERVE = 1910
 """Lines that no room has yet."""
 
 VERBS = {

@@ -78,6 +78,8 @@ def premise_words(premise: Premise | None) -> str:
     """Return the line of a page on the premise; empty where it was not asked."""
     if premise is None:
         return ""
+    if premise.status == "differs" and not premise.n_clients:
+        return f"Premise: {premise_fails(premise)}."
     over = f"{premise.n_clients} client{'' if premise.n_clients == 1 else 's'}"
     error = f"relative error {premise.relative_error or 0.0:.1e}, at most {premise.worst or 0.0:.1e}"
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -12,6 +12,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.guesses import with_guesses
+from fedpriv.evidence.truth import Truth
 from fedpriv.experiment.adapted_suite import adapted_suite
 from fedpriv.experiment.asked import plan_of, with_settings
 from fedpriv.experiment.devices import numerics_of
@@ -34,7 +35,7 @@ from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judge import JUDGED
 from fedpriv.scoring.reason_words import premise_words
 from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
-from fedpriv.scoring.records.made import Budget, Stage
+from fedpriv.scoring.records.made import Budget, Premise, Stage
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import plain
@@ -117,7 +118,7 @@ def attack_handed(
                 job,
                 evidence,
                 execution,
-                lambda truths=truths, about=about: Answers(truths, about.model_copy(update={"premise": premise()})),
+                partial(_answers, truths, about, premise),
                 listener,
             )
         for name, case in cases.items():
@@ -133,6 +134,10 @@ def attack_handed(
         notices.append(premise_words(premise()))
         listener.say(notices[-1])
     return AttackResult(folder, records, scores, tuple(notices), None, scratch)
+
+
+def _answers(truths: tuple[Truth, ...], about: About, premise: Callable[[], Premise]) -> Answers:
+    return Answers(truths, about.model_copy(update={"premise": premise()}))
 
 
 def _own_origin(target: str, settings: Mapping[str, Any]) -> Origin:

@@ -23,13 +23,14 @@ from fedpriv.scoring.premise import (
     rounding_of,
     steps_agreement,
 )
-from fedpriv.scoring.records.made import Premise
+from fedpriv.scoring.records.made import Cause, Premise
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, LAYERS, MIXTURES, NETWORKS, OF_IMAGES
-from fedpriv.wire.payload import Message, Payload
+from fedpriv.wire.payload import Message
 
 MOST_CLIENTS: Final = 50
-"""Clients that are checked: targets are of no more by default."""
+MOST_OF_SEVERAL_STEPS: Final = 10
+"""Clients that are checked, the first ones; several steps may take many replays each."""
 
 
 def upload_rounding(upload: Message | Update | Gradient) -> Rounding:
@@ -41,11 +42,11 @@ def upload_rounding(upload: Message | Update | Gradient) -> Rounding:
         tensors = [*(upload.values.values() if isinstance(upload.values, Mapping) else upload.values)]
     else:
         tensors = [value for payload in upload for value in payload.tensors().values() if value.is_floating_point()]
-    return rounding_of([value.detach() for value in tensors])
+    return rounding_of([value.detach() for value in tensors if isinstance(value, Tensor)])
 
 
 def premise_of(handed: Handed, *, defended: bool) -> Premise:
-    """Return whether the newest uploads are what the clients' true images give.
+    """Return the agreement of the newest uploads with what the true images of their clients give.
 
     Args:
         handed: uploads and truth.
@@ -57,7 +58,8 @@ def premise_of(handed: Handed, *, defended: bool) -> Premise:
     others = {facts.optimiser.lower() for facts in handed.batches.values()} - {"sgd"} if trained else ()
     agreements: list[Agreement] = []
     unchecked: list[str] = []
-    for seen in handed.newest[:MOST_CLIENTS]:
+    several = any(facts.steps > 1 for facts in handed.batches.values())
+    for seen in handed.newest[: MOST_OF_SEVERAL_STEPS if several else MOST_CLIENTS]:
         try:
             agreements.append(_agreement(handed, seen))
         except Exception as error:  # a network of somebody else raises anything
@@ -85,31 +87,36 @@ def _agreement(handed: Handed, seen: Observation) -> Agreement:
         raise UserError(f"{kind} uploads are computed from more than what was handed in")
     if client not in handed.extractors:
         raise UserError("no extractor was handed in")
-    payload = next(payload for payload in seen.upload if payload.kind == kind)
-    rows, made = payload.rows(), represented(handed.extractors[client], truth.images, handed.device)
-    if kind in OF_IMAGES:
-        return agreement(rows, made, rounding, "rows")
-    if kind in CLASS_MEANS:
-        return agreement(rows, _means(payload, made, truth), rounding, "means")
-    if kind in MIXTURES:
-        mixed = (mixture_shares(handed, truth, client)[:, None] * made).sum(0)
-        mixture = agreement(rows, mixed, rounding, "rows")
-        if mixture.differs and truth.weights is None:
-            raise UserError("the weights of single images in the mixture were not handed in")
-        return mixture
-    if head is None:
+    if head is None and kind in CLASS_OUTPUTS:
         raise UserError("no head was handed in")
-    logits = linear(made, *head)  # or what softmax makes of them: an upload does not say
-    both = [
-        agreement(rows, _means(payload, values, truth), rounding, "means") for values in (logits, logits.softmax(1))
-    ]
-    return min(both, key=lambda either: either.error)
+    network, device = handed.extractors[client], handed.device
+    made = _replayed(handed, seen, represented(network, truth.images, device))
+    payload = next(payload for payload in seen.upload if payload.kind == kind)
+    cause: Cause = "means" if kind in CLASS_MEANS | CLASS_OUTPUTS else "rows"
+    nearest = min((agreement(payload.rows(), rows, rounding, cause) for rows in made), key=lambda either: either.error)
+    if nearest.differs:
+        in_half = _replayed(handed, seen, represented(network, truth.images, device, rounding.half))
+        pairs = [(rows, rounding.of_computing(rows, half)) for rows, half in zip(made, in_half, strict=True)]
+        agreements = [agreement(payload.rows(), rows, rounding, cause, lost) for rows, lost in pairs]
+        nearest = min(agreements, key=lambda either: either.error)
+    if nearest.differs and kind in MIXTURES and truth.weights is None:
+        raise UserError("the weights of single images in the mixture were not handed in")
+    return nearest
 
 
-def _means(payload: Payload, rows: Tensor, truth: PrivateImages) -> Tensor:
-    classes = payload.said("classes")
+def _replayed(handed: Handed, seen: Observation, rows: Tensor) -> tuple[Tensor, ...]:
+    """Return the rows that a client would upload of its representations; of class outputs logits, and their softmax."""
+    client, truth = seen.client, handed.own[seen.client]
+    if handed.target in OF_IMAGES:
+        return (rows,)
+    if handed.target in MIXTURES:
+        return ((mixture_shares(handed, truth, client)[:, None] * rows).sum(0),)
+    classes = next(payload for payload in seen.upload if payload.kind == handed.target).said("classes")
     assert classes is not None
-    return class_means(rows, truth.labels, classes)
+    if handed.target in CLASS_MEANS:
+        return (class_means(rows, truth.labels, classes),)
+    logits = linear(rows, *handed.heads[client])
+    return tuple(class_means(values, truth.labels, classes) for values in (logits, logits.softmax(1)))
 
 
 def _refuse_partial(upload: Message, truth: PrivateImages) -> None:

@@ -106,7 +106,7 @@ class Premise(Record):
     """Agreement of uploads with what the clients' true images give by the computation that attacks assume.
 
     Attributes:
-        status: ``differs`` where that of one client does; ``defense`` where clients are said to change uploads.
+        status: ``differs`` where most clients' do, or one's grossly; ``defense`` where clients are said to change uploads.
         cause: of a difference.
         optimiser: that clients are said to have used, for ``optimiser``.
         why: of the first client that could not be checked, or empty.
