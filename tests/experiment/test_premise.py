@@ -11,6 +11,7 @@ from upload_cases import smooth
 import fedpriv
 
 CLIENTS, RATE = 6, 0.1
+QUICK = {"attacks": "dlg", "iterations": 1, "control": False}
 IMAGES = [smooth(4, 40 + client) for client in range(CLIENTS)]
 LABELS = [torch.tensor([0, 1, 2, 1 + client % 2]) for client in range(CLIENTS)]
 STRANGERS = smooth(40, 90)
@@ -104,9 +105,9 @@ def other_clients():
         return (images - 0.5) / 0.25
 
     yield "Adam", weights(updates(network(), optimiser=torch.optim.Adam), network())
-    yield "weight decay", weights(updates(network(), weight_decay=0.1), network())
-    yield "loader", weights(updates(network(), loader), network())
-    yield "dropout", weights(updates(dropping), network(dropout=0.5))
+    yield "weight decay", weights(updates(network(), weight_decay=0.1), network(), **QUICK)
+    yield "loader", weights(updates(network(), loader), network(), **QUICK)
+    yield "dropout", weights(updates(dropping), network(dropout=0.5), **QUICK)
     yield "other weights", rows(prototypes(network(seed=5)[:3]), network()[:3])
     yield "loader of prototypes", rows(prototypes(network()[:3], loader), network()[:3])
 
@@ -129,6 +130,7 @@ def test_what_attacks_do_not_assume_is_never_tested_hard_enough():
 
 def test_a_leak_stands_with_a_warning():
     dropping = network(dropout=0.5)
+    torch.manual_seed(0)
     result, premise = weights(updates(copy.deepcopy(dropping).train()), dropping)
     assert premise.status == "differs"
     assert result.verdicts["linear-layer"].kind == "leaks"
@@ -138,20 +140,20 @@ def test_a_leak_stands_with_a_warning():
 def test_an_optimiser_other_than_sgd_is_not_what_attacks_assume():
     facts = fedpriv.BatchFacts(4, RATE, 1, optimiser="adam")
     model = network()
-    result, premise = attack(updates(model, optimiser=torch.optim.Adam), model=model, batch=facts)
+    result, premise = attack(updates(model, optimiser=torch.optim.Adam), model=model, batch=facts, **QUICK)
     assert (premise.status, premise.cause) == ("differs", "optimiser")
     assert "clients trained by adam" in result.verdict
-    _, premise = attack(gradients(model), model=model, batch=facts, control=False)
+    _, premise = attack(gradients(model), model=model, batch=facts, **QUICK)
     assert premise.status == "agrees"  # of a gradient nothing is left to the optimiser
     with pytest.raises(fedpriv.UserError, match="optimiser 3; expected a name"):
         attack(updates(model), model=model, batch=fedpriv.BatchFacts(4, RATE, 1, optimiser=3))
 
 
 def test_a_difference_that_is_known_is_named():
-    _, premise = weights(updates(network(), rate=0.3), network())
+    _, premise = weights(updates(network(), rate=0.3), network(), **QUICK)
     assert premise.cause == "scale"
     assert abs(premise.factor - 3) < 1e-3
-    result, premise = attack(gradients(normed()), model=normed(), attacks="dlg", iterations=1, control=False)
+    result, premise = attack(gradients(normed()), model=normed(), **QUICK)
     assert (premise.status, premise.cause) == ("differs", "evaluation")
     assert "batch norm in evaluation mode" in result.verdict
 
@@ -161,17 +163,17 @@ def test_a_difference_that_is_known_is_named():
 
 def honest_clients():
     """Yield uploads as attacks assume them, with the attack on each."""
-    model, quick = network(), {"attacks": "dlg", "iterations": 1, "control": False}
+    model = network()
     several = {"images": [torch.cat([own] * 2) for own in IMAGES], "labels": [torch.cat([own] * 2) for own in LABELS]}
-    steps = {**several, **quick, "model": model, "batch": fedpriv.BatchFacts(2, RATE, 4)}
-    yield "one step", weights(updates(model), model)
+    steps = {**several, **QUICK, "model": model, "batch": fedpriv.BatchFacts(2, RATE, 4)}
+    yield "one step", weights(updates(model), model, **QUICK)
     yield "several steps", attack(updates(model, size=2, epochs=2), **steps)
     yield "in another order", attack(updates(model, size=2, epochs=2, shuffle=True), **steps)
     kinds = torch.float32, torch.float64, torch.float16, torch.bfloat16
-    yield "gradients in every precision", attack(gradients(model, kinds), model=model, **quick)
-    yield "batch norm", attack(gradients(normed().train()), model=normed(), **quick)
+    yield "gradients in every precision", attack(gradients(model, kinds), model=model, **QUICK)
+    yield "batch norm", attack(gradients(normed().train()), model=normed(), **QUICK)
     group = normed(nn.GroupNorm)
-    yield "group norm", attack(gradients(group), model=group, **quick)
+    yield "group norm", attack(gradients(group), model=group, **QUICK)
     extractor = normed()[:4]
     yield "prototypes", rows(prototypes(extractor), extractor)
     made = [extractor(own).detach() for own in IMAGES]
