@@ -52,18 +52,18 @@ BUDGET: dict[str, int] = {
     "federation": 4387,
     "methods": 4077,
     "defenses": 2396,
-    "attacks": 22214,
+    "attacks": 22217,
     "evidence": 2125,
-    "scoring": 7227,
-    "pages": 8058,
+    "scoring": 7638,
+    "pages": 8065,
     "calibration": 1139,
-    "experiment": 16356,
+    "experiment": 16518,
     "cli": 2113,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 2119
+RESERVE = 1957
 """Lines that no room has yet."""
 
 VERBS = {

@@ -37,12 +37,15 @@ class BatchFacts:
         learning_rate: SGD step size.
         steps: local steps that the upload sums up.
         sizes: images of each step's batch, in order, where they are not all ``batch_size``; empty where they are.
+        optimiser: of the steps. Attacks take all for steps of plain SGD, so that any other than ``sgd`` makes finding
+            nothing say nothing.
     """
 
     batch_size: int
     learning_rate: float
     steps: int
     sizes: tuple[int, ...] = ()
+    optimiser: str = "sgd"
 
     @property
     def images(self) -> int:

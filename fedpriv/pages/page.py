@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.scoring.reason_words import premise_words
 from fedpriv.util.escape import Markdown, code_block, code_span, markdown, visible
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def environment(*, autoescape: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    home.filters |= {"percent": percent, "whole_percent": whole_percent, "quantity": quantity}
+    home.filters |= {"percent": percent, "whole_percent": whole_percent, "quantity": quantity, "premise": premise_words}
     if not autoescape:
         home.filters |= {"code": code_span, "block": code_block, "cells": markdown_cells}
     return home

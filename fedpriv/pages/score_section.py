@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fedpriv.pages.labels import defense_label, method_label, upload_title
 from fedpriv.pages.page import environment
 from fedpriv.scoring.ranking import stage_name
+from fedpriv.scoring.reason_words import premise_words
 from fedpriv.scoring.records import InferenceResult, Rate
 from fedpriv.util.escape import Markdown
 
@@ -96,7 +97,12 @@ def section(
         return ()
     several = len({record.attack for record in records}) > 1
     told = tuple(
-        (upload_words(record) + (f", {record.attack}" if several else ""), said, record.command, record.seed)
+        (
+            upload_words(record) + (f", {record.attack}" if several else ""),
+            f"{said} {premise_words(record.premise)}".rstrip(),
+            record.command,
+            record.seed,
+        )
         for record, said in zip(records, verdicts, strict=True)
     )
     return (ScoreSection(title, introduction, varying(rows), told),)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedpriv.scoring.left_open import RATES
 from fedpriv.scoring.records import Reason, Verdict
+from fedpriv.scoring.records.made import Premise
 from fedpriv.scoring.stratum_words import alike_words, made_of, percent
 
 _FOUND: dict[str, tuple[str, str]] = {
@@ -41,6 +44,52 @@ _FOUND: dict[str, tuple[str, str]] = {
 """Findings beyond the best guess: surely, by the comparison alone, and at most. Rates end in "by"."""
 
 
+_CAUSES: dict[str, str] = {
+    "rows": "usual causes are normalisation in the loader, dropout or batch norm in training mode, weights of another "
+    "round",
+    "means": "usual causes are normalisation in the loader, dropout or batch norm in training mode, weights of another "
+    "round, missing images, means taken while training",
+    "steps": "usual causes are normalisation in the loader, another optimiser than SGD, another loss, dropout, weights of "
+    "another round, other batches",
+    "evaluation": "they do with batch norm in evaluation mode, and attacks assume training mode",
+    "scale": "they do but for a factor of {:.3g}; usual causes are another learning rate, a sum in the place of a mean",
+}
+"""What makes true images give other uploads, by what the difference looks like."""
+
+
+def premise_fails(premise: Premise) -> str:
+    """Return the clause that the assumed computation does not give the uploads, and why it may not."""
+    if premise.cause == "optimiser":
+        return f"clients trained by {premise.optimiser}, and attacks take uploads for steps of SGD"
+    of = "this upload" if premise.n_clients == 1 else "these uploads"
+    if premise.n_differ < premise.n_clients:
+        of = f"the uploads of {premise.n_differ} of {premise.n_clients} clients"
+    cause = _CAUSES[premise.cause].format(premise.factor)
+    return f"your images, labels and model do not give {of} (cosine {premise.cosine:.2f}): {cause}"
+
+
+def premise_warning(reasons: Sequence[Reason]) -> str:
+    """Return the sentence beside a leak whose premise fails; empty where it does not."""
+    failed = [reason.premise for reason in reasons if reason.premise is not None]
+    return f" Warning: {premise_fails(failed[0])}. The leak stands, and more may leak." if failed else ""
+
+
+def premise_words(premise: Premise | None) -> str:
+    """Return the line of a page on the premise; empty where it was not asked."""
+    if premise is None:
+        return ""
+    if premise.status == "differs" and not premise.n_clients:
+        return f"Premise: {premise_fails(premise)}."
+    over = f"{premise.n_clients} client{'' if premise.n_clients == 1 else 's'}"
+    error = f"relative error {premise.relative_error or 0.0:.1e}, at most {premise.worst or 0.0:.1e}"
+    return {
+        "agrees": f"Premise: true images give the uploads ({over}, {error}).",
+        "differs": f"Premise: fails for {premise.n_differ} of {over} ({error}; {premise.allowed or 0.0:.1e} is explained).",
+        "not checkable": f"Premise: not checkable: {premise.why}.",
+        "defense": "Premise: not checked, as a defense changes the uploads.",
+    }[premise.status]
+
+
 def why(reason: Reason, verdict: Verdict) -> str:
     """Return a reason with its figures, as a clause.
 
@@ -52,6 +101,7 @@ def why(reason: Reason, verdict: Verdict) -> str:
         return _left_open(reason, verdict)
     value, beside, units = reason.value or 0.0, reason.beside or 0.0, verdict.units
     return {
+        "premise": "" if reason.premise is None else premise_fails(reason.premise),
         "few_clients": f"{value:.0f} {units.removesuffix('s') if value == 1 else units}, and {beside:.0f} are the least",
         "no_control": "the attack was not run on permuted uploads",
         "not_converged": f"its search converged for {percent(value)} of the targets",

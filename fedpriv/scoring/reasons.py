@@ -53,6 +53,8 @@ def reasons_by_key(results: Mapping[K, Judged]) -> dict[K, tuple[Reason, ...]]:
 
 def _own(record: Record) -> list[Reason]:
     found = []
+    if record.premise is not None and record.premise.status == "differs":
+        found.append(Reason(name="premise", value=record.premise.cosine, premise=record.premise))
     if record.n_clients < FEW_CLIENTS:
         found.append(Reason(name="few_clients", value=record.n_clients, beside=FEW_CLIENTS))
     if not record.comparisons:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fedpriv.scoring.floors import DECOYS, LABELS
 from fedpriv.scoring.left_open import RATES, within_reach
-from fedpriv.scoring.reason_words import amount, why
+from fedpriv.scoring.reason_words import amount, premise_warning, why
 from fedpriv.scoring.records import JudgedComparison, Kind, Verdict
 from fedpriv.scoring.stratum_words import alike_words, made_of, number_words, percent, strata_words
 
@@ -56,7 +56,7 @@ def headline(verdict: Verdict, by: str = "") -> str:
         subject = f"{by} finds nothing" if by else "Nothing is found"
         return f"{subject} beyond a guess, though tested hard enough: {_none(verdict)}."
     measure = next(measure for measure in _OF_KIND[verdict.kind] if _claims(verdict, measure))
-    return _CLAIMED[measure](_claims(verdict, measure), verdict, by)
+    return _CLAIMED[measure](_claims(verdict, measure), verdict, by) + premise_warning(verdict.reasons)
 
 
 def inferred(verdict: Verdict) -> str:
@@ -76,7 +76,7 @@ def inferred(verdict: Verdict) -> str:
             f"{subject} is told no better than by a guess, though tested hard enough: {figures}{_each_seed(verdict)}."
         )
     else:
-        text = f"Leaks {asked}{_of_whom(verdict.claims)}."
+        text = f"Leaks {asked}{_of_whom(verdict.claims)}.{premise_warning(verdict.reasons)}"
     return f"{text} The upload names {verdict.clear}." if verdict.clear else text
 
 

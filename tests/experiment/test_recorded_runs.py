@@ -97,6 +97,8 @@ def test_an_attack_on_the_recorded_run_is_the_attack_on_ours_bit_for_bit(weights
     assert replace(theirs.records["dlg"].knowledge, extractor="white_box") == ours.records["dlg"].knowledge
     assert (theirs.path / "report.html").is_file()
     assert theirs.records["dlg"].method == "recorded (replay 1.0)"
+    assert theirs.records["dlg"].premise.status == "agrees"
+    assert ours.records["dlg"].premise is None  # fedpriv's own computation is the one that attacks assume
 
 
 def test_by_round_is_each_round_by_itself_and_a_curve(weights, tmp_path):

@@ -33,20 +33,23 @@ class Steps:
         batch_size: images in a batch.
         epochs: times that a client goes over its images; the last batch of each may be smaller.
         steps: batches of full size instead, where the app counts those.
+        optimiser: of the steps; attacks on updates take all for plain SGD.
     """
 
     learning_rate: Annotated[float, Gt(0)]
     batch_size: Annotated[int, Ge(1)]
     epochs: Annotated[int, Ge(1)] = 1
     steps: Annotated[int, Ge(1)] | None = None
+    optimiser: str = "sgd"
 
     def of(self, images: int) -> BatchFacts:
         """Return the batch facts of a client with so many images."""
         if self.steps is not None:
-            return BatchFacts(self.batch_size, self.learning_rate, self.steps)
+            return BatchFacts(self.batch_size, self.learning_rate, self.steps, optimiser=self.optimiser)
         whole, rest = divmod(images, self.batch_size)
         sizes = ([self.batch_size] * whole + [rest] * (rest > 0)) * self.epochs
-        return BatchFacts(max(sizes), self.learning_rate, len(sizes), tuple(sizes) if rest and whole else ())
+        uneven = tuple(sizes) if rest and whole else ()
+        return BatchFacts(max(sizes), self.learning_rate, len(sizes), uneven, self.optimiser)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from fedpriv.attacks.contract import AttackProblem, Declared
@@ -12,6 +12,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.guesses import with_guesses
+from fedpriv.evidence.truth import Truth
 from fedpriv.experiment.adapted_suite import adapted_suite
 from fedpriv.experiment.asked import numerics_of, plan_of, with_settings
 from fedpriv.experiment.execution import upload_facts
@@ -22,6 +23,7 @@ from fedpriv.experiment.scratch import place
 from fedpriv.experiment.suite import Execution
 from fedpriv.experiment.uploads.evidence import Handed, derive_card, earlier_evidence, make_evidence
 from fedpriv.experiment.uploads.handed import drawn
+from fedpriv.experiment.uploads.premise import premise_of
 from fedpriv.experiment.uploads.protection import stated_defense
 from fedpriv.experiment.uploads.truth import own_case, own_truths
 from fedpriv.experiment.verbs.result import AttackResult
@@ -30,8 +32,9 @@ from fedpriv.pages.report import write_report
 from fedpriv.scoring.inference import check
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judge import JUDGED
+from fedpriv.scoring.reason_words import premise_words
 from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
-from fedpriv.scoring.records.made import Budget, Stage
+from fedpriv.scoring.records.made import Budget, Premise, Stage
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import plain
@@ -87,6 +90,7 @@ def attack_handed(
     notices = [*origin.notices, *notices, *silent]
     if not (plan.attacks or cases):
         raise UserError(f"{argument('target', target)}: nothing can be attacked: {notices[len(origin.notices)]}")
+    premise = cache(partial(premise_of, handed, defended=bool(origin.defenses)))  # asked after the first attack
     pool, scorers = drawn(outside, seed, alike=settings.get("strangers_alike", False)), Trained()
     folder, scratch = place(settings.get("out"))
     for line in notices:
@@ -109,17 +113,30 @@ def attack_handed(
             known = {"kind": target, "trained": trained, "say": listener.say, "redact": plan.redact}
             execution = Execution(seed, handed.device, plan.chunk_rows, numerics=numerics, **known)
             records[job.folder] = attack_and_score(
-                folder / job.folder, job, evidence, execution, partial(Answers, truths, about), listener
+                folder / job.folder,
+                job,
+                evidence,
+                execution,
+                partial(_answers, truths, about, premise),
+                listener,
             )
         for name, case in cases.items():
             inference = plan.inferences[name]
             card = replace(inference.card(plan.card, target), rounds_seen=case.rounds_read(inference, handed.rounds))
             with listener.progress(f"{name} on {target}"):
                 made = _provenance(handed, inference, card, settings, origin)
+                made = made.model_copy(update={"premise": premise()})
                 record = measure(folder / name, inference, case, made, strict=name in named, listener=listener)
             scores |= {} if record is None else {name: record}
         write_report([folder / name for name in records], folder, [folder / name for name in scores])
+    if premise().status == "not checkable":
+        notices.append(premise_words(premise()))
+        listener.say(notices[-1])
     return AttackResult(folder, records, scores, tuple(notices), None, scratch)
+
+
+def _answers(truths: tuple[Truth, ...], about: About, premise: Callable[[], Premise]) -> Answers:
+    return Answers(truths, about.model_copy(update={"premise": premise()}))
 
 
 def _own_origin(target: str, settings: Mapping[str, Any]) -> Origin:

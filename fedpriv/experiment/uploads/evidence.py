@@ -32,6 +32,7 @@ from fedpriv.evidence.permuted import permute
 from fedpriv.evidence.targets import choose_classes, choose_targets, classes_with_weight
 from fedpriv.experiment.uploads.announced import tried
 from fedpriv.experiment.uploads.given import PrivateImages
+from fedpriv.scoring.premise import Rounding
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
@@ -59,6 +60,7 @@ class Handed:
         defended: (round, client) -> what was done to its rows before they left, where that was said.
         defended_weights: the same of weights.
         groups: client -> number of its independent unit; empty where each client is one.
+        rounding: client -> rounding of its newest upload as it was handed in.
         summed: the server sees the sum over a round's clients, which stands in the place of every upload.
         device: where to compute.
     """
@@ -78,6 +80,7 @@ class Handed:
     defended: Mapping[tuple[int, int], Rehearsal] = field(default_factory=dict)
     defended_weights: Mapping[tuple[int, int], WeightRehearsal] = field(default_factory=dict)
     groups: Mapping[int, int] = field(default_factory=dict)
+    rounding: Mapping[int, Rounding] = field(default_factory=dict)
     summed: bool = False
     device: torch.device = torch.device("cpu")
 

@@ -14,6 +14,7 @@ from fedpriv.datasets.types import Samples
 from fedpriv.evidence.norm_statistics import batch_norms
 from fedpriv.evidence.pool import MOST_VALUES, Pool
 from fedpriv.experiment.uploads.announced import (
+    LONGEST_LABEL,
     MOST_CLASSES,
     MOST_IMAGES,
     check_label,
@@ -35,6 +36,7 @@ from fedpriv.experiment.uploads.given import (
     private_images,
 )
 from fedpriv.experiment.uploads.messages import exchange, is_weights, read_message
+from fedpriv.experiment.uploads.premise import upload_rounding
 from fedpriv.experiment.uploads.protection import read_defense
 from fedpriv.experiment.uploads.truth import refuse_known
 from fedpriv.util.arguments import argument
@@ -105,6 +107,7 @@ def read_handed(
         defended_weights=told_of.weights,
         groups=declared_groups(settings.get("groups"), clients),
         public=_public(settings, shape, device),
+        rounding={client: upload_rounding(upload) for client, upload in read.items()},
         device=device,
     )
     _check_together(handed)
@@ -199,6 +202,9 @@ def _check_facts(facts: Any) -> None:
     rate = facts.learning_rate
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
         raise UserError(f"{where}: learning rate {shown(rate)}; expected a finite number, more than 0")
+    name = facts.optimiser
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_LABEL:
+        raise UserError(f"{where}: optimiser {shown(name)}; expected a name: sgd, adam, other")
     if facts.sizes and (len(facts.sizes) != facts.steps or max(facts.sizes) > facts.batch_size):
         raise UserError(
             f"{where}: sizes {shown(facts.sizes)} of {facts.steps} step(s) of at most {facts.batch_size} images"

@@ -59,7 +59,7 @@ def _members(handed: Handed, own: PrivateImages, target: TargetId, *, of_class: 
     elif origin == "image":
         index = torch.tensor([target.index])
     elif origin == "mixture":
-        weights = _shares(handed, own, target)
+        weights = mixture_shares(handed, own, target.client)
         index = (weights > 0).nonzero().squeeze(1)
         return index, weights[index] / weights[index].sum()
     elif kind in NETWORKS:
@@ -69,11 +69,11 @@ def _members(handed: Handed, own: PrivateImages, target: TargetId, *, of_class: 
     return index, torch.full((len(index),), 1 / max(len(index), 1), dtype=torch.float64)
 
 
-def _shares(handed: Handed, own: PrivateImages, target: TargetId) -> Tensor:
-    """Return each image's share in a mixture: as it was handed in, or by class as the upload says."""
+def mixture_shares(handed: Handed, own: PrivateImages, client: int) -> Tensor:
+    """Return each image's share in a client's mixture: as it was handed in, or by class as the upload says."""
     if own.weights is not None:
         return own.weights
-    seen = next(seen for seen in handed.newest if seen.client == target.client)
+    seen = next(seen for seen in handed.newest if seen.client == client)
     payload = MIXTURES.first(seen.upload)
     name = None if payload is None else payload.field_that_says("weights")
     if name is None:

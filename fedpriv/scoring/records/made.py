@@ -96,6 +96,40 @@ class Training(Record):
     guess: FiniteFloat
 
 
+Cause = Literal["", "rows", "means", "steps", "evaluation", "scale", "optimiser"]
+"""What a difference between uploads and what the true images give looks like. ``rows``, ``means``, ``steps``: it shows no
+more than what the upload holds: outputs of a network, their means over classes, steps of SGD. ``evaluation``: there is none
+with batch norm in evaluation mode. ``scale``: it is a factor. ``optimiser``: clients are said to have used another."""
+
+
+class Premise(Record):
+    """Agreement of uploads with what the clients' true images give by the computation that attacks assume.
+
+    Attributes:
+        status: ``differs`` where most clients' do, or one's grossly; ``defense`` where clients are said to change uploads.
+        cause: of a difference.
+        optimiser: that clients are said to have used, for ``optimiser``.
+        why: of the first client that could not be checked, or empty.
+        cosine, relative_error, factor: between upload and what the truth gives, median over clients that differ, where none
+            does over all; the error is over the larger norm. None where no client was checked.
+        worst: the largest error of a client.
+        allowed: the largest error that rounding, or orders of images that are not known, explain.
+        n_clients, n_differ: clients that were checked, and those that differ.
+    """
+
+    status: Literal["agrees", "differs", "not checkable", "defense"]
+    cause: Cause = ""
+    optimiser: str = ""
+    why: str = ""
+    cosine: FiniteFloat | None = None
+    relative_error: FiniteFloat | None = None
+    worst: FiniteFloat | None = None
+    allowed: FiniteFloat | None = None
+    factor: FiniteFloat | None = None
+    n_clients: int = 0
+    n_differ: int = 0
+
+
 Units = Literal["clients", "groups"]
 """Independent units: clients, or the groups of clients that were declared to be one each."""
 
@@ -115,6 +149,7 @@ class Identity(Record):
         upload: what is known of the kind of upload.
         training: None for uploads that were made elsewhere.
         groups: client -> number of its independent unit, where several are declared to be one; empty where each is one.
+        premise: of uploads that were made elsewhere; None of runs of fedpriv itself, which compute what attacks assume.
     """
 
     version: Literal[3] = RECORD_VERSION
@@ -130,6 +165,7 @@ class Identity(Record):
     upload: Upload = Upload()
     training: Training | None = None
     groups: Mapping[int, int] = Field(default_factory=dict)
+    premise: Premise | None = None
 
     @property
     def units(self) -> Units:

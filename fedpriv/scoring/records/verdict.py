@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import FiniteFloat
 
 from fedpriv.scoring.records.base import Comparison, Measure
-from fedpriv.scoring.records.made import Units
+from fedpriv.scoring.records.made import Premise, Units
 from fedpriv.util.record import Record
 
 Kind = Literal["leaks", "some", "vectors", "classes", "membership", "property", "none", "untested"]
@@ -17,6 +17,7 @@ better than by a guess; members, or a property of clients, are told. ``none``: n
 hard enough to show it. ``untested``: nothing of it, and reasons why that says little."""
 
 ReasonName = Literal[
+    "premise",
     "few_clients",
     "no_control",
     "not_converged",
@@ -30,8 +31,9 @@ ReasonName = Literal[
     "not_sure",
     "not_excluded",
 ]
-"""Why a result without a leak says little. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked
-targets. ``no_control``: permuted uploads were not attacked. ``not_converged``: the search converged for fewer than half
+"""Why a result without a leak says little. ``premise``: true images, put through the computation that attacks assume, do
+not give the uploads. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked targets.
+``no_control``: permuted uploads were not attacked. ``not_converged``: the search converged for fewer than half
 of the targets. ``not_specific``: for fewer than half of the targets of a single image the fit is much better than that of
 other images. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more search
 still helped at the largest budget. ``at_chance``: the attacked model is hardly better than a constant guess;
@@ -53,6 +55,7 @@ class Reason(Record):
         text: the attack's own words, for ``caveat``.
         measure: of the comparison that says little; None where the whole attack says little.
         stratum: of that comparison.
+        premise: that fails, for ``premise``.
     """
 
     name: ReasonName
@@ -61,6 +64,7 @@ class Reason(Record):
     text: str = ""
     measure: Measure | None = None
     stratum: str = "all"
+    premise: Premise | None = None
 
 
 class JudgedComparison(Comparison):

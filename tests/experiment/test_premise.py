@@ -1,0 +1,235 @@
+"""The premise of attacks on uploads from elsewhere: where true images do not give them, finding nothing says nothing."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from upload_cases import smooth
+
+import fedpriv
+
+CLIENTS, RATE = 6, 0.1
+QUICK = {"attacks": "dlg", "iterations": 1, "control": False}
+IMAGES = [smooth(4, 40 + client) for client in range(CLIENTS)]
+LABELS = [torch.tensor([0, 1, 2, 1 + client % 2]) for client in range(CLIENTS)]
+STRANGERS = smooth(40, 90)
+
+
+def network(dropout=0.0, seed=3):
+    torch.manual_seed(seed)
+    parts = nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(dropout), nn.Linear(32, 3)
+    return nn.Sequential(*parts).eval()
+
+
+def normed(kind=nn.BatchNorm2d):
+    torch.manual_seed(4)
+    layer = kind(4) if kind is nn.BatchNorm2d else kind(2, 4)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, 1, 1), layer, nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
+    model(smooth(16, 7))  # running statistics of its own
+    return model.eval()
+
+
+def identity(images):
+    return images
+
+
+def updates(model, loader=identity, optimiser=torch.optim.SGD, rate=RATE, size=4, epochs=1, shuffle=False, **options):
+    """Return one update a client, trained in the mode that the model is in."""
+    made = []
+    for client, (images, labels) in enumerate(zip(IMAGES, LABELS, strict=True)):
+        copied, draw = copy.deepcopy(model), torch.Generator().manual_seed(client)
+        before = copy.deepcopy(copied.state_dict())
+        steps = optimiser(copied.parameters(), lr=rate, **options)
+        for _ in range(epochs):
+            order = torch.randperm(4, generator=draw) if shuffle else torch.arange(4)
+            for part in order.split(size):
+                steps.zero_grad()
+                functional.cross_entropy(copied(loader(images[part])), labels[part]).backward()
+                steps.step()
+        made.append(fedpriv.Update(before, copied.state_dict()))
+    return made
+
+
+def gradients(model, kinds=(torch.float32,)):
+    """Return one gradient a client, in each precision in turn."""
+    made = []
+    for images, labels, kind in zip(IMAGES, LABELS, CLIENTS * kinds, strict=False):
+        loss = functional.cross_entropy(model(images), labels)
+        made.append(fedpriv.Gradient([value.to(kind) for value in torch.autograd.grad(loss, [*model.parameters()])]))
+    return made
+
+
+def attack(uploads, target="model", images=IMAGES, labels=LABELS, attacks="linear-layer", **settings):
+    result = fedpriv.attack_uploads(
+        uploads,
+        target=target,
+        images=images,
+        labels=labels,
+        strangers=STRANGERS,
+        attacks=attacks,
+        targets=6,
+        **settings,
+    )
+    return result, next(iter(result.records.values())).premise
+
+
+def weights(uploads, model, **settings):
+    return attack(uploads, model=model, batch=fedpriv.BatchFacts(4, RATE, 1), **settings)
+
+
+# ---------------------------------------------------------------- what fails
+
+
+def means(rows, labels):
+    classes, counts = labels.unique(return_counts=True)
+    return fedpriv.Prototypes(torch.stack([rows[labels == label].mean(0) for label in classes]), classes, counts)
+
+
+def prototypes(extractor, loader=identity):
+    with torch.no_grad():
+        return [means(extractor(loader(images)), labels) for images, labels in zip(IMAGES, LABELS, strict=True)]
+
+
+def rows(uploads, extractor, target="prototype", **settings):
+    return attack(uploads, target=target, extractor=extractor, attacks="pixels", iterations=2, **settings)
+
+
+def other_clients():
+    """Yield what clients do that attacks do not assume, with the attack on it."""
+    dropping = network(dropout=0.5).train()
+    torch.manual_seed(0)
+
+    def loader(images):
+        return (images - 0.5) / 0.25
+
+    yield "Adam", weights(updates(network(), optimiser=torch.optim.Adam), network())
+    yield "weight decay", weights(updates(network(), weight_decay=0.1), network(), **QUICK)
+    yield "loader", weights(updates(network(), loader), network(), **QUICK)
+    yield "dropout", weights(updates(dropping), network(dropout=0.5), **QUICK)
+    yield "other weights", rows(prototypes(network(seed=5)[:3]), network()[:3])
+    yield "loader of prototypes", rows(prototypes(network()[:3], loader), network()[:3])
+
+
+def test_what_attacks_do_not_assume_is_never_tested_hard_enough():
+    for name, (result, premise) in other_clients():
+        assert (premise.status, premise.n_clients, premise.n_differ) == ("differs", CLIENTS, CLIENTS), name
+        assert premise.cosine < 0.99, name
+        (verdict,) = result.verdicts.values()
+        assert verdict.reasons[0].name == "premise", name
+        assert verdict.kind != "none", name
+        assert "though tested hard enough" not in result.verdict, name
+        for text in (
+            result.verdict,
+            (result.path / "report.md").read_text(),
+            (result.path / "report.html").read_text(),
+        ):
+            assert "do not give these uploads (cosine" in text, name
+
+
+def test_a_leak_stands_with_a_warning():
+    dropping = network(dropout=0.5)
+    torch.manual_seed(0)
+    result, premise = weights(updates(copy.deepcopy(dropping).train()), dropping)
+    assert premise.status == "differs"
+    assert result.verdicts["linear-layer"].kind == "leaks"
+    assert "Warning: your images, labels and model do not give" in result.verdict
+
+
+def test_an_optimiser_other_than_sgd_is_not_what_attacks_assume():
+    facts = fedpriv.BatchFacts(4, RATE, 1, optimiser="adam")
+    model = network()
+    result, premise = attack(updates(model, optimiser=torch.optim.Adam), model=model, batch=facts, **QUICK)
+    assert (premise.status, premise.cause) == ("differs", "optimiser")
+    assert "clients trained by adam" in result.verdict
+    _, premise = attack(gradients(model), model=model, batch=facts, **QUICK)
+    assert premise.status == "agrees"  # of a gradient nothing is left to the optimiser
+    with pytest.raises(fedpriv.UserError, match="optimiser 3; expected a name"):
+        attack(updates(model), model=model, batch=fedpriv.BatchFacts(4, RATE, 1, optimiser=3))
+
+
+def test_a_difference_that_is_known_is_named():
+    _, premise = weights(updates(network(), rate=0.3), network(), **QUICK)
+    assert premise.cause == "scale"
+    assert abs(premise.factor - 3) < 1e-3
+    result, premise = attack(gradients(normed()), model=normed(), **QUICK)
+    assert (premise.status, premise.cause) == ("differs", "evaluation")
+    assert "batch norm in evaluation mode" in result.verdict
+
+
+# ---------------------------------------------------------------- what agrees
+
+
+def honest_clients():
+    """Yield uploads as attacks assume them, with the attack on each."""
+    model = network()
+    several = {"images": [torch.cat([own] * 2) for own in IMAGES], "labels": [torch.cat([own] * 2) for own in LABELS]}
+    steps = {**several, **QUICK, "model": model, "batch": fedpriv.BatchFacts(2, RATE, 4)}
+    yield "one step", weights(updates(model), model, **QUICK)
+    yield "several steps", attack(updates(model, size=2, epochs=2), **steps)
+    yield "in another order", attack(updates(model, size=2, epochs=2, shuffle=True), **steps)
+    kinds = torch.float32, torch.float64, torch.float16, torch.bfloat16
+    yield "gradients in every precision", attack(gradients(model, kinds), model=model, **QUICK)
+    yield "batch norm", attack(gradients(normed().train()), model=normed(), **QUICK)
+    group = normed(nn.GroupNorm)
+    yield "group norm", attack(gradients(group), model=group, **QUICK)
+    extractor = normed()[:4]
+    yield "prototypes", rows(prototypes(extractor), extractor)
+    made = [extractor(own).detach() for own in IMAGES]
+    each = [fedpriv.Representations(*pair) for pair in zip(made, LABELS, strict=True)]
+    yield "representations", rows(each, extractor, "representation")
+    outputs = [normed()(images).detach() for images in IMAGES]
+    outputs = [*outputs[:3], *(part.softmax(1) for part in outputs[3:])]
+    seen = [means(*pair) for pair in zip(outputs, LABELS, strict=True)]
+    sent = [fedpriv.ClassLogits(upload.features, upload.classes) for upload in seen]
+    inverted = {"target": "logits", "extractor": extractor, "head": normed()[4], "attacks": "class-inversion"}
+    yield "logits, and what softmax makes of them", attack(sent, **inverted, iterations=1, control=False)
+
+
+def test_what_attacks_assume_agrees():
+    for name, (result, premise) in honest_clients():
+        assert (premise.status, premise.n_clients, premise.n_differ) == ("agrees", CLIENTS, 0), (name, premise)
+        assert all(reason.name != "premise" for reason in next(iter(result.verdicts.values())).reasons), name
+
+
+# ---------------------------------------------------------------- what is not checked
+
+
+def test_a_defense_explains_a_difference():
+    extractor, draw = network()[:3], torch.Generator().manual_seed(1)
+
+    def blurred(features, rng):
+        return features + torch.randn(features.shape, generator=rng)
+
+    sent = [fedpriv.Prototypes(blurred(own.features, draw), own.classes, own.counts) for own in prototypes(extractor)]
+    result, premise = rows(sent, extractor, defense=blurred)
+    assert premise.status == "defense"
+    assert "premise" not in [reason.name for reason in result.verdicts["pixels"].reasons]
+
+
+def test_images_that_are_missing_cannot_be_checked():
+    extractor = network()[:3]
+    fewer = {"images": [own[:3] for own in IMAGES], "labels": [own[:3] for own in LABELS]}
+    result, premise = rows(prototypes(extractor), extractor, **fewer)
+    assert premise.status == "not checkable"
+    assert "fewer images" in premise.why
+    assert any("not checkable" in line for line in result.notices)
+
+
+def test_inferences_on_the_same_uploads_have_the_premise_too(tmp_path):
+    extractor = network()[:3]
+    given = {"extractor": extractor, "images": IMAGES, "labels": LABELS, "strangers": STRANGERS}
+    sent = prototypes(network(seed=5)[:3])
+    result = fedpriv.attack_uploads(
+        sent,
+        target="prototype",
+        **given,
+        stranger_labels=torch.arange(40) % 3,
+        attacks=["membership", "pixels"],
+        iterations=1,
+    )
+    assert result.scores["membership"].premise == result.records["pixels"].premise
+    assert result.verdicts["membership"].kind != "none"
+    (again,) = fedpriv.score(result.save(tmp_path / "kept")).values()
+    assert again.premise == result.records["pixels"].premise
