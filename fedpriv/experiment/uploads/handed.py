@@ -25,6 +25,7 @@ from fedpriv.experiment.uploads.given import (
     each,
     private_images,
 )
+from fedpriv.experiment.uploads.held_out import read_held_out
 from fedpriv.experiment.uploads.messages import exchange, read_message
 from fedpriv.experiment.uploads.protection import read_defense
 from fedpriv.experiment.uploads.truth import refuse_known
@@ -74,6 +75,7 @@ def read_handed(
     before = _broadcasts(settings.get("broadcasts"), rounds, number)
     observations, batches = _observed(messages, before, target, model, facts, numbers or range(1, len(rounds) + 1))
     n_classes = _n_classes(number, [payload for o in observations for payload in o.upload], own, model)
+    public = _public(settings, shape, device)
     told_of = read_defense(settings.get("defense"), target, observations, n_classes)
     handed = Handed(
         target=target,
@@ -92,7 +94,8 @@ def read_handed(
         defended=told_of.rows,
         defended_weights=told_of.weights,
         groups=declared_groups(settings.get("groups"), clients),
-        public=_public(settings, shape, device),
+        public=public,
+        held_out=read_held_out(settings.get("held_out"), own, shape, public),
         device=device,
     )
     _check_together(handed)

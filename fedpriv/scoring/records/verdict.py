@@ -19,6 +19,7 @@ hard enough to show it. ``untested``: nothing of it, and reasons why that says l
 ReasonName = Literal[
     "few_clients",
     "no_control",
+    "no_held_out",
     "not_converged",
     "caveat",
     "budget_rising",
@@ -30,7 +31,8 @@ ReasonName = Literal[
     "not_excluded",
 ]
 """Why a result without a leak says little. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked
-targets. ``no_control``: permuted uploads were not attacked. ``not_converged``: fewer than half of the targets reached a
+targets. ``no_control``: permuted uploads were not attacked. ``no_held_out``: non-members are others' images, so that
+members may be told by how their client's images look, and no leak is claimed. ``not_converged``: fewer than half of the targets reached a
 fit of their own. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more search
 still helped at the largest budget. ``at_chance``: the attacked model is hardly better than a constant guess;
 ``undertrained``: it is far from what its method reaches elsewhere on the page. ``smaller_budget``: the same attack ran with
@@ -99,6 +101,7 @@ class Verdict(Record):
         n_compared: comparisons of the whole page that were judged together.
         converged: share of targets that reached a fit of their own, in [0, 1]; None for inferences.
         clear: what the upload says outright, needing no inference; else empty.
+        baseline: of membership, in words, the level that the assumed networks reach without the upload; else empty.
         units: the independent units in a word.
     """
 
@@ -115,6 +118,7 @@ class Verdict(Record):
     n_compared: int
     converged: FiniteFloat | None
     clear: str = ""
+    baseline: str = ""
     units: Units = "clients"
 
     @property
