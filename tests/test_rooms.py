@@ -54,17 +54,17 @@ BUDGET: dict[str, int] = {
     "methods": 4077,
     "defenses": 2396,
     "attacks": 22506,
-    "evidence": 2125,
-    "scoring": 7476,
-    "pages": 8511,
-    "calibration": 1139,
-    "experiment": 20026,
+    "evidence": 2130,
+    "scoring": 7639,
+    "pages": 8516,
+    "calibration": 1152,
+    "experiment": 20114,
     "cli": 2224,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 2500
+RESERVE = 2226
 """Lines that no room has yet."""
 
 VERBS = {

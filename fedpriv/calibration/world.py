@@ -71,7 +71,7 @@ class World:
     def draw(
         self, labels: Tensor, *parts: int | str, patterns: Tensor | None = None, look: Tensor | None = None
     ) -> Tensor:
-        """Draw images ``(n, c, h, w)`` in [0, 1] of classes ``(n,)``, of somebody whom ``parts`` name, or of a given look."""
+        """Draw images ``(n, c, h, w)`` in [0, 1] of classes ``(n,)``, of somebody whom ``parts`` name, or of a look."""
         mean = (self.patterns if patterns is None else patterns)[labels]
         somebody = self.smooth(1, "somebody", *parts) if look is None else look
         own = self.smooth(len(labels), "images", *parts)
@@ -103,7 +103,7 @@ class World:
 
     @cached_property
     def held_out(self) -> tuple[Tensor, ...]:
-        """Each client's images ``(n, c, h, w)`` that its upload was not computed from, of the classes of those that it was."""
+        """Each client's held-out images ``(n, c, h, w)``, of the classes of those that its upload was computed from."""
         return tuple(self.draw(self.own_labels(k), "held out", k, look=self.look(k)) for k in self.clients)
 
     @cached_property

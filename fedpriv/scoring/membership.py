@@ -141,7 +141,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     Raises:
         UserError: when no client has both members and non-members.
     """
-    trials = trials_for(inference, case)
+    trials, n_left_out = trials_for(inference, case)
     problem = case.problem(inference, {trial.candidates.client: trial.candidates for trial in trials})
     member = [trial.member for trial in trials]
 
@@ -165,7 +165,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         n_clients=len(set(units)),
         n_candidates=int(sum(len(m) for m in member)),
         n_nonmembers=int(sum((~m).sum() for m in member)),
-        n_left_out=sum(trial.left_out for trial in trials),
+        n_left_out=n_left_out,
         nonmembers="held_out" if case.truth.held_out else "others",
         baseline=None if baseline is None else Baseline(name=name, auc=baseline.area()),
         strata=strata.areas(ranked, tuple(SIZES)),
@@ -180,8 +180,8 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     )
 
 
-def trials_for(inference: Inference, case: InferenceCase) -> list[Trial]:
-    """Return the candidates of every client that has some.
+def trials_for(inference: Inference, case: InferenceCase) -> tuple[list[Trial], int]:
+    """Return the candidates of every client that has some, and how many members of all clients are left out.
 
     Raises:
         UserError: when no client has both members and non-members.
@@ -191,7 +191,7 @@ def trials_for(inference: Inference, case: InferenceCase) -> list[Trial]:
     if not trials:
         which = "held-out image of a client" if case.truth.held_out else "image outside the clients' training sets"
         raise UserError(f"{inference.name}: no {which} has the class of one of its training images")
-    return trials
+    return trials, sum(trial.left_out for trial in drawn)
 
 
 def _strata(trials: Sequence[Trial]) -> Strata:

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem, Moment
 from fedpriv.attacks.infer.membership_update import training_of
 from fedpriv.attacks.read.extractors import represent
+from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_OUTPUTS, TRAINED, VECTORS, Kinds
 
 Score = Callable[[InferenceProblem, Candidates], Tensor | None]
@@ -62,12 +63,15 @@ def low_loss(problem: InferenceProblem, asked: Candidates) -> Tensor | None:
 
 
 def low_loss_before(problem: InferenceProblem, asked: Candidates) -> Tensor | None:
-    """Return minus the cross-entropy of each candidate by the weights that were broadcast before the first attacked round."""
+    """Return minus the cross-entropy of each candidate by the weights broadcast before the first attacked round."""
     newest = Moment(tuple(problem.uploads.values()), problem.knowledge)
     for moment in (*problem.earlier, newest):
         for seen in moment.observations:
             if seen.client == asked.client:
-                training = training_of(seen, seen.client, asked.images, moment.knowledge)
+                try:
+                    training = training_of(seen, seen.client, asked.images, moment.knowledge)
+                except UserError:  # a part of the model is private, or was not broadcast
+                    return None
                 labels = asked.labels.to(training.inputs.device)
                 return -training.losses(training.before, labels).double().cpu()
     return None
@@ -78,7 +82,7 @@ BASELINES: tuple[tuple[Kinds, str, Score], ...] = (
     (CLASS_OUTPUTS, "assumed_model", low_loss),
     (TRAINED, "broadcast_model", low_loss_before),
 )
-"""Kinds of upload, the name of their baseline, and its score. Attacks on other kinds use no network: their baseline is chance."""
+"""Kinds of upload, the name of their baseline, and its score. Attacks on other kinds use no network: theirs is chance."""
 
 
 def baseline_scores(problem: InferenceProblem) -> tuple[str, Mapping[int, Tensor]]:

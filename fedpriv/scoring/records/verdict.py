@@ -31,10 +31,10 @@ ReasonName = Literal[
     "not_excluded",
 ]
 """Why a result without a leak says little. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked
-targets. ``no_control``: permuted uploads were not attacked. ``no_held_out``: non-members are others' images, so that
-members may be told by how their client's images look, and no leak is claimed. ``not_converged``: fewer than half of the targets reached a
-fit of their own. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more search
-still helped at the largest budget. ``at_chance``: the attacked model is hardly better than a constant guess;
+targets. ``no_control``: permuted uploads were not attacked. ``no_held_out``: non-members are others' images, so that members
+may be told by how their client's images look, and no leak is claimed. ``not_converged``: fewer than half of the targets
+reached a fit of their own. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more
+search still helped at the largest budget. ``at_chance``: the attacked model is hardly better than a constant guess;
 ``undertrained``: it is far from what its method reaches elsewhere on the page. ``smaller_budget``: the same attack ran with
 a larger budget, which is judged. ``no_comparison``: there was no guess to compare with. ``not_sure``: something lies beyond
 the best guess by its own interval, but does not stand among all comparisons of the page. ``not_excluded``: too few targets
