@@ -98,7 +98,7 @@ class World:
         return tuple(self.draw(self.own_labels(client), "client", client) for client in self.clients)
 
     def look(self, client: int) -> Tensor:
-        """What all images of a client have in common ``(1, c, h, w)``, before it is scaled by :attr:`of_client`."""
+        """The part that all images of a client have in common ``(1, c, h, w)``, before :attr:`of_client` scales it."""
         return self.smooth(1, "somebody", "client", client)
 
     @cached_property

@@ -109,7 +109,10 @@ def test_a_clients_look_is_not_claimed_as_membership():
     assert abs(record.auc.value - 0.5) < 0.06
     assert judge(record).kind in ("none", "untested")
     truth = replace(world.held, held_out={})
-    case = InferenceCase(world.evidence(raw(world)), truth, world.kind, world.seed)
+    evidence = replace(
+        world.evidence(raw(world)), permuted=None
+    )  # an upload gives the look away, another client's does not
+    case = InferenceCase(evidence, truth, world.kind, world.seed)
     others = evaluate(Shown(world=world), case, PROVENANCE)
     assert others.auc.value > 0.7  # the look tells whose image it is
     assert judge(others.model_copy(update={"nonmembers": "held_out"})).kind == "membership"
