@@ -53,17 +53,17 @@ BUDGET: dict[str, int] = {
     "methods": 4077,
     "defenses": 2396,
     "attacks": 22217,
-    "evidence": 2125,
-    "scoring": 7638,
-    "pages": 8065,
-    "calibration": 1139,
-    "experiment": 16518,
+    "evidence": 2130,
+    "scoring": 7801,
+    "pages": 8070,
+    "calibration": 1152,
+    "experiment": 16606,
     "cli": 2113,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1957
+RESERVE = 1776
 """Lines that no room has yet."""
 
 VERBS = {

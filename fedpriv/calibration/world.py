@@ -68,10 +68,13 @@ class World:
         coarse = torch.randn(number, channels, height // 2, width // 2, generator=generator(self.seed, *parts))
         return torch.nn.functional.interpolate(coarse, size=(height, width), mode="bilinear", align_corners=False) * 1.4
 
-    def draw(self, labels: Tensor, *parts: int | str, patterns: Tensor | None = None) -> Tensor:
-        """Draw images ``(n, c, h, w)`` in [0, 1] of classes ``(n,)``, of somebody whom ``parts`` name."""
+    def draw(
+        self, labels: Tensor, *parts: int | str, patterns: Tensor | None = None, look: Tensor | None = None
+    ) -> Tensor:
+        """Draw images ``(n, c, h, w)`` in [0, 1] of classes ``(n,)``, of somebody whom ``parts`` name, or of a look."""
         mean = (self.patterns if patterns is None else patterns)[labels]
-        somebody, own = self.smooth(1, "somebody", *parts), self.smooth(len(labels), "images", *parts)
+        somebody = self.smooth(1, "somebody", *parts) if look is None else look
+        own = self.smooth(len(labels), "images", *parts)
         return (0.5 + 0.13 * mean + self.of_client * somebody + 0.13 * own).clamp(0, 1)
 
     @property
@@ -93,6 +96,15 @@ class World:
     def images(self) -> tuple[Tensor, ...]:
         """Each client's images ``(n, c, h, w)``."""
         return tuple(self.draw(self.own_labels(client), "client", client) for client in self.clients)
+
+    def look(self, client: int) -> Tensor:
+        """The part that all images of a client have in common ``(1, c, h, w)``, before :attr:`of_client` scales it."""
+        return self.smooth(1, "somebody", "client", client)
+
+    @cached_property
+    def held_out(self) -> tuple[Tensor, ...]:
+        """Each client's held-out images ``(n, c, h, w)``, of the classes of those that its upload was computed from."""
+        return tuple(self.draw(self.own_labels(k), "held out", k, look=self.look(k)) for k in self.clients)
 
     @cached_property
     def strangers(self) -> tuple[Tensor, Tensor]:
@@ -185,11 +197,12 @@ class World:
     def held(self) -> HeldImages:
         """All images, and who holds which."""
         strange, strange_labels = self.strangers
-        images = torch.cat([*self.images, strange])
-        labels = torch.cat([*(self.own_labels(client) for client in self.clients), strange_labels])
-        ends = np.cumsum([0, *(len(own) for own in self.images)])
+        images = torch.cat([*self.images, *self.held_out, strange])
+        own = [self.own_labels(client) for client in self.clients]
+        ends = np.cumsum([0, *map(len, own), *map(len, own)])
         held: Mapping[int, NDArray[np.int64]] = {k: np.arange(ends[k], ends[k + 1]) for k in self.clients}
-        return HeldImages(Samples(images, labels), held)
+        held_out = {k: held[k] + ends[len(own)] for k in self.clients}
+        return HeldImages(Samples(images, torch.cat([*own, *own, strange_labels])), held, held_out=held_out)
 
 
 def _as_labelled(own: Observation, other: Observation) -> tuple[Representations | Prototypes, ...]:

@@ -27,12 +27,14 @@ class HeldImages:
         samples: those of clients, and those that nobody has; no image twice.
         held: client -> indices ``(n,)`` of its training images.
         used: client -> those of them that went into the attacked upload; of a client that is not there all did.
+        held_out: client -> indices of its own images that it did not train on; empty where nobody brings any.
         device: where candidates are handed over.
     """
 
     samples: Samples
     held: Mapping[int, Index]
     used: Mapping[int, Index] = field(default_factory=dict)
+    held_out: Mapping[int, Index] = field(default_factory=dict)
     device: torch.device = torch.device("cpu")
 
     def labels(self, client: int) -> Tensor:
@@ -41,9 +43,12 @@ class HeldImages:
 
 
 def held_in_run(federation: Federation) -> HeldImages:
-    """Return who holds what in a run."""
-    held = {client: np.asarray(own.train_index) for client, own in enumerate(federation.data.clients)}
-    return HeldImages(federation.data.dataset.samples, held, device=federation.server.device)
+    """Return who holds what in a run; a client's test images are its held-out images."""
+    clients = dict(enumerate(federation.data.clients))
+    held = {client: np.asarray(data.train_index) for client, data in clients.items()}
+    held_out = {client: np.asarray(data.test_index) for client, data in clients.items()}
+    samples = federation.data.dataset.samples
+    return HeldImages(samples, held, held_out=held_out, device=federation.server.device)
 
 
 def used_in_rounds(

@@ -10,7 +10,9 @@ from fedpriv.scoring.records.inference import Accusations, StratumArea
 
 TITLE = "Membership"
 INTRODUCTION = (
-    "Candidates: as many training images as others of the same classes, client by client. AUC 0.5 is chance. What is found "
+    "Candidates: as many training images as non-members of the same classes, client by client. Non-members are the client's "
+    "own held-out images; where there are none, others' images, and no leak is claimed. AUC 0.5 is chance; the baseline is "
+    "a score through the networks that the attacker is assumed to know, without the upload. What is found "
     "at 1 % false positives is read off a curve that only who knows the members can draw; accused is who passes a threshold "
     "that the attacker sets without that, by the scores of what it knows to be no members. Strata: how many images of the "
     "class the client holds, and how far an image lies from the mean of its class, in thirds; one is claimed only in the "
@@ -20,16 +22,19 @@ INTRODUCTION = (
 
 def row(record: MembershipRecord) -> dict[str, str]:
     """Return one line of a table."""
-    control, classes = record.permuted, record.classes
+    control, classes, baseline = record.permuted, record.classes, record.baseline
     return {
         "attack": record.attack,
         **upload_columns(record),
         "candidates": f"{record.n_candidates} of {record.n_clients} {record.units}",
+        "members left out": str(record.n_left_out),
+        "non-members": "held-out images" if record.nonmembers == "held_out" else "others' images",
         "AUC [95 %]": with_interval(record.auc, 3, 1),
         "found at 1 % false": with_interval(record.tpr_at_1_percent, 1, 100) + " %",
         "found at 0.1 % false": with_interval(record.tpr_at_0_1_percent, 1, 100)
         + (" %" if record.n_nonmembers >= 1000 else " % (fewer than 1,000 non-members)"),
         "AUC, permuted uploads": "not run" if control is None else with_interval(control.auc, 3, 1),
+        "AUC, baseline": "no network known" if baseline is None else with_interval(baseline.auc, 3, 1),
         **{accused(one): accused_share(one) for one in record.accusations},
         "threshold from": f"{record.n_null:,} scores, {record.null}" if record.accusations else "nothing known",
         "AUC by images of the class": areas(record.strata),

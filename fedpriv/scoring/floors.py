@@ -150,6 +150,9 @@ LABELS = {
     "head_rows": "row of the broadcast classifier, scaled",
     "other_uploads": "the class in other clients' uploads",
     "mean_upload": "mean of other clients' uploads",
+    "assumed_extractor": "the assumed extractor alone",
+    "assumed_model": "the assumed extractor and head alone",
+    "broadcast_model": "the broadcast weights alone",
 }
 """Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.evidence.guesses`)."""
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from fedpriv.attacks.infer.property_question import IN_CLEAR, QUESTIONS
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.family import attainable, holm
+from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.intervals import combine
 from fedpriv.scoring.left_open import left_open, over_seeds
 from fedpriv.scoring.ranking import reach_label, stage_name, title
@@ -63,8 +64,9 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
     """Judge everything that one page tells of, together.
 
     A claim stands where its p-value, adjusted for all comparisons of the page, is at most :data:`FALSE_CLAIMS`; its null is
-    a difference no larger than the least effect. Nothing is claimed from fewer than five clients. Of an attack with several
-    budgets the largest is judged: choosing one by its score would be choosing by the truth.
+    a difference no larger than the least effect. Nothing is claimed from fewer than five clients, and of membership only
+    where non-members are the clients' own held-out images. Of an attack with several budgets the largest is judged: choosing
+    one by its score would be choosing by the truth.
 
     Args:
         results: what the page tells of, by whatever it calls each. Whole attack directories where they are at hand: they say
@@ -84,7 +86,7 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
     tests = {
         (key, place): one
         for key, own in compared.items()
-        if all(reason.name != "smaller_budget" for reason in reasons[key])
+        if all(reason.name not in ("smaller_budget", "no_held_out") for reason in reasons[key])
         for place, (one, _) in enumerate(own)
         if one.p_value is not None and one.n_clients >= FEW_CLIENTS
     }
@@ -215,11 +217,21 @@ def _verdict(
         converged=sum(one.converged for one in searches) / len(searches) if searches else None,
         specific=sum(specific) / len(specific) if specific else None,
         clear=clear,
+        baseline=_baseline(first) if len(records) == 1 else "",
     )
 
 
 def _question(record: PropertyRecord) -> str:
     return QUESTIONS.get(record.question, record.question).rstrip("?")
+
+
+def _baseline(record: Record) -> str:
+    """Return the level of membership that the assumed networks reach without the upload, in words."""
+    if record.kind != "membership" or record.baseline is None:
+        return ""
+    name, auc = LABELS.get(record.baseline.name, record.baseline.name), record.baseline.auc
+    interval = "" if auc.ci95 is None else f" [{auc.ci95[0]:.3f}, {auc.ci95[1]:.3f}]"
+    return f"{name}: AUC {auc.value:.3f}{interval}"
 
 
 def _clear(record: Record) -> str:

@@ -1,11 +1,13 @@
 """Scores of membership inference: members told from non-members, and the classes that a client holds read off.
 
 Candidates are balanced: for each member drawn there is one non-member of the same class, so that knowing which classes a
-client holds is worth nothing. Scores of a client are put on a common scale by the median and spread of all its candidates,
-which needs no knowledge of who is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % and
-0.1 % false positives (Carlini et al. 2022, Membership inference attacks from first principles), with intervals over clients,
-and what lies above chance and permuted uploads; the same area among candidates that are alike
-(:mod:`fedpriv.scoring.membership_strata`); and what comes of thresholds that are set without the truth
+client holds is worth nothing. Non-members are the client's own held-out images, so that knowing how a client's images look
+is worth nothing either. Where nobody brings held-out images, others' images take their place, and no leak is claimed.
+Scores of a client are put on a common scale by the median and spread of all its candidates, which needs no knowledge of who
+is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % and 0.1 % false positives (Carlini
+et al. 2022, Membership inference attacks from first principles), with intervals over clients; the difference to chance, to
+permuted uploads and to a score without the upload (:mod:`fedpriv.scoring.membership_baseline`); the same among candidates
+that are alike (:mod:`fedpriv.scoring.membership_strata`); and the outcome of thresholds that are set without the truth
 (:mod:`fedpriv.scoring.accusations`).
 """
 
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, Scores
 from fedpriv.attacks.read.disclosed_labels import Said
@@ -25,9 +28,10 @@ from fedpriv.scoring.accusations import accusations
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.intervals import Values
+from fedpriv.scoring.membership_baseline import baseline_scores
 from fedpriv.scoring.membership_strata import RARITIES, SIZES, Strata, rarities
 from fedpriv.scoring.records import Measure, MembershipRecord, Provenance
-from fedpriv.scoring.records.inference import NamedClasses, Seconds
+from fedpriv.scoring.records.inference import Baseline, NamedClasses, Seconds
 from fedpriv.scoring.roc import Ranked
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
@@ -44,18 +48,21 @@ class Trial:
         candidates: what the attack is handed.
         member: ``(n,)`` bool, which of them the client trained on.
         n_c: ``(n,)`` how many training images of its class the client holds; for trained weights, how many the round used.
+        left_out: members for whom there is no non-member of their class.
     """
 
     candidates: Candidates
     member: NDArray[np.bool_]
     n_c: NDArray[np.int64]
+    left_out: int = 0
 
 
 def draw_trials(truth: HeldImages, clients: Sequence[int], number: int, seed: int) -> list[Trial]:
     """Draw members of each client, and for each a non-member of the same class, in mixed order.
 
     Args:
-        truth: who holds what. Members are images that went into the upload, non-members are not the client's.
+        truth: who holds what. Members are images that went into the upload. Non-members are the client's held-out images;
+            where nobody has any, images that are not the client's.
         clients: whose members are looked for.
         number: members a client at most.
         seed: of the drawing.
@@ -66,17 +73,22 @@ def draw_trials(truth: HeldImages, clients: Sequence[int], number: int, seed: in
     for client in clients:
         rng = np.random.default_rng(derive_seed(seed, "membership", client))
         held = truth.held[client]
-        own = rng.permutation(truth.used.get(client, held))
-        outside = rng.permutation(np.setdiff1d(np.arange(len(labels)), held))
+        own = rng.permutation(np.unique(truth.used.get(client, held)))
+        outside = truth.held_out.get(client, held[:0])
+        if not truth.held_out:
+            outside = np.setdiff1d(np.arange(len(labels)), held)
+        outside = rng.permutation(np.unique(outside))
         pools = {label: list(outside[labels[outside] == label]) for label in np.unique(labels[own])}
-        pairs = [(i, pools[labels[i]].pop()) for i in own if pools[labels[i]]][:number]
+        pairs = [(i, pools[labels[i]].pop()) for i in own if pools[labels[i]]]
+        left_out, pairs = len(own) - len(pairs), pairs[:number]
         index = np.array([i for pair in pairs for i in pair], dtype=np.int64)
         member = np.tile([True, False], len(pairs))
         order = rng.permutation(len(index))
         index, member = index[order], member[order]
         of_class = np.bincount(labels[own], minlength=n_classes)
         images, classes = truth.samples.batch(torch.as_tensor(index))
-        trials.append(Trial(Candidates(client, images.to(truth.device), classes), member, of_class[labels[index]]))
+        asked = Candidates(client, images.to(truth.device), classes)
+        trials.append(Trial(asked, member, of_class[labels[index]], left_out))
     return trials
 
 
@@ -129,18 +141,22 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     Raises:
         UserError: when no client has both members and non-members.
     """
-    trials = trials_for(inference, case)
+    trials, n_left_out = trials_for(inference, case)
     problem = case.problem(inference, {trial.candidates.client: trial.candidates for trial in trials})
     member = [trial.member for trial in trials]
 
-    def in_order(found: Scores) -> list[Values]:
-        return [on_common_scale(found.values[trial.candidates.client].numpy()) for trial in trials]
+    units = [about.unit_of(trial.candidates.client) for trial in trials]
+
+    def rank(values: Mapping[int, Tensor]) -> Ranked:
+        scores = [on_common_scale(values[trial.candidates.client].numpy()) for trial in trials]
+        return Ranked.of(scores, member, units)
 
     found = inference(problem)
-    units = [about.unit_of(trial.candidates.client) for trial in trials]
-    ranked, permuted = Ranked.of(in_order(found), member, units), None
-    if (wrong := case.permuted(problem)) is not None:
-        permuted = Ranked.of(in_order(inference(wrong)), member, units)
+    ranked, wrong = rank(found.values), case.permuted(problem)
+    permuted = None if wrong is None else rank(inference(wrong).values)
+    name, alone = baseline_scores(problem)
+    baseline = rank(alone) if alone else None
+    guesses = {PERMUTED: permuted, name: baseline}
     strata, known = _strata(trials), _known(found, trials)
     return MembershipRecord(
         **dict(about),
@@ -149,20 +165,23 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         n_clients=len(set(units)),
         n_candidates=int(sum(len(m) for m in member)),
         n_nonmembers=int(sum((~m).sum() for m in member)),
+        n_left_out=n_left_out,
+        nonmembers="held_out" if case.truth.held_out else "others",
+        baseline=None if baseline is None else Baseline(name=name, auc=baseline.area()),
         strata=strata.areas(ranked, tuple(SIZES)),
         rarity=strata.areas(ranked, tuple(RARITIES)),
         accusations=accusations(ranked, known),
         null=found.null_source,
         n_null=int(sum(map(len, known))),
         permuted=None if permuted is None else permuted.rates(),
-        comparisons=ranked.against({PERMUTED: permuted}, MEASURES) + strata.compared(ranked, permuted),
+        comparisons=ranked.against(guesses, MEASURES) + strata.compared(ranked, guesses),
         classes=_classes(problem.said(), case.truth),
         cost=Seconds(seconds=found.seconds),
     )
 
 
-def trials_for(inference: Inference, case: InferenceCase) -> list[Trial]:
-    """Return the candidates of every client that has some.
+def trials_for(inference: Inference, case: InferenceCase) -> tuple[list[Trial], int]:
+    """Return the candidates of every client that has some, and how many members of all clients are left out.
 
     Raises:
         UserError: when no client has both members and non-members.
@@ -170,8 +189,9 @@ def trials_for(inference: Inference, case: InferenceCase) -> list[Trial]:
     drawn = draw_trials(case.truth, sorted(case.problem(inference).uploads), inference.n_candidates, case.seed)
     trials = [trial for trial in drawn if len(trial.member)]
     if not trials:
-        raise UserError(f"{inference.name}: no image outside the clients' training sets has a class that they hold")
-    return trials
+        which = "held-out image of a client" if case.truth.held_out else "image outside the clients' training sets"
+        raise UserError(f"{inference.name}: no {which} has the class of one of its training images")
+    return trials, sum(trial.left_out for trial in drawn)
 
 
 def _strata(trials: Sequence[Trial]) -> Strata:

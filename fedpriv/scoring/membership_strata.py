@@ -1,13 +1,13 @@
 """Members told apart among candidates that are alike: of classes of some size at the client, or typical of their class.
 
-Each stratum is compared with chance and with permuted uploads like all candidates together are, and takes part in the
-page's tests, so that no stratum is claimed by chance (:mod:`fedpriv.scoring.judgement`). A stratum in which fewer clients
-have candidates than support a claim, or that is all there is, is shown and not tested.
+Each stratum is compared with chance, permuted uploads and the baseline like all candidates together are, and takes part in
+the page's tests, so that no stratum is claimed by chance (:mod:`fedpriv.scoring.judgement`). A stratum in which fewer
+clients have candidates than support a claim, or that is all there is, is shown and not tested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.reasons import FEW_CLIENTS
 from fedpriv.scoring.records import Comparison
@@ -65,15 +64,15 @@ class Strata:
                 found[name] = StratumArea(n=len(part.yes), auc=auc.value, ci95=auc.ci95, n_clients=units)
         return found
 
-    def compared(self, ranked: Ranked, permuted: Ranked | None) -> tuple[Comparison, ...]:
-        """Compare the area of each stratum of enough clients with chance and permuted uploads."""
+    def compared(self, ranked: Ranked, guesses: Mapping[str, Ranked | None]) -> tuple[Comparison, ...]:
+        """Compare the area of each stratum of enough clients with chance, and with scores of the same candidates by name."""
         found: list[Comparison] = []
         for name in self.chosen:
             part = self._part(ranked, name)
             if part is None or len(part.yes) == len(ranked.yes) or len(np.unique(part.unit)) < FEW_CLIENTS:
                 continue
-            control = None if permuted is None else self._part(permuted, name)
-            found += part.against({PERMUTED: control}, {"membership": "auc"}, stratum=name)
+            beside = {guess: None if one is None else self._part(one, name) for guess, one in guesses.items()}
+            found += part.against(beside, {"membership": "auc"}, stratum=name)
         return tuple(found)
 
     def _part(self, ranked: Ranked, name: str) -> Ranked | None:

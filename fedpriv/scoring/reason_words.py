@@ -104,6 +104,8 @@ def why(reason: Reason, verdict: Verdict) -> str:
         "premise": "" if reason.premise is None else premise_fails(reason.premise),
         "few_clients": f"{value:.0f} {units.removesuffix('s') if value == 1 else units}, and {beside:.0f} are the least",
         "no_control": "the attack was not run on permuted uploads",
+        "no_held_out": "non-members are others' images, which a client's own look tells apart; bring each client's "
+        "held-out images (held_out), or attack the run of an older result again",
         "not_converged": f"its search converged for {percent(value)} of the targets",
         "not_specific": (
             f"its images fit their upload much better than other images do for {percent(value)} of the targets of a single "

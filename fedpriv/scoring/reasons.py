@@ -8,7 +8,7 @@ from typing import TypeVar
 from fedpriv.scoring import effects
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.ranking import by_budget, reach_label
-from fedpriv.scoring.records import About, InferenceResult, Reason, ReconstructionRecord
+from fedpriv.scoring.records import About, InferenceResult, MembershipRecord, Reason, ReconstructionRecord
 from fedpriv.scoring.records.made import Training
 from fedpriv.scoring.storage import AttackRecord, scored
 
@@ -60,7 +60,11 @@ def _own(record: Record) -> list[Reason]:
     if not record.comparisons:
         found.append(Reason(name="no_comparison"))
     if not isinstance(record, ReconstructionRecord):
-        return [*found, Reason(name="no_control")] if record.permuted is None else found
+        if record.permuted is None:
+            found.append(Reason(name="no_control"))
+        if isinstance(record, MembershipRecord) and record.nonmembers == "others":
+            found.append(Reason(name="no_held_out"))
+        return found
     if record.control.permuted is None:
         found.append(Reason(name="no_control"))
     search = convergence(record)

@@ -77,6 +77,7 @@ def inferred(verdict: Verdict) -> str:
         )
     else:
         text = f"Leaks {asked}{_of_whom(verdict.claims)}.{premise_warning(verdict.reasons)}"
+    text += f" {verdict.baseline[0].upper()}{verdict.baseline[1:]}." if verdict.baseline else ""
     return f"{text} The upload names {verdict.clear}." if verdict.clear else text
 
 

@@ -41,7 +41,9 @@ def case(kind, seed):
     granted = Knowledge(card, (1, 6, 6), C, public_images=public, public_labels=known)
     held = {k: np.arange(k * EACH, (k + 1) * EACH) for k in range(CLIENTS)}
     seen = Evidence(tuple(observations), permute(observations), granted, ())
-    return InferenceCase(seen, HeldImages(Samples(images[:-PUBLIC], labels[:-PUBLIC]), held), kind, seed)
+    held_out = {k: own + CLIENTS * EACH for k, own in held.items()}
+    truth = HeldImages(Samples(images[:-PUBLIC], labels[:-PUBLIC]), held, held_out=held_out)
+    return InferenceCase(seen, truth, kind, seed)
 
 
 @pytest.mark.parametrize("kind", ["kernel", "public-logits"])

@@ -50,7 +50,8 @@ def case(seed, *, own, granted=False, net=linear_net):
     # Nobody's images, and those asked about; what the null's uploads were made of is in neither.
     pool = np.concatenate([places, np.arange(2 * CLIENTS * EACH, len(images))])
     index = {k: np.arange(k * EACH, (k + 1) * EACH) for k in range(CLIENTS)}
-    truth = HeldImages(Samples(images[pool], labels[pool]), index)
+    held_out = {k: own + CLIENTS * EACH for k, own in index.items()}  # after the clients' own, in the same order
+    truth = HeldImages(Samples(images[pool], labels[pool]), index, held_out=held_out)
     return InferenceCase(seen[-1], truth, "model", seed, earlier=tuple(seen[:-1]))
 
 
@@ -83,7 +84,7 @@ def test_updates_of_the_clients_images_are_found_out(granted):
     if granted:
         assert record.null == "images of the attacker's own"
         assert five.found.value > 0.5
-    else:  # half of those asked about are another client's members, so that the threshold is too high
+    else:
         assert record.null == "other clients' uploads"
         assert record.n_null == CLIENTS * (CLIENTS - 1) * 2 * EACH
 

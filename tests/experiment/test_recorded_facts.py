@@ -177,6 +177,20 @@ def test_what_is_missing_is_named_with_the_attacks_that_it_costs(plain):
     assert any("batch" in line and "dlg" in line for line in notices)
 
 
+def test_members_are_told_from_the_held_out_images_of_their_partition(plain):
+    def held_out(partition):
+        rng = torch.Generator().manual_seed(140 + partition)
+        return torch.rand(2, 1, 4, 4, generator=rng), tiny_data(partition)[1]
+
+    asked = {"target": "model", "attacks": "membership", "redact": "none"}
+    for facts, whose in (({"held_out": held_out}, "held_out"), ({}, "others")):
+        record = fedpriv.attack(plain[0], facts=tiny_facts(**facts), **asked).scores["membership"]
+        assert record.nonmembers == whose
+        assert record.baseline.name == "broadcast_model"
+    with pytest.raises(UserError, match="held_out: image 0 of client 0 is one behind the upload of client 0"):
+        fedpriv.attack(plain[0], facts=tiny_facts(held_out=tiny_data), **asked)
+
+
 WRONG = [
     ({"model": None}, r"no model \(a function of no argument"),
     ({"data": None}, "no data .*nothing can be scored without"),

@@ -252,6 +252,24 @@ def test_inferences_resample_groups(asked):
     assert asked(groups=[0] * 6, attacks="membership").scores["membership"].auc.ci95 is None
 
 
+def test_members_are_told_from_the_clients_held_out_images_or_nothing_is_claimed(asked):
+    without = asked(attacks="membership")
+    record, verdict = without.scores["membership"], without.verdicts["membership"]
+    assert (record.nonmembers, verdict.kind) == ("others", "untested")
+    assert "no_held_out" in [reason.name for reason in verdict.reasons]
+    own = [(smooth(6, 60 + client), torch.arange(6) % 3) for client in range(6)]
+    for given in (own, dict(enumerate(own))):
+        found = asked(attacks="membership", held_out=given, stranger_labels=None)
+        record = found.scores["membership"]
+        assert record.nonmembers == "held_out"
+        assert record.n_candidates == 2 * record.n_nonmembers > 0
+        assert record.baseline.name == "assumed_extractor"
+        assert "no_held_out" not in [reason.name for reason in found.verdicts["membership"].reasons]
+    known = own[0][0][:1]
+    with pytest.raises(fedpriv.UserError, match="held_out: image 0 of client 0 is one the attacker's"):
+        asked(attacks="membership", held_out=own, public=known, public_labels=torch.zeros(1).long())
+
+
 def test_mixtures_of_several_rounds_are_unmixed():
     draw = torch.Generator().manual_seed(5)
     features = [NETWORK(images).detach() for images in IMAGES]
@@ -305,7 +323,12 @@ def test_a_round_in_which_not_everybody_took_part():
         ({"extractor": None}, "needs extractor"),
         ({"target": "entangled"}, "uploads: client 0: holds prototype, and no entangled"),
         ({"target": "model", "attacks": "dlg"}, "uploads: client 0: holds prototype, and no model"),
-        ({"attacks": "membership", "iterations": None}, "stranger_labels: missing; attack .membership. tells members"),
+        ({"attacks": "membership", "iterations": None}, "held_out: missing; attack .membership. tells members"),
+        ({"held_out": (IMAGES[0], CLASSES)}, "held_out: one pair for 2 clients; expected a list"),
+        ({"held_out": [(smooth(3, 40), CLASSES)]}, "held_out: 1 given for 2 uploads"),
+        ({"held_out": [smooth(3, 40), smooth(3, 41)]}, r"held_out: expected .images, labels. for client 0, got Tensor"),
+        ({"held_out": [(smooth(3, 40), CLASSES), (IMAGES[1], CLASSES)]}, "held_out: image 0 of client 1 is one behind the"),
+        ({"held_out": {0: (smooth(3, 40), CLASSES)}}, "held_out: nothing for client 1"),
         ({"strangers_alike": True}, "strangers_alike: needs stranger_labels"),
         ({"attacks": "dip", "rounds_seen": 2}, r"rounds_seen=2: 1 round\(s\) were handed in"),
         ({"groups": ["one"]}, "groups: 1 given for 2 uploads"),

@@ -14,6 +14,7 @@ from fedpriv.scoring.definitions import assign, comparison, one_to_one, score_gu
 from fedpriv.scoring.floors import FLOORS, LABELS, NEAREST, blind_floors, floor_words, guess, guessers
 from fedpriv.scoring.identification import identify
 from fedpriv.scoring.leakage import psnr
+from fedpriv.scoring.membership_baseline import BASELINES
 from fedpriv.util.errors import UserError
 
 
@@ -217,6 +218,7 @@ def test_what_guesses_are_called():
         "head_rows",
         "other_uploads",
         "mean_upload",
+        *(name for _, name, _ in BASELINES),
     }
     assert len(set(LABELS.values())) == len(LABELS)
     assert floor_words("noise") == "the floor (best blind guess: uniform noise)"

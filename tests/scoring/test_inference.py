@@ -23,17 +23,20 @@ from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import draw_trials, on_common_scale
 from fedpriv.scoring.records import MembershipRecord, Provenance, Rate
 from fedpriv.scoring.records.inference import Accusations, StratumArea
+from fedpriv.scoring.verdict import words
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import LabelCounts
 
 KEPT = Provenance.model_fields
 PROVENANCE = Provenance(**{name: value for name, value in ABOUT if name in KEPT})
 
-# Forty images, image i of class i mod 4 with every pixel at i / 40. Client 0 holds ten, client 1 six.
+# Forty images, image i of class i mod 4 with every pixel at i / 40. Client 0 trains on ten, client 1 on six. Their held-out
+# images have the same classes, but for one of class 0 that client 0 lacks.
 LABELS = torch.arange(40) % 4
 SAMPLES = Samples((torch.arange(40) / 40)[:, None, None, None].expand(-1, 1, 2, 2).clone(), LABELS)
 HELD = {0: np.array([0, 4, 8, 12, 16, 1, 2, 6, 10, 3]), 1: np.array([0, 5, 9, 13, 7, 11])}
-TRUTH = HeldImages(SAMPLES, HELD)
+HELD_OUT = {0: np.array([20, 24, 28, 32, 17, 14, 18, 22, 15]), 1: np.array([36, 21, 25, 29, 19, 23])}
+TRUTH = HeldImages(SAMPLES, HELD, held_out=HELD_OUT)
 
 
 def number_of(image):
@@ -67,7 +70,7 @@ def seen(client, numbers, round_=3):
 def case_of(observations, permuted=None, told=None, truth=TRUTH):
     knowledge = Knowledge(KnowledgeCard(), (1, 2, 2), 4)
     told = {client: Said(None, None) for client in HELD} if told is None else told
-    return InferenceCase(Evidence(tuple(observations), permuted, knowledge, ()), truth, "x", 0, told)
+    return InferenceCase(Evidence(tuple(observations), permuted, knowledge, ()), truth, "label-counts", 0, told)
 
 
 OWN = tuple(seen(client, own.tolist()) for client, own in HELD.items())
@@ -76,19 +79,44 @@ OWN = tuple(seen(client, own.tolist()) for client, own in HELD.items())
 # ---------------------------------------------------------------- candidates
 
 
-def test_every_member_has_a_stranger_of_its_class():
+def test_every_member_has_a_held_out_image_of_its_client_and_class():
     for trial, client in zip(draw_trials(TRUTH, [0, 1], 100, 0), (0, 1), strict=True):
-        numbers = [number_of(image) for image in trial.candidates.images]
+        numbers = np.array([number_of(image) for image in trial.candidates.images])
         assert trial.candidates.client == client
         assert len(set(numbers)) == len(numbers)
-        assert [n in HELD[client] for n in numbers] == trial.member.tolist()
-        classes = [n % 4 for n in numbers]
-        assert classes == trial.candidates.labels.tolist()
-        members, strangers = (sorted(np.array(classes)[trial.member == told]) for told in (True, False))
-        assert members == strangers
+        assert set(numbers[~trial.member]) == set(HELD_OUT[client])
+        assert set(numbers[trial.member]) <= set(HELD[client])
+        classes = numbers % 4
+        assert classes.tolist() == trial.candidates.labels.tolist()
+        assert sorted(classes[trial.member]) == sorted(classes[~trial.member])
         counts = np.bincount(LABELS[HELD[client]], minlength=4)
         assert trial.n_c.tolist() == counts[classes].tolist()
-    assert len(draw_trials(TRUTH, [0], 100, 0)[0].member) == 20
+        assert (len(trial.member), trial.left_out) == ((18, 1), (12, 0))[client]
+    strange = draw_trials(dataclasses.replace(TRUTH, held_out={1: HELD_OUT[1]}), [0, 1], 100, 0)
+    assert [(len(one.member), one.left_out) for one in strange] == [
+        (0, 10),
+        (12, 0),
+    ]  # others' images are no substitute
+
+
+def test_without_held_out_images_others_images_are_scored_and_no_leak_is_claimed():
+    truth = dataclasses.replace(TRUTH, held_out={})
+    for trial, client in zip(draw_trials(truth, [0, 1], 100, 0), (0, 1), strict=True):
+        numbers = [number_of(image) for image in trial.candidates.images]
+        assert [n in HELD[client] for n in numbers] == trial.member.tolist()
+    crowd = {client: np.arange(8 * client, 8 * client + 8) for client in range(5)}
+    seen_all = [seen(client, own.tolist()) for client, own in crowd.items()]
+    wrong = [seen(client, crowd[(client + 1) % 5].tolist()) for client in crowd]
+    told = dict.fromkeys(crowd, Said(None, None))
+    for held_out, names in (({}, ["no_held_out"]), ({k: crowd[(k + 1) % 5] for k in crowd}, [])):
+        case = case_of(seen_all, wrong, told, HeldImages(SAMPLES, crowd, held_out=held_out))
+        record = judged.evaluate(Knows(number=100), case, PROVENANCE)
+        verdict = judge(record)
+        assert record.auc.value == 1
+        assert record.nonmembers == ("held_out" if held_out else "others")
+        assert [reason.name for reason in verdict.reasons] == names
+        assert (verdict.kind == "membership", bool(verdict.claims)) == (bool(held_out), bool(held_out))
+        assert ("held_out" in words(verdict)) is (not held_out)
 
 
 def test_candidates_are_as_many_as_asked_for_and_in_mixed_order():
@@ -110,12 +138,12 @@ def test_members_are_those_that_went_into_the_upload_and_no_stranger_is_the_clie
     assert set(trial.n_c.tolist()) == {1}  # images of the class that the round used
 
 
-def test_a_class_that_nobody_else_has_images_of_gives_no_candidates():
-    everything = HeldImages(SAMPLES, {0: np.arange(40)})
+def test_a_client_without_held_out_images_of_its_classes_gives_no_candidates():
+    everything = HeldImages(SAMPLES, {0: np.arange(0, 40, 4)}, held_out={0: np.array([1, 2])})
     assert [len(trial.member) for trial in draw_trials(everything, [0], 100, 0)] == [0]
     with pytest.raises(UserError) as refused:
         judged.check(Knows(), case_of([seen(0, [1])], truth=everything))
-    assert str(refused.value) == "knows: no image outside the clients' training sets has a class that they hold"
+    assert str(refused.value).startswith("knows: no held-out image of a client has the class")
 
 
 def test_scores_of_clients_on_one_scale_by_hand():
@@ -135,7 +163,7 @@ def test_who_knows_every_member_is_always_right_and_its_control_is_not():
     found = judged.evaluate(Knows(number=100), case_of(OWN, swapped), PROVENANCE)
     assert (found.kind, found.round, found.n_clients) == ("membership", 3, 2)
     assert found.auc.value == 1
-    assert (found.n_candidates, found.n_nonmembers) == (32, 16)
+    assert (found.n_candidates, found.n_nonmembers, found.n_left_out) == (30, 15, 1)
     assert found.permuted.auc.value < 0.7
     assert [one.measure for one in found.comparisons] == ["membership", "members_found"]
     assert found.comparisons[0].against in ("chance", "permuted")
@@ -150,11 +178,11 @@ def test_membership_is_told_by_the_number_of_images_of_a_class():
     assert {name: (part.n, part.auc) for name, part in found.strata.items()} == {
         "1": (2 * 3, 1.0),
         "2-3": (2 * 8, 1.0),
-        "4-10": (2 * 5, 1.0),
+        "4-10": (2 * 4, 1.0),
     }
     assert found.permuted is None
     assert [one.against for one in found.comparisons] == ["chance", "chance"]
-    crowd = HeldImages(SAMPLES, {0: np.arange(0, 36, 4), 1: HELD[1]})  # nine of class 0, and one stranger
+    crowd = HeldImages(SAMPLES, {0: np.arange(0, 36, 4), 1: HELD[1]}, held_out={0: np.array([36]), 1: HELD_OUT[1]})
     assert list(judged.evaluate(Knows(), case_of(OWN, truth=crowd), PROVENANCE).strata) == ["1", "2-3", "4-10"]
 
 
@@ -175,11 +203,12 @@ def test_records_of_older_versions_are_read_without_what_they_lack():
     record = judged.evaluate(Knows(number=100), case_of(OWN), PROVENANCE)
     assert {"typical", "middling", "unusual"} >= set(record.rarity) > set()
     old = {name: value for name, value in json.loads(record.model_dump_json()).items()}
-    for name in ("rarity", "accusations", "null", "n_null"):
+    for name in ("rarity", "accusations", "null", "n_null", "n_left_out", "nonmembers", "baseline"):
         del old[name]
     old["strata"] = {name: {key: part[key] for key in ("n", "auc")} for name, part in old["strata"].items()}
     read = MembershipRecord.model_validate(old)
     assert read.auc == record.auc
+    assert (read.nonmembers, read.baseline) == ("others", None)
     assert row(read)["threshold from"] == "nothing known"
     assert row(read)["AUC by rarity of the image"] == "not measured"
     assert row(read)["AUC by images of the class"].startswith("1: 1.00, ")
@@ -316,9 +345,9 @@ def test_a_question_with_one_answer_is_refused(least, answer):
 
 def test_whose_words_are_not_at_hand_is_asked_by_the_newest_upload():
     knowledge = Knowledge(KnowledgeCard(), (1, 2, 2), 4)
-    case = InferenceCase(Evidence(COUNTS, None, knowledge, ()), TRUTH, "x", 5)
+    case = InferenceCase(Evidence(COUNTS, None, knowledge, ()), TRUTH, "label-counts", 5)
     problem = case.problem(Guesses())
-    assert (problem.disclosed, problem.candidates, problem.kind, problem.seed) == ({}, {}, "x", 5)
+    assert (problem.disclosed, problem.candidates, problem.kind, problem.seed) == ({}, {}, "label-counts", 5)
     assert {client: one.counts for client, one in problem.said().items()} == {
         0: {0: 5, 1: 1, 2: 3, 3: 1},
         1: {0: 1, 1: 3, 3: 2},

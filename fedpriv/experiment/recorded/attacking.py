@@ -285,6 +285,8 @@ def _handed(
     own |= {"batch": {k: data.batches.get(k) for k in data.images}} if data.batches else {}
     if facts.public is not None:
         own["public"], own["public_labels"] = told.images("public")
+    if facts.held_out is not None:
+        own["held_out"] = {k: told.images("held_out", place) for k, place in clients.values() if k in data.images}
     answered = [
         {numbers[c]: () if one is None else one for c, one in gathered.broadcasts[place].items() if c in numbers}
         for place in kept

@@ -70,6 +70,8 @@ class Facts:
         model: of no argument: the architecture of uploaded weights, a module from images to logits.
         data: of a partition, and of the round too where it takes two arguments: the images ``(n, c, h, w)`` in [0, 1] that
             were trained on, and their classes ``(n,)``. For scoring alone.
+        held_out: of a partition: images that its client holds and did not train on, and their classes: the non-members of
+            membership inference, without which it claims no leak.
         strangers: of no argument: images that no client has, and their classes; blind guesses are made of them.
         strangers_alike: whether one data set was divided, and chance alone decided which images of a class clients hold and
             which are strangers: what attacks tell from decoys is then held against chance itself.
@@ -92,6 +94,7 @@ class Facts:
 
     model: Any = None
     data: Any = None
+    held_out: Any = None
     strangers: Any = None
     strangers_alike: bool = False
     public: Any = None

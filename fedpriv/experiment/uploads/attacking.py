@@ -176,9 +176,10 @@ def _cases(
     lines: list[str] = []
     for name, inference in plan.inferences.items():
         try:
-            if inference.asks == "images" and bool((strangers.labels < 0).all()):
+            if inference.asks == "images" and not handed.held_out and bool((strangers.labels < 0).all()):
                 raise UserError(
-                    f"{argument('stranger_labels')}: missing; attack {name!r} tells members from strangers of their class"
+                    f"{argument('held_out')}: missing; attack {name!r} tells members from images that the client did not "
+                    "train on"
                 )
             evidence = make_evidence(
                 handed, inference.card(plan.card, plan.target), inference, EVERYTHING, plan.seed, trained

@@ -48,6 +48,7 @@ class Handed:
         target: kind of upload.
         observations: one for each round and client that took part in it.
         own: each client's private images; for scorers, and for labels where the card gives them.
+        held_out: each client's own images that it did not train on; for scorers. Empty where none were given.
         image_shape: (channels, height, width).
         n_classes: C.
         extractors: client -> network in evaluation mode, a copy; empty where none was given.
@@ -81,6 +82,7 @@ class Handed:
     defended_weights: Mapping[tuple[int, int], WeightRehearsal] = field(default_factory=dict)
     groups: Mapping[int, int] = field(default_factory=dict)
     rounding: Mapping[int, Rounding] = field(default_factory=dict)
+    held_out: Mapping[int, Samples] = field(default_factory=dict)
     summed: bool = False
     device: torch.device = torch.device("cpu")
 

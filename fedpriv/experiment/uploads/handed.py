@@ -35,6 +35,7 @@ from fedpriv.experiment.uploads.given import (
     is_state,
     private_images,
 )
+from fedpriv.experiment.uploads.held_out import read_held_out
 from fedpriv.experiment.uploads.messages import exchange, is_weights, read_message
 from fedpriv.experiment.uploads.premise import upload_rounding
 from fedpriv.experiment.uploads.protection import read_defense
@@ -88,6 +89,7 @@ def read_handed(
     facts = _facts(settings.get("batch"), {k: len(own[k].images) for k in clients}, read)
     observations, batches = _observed(messages, before, target, model, facts, numbers or range(1, len(rounds) + 1))
     n_classes = _n_classes(number, [payload for o in observations for payload in o.upload], own, model)
+    public = _public(settings, shape, device)
     told_of = read_defense(settings.get("defense"), target, observations, n_classes)
     handed = Handed(
         target=target,
@@ -106,8 +108,9 @@ def read_handed(
         defended=told_of.rows,
         defended_weights=told_of.weights,
         groups=declared_groups(settings.get("groups"), clients),
-        public=_public(settings, shape, device),
+        public=public,
         rounding={client: upload_rounding(upload) for client, upload in read.items()},
+        held_out=read_held_out(settings.get("held_out"), own, shape, public),
         device=device,
     )
     _check_together(handed)

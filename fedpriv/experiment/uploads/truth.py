@@ -94,26 +94,38 @@ def _feature(handed: Handed, target: TargetId, images: Tensor) -> Tensor | None:
 
 
 def own_case(handed: Handed, evidence: Evidence, strangers: Samples, seed: int) -> InferenceCase:
-    """Return the case of an inference; non-members are strangers and other clients' images of the members' classes."""
+    """Return the case of an inference; non-members are the clients' held-out images, where these were handed in.
+
+    Else they are strangers and other clients' images. A member that the attacker has too is not asked about.
+    """
     places: dict[bytes, int] = {}
     images: list[Tensor] = []
     labels: list[Tensor] = []
-    held: dict[int, np.ndarray] = {}
-    for client, own in handed.own.items():
+
+    def placed(samples: PrivateImages | Samples) -> np.ndarray:
         index = []
-        for image, label in zip(own.images, own.labels, strict=True):
+        for image, label in zip(samples.images, samples.labels, strict=True):
             key = image.numpy().tobytes()  # an image that two clients hold is nobody's non-member
             if key not in places:
                 places[key] = len(images)
                 images.append(image)
                 labels.append(label)
             index.append(places[key])
-        held[client] = np.array(index)
+        return np.array(index)
+
+    held = {client: placed(own) for client, own in handed.own.items()}
+    used = {}
+    if handed.public is not None:
+        attackers = {image.numpy().tobytes() for image in handed.public.images.cpu()}
+        known = [place for key, place in places.items() if key in attackers]
+        used = {client: np.setdiff1d(index, known) for client, index in held.items()} if known else {}
+    held_out = {client: placed(own) for client, own in handed.held_out.items()}
     pool = Samples(
         torch.cat([torch.stack(images), strangers.images]), torch.cat([torch.stack(labels), strangers.labels])
     )
     told = {k: said(o.upload for o in handed.observations if o.client == k) for k in handed.own}
-    return InferenceCase(evidence, HeldImages(pool, held, device=handed.device), handed.target, seed, told)
+    truth = HeldImages(pool, held, used, held_out, handed.device)
+    return InferenceCase(evidence, truth, handed.target, seed, told)
 
 
 def refuse_known(strangers: Tensor, own: Mapping[int, PrivateImages]) -> None:

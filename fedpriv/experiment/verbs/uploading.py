@@ -39,7 +39,10 @@ class UploadSettings(TypedDict, total=False):
             by group.
         rounds_seen: rounds of uploads that attacks across rounds use, the last ones (default: all that are handed in).
         stranger_labels: ``(p,)`` classes of the strangers; without them floors know no classes, no image is identified among
-            decoys, which have to be of its class, and membership inference has no non-members.
+            decoys, which have to be of its class, and without ``held_out`` membership inference has no non-members.
+        held_out: each client's own images that it did not train on, with their classes: a pair (images ``(n, c, h, w)`` in
+            [0, 1], labels ``(n,)``) for each client, a list or a mapping by client, of the classes that it trained on. They
+            are the non-members of membership inference, without which it claims no leak.
         strangers_alike: True where one data set was divided and chance alone decided which images of a class a client holds
             and which are strangers (default False): what attacks tell from decoys is then held against chance itself,
             which takes fewer images. Needs ``stranger_labels``. Not believed where a blind guess finds more than chance.
@@ -77,6 +80,7 @@ class UploadSettings(TypedDict, total=False):
     groups: Sequence[int | str] | Mapping[int, int | str]
     rounds_seen: int
     stranger_labels: Any
+    held_out: Any
     strangers_alike: bool
     public: Tensor
     public_labels: Any

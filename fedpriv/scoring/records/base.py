@@ -11,7 +11,7 @@ from fedpriv.util.record import Record
 RECORD_VERSION: Literal[3] = 3
 """Of the format of all records. 1 were dictionaries without ``kind``; 2 had no comparisons."""
 
-SCORING_VERSION = 5
+SCORING_VERSION = 6
 """Of what the numbers in a record mean. It changes with a metric, a floor, an interval or a verdict."""
 
 Measure = Literal[

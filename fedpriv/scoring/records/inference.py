@@ -93,11 +93,27 @@ class NamedClasses(Record):
     counts_exact: int
 
 
+class Baseline(Record):
+    """Scores without the upload, through the networks that the attacker is assumed to know.
+
+    Attributes:
+        name: which score (:data:`fedpriv.scoring.membership_baseline.BASELINES`).
+        auc: area under the curve over the same candidates.
+    """
+
+    name: str
+    auc: Rate
+
+
 class MembershipRecord(InferenceRecord):
     """``membership.json``.
 
     Attributes:
         n_candidates, n_nonmembers: over all clients.
+        n_left_out: members without a non-member of their class, who are no candidates.
+        nonmembers: ``held_out``, each client's own held-out images; or ``others``, images of others, as in records of older
+            versions: then no leak is claimed, for a client may be told by how its images look.
+        baseline: what is reached without the upload; None where no network is assumed to be known.
         strata: by how many images of the class the client holds.
         rarity: by how far an image lies from the mean of its class, in thirds of the candidates of the class.
         accusations: at thresholds that the attacker sets by what it knows to be no members; empty where it knows of too
@@ -110,6 +126,9 @@ class MembershipRecord(InferenceRecord):
     kind: Literal["membership"] = "membership"
     n_candidates: int
     n_nonmembers: int
+    n_left_out: int = 0
+    nonmembers: Literal["held_out", "others"] = "others"
+    baseline: Baseline | None = None
     strata: Mapping[str, StratumArea]
     rarity: Mapping[str, StratumArea] = {}
     accusations: tuple[Accusations, ...] = ()

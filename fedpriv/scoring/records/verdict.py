@@ -20,6 +20,7 @@ ReasonName = Literal[
     "premise",
     "few_clients",
     "no_control",
+    "no_held_out",
     "not_converged",
     "not_specific",
     "caveat",
@@ -33,7 +34,8 @@ ReasonName = Literal[
 ]
 """Why a result without a leak says little. ``premise``: true images, put through the computation that attacks assume, do
 not give the uploads. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked targets.
-``no_control``: permuted uploads were not attacked. ``not_converged``: the search converged for fewer than half
+``no_control``: permuted uploads were not attacked. ``no_held_out``: non-members are others' images, so that members may be
+told by how their client's images look, and no leak is claimed. ``not_converged``: the search converged for fewer than half
 of the targets. ``not_specific``: for fewer than half of the targets of a single image the fit is much better than that of
 other images. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more search
 still helped at the largest budget. ``at_chance``: the attacked model is hardly better than a constant guess;
@@ -106,6 +108,7 @@ class Verdict(Record):
         converged: share of targets whose search converged, in [0, 1]; None for inferences.
         specific: share of targets of a single image whose fit is specific to their upload; None where it was not measured.
         clear: what the upload says outright, needing no inference; else empty.
+        baseline: of membership, in words, the level that the assumed networks reach without the upload; else empty.
         units: the independent units in a word.
     """
 
@@ -123,6 +126,7 @@ class Verdict(Record):
     converged: FiniteFloat | None
     specific: FiniteFloat | None = None
     clear: str = ""
+    baseline: str = ""
     units: Units = "clients"
 
     @property
