@@ -1,0 +1,404 @@
+"""Compare what two revisions compute: every method, every attack on every kind of upload, the tables of their reports.
+
+    python benchmarks/golden/golden.py                       # 4386c0d7 and HEAD
+    python benchmarks/golden/golden.py --base REV --head .   # any revision, or a path: . is the working tree
+    python benchmarks/golden/golden.py --only '*/dlg'        # some cases; --jobs N, --keep DIR
+    python benchmarks/golden/golden.py --store               # new values for tests/test_golden.py
+
+Counts of correct predictions may differ by 2, traffic by nothing, images, scores and tables by 1e-3. Exit 1 where anything
+else differs, is missing, fails, or is in no case. What is to differ stands in EXPECTED with its reason.
+Each revision runs its own command line, many commands in one process, so that torch is imported a few times only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import fnmatch
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STORED = REPOSITORY / "tests" / "golden.json"
+PARTS = 3
+
+TRAIN = "--dataset digits --per-class 30 --clients 5 --partition iid --lr 0.1 --seed 0 --capture all --keep all"
+STEP = "--batch-size 4 --local-steps 1"
+MEANS = STEP + " --participation 0.6 --defense secure-aggregation"
+SEARCH = "--iterations 3 --targets 5"
+PRETRAINED = SEARCH + " --attack-option source=GENERATOR --attack-option code=8"
+INFERENCE = ("membership", "likelihood-ratio", "property")
+"""Attacks that have no iterations."""
+
+
+class Run(NamedTuple):
+    """A federation."""
+
+    name: str
+    method: str
+    options: str = ""
+
+
+class Suite(NamedTuple):
+    """One command: attacks on the uploads of a run."""
+
+    name: str
+    run: str
+    target: str
+    attacks: str
+    options: str = SEARCH
+
+
+Plan = tuple[tuple[Run, ...], tuple[Suite, ...]]
+PLAIN = """local fedavg fedallrep fedgh fedre fd fedproto fedtgp fpl fedmrl fml lg-fedavg fedprox fedrep fedala fedavgdbe
+fedgen fedgen-homogeneous fedkd fedapen fedral"""
+PUBLIC = "fedhenn fedhenn-kernel fedhenn-homogeneous fedmd ds-fl"
+UPDATES = "fedavg fedmrl fedrep lg-fedavg fedral fedkd"
+RUNS = (
+    *(Run(name, name) for name in PLAIN.split()),
+    *(Run(name, name, "--public 20") for name in PUBLIC.split()),
+    *(Run(f"{name}-step", name, STEP) for name in UPDATES.split()),
+    *(Run(f"{name}-means", name, MEANS) for name in UPDATES.split()[:-1]),
+)
+VECTORS = "dip decoder learned pixels average all-rounds membership property"
+GRADIENTS = "linear-layer dlg inverting-gradients gradient-dip gradient-learned untransform"
+INFER = "membership likelihood-ratio property"
+SUITES = (
+    Suite("representation", "fedallrep", "representation", VECTORS),
+    Suite(
+        "representation-simulator", "fedallrep", "representation", "simulator", f"{SEARCH} --knowledge extractor=none"
+    ),
+    Suite("representation-pretrained", "fedallrep", "representation", "pretrained", PRETRAINED),
+    Suite("prototype", "fedgh", "prototype", f"{VECTORS} joint"),
+    Suite("prototype-difference", "fedgh", "prototype", "difference", f"{SEARCH} --attack-option momentum=0.5"),
+    Suite("prototype-pretrained", "fedgh", "prototype", "pretrained", PRETRAINED),
+    Suite("entangled", "fedre", "entangled", "dip pixels unmix unmix-prior unmix-label membership property"),
+    Suite("entangled-pretrained", "fedre", "entangled", "pretrained", PRETRAINED),
+    Suite("logits", "fd", "logits", "class-inversion membership property"),
+    Suite("kernel", "fedhenn-kernel", "kernel", "membership property", ""),
+    Suite("public-logits", "fedmd", "public-logits", "paired-logits membership property"),
+    Suite("model", "fedavg-step", "model", f"{GRADIENTS} demix {INFER}"),
+    Suite("small-model", "fedmrl-step", "small-model", f"{GRADIENTS} demix {INFER}"),
+    Suite("extractor", "fedrep-step", "extractor", f"{GRADIENTS} {INFER}"),
+    Suite("low-rank-model", "fedkd-step", "low-rank-model", f"{GRADIENTS} demix {INFER}"),
+    Suite("classifier", "lg-fedavg-step", "classifier", f"head-update {INFER}"),
+    Suite("angle-matrix", "fedral-step", "angle-matrix", f"angle-update {INFER}"),
+    Suite("model-means", "fedavg-means", "model", "pooled disaggregate"),
+    Suite("small-model-means", "fedmrl-means", "small-model", "pooled disaggregate"),
+    Suite("extractor-means", "fedrep-means", "extractor", "disaggregate"),
+    Suite("classifier-means", "lg-fedavg-means", "classifier", "disaggregate-layer"),
+    Suite("angle-matrix-means", "fedral-means", "angle-matrix", "disaggregate-layer"),
+)
+SMALL: Plan = (
+    (Run("fedavg", "fedavg", STEP), *(Run(name, name) for name in ("fedgh", "fedre", "fedproto", "fd"))),
+    (
+        Suite("model", "fedavg", "model", "linear-layer", f"{SEARCH} --no-control"),
+        Suite("prototype", "fedgh", "prototype", "dip", f"{SEARCH} --no-control"),
+        Suite("entangled", "fedre", "entangled", "property", "--no-control"),
+    ),
+)
+"""What tests/test_golden.py runs, for 2 rounds."""
+MEMBERS = "membership draws non-members anew and has other baselines, on purpose, after 4386c0d7"
+EXPECTED = {"attack/*/membership:*": MEMBERS, "attack/*/likelihood-ratio:*": MEMBERS, "table/*:cell*member*": MEMBERS}
+"""``case:quantity`` that may differ -> why. That a case fails or is missing is never covered."""
+UNREACHED = {("difference", "entangled"): "clients of fedpriv train keep their data, and mixtures have no momentum"}
+"""(attack, target) that no command reaches -> why."""
+ADAPTERS: dict[str, dict[str, str]] = {"fedpriv/pipeline": {}, "fedpriv/experiment": {}}
+"""Folder that marks a side of the rebuilding -> options, files of results, fields and columns: name here -> name there."""
+
+
+def adapter_of(tree: Path) -> dict[str, str]:
+    """Return the names that a tree uses where they are not those used here."""
+    return next(names for marker, names in ADAPTERS.items() if (tree / marker).is_dir())
+
+
+def cases_of(runs: tuple[Run, ...], suites: tuple[Suite, ...], reports: bool = True) -> list[str]:
+    """Return the names of all cases."""
+    attacks = [f"attack/{suite.name}/{attack}" for suite in suites for attack in suite.attacks.split()]
+    tables = [suite.name for suite in suites] + [f"report-{part}" for part in range(PARTS) if reports]
+    return [*(f"train/{run.name}" for run in runs), *attacks, *(f"table/{name}" for name in tables)]
+
+
+def execute(plan: Plan, folder: Path, names: dict[str, str], rounds: int, label: str) -> None:
+    """Train and attack with the fedpriv that is imported: what a command says goes to NAME.json, its error to NAME.error."""
+    import torch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = str(folder / f"{label}.pt")
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(8, 64), torch.nn.Sigmoid(), torch.nn.Unflatten(1, (1, 8, 8)))
+    torch.jit.save(torch.jit.script(torch.nn.Sequential(*layers)), generator)
+
+    def command(name: str, line: str, attacks: str = "") -> bool:
+        started = time.process_time()
+        words = [*line.replace("GENERATOR", generator).split(), "--out", str(folder / name)]
+        words += [word for attack in attacks.split() for word in ("--attack", attack)]
+        words += ["--device", "cpu", "--workers", "1", "--json"]
+        code, out, err = call([names.get(word, word) for word in words])
+        (folder / f"{name}.{'error' if code else 'json'}").write_text(err.strip().rpartition("\n")[2] if code else out)
+        print(f"{label}: {name}: exit {code}, {time.process_time() - started:.1f} s\n", end="", flush=True)
+        return not code
+
+    for run in plan[0]:
+        command(f"run-{run.name}", f"train --method {run.method} {TRAIN} --rounds {rounds} {run.options}")
+        for suite in plan[1]:
+            line = f"attack --run {folder}/run-{run.name} --target {suite.target} {suite.options}"
+            if suite.run == run.name and not command(suite.name, line, suite.attacks):
+                for attack in suite.attacks.split():  # one that fails is not to hide the others
+                    alone = line.replace("--iterations 3", "") if attack in INFERENCE else line
+                    command(f"{suite.name}-{attack}", alone, attack)
+
+
+def call(arguments: list[str]) -> tuple[int, str, str]:
+    """Run a command; return its exit code and what it wrote."""
+    from fedpriv.cli.main import run
+
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = run(arguments)
+    return code, out.getvalue(), err.getvalue()
+
+
+def drive(tree: Path, folder: Path, part: int, label: str, pattern: str) -> None:
+    """Run a part of the plan with the fedpriv of ``tree``, and no other."""
+    import fedpriv
+
+    if tree.resolve() not in Path(fedpriv.__file__).resolve().parents:
+        raise SystemExit(f"imported {fedpriv.__file__}, which is not in {tree}")
+    suites = tuple(suite for suite in SUITES if fnmatch.filter(cases_of((), (suite,), reports=False), pattern))
+    used = {suite.run for suite in suites}
+    runs = [run for run in RUNS if run.name in used or fnmatch.fnmatch(f"train/{run.name}", pattern)][part::PARTS]
+    execute((tuple(runs), suites), folder, adapter_of(tree), 3, label)
+    if pattern == "*":
+        call(["report", *(f"{folder}/run-{run.name}" for run in runs), "--quiet", "--out", f"{folder}/report-{part}"])
+        for kind in ("methods", "attacks"):
+            (folder / f"{kind}.list").write_text(call(["list", kind, "--json"])[1])
+
+
+Values = dict[str, Any]
+"""Quantity -> number, word or array. The first word of a quantity says how it is compared."""
+TOLERANCE = {"count": 2.0, "image": 1e-3, "score": 1e-3, "cell": 1e-3}
+"""Kind of quantity -> how far it may be off, images, scores and cells above 1 in parts of them; nothing for others."""
+IGNORED = {"seconds", "command", "run", "cost", "version", "attack_version", "scoring_version", "not_measured"}
+
+
+def flat(value: Any, path: str, here: dict[str, str]) -> Values:
+    """Return the numbers, words and truth values of a record by their paths."""
+    if isinstance(value, dict):
+        items = [(here.get(key, key), inner) for key, inner in value.items() if key not in IGNORED]
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    else:
+        return {} if value is None or value == "" else {path: value}
+    return {key: leaf for name, inner in items for key, leaf in flat(inner, f"{path}{name}.", here).items()}
+
+
+def train_values(folder: Path) -> Values:
+    """Return counts and traffic of a run."""
+    found: Values = {"bytes": (folder / "metrics.jsonl").read_text()}
+    for line in map(json.loads, found["bytes"].splitlines()):
+        found |= flat(line["clients"], f"count {line['round']}.", {})
+        found |= flat(line["communication"], f"traffic {line['round']}.", {})
+    return found
+
+
+def attack_values(folder: Path, here: dict[str, str], verdict: dict[str, Any]) -> Values:
+    """Return images, scores and the verdict of an attack."""
+    from safetensors.numpy import load_file
+
+    found: Values = {"verdict": verdict.get("kind", "none")}
+    for file in sorted(folder.iterdir()):
+        name = here.get(file.name, file.name)
+        if name in ("reconstruction.safetensors", "permuted.safetensors"):
+            found |= {f"image {name[:-12]}.{key}": value for key, value in load_file(file).items()}
+        elif name in ("metrics.json", "membership.json", "property.json"):
+            found |= flat(json.loads(file.read_text()), "score ", here)
+    return found
+
+
+def table_values(folder: Path, here: dict[str, str]) -> Values:
+    """Return the cells of the tables of a report, by file and row."""
+    found: Values = {}
+    for file in sorted(folder.glob("*.csv")):
+        for number, row in enumerate(csv.DictReader(file.read_text().splitlines())):
+            where = f"{here.get(file.name, file.name)} {number}"
+            found[f"row {where}"] = row.get("attack") or row.get("run") or row.get("target")
+            for column, cell in row.items():
+                if cell and column not in IGNORED:
+                    kind = "text" if " " in cell else "cell"  # sentences may change
+                    found[f"{kind} {where} {here.get(column, column)}"] = cell
+    return found
+
+
+def collect(folder: Path, names: dict[str, str], plan: Plan) -> dict[str, Values]:
+    """Return the values of the cases that were computed."""
+    here = {there: word for word, there in names.items()}
+    done = {file.stem for file in folder.glob("*.json")}
+    found = {
+        f"train/{run.name}": train_values(folder / f"run-{run.name}") for run in plan[0] if f"run-{run.name}" in done
+    }
+    for suite in plan[1]:
+        for attack in suite.attacks.split():
+            for name in {suite.name, f"{suite.name}-{attack}"} & done:
+                if (folder / name / attack).is_dir():
+                    verdicts = json.loads((folder / f"{name}.json").read_text())["verdicts"]
+                    values = attack_values(folder / name / attack, here, verdicts.get(attack, {}))
+                    found[f"attack/{suite.name}/{attack}"] = values
+    tables = [folder / suite.name for suite in plan[1] if suite.name in done] + sorted(folder.glob("report-*"))
+    return found | {f"table/{path.name}": table_values(path, here) for path in tables}
+
+
+def distance(first: Any, second: Any, *, relative: bool) -> float:
+    """Return how far two values are apart, large numbers in parts of them; words are 0 or infinitely far apart."""
+    import numpy as np
+
+    try:  # what is not finite is equal to itself, and far from all else
+        a, b = (
+            np.nan_to_num(np.asarray(x, dtype=float), nan=1e300, posinf=2e300, neginf=-2e300) for x in (first, second)
+        )
+    except ValueError:
+        return 0.0 if first == second else float("inf")
+    if a.shape != b.shape:
+        return float("inf")
+    return float((np.abs(a - b) / (np.maximum(1.0, np.abs(a)) if relative else 1.0)).max(initial=0.0))
+
+
+def compare(case: str, base: Values, head: Values, strict: bool) -> tuple[str, str]:
+    """Return the result of a case that both computed, and what is to be said of it."""
+    worst, wrong, notes, reasons = 0.0, [], [], set()
+    for key in (key for key in base if key in head):
+        kind = key.split()[0]
+        far = distance(base[key], head[key], relative=kind in ("image", "score", "cell"))
+        if kind == "text" or (kind == "bytes" and not strict):
+            notes += [f"{key} differs"] if far else []
+        elif far <= TOLERANCE.get(kind, 0.0):
+            worst = max(worst, far)
+        elif why := [why for pattern, why in EXPECTED.items() if fnmatch.fnmatch(f"{case}:{key}", pattern)]:
+            reasons.add(why[0])
+        else:
+            values = " -> ".join("".join(str(side[key]).split())[:16] for side in (base, head))
+            wrong.append(f"{key}: {values} (by {far:.1g})")
+    gone, new = [key for key in base if key not in head], [key for key in head if key not in base]
+    wrong += [f"{key}: missing" for key in gone if key.split()[0] not in ("score", "cell", "text")]
+    if len(gone) * 2 > len(base) or not any(key.startswith(("count", "score", "cell")) for key in base):
+        wrong.append(f"only {len(base) - len(gone)} of {len(base)} quantities can be compared")
+    for sign, keys in (("removed", gone), ("added", new)):
+        columns = sorted({key.split()[-1] for key in keys})
+        notes += [f"{len(columns)} {sign} ({', '.join(columns[:3])})"] if columns else []
+    more = [f"{len(wrong)} in all"] if len(wrong) > 3 else []
+    result = "DIFFERS" if wrong else "expected" if reasons else f"within {worst:.0e}" if worst else "equal"
+    return result, "; ".join([*wrong[:3], *more, *notes[:4], *sorted(reasons)])
+
+
+def uncovered(folder: Path) -> set[str]:
+    """Return methods and pairs of attack and target that a revision has and no case runs."""
+    methods = {row["name"] for row in json.loads((folder / "methods.list").read_text())}
+    listed = json.loads((folder / "attacks.list").read_text())
+    pairs = {(row["name"], target) for row in listed for target in row["targets"].split(", ")}
+    pairs -= {(attack, suite.target) for suite in SUITES for attack in suite.attacks.split()} | set(UNREACHED)
+    return methods - {run.method for run in RUNS} | {f"{attack} on {target}" for attack, target in pairs}
+
+
+def compared(trees: dict[str, Path], work: Path, pattern: str, strict: bool) -> int:
+    """Print the table of all cases; return the exit code."""
+    found = [collect(work / side, adapter_of(tree), (RUNS, SUITES)) for side, tree in trees.items()]
+    rows = []
+    for case in fnmatch.filter(cases_of(RUNS, SUITES), pattern):
+        base, head = (values.get(case) for values in found)
+        row = [case, *("none" if values is None else str(len(values)) for values in (base, head))]
+        if base is None or head is None:
+            name = case.split("/")[1]
+            errors = [file for side in trees for file in sorted((work / side).glob(f"*{name}*.error"))]
+            said = "; ".join(f"{file.parent.name}: {file.read_text()}" for file in errors)
+            rows.append([*row, "FAILS IN BOTH" if base is head else "DIFFERS", said])
+        else:
+            rows.append([*row, *compare(case, base, head, strict)])
+    if pattern == "*":
+        missing = [uncovered(work / side) for side in trees]
+        said = ", ".join(sorted(missing[0] | missing[1]))
+        rows.append(["in no case", *(str(len(names)) for names in missing), "DIFFERS" if said else "equal", said])
+    for row in (["case", *trees, "result", "what differs, of so many quantities"], *rows):
+        print(f"{row[0]:<45} {row[1]:>6} {row[2]:>6}  {row[3]:<14} {row[4]}".rstrip())
+    for pair, why in UNREACHED.items():
+        print(f"not run: {' on '.join(pair)}: {why}")
+    bad = [row for row in rows if row[3] in ("DIFFERS", "FAILS IN BOTH")]
+    print(f"{len(rows)} cases, {len(bad)} unexpected")
+    return 1 if bad or not rows else 0
+
+
+def tree_of(revision: str, folder: Path) -> Path:
+    """Return the tree of a path, or the package of a revision, unpacked: nothing is left in the repository."""
+    if Path(revision).is_dir():
+        return Path(revision).resolve()
+    packed = subprocess.run(["git", "archive", revision, "fedpriv"], cwd=REPOSITORY, check=True, capture_output=True)
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def launch(label: str, tree: Path, folder: Path, part: int, pattern: str) -> int:
+    """Run a part of the plan in its own process, whose progress goes to the terminal."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": str(tree)}
+    command = [sys.executable, "-W", "ignore", __file__, "--drive", str(tree), str(folder), str(part), label, pattern]
+    return subprocess.run(command, env=environment, cwd=folder, check=False).returncode
+
+
+def small(folder: Path) -> dict[str, Values]:
+    """Run the small plan with the fedpriv that is imported; return what tests/golden.json keeps of it."""
+    names = adapter_of(REPOSITORY)
+    execute(SMALL, folder, names, 2, "small")
+    kept = (
+        "count",
+        "traffic",
+        "score metrics.psnr_db.mean",
+        "score floors.class_mean_image.psnr_db",
+        "score auc.value",
+    )
+    found = {case: values for case, values in collect(folder, names, SMALL).items() if not case.startswith("table/")}
+    return {case: {key: values[key] for key in values if key.startswith(kept)} for case, values in found.items()}
+
+
+def main() -> int:
+    """Read the command line and do what it says."""
+    if sys.argv[1:2] == ["--drive"]:
+        drive(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
+        return 0
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--base", default="4386c0d7", help="a revision or a path")
+    parser.add_argument("--head", default="HEAD", help="a revision or a path")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="cases, as in the table: 'train/*', '*/dip'")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep all that was computed in this new folder")
+    parser.add_argument("--bytes", action="store_true", help="fail where metrics.jsonl is not the same to the byte")
+    parser.add_argument("--store", action="store_true", help="write tests/golden.json anew")
+    given = parser.parse_args()
+    if not fnmatch.filter(cases_of(RUNS, SUITES), given.only):
+        parser.error(f"--only: no case fits {given.only!r}; cases are train/RUN, attack/SUITE/ATTACK, table/SUITE")
+    with tempfile.TemporaryDirectory() as temporary:
+        if given.store:
+            STORED.write_text(json.dumps(small(Path(temporary)), indent=1) + "\n")
+            return 0
+        work = (given.keep or Path(temporary)).resolve()
+        work.mkdir(parents=True, exist_ok=given.keep is None)
+        trees = {side: tree_of(getattr(given, side), work / f"{side}-tree") for side in ("base", "head")}
+        tasks = [(side, tree, work / side, part) for part in range(PARTS) for side, tree in trees.items()]
+        with ThreadPoolExecutor(given.jobs) as pool:
+            codes = list(pool.map(lambda task: launch(*task, given.only), tasks))
+        if any(codes):
+            print("a process failed: see above")
+            return 1
+        return compared(trees, work, given.only, given.bytes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
