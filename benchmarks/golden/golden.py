@@ -19,14 +19,14 @@ import fnmatch
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STORED = REPOSITORY / "tests" / "golden.json"
@@ -37,76 +37,50 @@ STEP = "--batch-size 4 --local-steps 1"
 MEANS = STEP + " --participation 0.6 --defense secure-aggregation"
 SEARCH = "--iterations 3 --targets 5"
 PRETRAINED = SEARCH + " --attack-option source=GENERATOR --attack-option code=8"
-INFERENCE = ("membership", "likelihood-ratio", "property")
-"""Attacks that have no iterations."""
-
-
-class Run(NamedTuple):
-    """A federation."""
-
-    name: str
-    method: str
-    options: str = ""
-
-
-class Suite(NamedTuple):
-    """One command: attacks on the uploads of a run."""
-
-    name: str
-    run: str
-    target: str
-    attacks: str
-    options: str = SEARCH
-
-
-Plan = tuple[tuple[Run, ...], tuple[Suite, ...]]
-PLAIN = """local fedavg fedallrep fedgh fedre fd fedproto fedtgp fpl fedmrl fml lg-fedavg fedprox fedrep fedala fedavgdbe
-fedgen fedgen-homogeneous fedkd fedapen fedral"""
+Suites = dict[str, tuple[str, str, str, str]]
+"""Commands that attack: name -> run, kind of upload, attacks, options."""
+ANY = "local fedallrep fedgh fedre fd fedproto fedtgp fpl fedmrl fml lg-fedavg fedgen fedkd fedapen fedral"
+SAME = "fedavg fedprox fedrep fedala fedavgdbe fedgen-homogeneous fedhenn-homogeneous"
 PUBLIC = "fedhenn fedhenn-kernel fedhenn-homogeneous fedmd ds-fl"
 UPDATES = "fedavg fedmrl fedrep lg-fedavg fedral fedkd"
-RUNS = (
-    *(Run(name, name) for name in PLAIN.split()),
-    *(Run(name, name, "--public 20") for name in PUBLIC.split()),
-    *(Run(f"{name}-step", name, STEP) for name in UPDATES.split()),
-    *(Run(f"{name}-means", name, MEANS) for name in UPDATES.split()[:-1]),
-)
+RUNS = {name: name for name in ANY.split()} | {name: f"{name} --models small-cnn" for name in SAME.split()}
+RUNS |= {name: f"{RUNS.get(name, name)} --public 20" for name in PUBLIC.split()}
+RUNS |= {f"{name}-step": f"{RUNS[name]} {STEP}" for name in UPDATES.split()}
+RUNS |= {f"{name}-means": f"{RUNS[name]} {MEANS}" for name in UPDATES.split() if name != "fedkd"}
+"""Federations: name -> method and options."""
 VECTORS = "dip decoder learned pixels average all-rounds membership property"
 GRADIENTS = "linear-layer dlg inverting-gradients gradient-dip gradient-learned untransform"
-INFER = "membership likelihood-ratio property"
-SUITES = (
-    Suite("representation", "fedallrep", "representation", VECTORS),
-    Suite(
-        "representation-simulator", "fedallrep", "representation", "simulator", f"{SEARCH} --knowledge extractor=none"
-    ),
-    Suite("representation-pretrained", "fedallrep", "representation", "pretrained", PRETRAINED),
-    Suite("prototype", "fedgh", "prototype", f"{VECTORS} joint"),
-    Suite("prototype-difference", "fedgh", "prototype", "difference", f"{SEARCH} --attack-option momentum=0.5"),
-    Suite("prototype-pretrained", "fedgh", "prototype", "pretrained", PRETRAINED),
-    Suite("entangled", "fedre", "entangled", "dip pixels unmix unmix-prior unmix-label membership property"),
-    Suite("entangled-pretrained", "fedre", "entangled", "pretrained", PRETRAINED),
-    Suite("logits", "fd", "logits", "class-inversion membership property"),
-    Suite("kernel", "fedhenn-kernel", "kernel", "membership property", ""),
-    Suite("public-logits", "fedmd", "public-logits", "paired-logits membership property"),
-    Suite("model", "fedavg-step", "model", f"{GRADIENTS} demix {INFER}"),
-    Suite("small-model", "fedmrl-step", "small-model", f"{GRADIENTS} demix {INFER}"),
-    Suite("extractor", "fedrep-step", "extractor", f"{GRADIENTS} {INFER}"),
-    Suite("low-rank-model", "fedkd-step", "low-rank-model", f"{GRADIENTS} demix {INFER}"),
-    Suite("classifier", "lg-fedavg-step", "classifier", f"head-update {INFER}"),
-    Suite("angle-matrix", "fedral-step", "angle-matrix", f"angle-update {INFER}"),
-    Suite("model-means", "fedavg-means", "model", "pooled disaggregate"),
-    Suite("small-model-means", "fedmrl-means", "small-model", "pooled disaggregate"),
-    Suite("extractor-means", "fedrep-means", "extractor", "disaggregate"),
-    Suite("classifier-means", "lg-fedavg-means", "classifier", "disaggregate-layer"),
-    Suite("angle-matrix-means", "fedral-means", "angle-matrix", "disaggregate-layer"),
-)
-SMALL: Plan = (
-    (Run("fedavg", "fedavg", STEP), *(Run(name, name) for name in ("fedgh", "fedre", "fedproto", "fd"))),
-    (
-        Suite("model", "fedavg", "model", "linear-layer", f"{SEARCH} --no-control"),
-        Suite("prototype", "fedgh", "prototype", "dip", f"{SEARCH} --no-control"),
-        Suite("entangled", "fedre", "entangled", "property", "--no-control"),
-    ),
-)
+INFER = "membership likelihood-ratio property"  # these have no iterations
+SUITES: Suites = {
+    "representation": ("fedallrep", "representation", VECTORS, SEARCH),
+    "representation-simulator": ("fedallrep", "representation", "simulator", f"{SEARCH} --knowledge extractor=none"),
+    "representation-pretrained": ("fedallrep", "representation", "pretrained", PRETRAINED),
+    "prototype": ("fedgh", "prototype", f"{VECTORS} joint", SEARCH),
+    "prototype-difference": ("fedgh", "prototype", "difference", f"{SEARCH} --attack-option momentum=0.5"),
+    "prototype-pretrained": ("fedgh", "prototype", "pretrained", PRETRAINED),
+    "entangled": ("fedre", "entangled", "dip pixels unmix unmix-prior unmix-label membership property", SEARCH),
+    "entangled-pretrained": ("fedre", "entangled", "pretrained", PRETRAINED),
+    "logits": ("fd", "logits", "class-inversion membership property", SEARCH),
+    "kernel": ("fedhenn-kernel", "kernel", "membership property", ""),
+    "public-logits": ("fedmd", "public-logits", "paired-logits membership property", SEARCH),
+    "model": ("fedavg-step", "model", f"{GRADIENTS} demix {INFER}", SEARCH),
+    "small-model": ("fedmrl-step", "small-model", f"{GRADIENTS} demix {INFER}", SEARCH),
+    "extractor": ("fedrep-step", "extractor", f"{GRADIENTS} {INFER}", SEARCH),
+    "low-rank-model": ("fedkd-step", "low-rank-model", f"{GRADIENTS} demix {INFER}", SEARCH),
+    "classifier": ("lg-fedavg-step", "classifier", f"head-update {INFER}", SEARCH),
+    "angle-matrix": ("fedral-step", "angle-matrix", f"angle-update {INFER}", SEARCH),
+    "model-means": ("fedavg-means", "model", "pooled disaggregate", SEARCH),
+    "small-model-means": ("fedmrl-means", "small-model", "pooled disaggregate", SEARCH),
+    "extractor-means": ("fedrep-means", "extractor", "disaggregate", SEARCH),
+    "classifier-means": ("lg-fedavg-means", "classifier", "disaggregate-layer", SEARCH),
+    "angle-matrix-means": ("fedral-means", "angle-matrix", "disaggregate-layer", SEARCH),
+}
+SMALL_RUNS = {"fedavg": RUNS["fedavg-step"]} | {name: name for name in ("fedgh", "fedre", "fedproto", "fd")}
+SMALL_SUITES: Suites = {
+    "model": ("fedavg", "model", "linear-layer", f"{SEARCH} --no-control"),
+    "prototype": ("fedgh", "prototype", "dip", f"{SEARCH} --no-control"),
+    "entangled": ("fedre", "entangled", "property", "--no-control"),
+}
 """What tests/test_golden.py runs, for 2 rounds."""
 MEMBERS = "membership draws non-members anew and has other baselines, on purpose, after 4386c0d7"
 EXPECTED = {"attack/*/membership:*": MEMBERS, "attack/*/likelihood-ratio:*": MEMBERS, "table/*:cell*member*": MEMBERS}
@@ -122,14 +96,14 @@ def adapter_of(tree: Path) -> dict[str, str]:
     return next(names for marker, names in ADAPTERS.items() if (tree / marker).is_dir())
 
 
-def cases_of(runs: tuple[Run, ...], suites: tuple[Suite, ...], reports: bool = True) -> list[str]:
+def cases_of(runs: dict[str, str], suites: Suites, reports: int = PARTS) -> list[str]:
     """Return the names of all cases."""
-    attacks = [f"attack/{suite.name}/{attack}" for suite in suites for attack in suite.attacks.split()]
-    tables = [suite.name for suite in suites] + [f"report-{part}" for part in range(PARTS) if reports]
-    return [*(f"train/{run.name}" for run in runs), *attacks, *(f"table/{name}" for name in tables)]
+    attacks = [f"attack/{name}/{attack}" for name, suite in suites.items() for attack in suite[2].split()]
+    tables = [f"table/{name}" for name in (*suites, *(f"report-{part}" for part in range(reports)))]
+    return [f"train/{run}" for run in runs] + attacks + tables
 
 
-def execute(plan: Plan, folder: Path, names: dict[str, str], rounds: int, label: str) -> None:
+def execute(runs: dict[str, str], suites: Suites, folder: Path, names: dict[str, str], rounds: int, label: str) -> None:
     """Train and attack with the fedpriv that is imported: what a command says goes to NAME.json, its error to NAME.error."""
     import torch
 
@@ -149,14 +123,14 @@ def execute(plan: Plan, folder: Path, names: dict[str, str], rounds: int, label:
         print(f"{label}: {name}: exit {code}, {time.process_time() - started:.1f} s\n", end="", flush=True)
         return not code
 
-    for run in plan[0]:
-        command(f"run-{run.name}", f"train --method {run.method} {TRAIN} --rounds {rounds} {run.options}")
-        for suite in plan[1]:
-            line = f"attack --run {folder}/run-{run.name} --target {suite.target} {suite.options}"
-            if suite.run == run.name and not command(suite.name, line, suite.attacks):
-                for attack in suite.attacks.split():  # one that fails is not to hide the others
-                    alone = line.replace("--iterations 3", "") if attack in INFERENCE else line
-                    command(f"{suite.name}-{attack}", alone, attack)
+    for run, options in runs.items():
+        command(f"run-{run}", f"train {TRAIN} --rounds {rounds} --method {options}")
+        for name, (source, target, attacks, chosen) in suites.items():
+            line = f"attack --run {folder}/run-{run} --target {target} {chosen}"
+            if source == run and not command(name, line, attacks):
+                for attack in attacks.split():  # one that fails is not to hide the others
+                    alone = line.replace("--iterations 3", "") if attack in INFER.split() else line
+                    command(f"{name}-{attack}", alone, attack)
 
 
 def call(arguments: list[str]) -> tuple[int, str, str]:
@@ -174,12 +148,12 @@ def drive(tree: Path, folder: Path, part: int, label: str, pattern: str) -> None
 
     if tree.resolve() not in Path(fedpriv.__file__).resolve().parents:
         raise SystemExit(f"imported {fedpriv.__file__}, which is not in {tree}")
-    suites = tuple(suite for suite in SUITES if fnmatch.filter(cases_of((), (suite,), reports=False), pattern))
-    used = {suite.run for suite in suites}
-    runs = [run for run in RUNS if run.name in used or fnmatch.fnmatch(f"train/{run.name}", pattern)][part::PARTS]
-    execute((tuple(runs), suites), folder, adapter_of(tree), 3, label)
+    suites = {name: suite for name, suite in SUITES.items() if fnmatch.filter(cases_of({}, {name: suite}, 0), pattern)}
+    used = {suite[0] for suite in suites.values()}
+    runs = [run for run in RUNS if run in used or fnmatch.fnmatch(f"train/{run}", pattern)][part::PARTS]
+    execute({run: RUNS[run] for run in runs}, suites, folder, adapter_of(tree), 3, label)
     if pattern == "*":
-        call(["report", *(f"{folder}/run-{run.name}" for run in runs), "--quiet", "--out", f"{folder}/report-{part}"])
+        call(["report", *(f"{folder}/run-{run}" for run in runs), "--quiet", "--out", f"{folder}/report-{part}"])
         for kind in ("methods", "attacks"):
             (folder / f"{kind}.list").write_text(call(["list", kind, "--json"])[1])
 
@@ -239,21 +213,19 @@ def table_values(folder: Path, here: dict[str, str]) -> Values:
     return found
 
 
-def collect(folder: Path, names: dict[str, str], plan: Plan) -> dict[str, Values]:
+def collect(folder: Path, names: dict[str, str], runs: dict[str, str], suites: Suites) -> dict[str, Values]:
     """Return the values of the cases that were computed."""
     here = {there: word for word, there in names.items()}
     done = {file.stem for file in folder.glob("*.json")}
-    found = {
-        f"train/{run.name}": train_values(folder / f"run-{run.name}") for run in plan[0] if f"run-{run.name}" in done
-    }
-    for suite in plan[1]:
-        for attack in suite.attacks.split():
-            for name in {suite.name, f"{suite.name}-{attack}"} & done:
+    found = {f"train/{run}": train_values(folder / f"run-{run}") for run in runs if f"run-{run}" in done}
+    for suite, (_, _, attacks, _) in suites.items():
+        for attack in attacks.split():
+            for name in {suite, f"{suite}-{attack}"} & done:
                 if (folder / name / attack).is_dir():
                     verdicts = json.loads((folder / f"{name}.json").read_text())["verdicts"]
                     values = attack_values(folder / name / attack, here, verdicts.get(attack, {}))
-                    found[f"attack/{suite.name}/{attack}"] = values
-    tables = [folder / suite.name for suite in plan[1] if suite.name in done] + sorted(folder.glob("report-*"))
+                    found[f"attack/{suite}/{attack}"] = values
+    tables = [folder / suite for suite in suites if suite in done] + sorted(folder.glob("report-*"))
     return found | {f"table/{path.name}": table_values(path, here) for path in tables}
 
 
@@ -261,14 +233,12 @@ def distance(first: Any, second: Any, *, relative: bool) -> float:
     """Return how far two values are apart, large numbers in parts of them; words are 0 or infinitely far apart."""
     import numpy as np
 
-    try:  # what is not finite is equal to itself, and far from all else
-        a, b = (
-            np.nan_to_num(np.asarray(x, dtype=float), nan=1e300, posinf=2e300, neginf=-2e300) for x in (first, second)
-        )
+    try:
+        a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     except ValueError:
         return 0.0 if first == second else float("inf")
-    if a.shape != b.shape:
-        return float("inf")
+    if a.shape != b.shape or (~np.isfinite([a, b])).any():
+        return 0.0 if np.array_equal(a, b, equal_nan=True) else float("inf")
     return float((np.abs(a - b) / (np.maximum(1.0, np.abs(a)) if relative else 1.0)).max(initial=0.0))
 
 
@@ -294,9 +264,8 @@ def compare(case: str, base: Values, head: Values, strict: bool) -> tuple[str, s
     for sign, keys in (("removed", gone), ("added", new)):
         columns = sorted({key.split()[-1] for key in keys})
         notes += [f"{len(columns)} {sign} ({', '.join(columns[:3])})"] if columns else []
-    more = [f"{len(wrong)} in all"] if len(wrong) > 3 else []
     result = "DIFFERS" if wrong else "expected" if reasons else f"within {worst:.0e}" if worst else "equal"
-    return result, "; ".join([*wrong[:3], *more, *notes[:4], *sorted(reasons)])
+    return result, "; ".join([*wrong[:3], *(["..."] if wrong[3:] else []), *notes[:4], *sorted(reasons)])
 
 
 def uncovered(folder: Path) -> set[str]:
@@ -304,13 +273,15 @@ def uncovered(folder: Path) -> set[str]:
     methods = {row["name"] for row in json.loads((folder / "methods.list").read_text())}
     listed = json.loads((folder / "attacks.list").read_text())
     pairs = {(row["name"], target) for row in listed for target in row["targets"].split(", ")}
-    pairs -= {(attack, suite.target) for suite in SUITES for attack in suite.attacks.split()} | set(UNREACHED)
-    return methods - {run.method for run in RUNS} | {f"{attack} on {target}" for attack, target in pairs}
+    pairs -= {(attack, target) for _, target, attacks, _ in SUITES.values() for attack in attacks.split()} | set(
+        UNREACHED
+    )
+    return methods - set(RUNS) | {f"{attack} on {target}" for attack, target in pairs}
 
 
 def compared(trees: dict[str, Path], work: Path, pattern: str, strict: bool) -> int:
     """Print the table of all cases; return the exit code."""
-    found = [collect(work / side, adapter_of(tree), (RUNS, SUITES)) for side, tree in trees.items()]
+    found = [collect(work / side, adapter_of(tree), RUNS, SUITES) for side, tree in trees.items()]
     rows = []
     for case in fnmatch.filter(cases_of(RUNS, SUITES), pattern):
         base, head = (values.get(case) for values in found)
@@ -328,8 +299,7 @@ def compared(trees: dict[str, Path], work: Path, pattern: str, strict: bool) -> 
         rows.append(["in no case", *(str(len(names)) for names in missing), "DIFFERS" if said else "equal", said])
     for row in (["case", *trees, "result", "what differs, of so many quantities"], *rows):
         print(f"{row[0]:<45} {row[1]:>6} {row[2]:>6}  {row[3]:<14} {row[4]}".rstrip())
-    for pair, why in UNREACHED.items():
-        print(f"not run: {' on '.join(pair)}: {why}")
+    print("\n".join(f"not run: {' on '.join(pair)}: {why}" for pair, why in UNREACHED.items()))
     bad = [row for row in rows if row[3] in ("DIFFERS", "FAILS IN BOTH")]
     print(f"{len(rows)} cases, {len(bad)} unexpected")
     return 1 if bad or not rows else 0
@@ -337,12 +307,11 @@ def compared(trees: dict[str, Path], work: Path, pattern: str, strict: bool) -> 
 
 def tree_of(revision: str, folder: Path) -> Path:
     """Return the tree of a path, or the package of a revision, unpacked: nothing is left in the repository."""
-    if Path(revision).is_dir():
-        return Path(revision).resolve()
-    packed = subprocess.run(["git", "archive", revision, "fedpriv"], cwd=REPOSITORY, check=True, capture_output=True)
-    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    if not Path(revision).is_dir():
+        packed = ["git", "-C", str(REPOSITORY), "archive", "-o", f"{folder}.tar", revision, "fedpriv"]
+        subprocess.run(packed, check=True)
+        shutil.unpack_archive(f"{folder}.tar", folder, filter="data")
+    return folder if not Path(revision).is_dir() else Path(revision).resolve()
 
 
 def launch(label: str, tree: Path, folder: Path, part: int, pattern: str) -> int:
@@ -356,7 +325,7 @@ def launch(label: str, tree: Path, folder: Path, part: int, pattern: str) -> int
 def small(folder: Path) -> dict[str, Values]:
     """Run the small plan with the fedpriv that is imported; return what tests/golden.json keeps of it."""
     names = adapter_of(REPOSITORY)
-    execute(SMALL, folder, names, 2, "small")
+    execute(SMALL_RUNS, SMALL_SUITES, folder, names, 2, "small")
     kept = (
         "count",
         "traffic",
@@ -364,8 +333,12 @@ def small(folder: Path) -> dict[str, Values]:
         "score floors.class_mean_image.psnr_db",
         "score auc.value",
     )
-    found = {case: values for case, values in collect(folder, names, SMALL).items() if not case.startswith("table/")}
-    return {case: {key: values[key] for key in values if key.startswith(kept)} for case, values in found.items()}
+    found = collect(folder, names, SMALL_RUNS, SMALL_SUITES)
+    return {
+        case: {key: value for key, value in values.items() if key.startswith(kept)}
+        for case, values in found.items()
+        if not case.startswith("table/")
+    }
 
 
 def main() -> int:
@@ -395,8 +368,7 @@ def main() -> int:
         with ThreadPoolExecutor(given.jobs) as pool:
             codes = list(pool.map(lambda task: launch(*task, given.only), tasks))
         if any(codes):
-            print("a process failed: see above")
-            return 1
+            sys.exit("a process failed: see above")
         return compared(trees, work, given.only, given.bytes)
 
 
