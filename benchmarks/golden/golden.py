@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 STORED = REPOSITORY / "tests" / "golden.json"
 PARTS = 3
 
-TRAIN = "--dataset digits --per-class 30 --clients 5 --partition iid --lr 0.1 --seed 0 --capture all --keep all"
+TRAIN = "--dataset digits --per-class 60 --train-fraction 0.5 --clients 5 --partition iid --lr 0.1 --capture all --keep all"
 STEP = "--batch-size 4 --local-steps 1"
 MEANS = STEP + " --participation 0.6 --defense secure-aggregation"
 SEARCH = "--iterations 3 --targets 5"
