@@ -1,8 +1,7 @@
 """Compare what two revisions compute: every method, every attack on every kind of upload, the tables of their reports.
 
     python benchmarks/golden/golden.py                       # 4386c0d7 and HEAD
-    python benchmarks/golden/golden.py --base REV --head .   # any revision, or a path: . is the working tree
-    python benchmarks/golden/golden.py --only '*/dlg'        # some cases; --jobs N, --keep DIR
+    python benchmarks/golden/golden.py --base REV --head .   # revisions or paths: . is the working tree; --only '*/dlg'
     python benchmarks/golden/golden.py --store               # new values for tests/test_golden.py
 
 Counts of correct predictions may differ by 2, traffic by nothing, images, scores and tables by 1e-3. Exit 1 where anything
@@ -29,10 +28,8 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-STORED = REPOSITORY / "tests" / "golden.json"
 PARTS = 3
-
-TRAIN = "--dataset digits --per-class 60 --train-fraction 0.5 --clients 5 --partition iid --lr 0.1 --capture all --keep all"
+DATA = "--dataset digits --per-class 60 --train-fraction 0.5 --clients 5 --partition iid --seed 0"
 STEP = "--batch-size 4 --local-steps 1"
 MEANS = STEP + " --participation 0.6 --defense secure-aggregation"
 SEARCH = "--iterations 3 --targets 5"
@@ -47,7 +44,6 @@ RUNS = {name: name for name in ANY.split()} | {name: f"{name} --models small-cnn
 RUNS |= {name: f"{RUNS.get(name, name)} --public 20" for name in PUBLIC.split()}
 RUNS |= {f"{name}-step": f"{RUNS[name]} {STEP}" for name in UPDATES.split()}
 RUNS |= {f"{name}-means": f"{RUNS[name]} {MEANS}" for name in UPDATES.split() if name != "fedkd"}
-"""Federations: name -> method and options."""
 VECTORS = "dip decoder learned pixels average all-rounds membership property"
 GRADIENTS = "linear-layer dlg inverting-gradients gradient-dip gradient-learned untransform"
 INFER = "membership likelihood-ratio property"  # these have no iterations
@@ -81,10 +77,12 @@ SMALL_SUITES: Suites = {
     "prototype": ("fedgh", "prototype", "dip", f"{SEARCH} --no-control"),
     "entangled": ("fedre", "entangled", "property", "--no-control"),
 }
-"""What tests/test_golden.py runs, for 2 rounds."""
+KEPT = ("count", "traffic", "score metrics.psnr_db.mean", "score floors.class_mean_image.psnr_db", "score auc.value")
+"""What tests/test_golden.py runs, for 2 rounds, and the quantities that it keeps of it."""
 MEMBERS = "membership draws non-members anew and has other baselines, on purpose, after 4386c0d7"
 EXPECTED = {"attack/*/membership:*": MEMBERS, "attack/*/likelihood-ratio:*": MEMBERS, "table/*:cell*member*": MEMBERS}
 """``case:quantity`` that may differ -> why. That a case fails or is missing is never covered."""
+LISTS = ("methods.list", "attacks.list")
 UNREACHED = {("difference", "entangled"): "clients of fedpriv train keep their data, and mixtures have no momentum"}
 """(attack, target) that no command reaches -> why."""
 ADAPTERS: dict[str, dict[str, str]] = {"fedpriv/pipeline": {}, "fedpriv/experiment": {}}
@@ -107,7 +105,6 @@ def execute(runs: dict[str, str], suites: Suites, folder: Path, names: dict[str,
     """Train and attack with the fedpriv that is imported: what a command says goes to NAME.json, its error to NAME.error."""
     import torch
 
-    folder.mkdir(parents=True, exist_ok=True)
     generator = str(folder / f"{label}.pt")
     torch.manual_seed(0)
     layers = (torch.nn.Linear(8, 64), torch.nn.Sigmoid(), torch.nn.Unflatten(1, (1, 8, 8)))
@@ -124,7 +121,7 @@ def execute(runs: dict[str, str], suites: Suites, folder: Path, names: dict[str,
         return not code
 
     for run, options in runs.items():
-        command(f"run-{run}", f"train {TRAIN} --rounds {rounds} --method {options}")
+        command(f"run-{run}", f"train {DATA} --lr 0.1 --capture all --keep all --rounds {rounds} --method {options}")
         for name, (source, target, attacks, chosen) in suites.items():
             line = f"attack --run {folder}/run-{run} --target {target} {chosen}"
             if source == run and not command(name, line, attacks):
@@ -138,8 +135,7 @@ def call(arguments: list[str]) -> tuple[int, str, str]:
     from fedpriv.cli.main import run
 
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        code = run(arguments)
-    return code, out.getvalue(), err.getvalue()
+        return run(arguments), out.getvalue(), err.getvalue()
 
 
 def drive(tree: Path, folder: Path, part: int, label: str, pattern: str) -> None:
@@ -149,13 +145,13 @@ def drive(tree: Path, folder: Path, part: int, label: str, pattern: str) -> None
     if tree.resolve() not in Path(fedpriv.__file__).resolve().parents:
         raise SystemExit(f"imported {fedpriv.__file__}, which is not in {tree}")
     suites = {name: suite for name, suite in SUITES.items() if fnmatch.filter(cases_of({}, {name: suite}, 0), pattern)}
-    used = {suite[0] for suite in suites.values()}
-    runs = [run for run in RUNS if run in used or fnmatch.fnmatch(f"train/{run}", pattern)][part::PARTS]
+    used = {f"train/{run}" for run, *_ in suites.values()} | set(fnmatch.filter(cases_of(RUNS, {}, 0), pattern))
+    runs = [run for run in RUNS if f"train/{run}" in used][part::PARTS]
     execute({run: RUNS[run] for run in runs}, suites, folder, adapter_of(tree), 3, label)
     if pattern == "*":
         call(["report", *(f"{folder}/run-{run}" for run in runs), "--quiet", "--out", f"{folder}/report-{part}"])
-        for kind in ("methods", "attacks"):
-            (folder / f"{kind}.list").write_text(call(["list", kind, "--json"])[1])
+        for name in LISTS:
+            (folder / name).write_text(call(["list", Path(name).stem, "--json"])[1])
 
 
 Values = dict[str, Any]
@@ -167,13 +163,11 @@ IGNORED = {"seconds", "command", "run", "cost", "version", "attack_version", "sc
 
 def flat(value: Any, path: str, here: dict[str, str]) -> Values:
     """Return the numbers, words and truth values of a record by their paths."""
-    if isinstance(value, dict):
-        items = [(here.get(key, key), inner) for key, inner in value.items() if key not in IGNORED]
-    elif isinstance(value, list):
-        items = list(enumerate(value))
-    else:
+    if not isinstance(value, dict | list):
         return {} if value is None or value == "" else {path: value}
-    return {key: leaf for name, inner in items for key, leaf in flat(inner, f"{path}{name}.", here).items()}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    parts = [flat(inner, f"{path}{here.get(name, name)}.", here) for name, inner in items if name not in IGNORED]
+    return {key: leaf for part in parts for key, leaf in part.items()}
 
 
 def train_values(folder: Path) -> Values:
@@ -268,17 +262,6 @@ def compare(case: str, base: Values, head: Values, strict: bool) -> tuple[str, s
     return result, "; ".join([*wrong[:3], *(["..."] if wrong[3:] else []), *notes[:4], *sorted(reasons)])
 
 
-def uncovered(folder: Path) -> set[str]:
-    """Return methods and pairs of attack and target that a revision has and no case runs."""
-    methods = {row["name"] for row in json.loads((folder / "methods.list").read_text())}
-    listed = json.loads((folder / "attacks.list").read_text())
-    pairs = {(row["name"], target) for row in listed for target in row["targets"].split(", ")}
-    pairs -= {(attack, target) for _, target, attacks, _ in SUITES.values() for attack in attacks.split()} | set(
-        UNREACHED
-    )
-    return methods - set(RUNS) | {f"{attack} on {target}" for attack, target in pairs}
-
-
 def compared(trees: dict[str, Path], work: Path, pattern: str, strict: bool) -> int:
     """Print the table of all cases; return the exit code."""
     found = [collect(work / side, adapter_of(tree), RUNS, SUITES) for side, tree in trees.items()]
@@ -294,9 +277,12 @@ def compared(trees: dict[str, Path], work: Path, pattern: str, strict: bool) -> 
         else:
             rows.append([*row, *compare(case, base, head, strict)])
     if pattern == "*":
-        missing = [uncovered(work / side) for side in trees]
-        said = ", ".join(sorted(missing[0] | missing[1]))
-        rows.append(["in no case", *(str(len(names)) for names in missing), "DIFFERS" if said else "equal", said])
+        lists = [[json.loads((work / side / name).read_text()) for name in LISTS] for side in trees]
+        methods = {row["name"] for side in lists for row in side[0]} - set(RUNS)
+        pairs = {(row["name"], target) for side in lists for row in side[1] for target in row["targets"].split(", ")}
+        pairs -= {(attack, target) for _, target, attacks, _ in SUITES.values() for attack in attacks.split()}
+        said = ", ".join([*sorted(methods), *(" on ".join(pair) for pair in sorted(pairs - set(UNREACHED)))])
+        rows.append(["what no case runs", "", "", "DIFFERS" if said else "equal", said])
     for row in (["case", *trees, "result", "what differs, of so many quantities"], *rows):
         print(f"{row[0]:<45} {row[1]:>6} {row[2]:>6}  {row[3]:<14} {row[4]}".rstrip())
     print("\n".join(f"not run: {' on '.join(pair)}: {why}" for pair, why in UNREACHED.items()))
@@ -308,9 +294,9 @@ def compared(trees: dict[str, Path], work: Path, pattern: str, strict: bool) -> 
 def tree_of(revision: str, folder: Path) -> Path:
     """Return the tree of a path, or the package of a revision, unpacked: nothing is left in the repository."""
     if not Path(revision).is_dir():
-        packed = ["git", "-C", str(REPOSITORY), "archive", "-o", f"{folder}.tar", revision, "fedpriv"]
-        subprocess.run(packed, check=True)
-        shutil.unpack_archive(f"{folder}.tar", folder, filter="data")
+        packed = f"{folder}.tar"
+        subprocess.run(["git", "-C", REPOSITORY, "archive", "-o", packed, revision, "fedpriv"], check=True)
+        shutil.unpack_archive(packed, folder, filter="data")
     return folder if not Path(revision).is_dir() else Path(revision).resolve()
 
 
@@ -324,21 +310,10 @@ def launch(label: str, tree: Path, folder: Path, part: int, pattern: str) -> int
 
 def small(folder: Path) -> dict[str, Values]:
     """Run the small plan with the fedpriv that is imported; return what tests/golden.json keeps of it."""
-    names = adapter_of(REPOSITORY)
-    execute(SMALL_RUNS, SMALL_SUITES, folder, names, 2, "small")
-    kept = (
-        "count",
-        "traffic",
-        "score metrics.psnr_db.mean",
-        "score floors.class_mean_image.psnr_db",
-        "score auc.value",
-    )
-    found = collect(folder, names, SMALL_RUNS, SMALL_SUITES)
-    return {
-        case: {key: value for key, value in values.items() if key.startswith(kept)}
-        for case, values in found.items()
-        if not case.startswith("table/")
-    }
+    execute(SMALL_RUNS, SMALL_SUITES, folder, adapter_of(REPOSITORY), 2, "small")
+    found = collect(folder, adapter_of(REPOSITORY), SMALL_RUNS, SMALL_SUITES)
+    cases = {case: values for case, values in found.items() if not case.startswith("table/")}
+    return {case: {key: values[key] for key in values if key.startswith(KEPT)} for case, values in cases.items()}
 
 
 def main() -> int:
@@ -359,16 +334,15 @@ def main() -> int:
         parser.error(f"--only: no case fits {given.only!r}; cases are train/RUN, attack/SUITE/ATTACK, table/SUITE")
     with tempfile.TemporaryDirectory() as temporary:
         if given.store:
-            STORED.write_text(json.dumps(small(Path(temporary)), indent=1) + "\n")
+            (REPOSITORY / "tests" / "golden.json").write_text(json.dumps(small(Path(temporary)), indent=1) + "\n")
             return 0
         work = (given.keep or Path(temporary)).resolve()
         work.mkdir(parents=True, exist_ok=given.keep is None)
         trees = {side: tree_of(getattr(given, side), work / f"{side}-tree") for side in ("base", "head")}
         tasks = [(side, tree, work / side, part) for part in range(PARTS) for side, tree in trees.items()]
         with ThreadPoolExecutor(given.jobs) as pool:
-            codes = list(pool.map(lambda task: launch(*task, given.only), tasks))
-        if any(codes):
-            sys.exit("a process failed: see above")
+            if any(list(pool.map(lambda task: launch(*task, given.only), tasks))):
+                sys.exit("a process failed: see above")
         return compared(trees, work, given.only, given.bytes)
 
 
