@@ -103,12 +103,13 @@ def cases_of(runs: dict[str, str], suites: Suites, reports: int = PARTS) -> list
 
 def execute(runs: dict[str, str], suites: Suites, folder: Path, names: dict[str, str], rounds: int, label: str) -> None:
     """Train and attack with the fedpriv that is imported: what a command says goes to NAME.json, its error to NAME.error."""
-    import torch
-
     generator = str(folder / f"{label}.pt")
-    torch.manual_seed(0)
-    layers = (torch.nn.Linear(8, 64), torch.nn.Sigmoid(), torch.nn.Unflatten(1, (1, 8, 8)))
-    torch.jit.save(torch.jit.script(torch.nn.Sequential(*layers)), generator)
+    if any("GENERATOR" in options for *_, options in suites.values()):
+        import torch
+
+        torch.manual_seed(0)
+        layers = (torch.nn.Linear(8, 64), torch.nn.Sigmoid(), torch.nn.Unflatten(1, (1, 8, 8)))
+        torch.jit.save(torch.jit.script(torch.nn.Sequential(*layers)), generator)
 
     def command(name: str, line: str, attacks: str = "") -> bool:
         started = time.process_time()
@@ -185,8 +186,7 @@ def attack_values(folder: Path, here: dict[str, str], verdict: dict[str, Any]) -
 
     found: Values = {"verdict": verdict.get("kind", "none")}
     for file in sorted(folder.iterdir()):
-        name = here.get(file.name, file.name)
-        if name in ("reconstruction.safetensors", "permuted.safetensors"):
+        if (name := here.get(file.name, file.name)) in ("reconstruction.safetensors", "permuted.safetensors"):
             found |= {f"image {name[:-12]}.{key}": value for key, value in load_file(file).items()}
         elif name in ("metrics.json", "membership.json", "property.json"):
             found |= flat(json.loads(file.read_text()), "score ", here)
@@ -272,7 +272,7 @@ def compared(trees: dict[str, Path], work: Path, pattern: str, strict: bool) -> 
         if base is None or head is None:
             name = case.split("/")[1]
             errors = [file for side in trees for file in sorted((work / side).glob(f"*{name}*.error"))]
-            said = "; ".join(f"{file.parent.name}: {file.read_text()}" for file in errors)
+            said = "; ".join(dict.fromkeys(f"{file.parent.name}: {file.read_text()[:99]}" for file in errors))
             rows.append([*row, "FAILS IN BOTH" if base is head else "DIFFERS", said])
         else:
             rows.append([*row, *compare(case, base, head, strict)])
