@@ -97,7 +97,8 @@ def adapter_of(tree: Path) -> dict[str, str]:
 def cases_of(runs: dict[str, str], suites: Suites, reports: int = PARTS) -> list[str]:
     """Return the names of all cases."""
     attacks = [f"attack/{name}/{attack}" for name, suite in suites.items() for attack in suite[2].split()]
-    tables = [f"table/{name}" for name in (*suites, *(f"report-{part}" for part in range(reports)))]
+    rows = [name for name, suite in suites.items() if set(suite[2].split()) - set(INFER.split())]  # others have none
+    tables = [f"table/{name}" for name in (*rows, *(f"report-{part}" for part in range(reports)))]
     return [f"train/{run}" for run in runs] + attacks + tables
 
 
@@ -283,8 +284,8 @@ def compared(trees: dict[str, Path], work: Path, pattern: str, strict: bool) -> 
         pairs -= {(attack, target) for _, target, attacks, _ in SUITES.values() for attack in attacks.split()}
         said = ", ".join([*sorted(methods), *(" on ".join(pair) for pair in sorted(pairs - set(UNREACHED)))])
         rows.append(["what no case runs", "", "", "DIFFERS" if said else "equal", said])
-    for row in (["case", *trees, "result", "what differs, of so many quantities"], *rows):
-        print(f"{row[0]:<45} {row[1]:>6} {row[2]:>6}  {row[3]:<14} {row[4]}".rstrip())
+    shown = [["case", *trees, "result", "what differs, of so many quantities"], *rows]
+    print("\n".join(f"{row[0]:<45} {row[1]:>6} {row[2]:>6}  {row[3]:<14} {row[4]}".rstrip() for row in shown))
     print("\n".join(f"not run: {' on '.join(pair)}: {why}" for pair, why in UNREACHED.items()))
     bad = [row for row in rows if row[3] in ("DIFFERS", "FAILS IN BOTH")]
     print(f"{len(rows)} cases, {len(bad)} unexpected")
@@ -341,9 +342,8 @@ def main() -> int:
         trees = {side: tree_of(getattr(given, side), work / f"{side}-tree") for side in ("base", "head")}
         tasks = [(side, tree, work / side, part) for part in range(PARTS) for side, tree in trees.items()]
         with ThreadPoolExecutor(given.jobs) as pool:
-            if any(list(pool.map(lambda task: launch(*task, given.only), tasks))):
-                sys.exit("a process failed: see above")
-        return compared(trees, work, given.only, given.bytes)
+            codes = list(pool.map(lambda task: launch(*task, given.only), tasks))
+        return 1 if any(codes) else compared(trees, work, given.only, given.bytes)
 
 
 if __name__ == "__main__":
