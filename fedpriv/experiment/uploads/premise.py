@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -36,13 +37,16 @@ MOST_OF_SEVERAL_STEPS: Final = 10
 def upload_rounding(upload: Message | Update | Gradient) -> Rounding:
     """Return the rounding of an upload as it was handed in."""
     if isinstance(upload, Update):
-        weights = [value for value in upload.after.values() if value.is_floating_point()]
-        return Rounding(weights=max(rounding_of(weights).values, 2.0**-24))
+        return Rounding(weights=max(rounding_of(_floats(upload.after.values())).values, 2.0**-24))
     if isinstance(upload, Gradient):
-        tensors = [*(upload.values.values() if isinstance(upload.values, Mapping) else upload.values)]
-    else:
-        tensors = [value for payload in upload for value in payload.tensors().values() if value.is_floating_point()]
-    return rounding_of([value.detach() for value in tensors if isinstance(value, Tensor)])
+        return rounding_of(_floats(upload.values.values() if isinstance(upload.values, Mapping) else upload.values))
+    return rounding_of(_floats(value for payload in upload for value in payload.tensors().values()))
+
+
+def _floats(values: Iterable[object]) -> list[Tensor]:
+    """Return the tensors and arrays of floats among some values."""
+    tensors = [torch.as_tensor(value) for value in values if isinstance(value, (Tensor, np.ndarray))]
+    return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
 
 
 def premise_of(handed: Handed, *, defended: bool) -> Premise:
