@@ -53,7 +53,7 @@ BUDGET: dict[str, int] = {
     "federation": 4386,
     "methods": 4077,
     "defenses": 2396,
-    "attacks": 22506,
+    "attacks": 21930,
     "evidence": 2125,
     "scoring": 7476,
     "pages": 8511,

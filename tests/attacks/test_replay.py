@@ -16,7 +16,6 @@ from fedpriv.attacks.optim.rate import Rate
 from fedpriv.attacks.optim.reads import Reads
 from fedpriv.attacks.optim.replay import Replay
 from fedpriv.attacks.optim.schedule import Schedule
-from fedpriv.attacks.priors import dip, row_draws
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 
@@ -171,9 +170,7 @@ def recorders(monkeypatch):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Step sizes as tensors, draws in memory that stays, and derivatives by autograd, as they are on a GPU."""
-    monkeypatch.setattr(dip, "done_by_hand", lambda maps: False)
-    monkeypatch.setattr(row_draws, "stays_in_place", lambda device: True)
+    """Step sizes as tensors, as they are on a GPU."""
 
     class TensorRate(Rate):
         def __init__(self, device):

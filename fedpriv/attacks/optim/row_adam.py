@@ -9,7 +9,7 @@ depend on the other rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,30 +19,10 @@ from fedpriv.attacks.optim.rate import Rate
 _BETAS = (0.9, 0.999)
 _EPSILON = 1e-8
 
-_OWN_STEP = 2**15
-"""Entries of a parameter from which a step of its own, taken while its derivative is in a cache, costs less."""
-
 
 def steps_apart(device: torch.device, number: int) -> bool:
     """True where a step goes through that many tensors one by one: on a GPU it would be as many kernels."""
     return device.type == "cpu" and number > 1
-
-
-class Taker(Protocol):
-    """Takes steps against derivatives as soon as they are known.
-
-    Attributes:
-        by_row: whether it takes derivatives by a row's part of a parameter.
-    """
-
-    @property
-    def by_row(self) -> bool:
-        """See above."""
-        ...
-
-    def take(self, place: int, gradient: Tensor, row: int | None = None) -> None:
-        """Take the derivative by the parameter at this place, flattened or not; that by a row's part is ``(O, K)``."""
-        ...
 
 
 class RowAdam:
@@ -64,37 +44,10 @@ class RowAdam:
         self._gradient = self._mean[:0]
         self._rate = Rate(device)
         self._taken = torch.ones((), device=device)  # steps, the present one among them
-        self._waiting: dict[int, Tensor] = {}
 
     def pace(self, learning_rate: float) -> None:
         """Take steps of this size from now on."""
         self._rate.set(learning_rate)
-
-    @property
-    def by_row(self) -> bool:
-        """True where :meth:`take` may be called, of rows, too: where steps go tensor by tensor."""
-        return self._apart
-
-    def take(self, place: int, gradient: Tensor, row: int | None = None) -> None:
-        """Take the step of one parameter, or of its part of a row; that of a small one is taken by :meth:`finish`."""
-        if row is not None:
-            if place not in self._rows:
-                self._rows[place] = [list(parts[place].flatten(2).unbind()) for parts in self._parts]
-            values, means, squares = self._rows[place]
-            self._move([values[row]], [gradient], [means[row]], [squares[row]])
-        elif gradient.numel() < _OWN_STEP:
-            self._waiting[place] = gradient.reshape(-1)
-        else:
-            value, mean, square = (parts[place] for parts in self._parts)
-            self._move([value], [gradient.reshape(value.shape)], [mean], [square])
-
-    def finish(self) -> None:
-        """End a step: every derivative has been taken."""
-        if self._waiting:
-            values, means, squares = ([flat[place] for place in self._waiting] for flat in self._flat)
-            self._move(values, list(self._waiting.values()), means, squares)
-            self._waiting = {}
-        self._taken += 1
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Take a step against gradients, one for each parameter."""
@@ -141,8 +94,6 @@ class RowAdam:
         self._shapes = [one.shape for one in values]
         self._values, self._mean, self._square = _own(values), mean, square
         self._parts = self._split(self._values), self._split(mean), self._split(square)
-        self._flat = [[part.view(-1) for part in parts] for parts in self._parts]
-        self._rows: dict[int, list[list[Tensor]]] = {}
         self.parameters = [view.requires_grad_() for view in self._split(self._values)]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
