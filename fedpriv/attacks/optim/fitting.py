@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.optim.adam import Adam
 from fedpriv.attacks.optim.cuda_recorder import recorder_on
 from fedpriv.attacks.optim.replay import Replay
-from fedpriv.attacks.optim.row_adam import RowAdam
 from fedpriv.attacks.optim.row_records import RowRecords
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.util.numerics import FLOAT32, Numerics
@@ -108,7 +108,8 @@ def fit(
     the image shown with the lowest objective. ``tick`` is called with the number of steps done. Whatever is kept or
     compared at the end is computed in float32; ``numerics`` is of the search.
     """
-    optimiser = RowAdam(prior.parameters)
+    start = [values.detach().clone().requires_grad_() for values in prior.parameters]
+    optimiser = Adam(start, schedule.rate(0.0), fused=True)
     prior.parameters = optimiser.parameters
     if numerics.compiled:
         prior.compile()
