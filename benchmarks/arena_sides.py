@@ -21,7 +21,6 @@ from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.experiment.benchmarks.breaching import Passes, attack_by_peer, imported
 from fedpriv.experiment.benchmarks.one_step import Problem, run_attack
 from fedpriv.experiment.benchmarks.ordinary_hourglass import invert
-from fedpriv.experiment.benchmarks.ordinary_layers import of_ordinary_layers
 from fedpriv.models.split import SplitModel
 from fedpriv.wire.payloads import Representations
 
@@ -130,7 +129,6 @@ def vectors_by_decoder(iterations: int) -> Attack:
 def ordinary_hourglass(task: Task, evaluations: int) -> Found:
     """Deep image prior as anybody would write it, one target after the other."""
     model, vectors = _vectors(task.problem)
-    model = of_ordinary_layers(model)
     torch.manual_seed(task.seed)
     clock = Clock()
     size = int(task.problem.images.shape[-1])
@@ -141,7 +139,6 @@ def ordinary_hourglass(task: Task, evaluations: int) -> Found:
 def ordinary_pixels(task: Task, evaluations: int) -> Found:
     """Pixels by Adam under squared differences of neighbours, as anybody would write it (Mahendran and Vedaldi 2015)."""
     model, vectors = _vectors(task.problem)
-    model = of_ordinary_layers(model)
     torch.manual_seed(task.seed)
     clock, shape, images = Clock(), task.problem.images.shape[1:], []
     for wanted in vectors:

@@ -46,8 +46,8 @@ $ PYTHONPATH=breaching fedpriv benchmark --scale full --htfllib HtFLlib
   steps, each library with the files that it writes and the evaluations of all clients that it makes in a round (HtFLlib
   one, fedpriv another where a broadcast changes something). The attacks: the same weights, gradients and labels, the same
   number of steps, one start a target; no start is drawn anew and none stops early. Nothing in it hangs on what the
-  images show, so they are random unless `--images` names real ones. Peers are not changed, and are handed networks of
-  torch's own layers; ours pool sooner to the same numbers.
+  images show, so they are random unless `--images` names real ones. Peers are not changed, and are handed the
+  same networks, which are of torch's own layers.
 - **Of the peak**: the operations of convolutions and matrix products in a turn, as torch's counter counts them (the
   least of all sides, so that more work for the same result earns nothing), over our seconds, as a share of the better
   of two rates that the machine reaches around the same turns: products of square matrices of 1,024, and convolutions
@@ -64,17 +64,11 @@ Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` a
 
 - **Rounds** (`local`): on the Intel processor 53 % convolutions and 21 % matrix products, which are the library's and
   HtFLlib's as well; 6 % pooling, 5 % steps, 3 % copies. All that is ours to save there is the quarter that is left, and of
-  it the goal asks a third. On the processor by AMD (56 % and 28 %, before) the library's matrix products are not the
-  quickest that torch carries, and ours are computed by those (`python benchmarks/linear_products.py`: 1.64 to 2.77 times as
-  fast for the largest layer and batches of ten, 2.2 to 2.3 times for batches of 256).
+  it the goal asks a third.
 - **DIP**: networks that share no weights, so that nothing of them can be put together. A network has 575,000 weights
   for 3,072 values of an image, and each step reads or writes every one of them some ten times: more than a core's
-  caches hold. So derivatives are written out layer by layer, and a row's weight takes its step as soon as its
-  derivative is there, while both are in a cache. 32 targets side by side meet the goal, eight are at it. On the AMD
-  EPYC ordinary modules take 10.8 ms for an iteration of one (8.3 in a quicker hour), so a step of eight may take 28.8
-  ms (22.2). The library's convolutions (8.7 ms), matrix products (6.9), steps of Adam (2.0), noise (0.7) and norms
-  (1.0) take 19.3 of it, by the command above; copies and what stands between all of these take seven to nine. What is
-  left to save is there.
+  caches hold. Layers and derivatives are torch's, convolutions grouped by rows. Layers whose derivatives were written
+  out by hand took 3 to 10 % less of whole searches' CPU time (4 and 12 targets, one thread), and are gone.
 - **A study's fixed cost**: torch's own import is two thirds of it. It was above three seconds on the Intel processor, 2.8 to
   3.0 on the one by AMD, and is 2.1 there since what is imported is left out of garbage collection, in an environment that
   holds what `pip install .` installs.

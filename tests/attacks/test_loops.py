@@ -19,7 +19,6 @@ from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.row_draws import RowDraws, normal, shifts
 from fedpriv.attacks.priors.variation import total_variation
 from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.models import few_inputs
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Representations
 
@@ -70,7 +69,6 @@ class BlindPixels(BlindSpectrum):
 def test_an_iteration_is_few_kernels_and_the_host_reads_nothing(asked, attack, most, monkeypatch):
     """One row after the other, with an optimiser step a weight, it was 553 and 129 kernels, and 83 and 2 reads."""
     monkeypatch.setattr(grouped, "faster_transposed", lambda columns, device: False)  # as on a GPU
-    monkeypatch.setattr(few_inputs, "_narrow", lambda layer: False)
 
     def work(iterations):
         return asked(attack(iterations=iterations, restarts=1, tolerance=0.0, patience=1000))

@@ -8,8 +8,6 @@ import textwrap
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from fedpriv.experiment.benchmarks import (
     commands,
@@ -22,11 +20,7 @@ from fedpriv.experiment.benchmarks import (
     scoring_many,
     start_up,
 )
-from fedpriv.experiment.benchmarks.ordinary_layers import of_ordinary_layers
 from fedpriv.experiment.benchmarks.turns import MissingPeer, Over, Turns
-from fedpriv.models.build import build_model
-from fedpriv.models.pooling import MaxPool
-from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 
 
@@ -252,12 +246,3 @@ def test_images_of_a_folder_take_the_place_of_random_ones(settings, tmp_path):
     assert sorted(labels.tolist()) == [0, 0, 0, 1, 1, 1]
     with pytest.raises(UserError, match="holds 6 images; expected 7 at least"):
         some_images(str(tmp_path / "own"), 7, 0)
-
-
-def test_peers_get_torchs_own_layers_and_the_same_numbers():
-    model = build_model(Blueprint("cnn4", (3, 16, 16), 3, 8), 0)
-    copied = of_ordinary_layers(model)
-    assert {type(layer) for layer in copied.modules() if isinstance(layer, nn.MaxPool2d)} == {nn.MaxPool2d}
-    assert any(isinstance(layer, MaxPool) for layer in model.modules())
-    images = torch.rand(2, 3, 16, 16)
-    assert torch.equal(copied(images), model(images))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import io
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.experiment.benchmarks.one_step import Problem
-from fedpriv.experiment.benchmarks.ordinary_layers import of_ordinary_layers
 from fedpriv.experiment.benchmarks.turns import MissingPeer
 
 STATISTICS = {3: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)), 1: ((0.2860,), (0.3530,))}
@@ -82,7 +82,7 @@ def attack_by_peer(
         config = peer.get_attack_config(attack=name, overrides=list(overrides))
     place = torch.device(device)
     channels = int(problem.images.shape[1])
-    model = _Normalised(of_ordinary_layers(problem.model), channels, passes or Passes()).to(place)
+    model = _Normalised(copy.deepcopy(problem.model), channels, passes or Passes()).to(place)
     attacker = peer.attacks.prepare_attack(
         model, nn.CrossEntropyLoss(), config, {"device": place, "dtype": torch.float}
     )

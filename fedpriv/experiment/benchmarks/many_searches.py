@@ -68,12 +68,10 @@ def by_fedpriv(settings: dict[str, Any], turns: Turns) -> None:
 def by_modules(settings: dict[str, Any], turns: Turns) -> None:
     """Invert them one after the other with an ordinary module each, once a turn."""
     from fedpriv.experiment.benchmarks.ordinary_hourglass import invert
-    from fedpriv.experiment.benchmarks.ordinary_layers import of_ordinary_layers
     from fedpriv.util.device import pick_device
 
     device = pick_device(settings["device"])
     model, _, features = _problem(settings, device)
-    model = of_ordinary_layers(model)
     for _ in turns:
         iterations = turns.part_of(settings["iterations"])
         for wanted in features:
