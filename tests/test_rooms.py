@@ -44,22 +44,22 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2738,
+    "util": 2704,
     "algebra": 781,
     "datasets": 1761,
-    "models": 1150,
+    "models": 1122,
     "wire": 1083,
     "recording": 1371,
     "federation": 4375,
     "methods": 4077,
     "defenses": 2396,
-    "attacks": 21792,
+    "attacks": 21796,
     "evidence": 2125,
     "scoring": 7476,
     "pages": 8511,
     "calibration": 1139,
-    "experiment": 20001,
-    "cli": 2224,
+    "experiment": 19993,
+    "cli": 2222,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -372,8 +372,8 @@ def _of_module(name: str, module: nn.Module) -> list[Link | Layer] | None:
     if type(module) is nn.Flatten:
         return [Flat()] if (module.start_dim, module.end_dim) == (1, -1) else None
     if type(module) is nn.MaxPool2d:
-        window = (module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode)
-        return None if module.return_indices else [MaxPooled(window)]
+        pooled = MaxPooled((module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode))
+        return None if module.return_indices else [pooled]
     if type(module) is nn.AvgPool2d:
         window = tuple(_pair(side) for side in (module.kernel_size, module.stride, module.padding))
         return [MeanPooled((*window, module.ceil_mode, module.count_include_pad, module.divisor_override))]

@@ -63,6 +63,7 @@ def shifts(height: int, width: int, reach: int) -> Draw:
     def draw(generator: torch.Generator) -> Tensor:
         down, right = torch.randint(-reach, reach + 1, (2, 1), generator=generator)
         from_row, from_column = (torch.arange(height) - down) % height, (torch.arange(width) - right) % width
-        return (from_row[:, None] * width + from_column).flatten()
+        origin: Tensor = from_row[:, None] * width + from_column
+        return origin.flatten()
 
     return draw

@@ -16,12 +16,10 @@ from pathlib import Path
 from fedpriv.experiment.benchmarks.turns import MissingPeer, Over, Turns
 from fedpriv.experiment.processes import own_output
 from fedpriv.util.garbage import spare_imports
-from fedpriv.util.kept_memory import keep_freed_memory
 
 
 def main() -> None:
     """Work turn by turn until no more are wanted."""
-    keep_freed_memory()
     spare_imports()
     work, settings = sys.argv[1], json.loads(sys.argv[2])
     _quiet(Path(settings["scratch"]))
