@@ -10,7 +10,7 @@ import torch
 from breaching_peer import Passes, attack_by_peer, imported
 from cifar import Clock
 from one_step import Problem, run_attack
-from ordinary import invert, of_ordinary_layers
+from ordinary import invert
 from torch import Tensor
 from torch.nn import functional
 
@@ -129,7 +129,6 @@ def vectors_by_decoder(iterations: int) -> Attack:
 def ordinary_hourglass(task: Task, evaluations: int) -> Found:
     """Deep image prior as anybody would write it, one target after the other."""
     model, vectors = _vectors(task.problem)
-    model = of_ordinary_layers(model)
     torch.manual_seed(task.seed)
     clock = Clock()
     size = int(task.problem.images.shape[-1])
@@ -140,7 +139,6 @@ def ordinary_hourglass(task: Task, evaluations: int) -> Found:
 def ordinary_pixels(task: Task, evaluations: int) -> Found:
     """Pixels by Adam under squared differences of neighbours, as anybody would write it (Mahendran and Vedaldi 2015)."""
     model, vectors = _vectors(task.problem)
-    model = of_ordinary_layers(model)
     torch.manual_seed(task.seed)
     clock, shape, images = Clock(), task.problem.images.shape[1:], []
     for wanted in vectors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import io
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ from typing import Any
 
 import torch
 from one_step import Problem
-from ordinary import of_ordinary_layers
 from torch import Tensor, nn
 
 STATISTICS = {3: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)), 1: ((0.2860,), (0.3530,))}
@@ -80,7 +80,7 @@ def attack_by_peer(
         config = peer.get_attack_config(attack=name, overrides=list(overrides))
     place = torch.device(device)
     channels = int(problem.images.shape[1])
-    model = _Normalised(of_ordinary_layers(problem.model), channels, passes or Passes()).to(place)
+    model = _Normalised(copy.deepcopy(problem.model), channels, passes or Passes()).to(place)
     attacker = peer.attacks.prepare_attack(
         model, nn.CrossEntropyLoss(), config, {"device": place, "dtype": torch.float}
     )

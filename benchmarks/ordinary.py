@@ -1,18 +1,12 @@
-"""Ordinary code as a peer: DIP by an hourglass of torch's modules, one target at a time; networks of torch's own layers."""
+"""Ordinary code as a peer: DIP by an hourglass of torch's modules, one target at a time."""
 
 from __future__ import annotations
-
-import copy
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.models.pooling import MaxPool
 from fedpriv.models.split import SplitModel
-
-N = TypeVar("N", bound=nn.Module)
 
 
 def block(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
@@ -60,14 +54,3 @@ def invert(model: SplitModel, wanted: Tensor, iterations: int, size: int = 32) -
         optimiser.step()
         mean.mul_(0.99).add_(image.detach(), alpha=0.01)
     return mean / (1 - 0.99**iterations)  # which began at zero
-
-
-def of_ordinary_layers(network: N) -> N:
-    """Return a copy of a network in which torch's own layers stand for ours, which give the same numbers sooner."""
-    copied = copy.deepcopy(network)
-    for within in list(copied.modules()):
-        for name, layer in within.named_children():
-            if isinstance(layer, MaxPool):
-                window = layer.kernel_size, layer.stride, layer.padding, layer.dilation
-                setattr(within, name, nn.MaxPool2d(*window, layer.return_indices, layer.ceil_mode))
-    return copied

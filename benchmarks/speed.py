@@ -258,11 +258,10 @@ def dip_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
 def dip_by_peer(case: dict[str, Any], turns: Turns) -> None:
     """Invert them one after the other with a network of ordinary modules each."""
     import torch
-    from ordinary import invert, of_ordinary_layers
+    from ordinary import invert
 
     torch.set_num_threads(1)
     model, _, features = representations(case["targets"], case["seed"])
-    model = of_ordinary_layers(model)
     turns.run(lambda: [invert(model, vector, case["iterations"]) for vector in features])
 
 

@@ -43,7 +43,8 @@ def counts(work: Callable[[int], object], short: int = 10, long: int = 30) -> Co
     """Return what an iteration asks for by name, over iterations ``short`` to ``long`` of ``work(iterations)``.
 
     An operation counts where it asks for no other one, so that nothing is counted twice. ``item`` stands for all reads by
-    the host but that of the fused Adam, which on a CPU reads its own step number, a number of the CPU's.
+    the host but that of the fused Adam, which on a CPU reads its own step number, a number of the CPU's. An operation on a
+    list of tensors, which a CPU does one by one, is one kernel, as on a GPU.
     """
     work(1)  # what is made once is made
     before, after = _seen(work, short), _seen(work, long)
@@ -62,7 +63,14 @@ def _seen(work: Callable[[int], object], iterations: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for event in watched.events():
         name = event.name.removeprefix("aten::")
-        if name == "_local_scalar_dense":
+        above = event.cpu_parent
+        while above and not above.name.startswith("aten::_foreach"):
+            above = above.cpu_parent
+        if above:
+            continue
+        if name.startswith("_foreach"):
+            found[name] += 1
+        elif name == "_local_scalar_dense":
             parents = [event.cpu_parent, event.cpu_parent and event.cpu_parent.cpu_parent]
             found["item"] += not any(one and one.name == "aten::_fused_adam_" for one in parents)
         elif name != event.name and name not in _NO_KERNEL:

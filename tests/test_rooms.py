@@ -43,27 +43,27 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 3068,
+    "util": 3034,
     "algebra": 781,
     "datasets": 1761,
-    "models": 1462,
+    "models": 1122,
     "wire": 1133,
     "recording": 1365,
-    "federation": 4387,
+    "federation": 4376,
     "methods": 4077,
     "defenses": 2396,
-    "attacks": 22217,
+    "attacks": 21507,
     "evidence": 2130,
     "scoring": 7801,
     "pages": 8070,
     "calibration": 1152,
-    "experiment": 16610,
-    "cli": 2113,
+    "experiment": 16604,
+    "cli": 2111,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1776
+RESERVE = 1811
 """Lines that no room has yet."""
 
 VERBS = {

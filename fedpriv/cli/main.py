@@ -22,7 +22,6 @@ from fedpriv import __version__
 from fedpriv.util.arguments import spelled
 from fedpriv.util.errors import UserError, WorkError, short_line
 from fedpriv.util.garbage import spare_imports
-from fedpriv.util.kept_memory import keep_freed_memory
 from fedpriv.util.memory import asked_for, ran_out
 
 COMMANDS: dict[str, str] = {
@@ -73,7 +72,6 @@ _STOPPED = threading.Event()
 
 def entry(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code. A polite kill is treated as an interrupt from the keyboard."""
-    keep_freed_memory()
     spare_imports()
 
     def stop(number: int, frame: object) -> None:

@@ -18,12 +18,10 @@ from typing import Any, BinaryIO
 from fedpriv.experiment.processes import own_output
 from fedpriv.util.errors import UserError
 from fedpriv.util.garbage import spare_imports
-from fedpriv.util.kept_memory import keep_freed_memory
 
 
 def main() -> None:
     """Run clients until no more come."""
-    keep_freed_memory()
     spare_imports()
     asked: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
     given, output = os.fdopen(os.dup(0), "rb"), own_output()

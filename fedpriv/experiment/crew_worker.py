@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 from fedpriv.experiment.processes import own_output
 from fedpriv.util.errors import UserError
 from fedpriv.util.garbage import spare_imports
-from fedpriv.util.kept_memory import keep_freed_memory
 from fedpriv.util.listener import Listener, Report
 
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ class Telling(Listener):
 
 def main() -> None:
     """Carry out shares until no more come."""
-    keep_freed_memory()
     spare_imports()
     asked: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
     given, listener = os.fdopen(os.dup(0), "rb"), Telling(own_output())

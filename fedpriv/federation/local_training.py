@@ -17,7 +17,6 @@ from fedpriv.federation.sgd import Part, Sgd, velocity_by_name, velocity_of
 from fedpriv.federation.states import put
 from fedpriv.federation.trace import Trace
 from fedpriv.models.layout import channels_last, takes_channels_last, weights_channels_last
-from fedpriv.models.products import quick_products
 from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import generator, global_seed
 
@@ -128,7 +127,7 @@ def train(
     # Guards take gradients apart in ways of their own, which need not fit another order of them.
     turned = not guards and samples.images.dim() == 4 and takes_channels_last(module, loss)
     layout = weights_channels_last(module) if turned else nullcontext()
-    with global_seed(noise), layout, nullcontext() if guards else quick_products(module):
+    with global_seed(noise), layout:
         for index in _moved(batches, samples.labels.device):
             optimiser.forget_gradients()
             images, labels = samples.batch(index)
@@ -164,8 +163,7 @@ def classification_loss(model: SplitModel) -> Loss:
 def represent(model: SplitModel, images: Tensor) -> Tensor:
     """Return representations ``(n, d)`` of images (bytes or floats) in evaluation mode."""
     model.eval()
-    with quick_products(model):
-        return torch.cat([model.represent(as_unit(chunk)) for chunk in images.split(EVALUATION_BATCH)])
+    return torch.cat([model.represent(as_unit(chunk)) for chunk in images.split(EVALUATION_BATCH)])
 
 
 def represent_by(
@@ -200,8 +198,7 @@ def classify_by(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
 def classify(model: SplitModel, images: Tensor) -> Tensor:
     """Return logits ``(n, C)`` of images (bytes or floats) in evaluation mode."""
     model.eval()
-    with quick_products(model):
-        return torch.cat([model(as_unit(chunk)) for chunk in images.split(EVALUATION_BATCH)])
+    return torch.cat([model(as_unit(chunk)) for chunk in images.split(EVALUATION_BATCH)])
 
 
 def class_means(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,4 @@
-"""Stochastic gradient descent over lists of tensors at once, to the last bit that of ``torch.optim.SGD``.
-
-Of what torch's optimiser offers, local training needs step size, momentum and weight decay.
-"""
+"""Gradient descent by torch's own function: ``torch.optim.SGD`` imports a compiler, a second or two of every process."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Sgd:
     learning_rate: float
     momentum: float = 0.0
     weight_decay: float = 0.0
-    velocity: dict[nn.Parameter, Tensor] = field(default_factory=dict)
+    velocity: dict[Tensor, Tensor] = field(default_factory=dict)
 
     def forget_gradients(self) -> None:
         """Take the gradients off all parameters."""
@@ -53,35 +51,29 @@ class Sgd:
     def step(self) -> None:
         """Move every parameter that has a gradient."""
         for part in self.parts:
-            moved: list[nn.Parameter] = [one for one in part.parameters if one.grad is not None]
-            gradients = [one.grad for one in moved if one.grad is not None]
-            if not moved:
-                continue
-            if self.weight_decay:
-                gradients = list(torch._foreach_add(gradients, [*moved], alpha=self.weight_decay))
-            if self.momentum:
-                gradients = self._with_momentum(moved, gradients)
-            torch._foreach_add_([*moved], gradients, alpha=-(part.learning_rate or self.learning_rate))
-
-    def _with_momentum(self, moved: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Return the velocities of parameters after taking in their gradients."""
-        first = [one not in self.velocity for one in moved]
-        for parameter, gradient, new in zip(moved, gradients, first, strict=True):
-            if new:
-                self.velocity[parameter] = gradient.clone()
-        older = [self.velocity[one] for one, new in zip(moved, first, strict=True) if not new]
-        if older:
-            torch._foreach_mul_(older, self.momentum)
-            torch._foreach_add_(older, [one for one, new in zip(gradients, first, strict=True) if not new])
-        return [self.velocity[one] for one in moved]
+            moved: list[Tensor] = [one for one in part.parameters if one.grad is not None]
+            velocities = [self.velocity.get(one) for one in moved]
+            sgd(
+                moved,
+                [one.grad for one in moved if one.grad is not None],
+                velocities,
+                foreach=True,
+                weight_decay=self.weight_decay,
+                momentum=self.momentum,
+                lr=part.learning_rate or self.learning_rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+            self.velocity.update((one, now) for one, now in zip(moved, velocities, strict=True) if now is not None)
 
 
-def velocity_of(module: nn.Module, known: Mapping[str, Tensor]) -> dict[nn.Parameter, Tensor]:
+def velocity_of(module: nn.Module, known: Mapping[str, Tensor]) -> dict[Tensor, Tensor]:
     """Return velocities by parameter from velocities by name, copied; of names that the module lacks, none."""
     return {one: known[name].clone() for name, one in module.named_parameters() if name in known}
 
 
-def velocity_by_name(module: nn.Module, velocity: Mapping[nn.Parameter, Tensor]) -> dict[str, Tensor]:
+def velocity_by_name(module: nn.Module, velocity: Mapping[Tensor, Tensor]) -> dict[str, Tensor]:
     """Return a copy of every velocity by its parameter's name in a module."""
     return {
         name: velocity[one].clone(memory_format=torch.contiguous_format)

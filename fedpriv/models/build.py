@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import signature
@@ -16,9 +17,15 @@ from fedpriv.models.group_norm import batch_norms, with_group_norm
 from fedpriv.models.lenet import start_uniform
 from fedpriv.models.shapes import ImageShape, UnfitShape
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.models.weightless import one_way_forward, weightless
+from fedpriv.models.weightless import weightless
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
+
+SMALL = 64 * 2**20
+"""Bytes of weights that are allocated without a second thought."""
+
+SMALL_IMAGE = 3 * 256 * 256
+"""Numbers of an image that even the widest layers take without a second thought."""
 
 
 def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
@@ -121,7 +128,11 @@ def footprint(blueprint: Blueprint) -> Footprint:
         for layer in extractor.modules():
             if not list(layer.children()):
                 layer.register_forward_hook(note)
-        one_way_forward(extractor, weights, blueprint.image_shape)
+        # The meta device computes shapes by code that imports torch's compiler, so a small network is given memory.
+        small = weights <= SMALL and math.prod(blueprint.image_shape) <= SMALL_IMAGE
+        device = torch.device("cpu" if small else "meta")
+        with torch.no_grad():
+            extractor.to_empty(device=device).eval()(torch.zeros(1, *blueprint.image_shape, device=device))
     except UserError:
         raise
     except Exception:  # a network of another package may not know the meta device

@@ -10,7 +10,6 @@ from functools import partial
 
 from torch import nn
 
-from fedpriv.models.pooling import MaxPool
 from fedpriv.models.shapes import ImageShape, require_sides
 
 LEAST_SIDE = 16  # two unpadded 5x5 convolutions, each followed by a halving, leave one pixel of 16
@@ -24,10 +23,10 @@ def _convolutions(image_shape: ImageShape, first: int, second: int) -> tuple[lis
         height, width = (height - 4) // 2, (width - 4) // 2
     layers: list[nn.Module] = [
         nn.Conv2d(channels, first, 5),
-        MaxPool(2),
+        nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Conv2d(first, second, 5),
-        MaxPool(2),
+        nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
     ]

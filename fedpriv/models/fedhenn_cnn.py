@@ -23,7 +23,6 @@ from itertools import pairwise
 
 from torch import nn
 
-from fedpriv.models.pooling import MaxPool
 from fedpriv.models.shapes import ImageShape, require_sides
 
 CHANNELS = (16, 32, 64)
@@ -37,7 +36,7 @@ def _fedhenn_cnn(image_shape: ImageShape, convolutions: int, linear: int) -> tup
     channels, height, width = image_shape
     layers: list[nn.Module] = []
     for before, after in pairwise((channels, *CHANNELS[:convolutions])):
-        layers += [nn.Conv2d(before, after, 5, padding=2), MaxPool(2), nn.ReLU()]
+        layers += [nn.Conv2d(before, after, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()]
         height, width = height // 2, width // 2
     layers.append(nn.Flatten())
     vector = CHANNELS[convolutions - 1] * height * width

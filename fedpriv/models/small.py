@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.models.averaging import AveragePool
-from fedpriv.models.pooling import MaxPool
 from fedpriv.models.shapes import ImageShape, require_sides
 
 
@@ -30,10 +29,10 @@ def _two_convolutions(image_shape: ImageShape, first: int, second: int, kernel: 
     channels, height, width = image_shape
     extractor = nn.Sequential(
         nn.Conv2d(channels, first, kernel, padding="same"),
-        MaxPool(2),
+        nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Conv2d(first, second, kernel, padding="same"),
-        MaxPool(2),
+        nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(second * (height // 2 // 2) * (width // 2 // 2), out),

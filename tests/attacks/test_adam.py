@@ -28,7 +28,8 @@ def trained(optimiser_of, steps=25, rate=None):
         if rate is None:
             optimiser.step()
         elif isinstance(optimiser, Adam):
-            optimiser.step(rate(step))
+            optimiser.pace(rate(step))
+            optimiser.step()
         else:
             optimiser.param_groups[0]["lr"] = rate(step)
             optimiser.step()

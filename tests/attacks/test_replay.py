@@ -11,12 +11,10 @@ from operation_recorder import OperationRecorder
 
 from fedpriv.attacks.gradients import pixel_search
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.optim import curvature, fitting, lbfgs, row_adam
-from fedpriv.attacks.optim.rate import Rate
+from fedpriv.attacks.optim import adam, curvature, fitting, lbfgs
 from fedpriv.attacks.optim.reads import Reads
 from fedpriv.attacks.optim.replay import Replay
 from fedpriv.attacks.optim.schedule import Schedule
-from fedpriv.attacks.priors import dip, row_draws
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 
@@ -171,17 +169,9 @@ def recorders(monkeypatch):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Step sizes as tensors, draws in memory that stays, and derivatives by autograd, as they are on a GPU."""
-    monkeypatch.setattr(dip, "done_by_hand", lambda maps: False)
-    monkeypatch.setattr(row_draws, "stays_in_place", lambda device: True)
+    """Step sizes as tensors, as they are on a GPU."""
 
-    class TensorRate(Rate):
-        def __init__(self, device):
-            super().__init__(device)
-            self.value = torch.zeros(())
-
-    for module in (row_adam, pixel_search):
-        monkeypatch.setattr(module, "Rate", TensorRate)
+    monkeypatch.setattr(adam, "rate_stays_in_place", lambda device: True)
 
 
 def fitted(make):

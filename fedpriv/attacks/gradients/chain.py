@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from fedpriv.attacks.gradients.local_step import RANDOM
 from fedpriv.attacks.gradients.row_gradients import padding_of
-from fedpriv.models.pooling import MaxPool, Window, max_pooled, window_of
 
 aten = torch.ops.aten
 
@@ -171,11 +170,11 @@ TANH = Saturating(torch.tanh, aten.tanh_backward, lambda found: -2 * found)
 class MaxPooled(_Linear):
     """Max pooling."""
 
-    window: Window
+    window: tuple[Any, ...]
 
     def forward(self, values: Tensor) -> tuple[Tensor, Kept]:
         """See :class:`Link`."""
-        found, places = max_pooled(values, self.window)
+        found, places = aten.max_pool2d_with_indices(values, *self.window)
         return found, (values, places)
 
     def push(self, tangent: Tensor, kept: Kept) -> Tensor:
@@ -261,20 +260,13 @@ Layer = Convolution | FullyConnected
 Chain = tuple[Link | Layer, ...]
 
 
-class _Tracer(fx.Tracer):
-    """Takes our pooling for one step, as it does torch's layers."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, MaxPool) or super().is_leaf_module(m, module_qualified_name)
-
-
 def chain_of(model: nn.Module) -> Chain | None:
     """Return the links of a prepared model, whose layers that draw numbers are in evaluation; None where it is no chain.
 
     A chain is what passes each value on to one step only. All its steps are known, and each layer is passed once.
     """
     try:
-        graph = _Tracer().trace(model)
+        graph = fx.Tracer().trace(model)
     except Exception:
         return None
     links: list[Link | Layer] = []
@@ -379,8 +371,9 @@ def _of_module(name: str, module: nn.Module) -> list[Link | Layer] | None:
         return [Convolution(name, f"{name}.weight", bias, *sizes, module.in_channels >= _SEVERAL)]
     if type(module) is nn.Flatten:
         return [Flat()] if (module.start_dim, module.end_dim) == (1, -1) else None
-    if isinstance(module, nn.MaxPool2d) and type(module) in (nn.MaxPool2d, MaxPool):
-        return None if module.return_indices else [MaxPooled(window_of(module))]
+    if type(module) is nn.MaxPool2d:
+        pooled = MaxPooled((module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode))
+        return None if module.return_indices else [pooled]
     if type(module) is nn.AvgPool2d:
         window = tuple(_pair(side) for side in (module.kernel_size, module.stride, module.padding))
         return [MeanPooled((*window, module.ceil_mode, module.count_include_pad, module.divisor_override))]

@@ -22,7 +22,6 @@ from fedpriv.attacks.gradients.local_step import RANDOM
 from fedpriv.attacks.gradients.row_convolution import convolved, pulled
 from fedpriv.attacks.gradients.row_gradients import prepared
 from fedpriv.attacks.read.updates import Weights
-from fedpriv.models.products import linear
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class _Pass:
     def _transformed(self, layer: FullyConnected, values: Tensor) -> Tensor:
         weight, bias = self.weights[layer.weight], self._bias(layer)
         if weight.dim() == 2:
-            return linear(values, weight, bias)
+            return functional.linear(values, weight, bias)
         return self._times(values, weight.mT, None if bias is None else bias.unsqueeze(1))
 
     def _times(self, values: Tensor, matrices: Tensor, besides: Tensor | None) -> Tensor:
@@ -250,7 +249,7 @@ class _Pass:
             weight = self.weights[layer.weight]
             if weight.dim() == 3:
                 return self._times(delta, weight, None if besides is None else _by_row(besides, self.rows))
-            return _plus(linear(delta, weight.T), besides)
+            return _plus(functional.linear(delta, weight.T), besides)
         if layer.direct:
             found = pulled(layer, delta, self.weights[layer.weight], kept)
             return found if besides is None else found + besides
@@ -274,7 +273,7 @@ class _Pass:
                 if tangent is not None and weight.dim() == 3:
                     own = self._times(tangent, weight, None if own is None else _by_row(own, self.rows))
                 elif tangent is not None:
-                    own = _plus(linear(tangent, weight.T), own)
+                    own = _plus(functional.linear(tangent, weight.T), own)
                 tangent = own
                 continue
             if link.direct:

@@ -17,7 +17,6 @@ from fedpriv.attacks.gradients.ways import Way
 from fedpriv.attacks.optim.adam import Adam
 from fedpriv.attacks.optim.cuda_recorder import recorder_on
 from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
-from fedpriv.attacks.optim.rate import Rate
 from fedpriv.attacks.optim.replay import Replay
 from fedpriv.attacks.priors.frames import Frame
 
@@ -100,7 +99,6 @@ class PixelSearch:
         self._signed = ways[0].signed
         self._each = torch.ones_like(self._weights)
         self._passed, self._filters = 0, False
-        self._rate = Rate(start.device)
         self._lowest = start.new_full((len(start),), torch.inf)
         self.images = self._images().detach().clone()
         self.distance = torch.full_like(self._lowest, torch.inf)
@@ -139,7 +137,7 @@ class PixelSearch:
     def _prepare(self, step: int) -> None:
         settings, every = self.settings, self.settings.median_every
         self._filters = every > 0 and (step + 1) % every == 0 and step + 1 < settings.iterations
-        self._rate.set(cooling(step / settings.iterations))
+        self._optimiser.pace(cooling(step / settings.iterations))
         passed = sum(step >= share * settings.iterations for share in _DROPS)
         if passed != self._passed:  # objectives under another weight cannot be compared
             self._passed = passed
@@ -153,7 +151,7 @@ class PixelSearch:
         # A row that is not finite stays where it is; the others go on.
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
         self._point.grad = gradient.sign() if self._signed else gradient
-        self._optimiser.step(self._rate.value)
+        self._optimiser.step()
         with torch.no_grad():
             if self._filters:
                 self._filter()

@@ -25,7 +25,6 @@ from torch.nn import functional
 
 from fedpriv.attacks.optim.adam import Adam
 from fedpriv.datasets.types import Samples
-from fedpriv.models.pooling import MaxPool
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
@@ -109,7 +108,7 @@ class SimulatorNetwork(nn.Module):
         layers: list[nn.Module] = []
         for before, after in ((channels, 32), (32, 64)):
             layers += [nn.Conv2d(before, after, 3, stride=1 if pooled else 2, padding=1), nn.ReLU()]
-            layers += [MaxPool(2, ceil_mode=True)] if pooled else []
+            layers += [nn.MaxPool2d(2, ceil_mode=True)] if pooled else []
         size = 64 * math.ceil(math.ceil(height / 2) / 2) * math.ceil(math.ceil(side / 2) / 2)
         self.layers = nn.Sequential(*layers, nn.Flatten(), nn.Linear(size, like.shape[1]))
         self.centre, self.unit = nn.Buffer(like.mean(0)), nn.Buffer(like.std(0).mean())

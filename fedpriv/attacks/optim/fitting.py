@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.optim.adam import Adam
 from fedpriv.attacks.optim.cuda_recorder import recorder_on
 from fedpriv.attacks.optim.replay import Replay
-from fedpriv.attacks.optim.row_adam import RowAdam, Taker
 from fedpriv.attacks.optim.row_records import RowRecords
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.util.numerics import FLOAT32, Numerics
@@ -64,18 +64,6 @@ class Prior(Protocol):
         ...
 
 
-@runtime_checkable
-class Telling(Protocol):
-    """A prior that can tell each derivative as soon as it is computed."""
-
-    def tells(self, taker: Taker) -> bool:
-        """Have the derivatives of the next images told, to whoever asks for that by the first parameter, which has none.
-
-        False where they are not told, and are asked for by each parameter.
-        """
-        ...
-
-
 Distance = Callable[[Tensor, Tensor], Tensor]
 """(images ``(n, c, h, w)``, their rows ``(n,)`` int64 on the CPU) -> ``(n,)`` distances to what was observed."""
 
@@ -120,9 +108,9 @@ def fit(
     the image shown with the lowest objective. ``tick`` is called with the number of steps done. Whatever is kept or
     compared at the end is computed in float32; ``numerics`` is of the search.
     """
-    optimiser = RowAdam(prior.parameters)
+    start = [values.detach().clone().requires_grad_() for values in prior.parameters]
+    optimiser = Adam(start, schedule.rate(0.0), fused=True)
     prior.parameters = optimiser.parameters
-    telling = prior if isinstance(prior, Telling) and optimiser.by_row else None
     if numerics.compiled:
         prior.compile()
     settled = _Settled(prior, distance, schedule, restarts)
@@ -130,17 +118,12 @@ def fit(
     def move() -> None:
         moving = settled.records.next()
         with numerics.searching(moving.device):
-            told = telling is not None and telling.tells(optimiser)
             images = prior.shown(moving).float()
             value = settled.objective(images, settled.rows)
         # By a sum, of which every row has the slope one: slopes that are given make torch load its compiler's shapes.
-        wanted = prior.parameters[:1] if told else prior.parameters
-        gradients = torch.autograd.grad(value.sum(), wanted, allow_unused=told)
+        gradients = torch.autograd.grad(value.sum(), prior.parameters)
         settled.records.note(images.detach(), value.detach(), moving)
-        if told:
-            optimiser.finish()
-        else:
-            optimiser.step(gradients)
+        optimiser.step(gradients)
         prior.project()
 
     device, recorded = optimiser.parameters[0].device, numerics.recorded and not numerics.compiled

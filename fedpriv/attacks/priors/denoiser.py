@@ -103,7 +103,8 @@ def train_denoiser(
         loss = functional.mse_loss(network(clean + noise), clean) / training.noise**2
         optimiser.forget_gradients()
         loss.backward()
-        optimiser.step(0.5 * training.learning_rate * (1 + math.cos(math.pi * step / training.iterations)))
+        optimiser.pace(0.5 * training.learning_rate * (1 + math.cos(math.pi * step / training.iterations)))
+        optimiser.step()
         if tick is not None:
             tick(step + 1)
     return network.eval().requires_grad_(False)

@@ -19,13 +19,9 @@ from annotated_types import Ge, Gt, MinLen, Predicate
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.optim.row_adam import Taker
-from fedpriv.attacks.priors.by_hand import done_by_hand
 from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double, double_and_convolve, normalise
-from fedpriv.attacks.priors.hourglass_by_hand import HandDrawn
-from fedpriv.attacks.priors.row_draws import BLOCK, RowDraws, normal
+from fedpriv.attacks.priors.row_draws import RowDraws, normal
 from fedpriv.util.errors import UserError
-from fedpriv.util.last import Last
 
 _SLOPE = 0.2
 """Negative slope of every LeakyReLU."""
@@ -83,7 +79,6 @@ class DeepImagePrior:
         image_shape: (channels, height, width) of the images.
         shape: shape of each generator.
         device: where to compute. Draws are made on the CPU and moved.
-        block: steps whose noise is drawn and moved at once; changes no result.
     """
 
     def __init__(
@@ -92,15 +87,11 @@ class DeepImagePrior:
         image_shape: tuple[int, int, int],
         shape: Hourglass,
         device: torch.device,
-        block: int = BLOCK,
     ) -> None:
         self._shape = shape
         self._render: Callable[[Tensor], Tensor] = self._images
         self._device = device
         self._image_shape = image_shape
-        self._compiled = False
-        self._taker: Taker | None = None
-        self._by_hand = Last(self._drawn_by_hand)
         _, height, width = image_shape
         self._widths = shape.channels[: levels_that_fit(height, width)]
         self._names: list[str] = []
@@ -110,7 +101,7 @@ class DeepImagePrior:
             self.parameters.append(drawn.to(device).requires_grad_(name != "input"))
         self._input = self.parameters.pop(self._names.index("input"))
         self._names.remove("input")
-        self._noise = RowDraws(generators, normal(*self._input.shape[1:]), device, block)
+        self._noise = RowDraws(generators, normal(*self._input.shape[1:]), device)
 
     def _draw(self, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
         """Draw each row's parameters as ``nn.Conv2d`` and ``nn.BatchNorm2d`` initialise theirs, then its input."""
@@ -189,20 +180,8 @@ class DeepImagePrior:
     def project(self) -> None:
         """Leave the weights as they are: they are free."""
 
-    def tells(self, taker: Taker) -> bool:
-        """Have the derivatives of the next images told where they are computed one by one; False where they are not."""
-        told = done_by_hand(self._input) and not self._compiled
-        if self._taker is not (taker if told else None):
-            self._taker, self._by_hand = taker if told else None, Last(self._drawn_by_hand)
-        return told
-
-    def _drawn_by_hand(self, parameters: list[Tensor]) -> HandDrawn:
-        weights = dict(zip(self._names, parameters, strict=True))
-        return HandDrawn(weights, len(self._widths), _SLOPE, self._taker)
-
     def compile(self) -> None:
         """Have the networks compiled, anew for every number of rows."""
-        self._compiled = True
         self._render = torch.compile(self._images, dynamic=False)
 
     def keep(self, rows: Tensor) -> None:
@@ -214,8 +193,6 @@ class DeepImagePrior:
 
     def _images(self, inputs: Tensor) -> Tensor:
         rows, flat = len(inputs), inputs.flatten(0, 1).unsqueeze(0)
-        if done_by_hand(flat):
-            return torch.sigmoid(self._by_hand(self.parameters)(flat)).view(rows, *self._image_shape)
         weights = self.named_parameters()
         maps = self._level(flat, 0, weights)
         image = convolve(maps, weights["image.weight"], weights["image.bias"])

@@ -14,7 +14,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from fedpriv.attacks.priors.row_draws import BLOCK, RowDraws, shifts
+from fedpriv.attacks.priors.row_draws import RowDraws, shifts
 from fedpriv.attacks.priors.variation import total_variation
 
 
@@ -47,7 +47,6 @@ class PixelPrior:
         image_shape: (channels, height, width).
         settings: what holds pixels back.
         device: where to compute.
-        block: steps whose jitter is drawn and moved at once; changes no result.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class PixelPrior:
         image_shape: tuple[int, int, int],
         settings: PixelSettings,
         device: torch.device,
-        block: int = BLOCK,
     ) -> None:
         self._settings = settings
         noise = torch.stack([torch.randn(image_shape, generator=generator) for generator in generators])
@@ -64,7 +62,7 @@ class PixelPrior:
         self.parameters = [start.to(device).requires_grad_()]
         self._still = torch.arange(image_shape[1] * image_shape[2], device=device)
         self._jittered = False
-        self._shifts = RowDraws(generators, shifts(*image_shape[1:], settings.jitter), device, block)
+        self._shifts = RowDraws(generators, shifts(*image_shape[1:], settings.jitter), device)
 
     def prepare(self, progress: float) -> Hashable:
         """Draw the jitter of this iteration, where it has one; return whether it has."""

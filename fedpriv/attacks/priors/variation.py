@@ -1,4 +1,7 @@
-"""Total variation of images, with its derivative written out: a third of the kernels that autograd takes for it."""
+"""Total variation of images, with its derivative written out: a third of the kernels that autograd takes for it.
+
+kornia's total variation is another one: the sum of absolute differences, without a root over both directions.
+"""
 
 from __future__ import annotations
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Knowledge, TargetId
-from fedpriv.attacks.read.stacked import StackedExtractors, architecture, network_of, stack, worth_stacking
+from fedpriv.attacks.read.stacked import StackedExtractors, architecture, stack, worth_stacking
 from fedpriv.attacks.trained import Same, Trained
-from fedpriv.models.few_inputs import quickened
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.last import Last
@@ -94,7 +93,7 @@ class OwnExtractors:
         places = {client: (owners == client).nonzero().flatten() for client in sorted(set(owners.tolist()))}
         if len(places) == 1:
             only = next(iter(places))
-            return [_Call(self._alone(only), owners, slice(None))], None
+            return [_Call(self._extractors[only], owners, slice(None))], None
         calls, order = [], []
         for clients in self._groups(places, device):
             own = [places[client] for client in clients]
@@ -107,7 +106,7 @@ class OwnExtractors:
                 kept = torch.cat([k * most + torch.arange(len(mine)) for k, mine in enumerate(own)])
                 calls.append(_Call(stacked, padded.to(device), kept.to(device)))
                 continue
-            calls += [_Call(self._alone(k), places[k].to(device), slice(None)) for k in clients]
+            calls += [_Call(self._extractors[k], places[k].to(device), slice(None)) for k in clients]
         return calls, torch.cat(order).argsort().to(device)
 
     def _groups(self, places: dict[int, Tensor], device: torch.device) -> list[tuple[int, ...]]:
@@ -125,13 +124,6 @@ class OwnExtractors:
             else:
                 found += [(client,) for client in clients]
         return found
-
-    def _alone(self, client: int) -> Callable[[Tensor], Tensor]:
-        extractor = self._extractors[client]
-        try:
-            return quickened(extractor, network_of(extractor)[0])
-        except TypeError:  # no network
-            return extractor
 
     def _stacked(self, clients: tuple[int, ...]) -> StackedExtractors | None:
         if clients not in self._stacks:

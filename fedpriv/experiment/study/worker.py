@@ -31,7 +31,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import log, missing
 from fedpriv.util.folders import occupied
 from fedpriv.util.garbage import spare_imports
-from fedpriv.util.kept_memory import keep_freed_memory
 from fedpriv.util.manifest import MARKER
 
 Tell = Callable[[Row, str | None], None]
@@ -143,7 +142,6 @@ def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Perform cells and say what becomes of them."""
-    keep_freed_memory()
     spare_imports()
     parser = argparse.ArgumentParser(prog="python -m fedpriv.experiment.study.worker", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of the study")
