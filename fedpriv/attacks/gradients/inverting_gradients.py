@@ -278,7 +278,7 @@ class GradientDip(DipFitting, DirectionMatching):
 
     name = "gradient-dip"
     summary = "images drawn by untrained networks whose gradient is the uploaded one, by direction"
-    version = 5
+    version = 6
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a row's generator networks."""

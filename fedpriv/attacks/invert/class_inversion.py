@@ -53,7 +53,7 @@ class ClassInversion(DipFitting, FittedInversion):
     pixels: PixelSettings = PixelSettings(jitter=1)
 
     name = "class-inversion"
-    version = 2
+    version = 3
     summary = "an image that the client's model answers as the upload says that it answers a class"
     targets = CLASS_OUTPUTS
 

@@ -207,7 +207,7 @@ class DipInversion(DipFitting, VectorInversion):
 
     name = "dip"
     summary = "an image of the uploaded representation, drawn by an untrained network"
-    version = 2
+    version = 3
 
 
 def bytes_of_generator(shape: Hourglass, image_shape: ImageShape) -> int:

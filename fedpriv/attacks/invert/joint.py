@@ -54,7 +54,7 @@ class JointInversion(DipFitting, Attack):
 
     name = "joint"
     summary = "as many images as an uploaded class mean is made of, found together"
-    version = 3
+    version = 4
     targets = CLASS_MEANS
     unit = "upload"
     budget = "iterations"
