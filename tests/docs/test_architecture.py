@@ -10,10 +10,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 STEP = re.compile(r"^\| (\d+) \| `([a-z_.]+):(\w+)` \|", re.MULTILINE)
 
 
-def test_every_step_of_the_walk_is_there_and_there_are_at_most_twenty():
+def test_every_step_of_the_walk_is_there_and_there_are_at_most_ten():
     steps = STEP.findall((DOCS / "architecture.md").read_text())
     assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1))
-    assert 10 < len(steps) <= 20
+    assert 6 < len(steps) <= 10
     missing = [f"{module}:{name}" for _, module, name in steps if not hasattr(importlib.import_module(module), name)]
     assert missing == []
 
