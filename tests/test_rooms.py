@@ -57,8 +57,8 @@ BUDGET: dict[str, int] = {
     "scoring": 7227,
     "pages": 8058,
     "calibration": 1139,
-    "experiment": 16168,
-    "cli": 2046,
+    "experiment": 15810,
+    "cli": 2043,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
