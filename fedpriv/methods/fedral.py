@@ -32,7 +32,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.angle_matrix import check_divides, dense, diagonal_blocks, published_blocks, support
+from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks, support
 from fedpriv.federation.local_training import represent_by, train
 from fedpriv.federation.method import ClientSetup, LocalTraining, Method, Plan, ServerSetup, State, Uploads
 from fedpriv.federation.sgd import Part

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
+from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.util.registry import Registry
 from fedpriv.wire.payload import DECLARED, state, tensor
 from fedpriv.wire.payload import Message as Message

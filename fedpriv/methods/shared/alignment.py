@@ -27,8 +27,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.kernels import KernelName, alignment, kernel
-from fedpriv.algebra.procrustes import procrustes_distance
+from fedpriv.algebra.matrices import KernelName, alignment, kernel, procrustes_distance
 from fedpriv.federation.defense import Loss
 from fedpriv.federation.local_training import classification_loss
 from fedpriv.federation.method import ClientSetup, Plan, ServerSetup
