@@ -47,7 +47,7 @@ BUDGET: dict[str, int] = {
     "algebra": 761,
     "datasets": 1603,
     "models": 1462,
-    "wire": 1133,
+    "wire": 1109,
     "recording": 1365,
     "federation": 4386,
     "methods": 4077,

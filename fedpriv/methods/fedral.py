@@ -43,8 +43,8 @@ from fedpriv.models.build import build_model
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
+from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import AngleMatrix, Message, SampleCount, get_payload
-from fedpriv.wire.sizes import FederationSizes, Scalars
 
 ANGLE = "angle"
 

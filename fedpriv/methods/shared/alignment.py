@@ -34,8 +34,8 @@ from fedpriv.federation.method import ClientSetup, Plan, ServerSetup
 from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Coefficient
-from fedpriv.wire.sizes import FederationSizes, Scalars
 
 LEAST_IMAGES = 4
 """Centred kernels of two inputs are all proportional to each other; with a few more, alignment says something."""
