@@ -229,9 +229,8 @@ def test_global_generator_is_left_alone():
 LABELS = labels_of(*[30] * 4)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_bad_values_are_refused_in_one_line():
+    for call, message in (
         (lambda: dirichlet_partition(LABELS, 3, 0.0, 0), "alpha is 0.0"),
         (lambda: dirichlet_partition(LABELS, 3, -1.0, 0), "alpha is -1.0"),
         (lambda: dirichlet_partition(LABELS, 3, float("nan"), 0), "alpha is nan"),
@@ -255,12 +254,10 @@ LABELS = labels_of(*[30] * 4)
         (lambda: long_tail_partition(LABELS, 100, 30, 1.0, 0), "100 clients cannot share"),
         (lambda: split_train_test([LABELS], 1.0, 0), "train fraction is 1.0"),
         (lambda: split_train_test([LABELS], 0.0, 0), "train fraction is 0.0"),
-    ],
-)
-def test_bad_values_are_refused_in_one_line(call, message):
-    with pytest.raises(UserError, match=message) as caught:
-        call()
-    assert "\n" not in str(caught.value)
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("alpha", [0.01, 1e-300])
@@ -334,19 +331,19 @@ PUBLISHED = [
 """Classes, clients, classes a client: figure 6 of FedRAL and figure 5 of FedMRL, C.4 of FedRE, table 1 of FedHeNN."""
 
 
-@pytest.mark.parametrize(("n_classes", "n_clients", "per_client"), PUBLISHED)
-@pytest.mark.parametrize("balanced", [True, False])
-def test_the_published_numbers_divide_cifar(n_classes, n_clients, per_client, balanced):
-    labels = labels_of(*[60_000 // n_classes] * n_classes)
-    parts = random_classes_partition(labels, n_clients, per_client, 0, balanced)
-    assert sorted(np.concatenate(parts).tolist()) == list(range(60_000))
-    held = table(labels, parts)
-    assert ((held > 0).sum(1) == per_client).all()
-    for shares in (column[column > 0] for column in held.T):
-        if balanced:
-            assert shares.max() - shares.min() <= 1
-        else:  # of a uniform draw from 0.4 to 0.6 each, and one sample before
-            assert (shares.min() + 1) / (shares.max() - 1) > 0.4 / 0.6
+def test_the_published_numbers_divide_cifar():
+    for (n_classes, n_clients, per_client), balanced in itertools.product(PUBLISHED, (True, False)):
+        labels = labels_of(*[60_000 // n_classes] * n_classes)
+        parts = random_classes_partition(labels, n_clients, per_client, 0, balanced)
+        case = (n_classes, n_clients, per_client, balanced)
+        assert sorted(np.concatenate(parts).tolist()) == list(range(60_000)), case
+        held = table(labels, parts)
+        assert ((held > 0).sum(1) == per_client).all(), case
+        for shares in (column[column > 0] for column in held.T):
+            if balanced:
+                assert shares.max() - shares.min() <= 1, case
+            else:  # of a uniform draw from 0.4 to 0.6 each, and one sample before
+                assert (shares.min() + 1) / (shares.max() - 1) > 0.4 / 0.6, case
 
 
 def test_clients_overlap_partly_as_fedhenns_do():

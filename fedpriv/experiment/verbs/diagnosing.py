@@ -27,7 +27,7 @@ EXTRAS = ("", "frames", "dp", "perceptual", "flower", "nvflare", "slurm")
 SCARCE = 2 << 30
 """Free bytes of memory below which an attack of ordinary size may be killed."""
 BOUND = 0.01
-"""Largest difference from the CPU's gradient, as a share of its norm: ten times what TF32 on a GPU makes."""
+"""Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""
 
 
 @dataclass(frozen=True)
