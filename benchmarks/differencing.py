@@ -17,8 +17,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.recover.differencing import Change, Differencing, changed_targets
-from fedpriv.datasets import load_dataset
-from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.local_training import class_means, classification_loss, represent, train
 from fedpriv.federation.method import LocalTraining

@@ -40,8 +40,8 @@ TWO_THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 
 # Optimisers that amplify the last bit, rankings and counts of steps: what other machines fail first. Below tests/.
 SENSITIVE = (
-    "algebra/test_finch.py",
-    "algebra/test_kernels.py",
+    "algebra/test_clustering.py",
+    "algebra/test_matrices.py",
     "algebra/test_low_rank.py",
     "attacks/test_all_rounds.py",
     "attacks/test_class_inversion.py",
@@ -69,7 +69,7 @@ SENSITIVE = (
     "methods/test_fedgen.py",
     "methods/test_fedkd.py",
     "methods/test_fedral.py",
-    "methods/test_kernels_and_prototypes.py",
+    "methods/test_matrices_and_prototypes.py",
     "methods/test_small_models.py",
 )
 

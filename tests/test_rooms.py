@@ -44,26 +44,26 @@ as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
     "util": 3034,
-    "algebra": 781,
-    "datasets": 1761,
+    "algebra": 761,
+    "datasets": 1603,
     "models": 1122,
-    "wire": 1133,
+    "wire": 1109,
     "recording": 1365,
-    "federation": 4376,
-    "methods": 4077,
+    "federation": 4373,
+    "methods": 4076,
     "defenses": 2396,
-    "attacks": 21507,
+    "attacks": 21506,
     "evidence": 2130,
     "scoring": 7801,
     "pages": 8070,
     "calibration": 1152,
-    "experiment": 16604,
-    "cli": 2111,
+    "experiment": 16246,
+    "cli": 2108,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1811
+RESERVE = 1835
 """Lines that no room has yet."""
 
 VERBS = {
@@ -275,4 +275,4 @@ def test_foreign_input_is_opened_in_one_place():
         and ast.unparse(node) in ("Image.open", "torch.load", "np.loadtxt", "np.fromfile")
     }
     installed = {"fedpriv.datasets.sources.embedded"}  # scikit-learn's own digits
-    assert opening == {"fedpriv.datasets.sources.foreign_image"} | installed
+    assert opening == {"fedpriv.datasets.sources.image_files"} | installed

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Message
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import Message, PublicLoss
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""``fedpriv doctor``: what is installed, and whether it works on this machine."""
+"""The command ``doctor``."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import rich_click as click
@@ -24,17 +23,15 @@ from fedpriv.cli import common
 def doctor(device: str, out: Path, as_json: bool, quiet: bool) -> int:
     """Look at what is installed and whether it works here; the output is what a bug report needs.
 
-    Checks versions against their bounds, devices, memory, the embedded data and the output folder, and compares a small
-    attack on the device with the CPU's. Exits with 1 where something failed.
+    Checks versions against their bounds, cores, memory and GPUs, and the output folder, and compares a gradient computed
+    on the device with the CPU's. Exits with 1 where something failed.
     """
     found = fedpriv.doctor(device=device, out=out, listener=common.Terminal(quiet=quiet, as_json=as_json))
     if as_json:
-        findings = [asdict(one) for one in found.findings]
-        common.print_json({"verdict": found.verdict, "failed": bool(found.failed), "findings": findings})
+        common.print_json({"verdict": found.verdict, "failed": bool(found.failed), "findings": found.table()})
     elif not quiet or found.failed:
-        for one in found.findings:
-            if not quiet or one.status == "failed":
-                common.tell(str(one))
+        for finding in found.failed if quiet else found.findings:
+            common.tell(str(finding))
         common.tell(found.verdict)
         common.say("for a bug report, paste all of this", quiet=quiet, as_json=False)
     return 1 if found.failed else 0

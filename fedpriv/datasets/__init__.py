@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.registry import Registry
 
@@ -18,13 +20,13 @@ DATASETS = Registry(
     {
         "fashion": "fedpriv.datasets.sources.embedded:load_fashion",
         "digits": "fedpriv.datasets.sources.embedded:load_digits",
-        "plane": "fedpriv.datasets.sources.plane:load_plane",
+        "plane": "fedpriv.datasets.sources.embedded:load_plane",
         "cifar10": "fedpriv.datasets.sources.torchvision_sets:load_cifar10",
         "cifar100": "fedpriv.datasets.sources.torchvision_sets:load_cifar100",
         "fashion-mnist": "fedpriv.datasets.sources.torchvision_sets:load_fashion_mnist",
         "mnist": "fedpriv.datasets.sources.torchvision_sets:load_mnist",
-        "tiny-imagenet": "fedpriv.datasets.sources.tiny_imagenet:load_tiny_imagenet",
-        "folder": "fedpriv.datasets.sources.folder:load_folder",
+        "tiny-imagenet": "fedpriv.datasets.sources.image_files:load_tiny_imagenet",
+        "folder": "fedpriv.datasets.sources.image_files:load_folder",
     },
     group="fedpriv.datasets",
     contract="fedpriv.util.registry:refuse_no_callable",
@@ -40,6 +42,46 @@ PARTITIONS = Registry(
     },
     contract="fedpriv.util.registry:refuse_no_callable",
 )
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The place of the data, and the part of it to keep.
+
+    Attributes:
+        data_dir: folder that holds the data, or into which it is downloaded; the embedded set needs none.
+        download: fetch the data into ``data_dir`` when it is not there, where the source allows it.
+        image_size: height and width in pixels to which images are brought (centre crop to a square, bilinear).
+        per_class: how many images of each class to keep, the first in stored order of the merged set.
+        seed: the run's, for data that is drawn rather than read.
+        channels: 1 for grey (ITU-R 601 luma), 3 for colour, None for what the source has.
+
+    Raises:
+        UserError: a size or number that no image can have.
+    """
+
+    data_dir: Path | None = None
+    download: bool = False
+    image_size: int | None = None
+    per_class: int | None = None
+    channels: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.image_size is not None and self.image_size < 1:
+            raise UserError(f"image size is {self.image_size}: it must be at least 1 pixel", keys=("image_size",))
+        if self.per_class is not None and self.per_class < 1:
+            raise UserError(f"images per class is {self.per_class}: it must be at least 1", keys=("per_class",))
+        if self.channels not in (None, 1, 3):
+            raise UserError(f"number of channels is {self.channels}: it must be 1 (grey) or 3 (colour)")
+
+    def folder(self, name: str, content: str) -> Path:
+        """Return ``data_dir``, or raise a UserError that says that ``name`` needs one, and what it should hold."""
+        if self.data_dir is None:
+            raise UserError(
+                f"data set {name!r} needs {argument('data_dir')}, the folder that holds {content}", keys=("data_dir",)
+            )
+        return Path(self.data_dir)
 
 
 def load_dataset(name: str, options: SourceOptions | None = None) -> Dataset:

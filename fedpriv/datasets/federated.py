@@ -10,16 +10,16 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from fedpriv.datasets import PARTITIONS
-from fedpriv.datasets.class_assignment import random_classes_partition
 from fedpriv.datasets.partition import (
+    Random,
     dirichlet_partition,
     iid_partition,
     least_samples,
     long_tail_partition,
     pathological_partition,
+    random_classes_partition,
     split_train_test,
 )
-from fedpriv.datasets.streams import Random
 from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples, Strangers, as_unit
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -86,7 +86,7 @@ def by_dirichlet(labels: np.ndarray, n_clients: int, options: PartitionOptions, 
 def by_pathology(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
     """Divide with :func:`fedpriv.datasets.partition.pathological_partition`, or with classes assigned at random.
 
-    The latter is :func:`fedpriv.datasets.class_assignment.random_classes_partition`.
+    The latter is :func:`fedpriv.datasets.partition.random_classes_partition`.
     """
     if options.assignment == "random":
         return random_classes_partition(labels, n_clients, options.classes_per_client, rng, options.balanced)

@@ -13,10 +13,11 @@ from fedpriv.util.escape import any_letters, picture_text
 from fedpriv.util.files import whole
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_WRITTEN_CELLS = 400  # above this many cells the numbers would be too small to read
+MAX_WRITTEN_CELLS = 400
+"""Cells of the picture above which its numbers would be too small to read."""
+
 MAX_TICKS = 25
 
 
@@ -53,10 +54,10 @@ def holdings_table(federated: FederatedData) -> list[dict[str, Any]]:
 
 
 def draw_holdings(federated: FederatedData, path: Path) -> None:
-    """Draw an ``.svg`` or ``.png`` of clients by classes, coloured by the logarithm of images, and each one's total.
+    """Draw an ``.svg`` or ``.png`` of clients by classes, coloured by the logarithm of images, and each client's total.
 
-    Cells of classes that a client lacks stay white. Small tables have their numbers written in; large ones (100
-    clients, 200 classes) keep square-ish cells and fewer tick labels. The same division gives the same file.
+    Cells of classes that a client lacks stay white; small tables have their numbers written in. The same division gives the
+    same file.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -67,9 +68,7 @@ def draw_holdings(federated: FederatedData, path: Path) -> None:
     if kind not in ("svg", "png"):
         raise UserError(f"cannot draw {path}: the name must end in .svg or .png")
     counts = class_counts(federated)
-    n_clients, n_classes = counts.shape
-    width = float(np.clip(3.5 + 0.42 * n_classes, 7.0, 18.0))
-    height = float(np.clip(1.6 + 0.3 * n_clients, 3.2, 12.0))
+    height, width = np.clip((1.6, 3.5) + np.array((0.3, 0.42)) * counts.shape, (3.2, 7.0), (12.0, 18.0))
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     _draw(figure, federated, counts)
@@ -82,70 +81,39 @@ def draw_holdings(federated: FederatedData, path: Path) -> None:
 
 
 def _draw(figure: Figure, federated: FederatedData, counts: np.ndarray) -> None:
-    """Fill the figure: the cells on the left, the totals on the right with the same rows."""
+    """Draw the cells on the left, and on the right the totals of the same rows."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap, LogNorm
-    from matplotlib.ticker import LogFormatter
+    from matplotlib.ticker import LogFormatter, MaxNLocator
 
     cells, totals = figure.subplots(1, 2, sharey=True, width_ratios=(5, 1))
     # the palest fifth is left out: a single image must be told from none, which is white
     colours = ListedColormap(colormaps["YlGnBu"](np.linspace(0.2, 1.0, 256)))
-    shown = np.ma.masked_equal(counts, 0)
-    top = max(int(counts.max()), 2)
+    scale = LogNorm(1, max(int(counts.max()), 2))
     image = cells.imshow(
-        shown, aspect="auto", cmap=colours, norm=LogNorm(1, top), interpolation="nearest", origin="upper"
+        np.ma.masked_equal(counts, 0), aspect="auto", cmap=colours, norm=scale, interpolation="nearest", origin="upper"
     )
-    if counts.size <= MAX_WRITTEN_CELLS:
-        _write_numbers(cells, counts, top)
-    _ticks(cells, counts.shape, federated.dataset.class_names)
+    for client, label in np.argwhere(counts > 0) if counts.size <= MAX_WRITTEN_CELLS else ():
+        ink = "white" if scale(counts[client, label]) > 0.5 else "black"
+        cells.text(label, client, str(counts[client, label]), ha="center", va="center", fontsize=7, color=ink)
+    cells.yaxis.set_major_locator(MaxNLocator(MAX_TICKS, integer=True))
+    cells.xaxis.set_major_locator(MaxNLocator(MAX_TICKS, integer=True))
+    if counts.shape[1] <= MAX_TICKS:
+        names = [picture_text(name, most=18) for name in federated.dataset.class_names]
+        turned = max(map(len, names)) > 3
+        cells.set_xticks(range(len(names)), names, rotation=45 if turned else 0, ha="right" if turned else "center")
+    cells.tick_params(labelsize=8)
     cells.set_xlabel("class")
     cells.set_ylabel("client")
-    pairs = int((counts > 0).sum())
-    name = picture_text(federated.dataset.name, most=40)
-    cells.set_title(
-        f"{name}: training images, {len(counts)} clients, {pairs} (client, class) pairs",
-        fontsize=10,
-    )
-    train = counts.sum(axis=1)
-    test = np.array([len(client.test_index) for client in federated.clients])
-    rows = np.arange(len(counts))
+    told = f"training images, {len(counts)} clients, {int((counts > 0).sum())} (client, class) pairs"
+    cells.set_title(f"{picture_text(federated.dataset.name, most=40)}: {told}", fontsize=10)
+    train, rows = counts.sum(axis=1), np.arange(len(counts))
     totals.barh(rows, train, color="#31688e", label="train", height=0.8)
+    test = [len(client.test_index) for client in federated.clients]
     totals.barh(rows, test, left=train, color="#b5c9d9", label="test", height=0.8)
     totals.set_xlabel("images")
     totals.tick_params(axis="x", labelsize=8)
     totals.locator_params(axis="x", nbins=3)
     totals.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
-    for side in ("top", "right"):
-        totals.spines[side].set_visible(False)
+    totals.spines[["top", "right"]].set_visible(False)
     figure.colorbar(image, ax=totals, location="right", label="training images", fraction=0.15, format=LogFormatter())
-
-
-def _write_numbers(cells: Axes, counts: np.ndarray, top: int) -> None:
-    """Write every count that is not 0 into its cell, white on dark cells."""
-    for client, label in np.argwhere(counts > 0):
-        value = int(counts[client, label])
-        dark = np.log(max(value, 1)) / np.log(top) > 0.5
-        cells.text(label, client, str(value), ha="center", va="center", fontsize=7, color="white" if dark else "black")
-
-
-def _ticks(cells: Axes, shape: tuple[int, int], class_names: tuple[str, ...]) -> None:
-    """Label rows by number and columns by class name, or by class number where names would not fit."""
-    n_clients, n_classes = shape
-    cells.set_yticks(range(0, n_clients, _tick_step(n_clients)))
-    if n_classes <= MAX_TICKS:
-        names = [picture_text(name, most=18) for name in class_names]
-        turned = max(map(len, names)) > 3
-        cells.set_xticks(range(n_classes), names, rotation=45 if turned else 0, ha="right" if turned else "center")
-    else:
-        cells.set_xticks(range(0, n_classes, _tick_step(n_classes)))
-    cells.tick_params(labelsize=8)
-
-
-def _tick_step(n: int) -> int:
-    """Return the smallest of 1, 2, 5, 10, 20, 50, ... that gives at most ``MAX_TICKS`` ticks."""
-    scale = 1
-    while True:
-        for step in (scale, 2 * scale, 5 * scale):
-            if n <= step * MAX_TICKS:
-                return step
-        scale *= 10

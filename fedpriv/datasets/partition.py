@@ -13,12 +13,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpriv.datasets.streams import Random, Source, integers, source_of
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
+Source = np.random.RandomState | np.random.Generator
+Random = Source | int
+"""Generators of numpy, legacy or new; an integer seeds a legacy one, whose draws are those of other software."""
+
 MAX_DRAWS = 10_000
 PARITY_BATCH = 10  # PFLlib's smallest client must fill one test batch of this size
+
+LOW_SHARE, HIGH_SHARE = 0.4, 0.6
+"""Between these a holder's share of a class is drawn, before shares are divided by their sum."""
+
+
+def source_of(rng: Random) -> Source:
+    """Return the generator itself, or the legacy one that an integer seeds."""
+    if not isinstance(rng, int | np.integer):
+        return rng
+    if not 0 <= rng < 2**32:
+        raise UserError(f"seed is {rng}: it must be 0..{2**32 - 1}")
+    return np.random.RandomState(int(rng))
+
+
+def integers(source: Source, low: int, high: int, n: int) -> list[int]:
+    """Return ``n`` integers, each uniform in low..high-1."""
+    draw = source.integers if isinstance(source, np.random.Generator) else source.randint
+    return [int(value) for value in draw(low, high, n)]
 
 
 def least_samples(n_samples: int, n_clients: int, train_fraction: float = 0.75) -> int:
@@ -119,7 +140,7 @@ def pathological_partition(
     tenth of an equal part to an equal part, at least ``least`` / C (None: :func:`least_samples`); the last gets the rest.
 
     Where the groups do not come out even, PFLlib leaves clients short of classes, or stops at a class that nobody takes;
-    here that is refused, and :func:`fedpriv.datasets.class_assignment.random_classes_partition` serves any numbers.
+    here that is refused, and :func:`random_classes_partition` serves any numbers.
     """
     check_clients(labels, n_clients)
     by_class = positions_by_class(labels)
@@ -178,6 +199,80 @@ def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -
         f"number of clients must be a multiple of {n_classes // classes_per_client}; change it, {remedy}",
         keys=("clients",),
     )
+
+
+def assign_classes(n_clients: int, classes_per_client: int, n_classes: int, rng: Random) -> np.ndarray:
+    """Return the classes of every client, ``(n_clients, classes_per_client)``, ascending in each row.
+
+    Clients choose in order, each the classes that the fewest have chosen before it; ties are drawn. So the numbers of
+    clients that hold a class differ by at most one.
+
+    >>> assign_classes(2, 2, 4, 0).tolist()
+    [[2, 3], [0, 1]]
+    """
+    check_classes_per_client(classes_per_client, n_classes)
+    source = source_of(rng)
+    holders = np.zeros(n_classes, dtype=np.int64)
+    chosen = np.empty((n_clients, classes_per_client), dtype=np.int64)
+    for client in range(n_clients):
+        order = np.asarray(source.permutation(n_classes))
+        fewest = order[np.argsort(holders[order], kind="stable")][:classes_per_client]
+        holders[fewest] += 1
+        chosen[client] = np.sort(fewest)
+    return chosen
+
+
+def random_classes_partition(
+    labels: np.ndarray, n_clients: int, classes_per_client: int, rng: Random, balanced: bool = False
+) -> list[np.ndarray]:
+    """Return a division in which every client holds exactly ``classes_per_client`` classes, assigned at random.
+
+    FedMRL, FedHeNN, FedRAL and FedRE have numbers of classes and clients that PFLlib's rule cannot divide. They leave unsaid
+    who holds which class and how holders share it; unequal shares are as in the public code of FedMRL and FedRAL.
+
+    A class's samples are shuffled and cut among its holders: into parts whose sizes differ by at most one if
+    ``balanced``, else in proportion to one draw a holder from U(0.4, 0.6), at least one sample each. Samples of a class
+    that nobody is assigned, where clients are too few for all, are left out.
+
+    Args:
+        labels: ``(n,)``, 0..C-1.
+        n_clients: at least 1.
+        classes_per_client: 1..C.
+        rng: of the assignment, then, class by class, of the shuffle and the shares.
+        balanced: equal shares.
+
+    Raises:
+        UserError: for numbers that cannot be, and a class with fewer samples than holders.
+    """
+    check_clients(labels, n_clients)
+    by_class = positions_by_class(labels)
+    source = source_of(rng)
+    chosen = assign_classes(n_clients, classes_per_client, len(by_class), source)
+    parts: list[list[np.ndarray]] = [[] for _ in range(n_clients)]
+    for number, positions in enumerate(by_class):
+        holders = np.flatnonzero((chosen == number).any(1))
+        if not len(holders):
+            continue
+        if len(positions) < len(holders):
+            raise UserError(
+                f"class {number} has {len(positions)} samples, too few for {len(holders)} clients; use fewer clients or "
+                "classes per client",
+                keys=("clients",),
+            )
+        shuffled = positions[source.permutation(len(positions))]
+        for client, part in zip(holders, _cut(shuffled, len(holders), balanced, source), strict=True):
+            parts[client].append(part)
+    return [np.concatenate(part) for part in parts]
+
+
+def _cut(samples: np.ndarray, holders: int, balanced: bool, source: Source) -> list[np.ndarray]:
+    """Return a class's samples cut for its holders."""
+    if balanced:
+        return [np.asarray(part) for part in np.array_split(samples, holders)]
+    shares = np.asarray(source.uniform(LOW_SHARE, HIGH_SHARE, holders))
+    spare = len(samples) - holders  # one each is given before shares count
+    ends = np.floor(np.cumsum(shares / shares.sum()) * spare).astype(int) + np.arange(1, holders + 1)
+    return [np.asarray(part) for part in np.split(samples, ends[:-1])]
 
 
 def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.ndarray:

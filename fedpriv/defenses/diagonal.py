@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.algebra.angle_matrix import dense, diagonal_blocks, published_blocks
+from fedpriv.algebra.matrices import dense, diagonal_blocks, published_blocks
 from fedpriv.defenses.shared.adapted import LEARNED
 from fedpriv.defenses.shared.signals import changed, require
 from fedpriv.federation.answer import NO_OTHERS, Answer

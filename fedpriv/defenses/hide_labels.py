@@ -9,7 +9,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from fedpriv.algebra.simplex import nearest_distribution
+from fedpriv.algebra.matrices import nearest_distribution
 from fedpriv.defenses.noise import laplace
 from fedpriv.defenses.shared.signals import require
 from fedpriv.federation.answer import NO_OTHERS, Answer

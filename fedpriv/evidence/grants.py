@@ -29,7 +29,7 @@ from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, LAYERS, NETWORKS
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import PublicLoss
 
 T = TypeVar("T")
 

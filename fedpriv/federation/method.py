@@ -21,9 +21,8 @@ from fedpriv.federation.trace import Trace
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import payload_kind
-from fedpriv.wire.payloads import Message
-from fedpriv.wire.public_loss import PublicLoss
-from fedpriv.wire.sizes import FederationSizes, Scalars
+from fedpriv.wire.ledger import FederationSizes, Scalars
+from fedpriv.wire.payloads import Message, PublicLoss
 
 State = dict[str, Tensor]
 """Private tensors of a client or of the server, by name. Never uploaded as such."""

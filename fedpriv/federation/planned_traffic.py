@@ -18,9 +18,8 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import payload_kind
-from fedpriv.wire.ledger import Direction, Item, count
+from fedpriv.wire.ledger import Direction, FederationSizes, Item, count
 from fedpriv.wire.payload import Payload
-from fedpriv.wire.sizes import FederationSizes
 
 
 def model_parameters(blueprint: Blueprint) -> int:

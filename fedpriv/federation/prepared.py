@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from fedpriv.datasets import load_dataset
+from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.federated import federate, public_split, set_strangers_aside, validation_split
-from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import FederatedData, Samples, as_unit
 from fedpriv.federation.defense import Defense, DefensePipeline
 from fedpriv.federation.footprint import refuse_images, refuse_networks

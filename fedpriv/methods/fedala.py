@@ -41,8 +41,7 @@ from fedpriv.methods.shared import personal_model
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Message, Model, get_payload
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import Message, Model, PublicLoss, get_payload
 
 SHARES = "ala"
 """Prefix of W in a client's state; there is none before the first time."""

@@ -48,8 +48,7 @@ from fedpriv.methods.shared.small_model import (
 )
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.wire.payloads import Message, SmallModel
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import Message, PublicLoss, SmallModel
 
 _LEARNED = "the mixing weight, learned on the adaptability set"
 WEIGHT, SET, TRAINED = "ensemble.weight", "ensemble.set", "ensemble.trained"

@@ -36,8 +36,7 @@ from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, U
 from fedpriv.federation.states import parameters, put, take
 from fedpriv.methods import fedavg
 from fedpriv.methods.shared import personal_model
-from fedpriv.wire.payloads import FeatureMean, Message, Model, SampleCount, find_payload, get_payload
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import FeatureMean, Message, Model, PublicLoss, SampleCount, find_payload, get_payload
 
 TRANSLATION, GLOBAL_MEAN, REPORTED = "dbe.translation", "dbe.global_mean", "dbe.reported"
 MEAN_SUM, MEAN_COUNT = "mean.sum", "mean.count"

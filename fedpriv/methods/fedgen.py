@@ -31,8 +31,7 @@ from fedpriv.federation.states import parameters
 from fedpriv.methods import fedavg, lg_fedavg
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared import feature_generator, global_head, personal_model
-from fedpriv.wire.payloads import Classifier, Message, Model
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import Classifier, Message, Model, PublicLoss
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:

@@ -45,8 +45,16 @@ from fedpriv.methods.shared.alignment import (
 )
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.wire.payloads import Coefficient, Kernel, Message, Model, PublicImages, find_payload, get_payload
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import (
+    Coefficient,
+    Kernel,
+    Message,
+    Model,
+    PublicImages,
+    PublicLoss,
+    find_payload,
+    get_payload,
+)
 
 ROUND, IMAGES, VELOCITY = "round", "images", "velocity"
 FIRST = {ROUND: torch.tensor([1])}

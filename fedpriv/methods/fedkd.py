@@ -51,8 +51,7 @@ from fedpriv.methods.shared.small_model import (
 )
 from fedpriv.models.build import build_model
 from fedpriv.util.seeds import derive_seed, global_seed
-from fedpriv.wire.payloads import Energy, LowRankModel, Message, get_payload
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import Energy, LowRankModel, Message, PublicLoss, get_payload
 
 LEAST_DIVISOR = 1e-3
 DONE = "rounds-done"

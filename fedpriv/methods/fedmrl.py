@@ -67,9 +67,8 @@ from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
-from fedpriv.wire.payloads import Message, SampleCount, SmallModel, get_payload
-from fedpriv.wire.public_loss import PublicLoss
-from fedpriv.wire.sizes import FederationSizes, Scalars
+from fedpriv.wire.ledger import FederationSizes, Scalars
+from fedpriv.wire.payloads import Message, PublicLoss, SampleCount, SmallModel, get_payload
 
 Mode = Literal["mix_large", "mix_small", "single_large", "single_small"]
 

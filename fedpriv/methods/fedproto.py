@@ -23,8 +23,8 @@ from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, U
 from fedpriv.federation.states import put, take
 from fedpriv.methods.shared import personal_model
 from fedpriv.methods.shared.class_table import ClassTable
+from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
-from fedpriv.wire.sizes import FederationSizes, Scalars
 
 FEATURES, KNOWN = "prototypes.features", "prototypes.known"
 PROTOTYPES = ClassTable(FEATURES, KNOWN)

@@ -24,8 +24,7 @@ from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, State
 from fedpriv.federation.states import parameters, put, take
 from fedpriv.methods import fedavg
-from fedpriv.wire.payloads import Message, Model
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import Message, Model, PublicLoss
 
 
 @dataclass(frozen=True)

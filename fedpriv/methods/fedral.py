@@ -32,7 +32,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.angle_matrix import check_divides, dense, diagonal_blocks, published_blocks, support
+from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks, support
 from fedpriv.federation.local_training import represent_by, train
 from fedpriv.federation.method import ClientSetup, LocalTraining, Method, Plan, ServerSetup, State, Uploads
 from fedpriv.federation.sgd import Part
@@ -43,8 +43,8 @@ from fedpriv.models.build import build_model
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
+from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import AngleMatrix, Message, SampleCount, get_payload
-from fedpriv.wire.sizes import FederationSizes, Scalars
 
 ANGLE = "angle"
 

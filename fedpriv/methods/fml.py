@@ -40,8 +40,7 @@ from fedpriv.methods.shared.small_model import (
     start_shared,
 )
 from fedpriv.models.build import build_model
-from fedpriv.wire.payloads import Message, SmallModel, get_payload
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import Message, PublicLoss, SmallModel, get_payload
 
 PARITY_CLIP = 10.0
 

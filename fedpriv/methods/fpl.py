@@ -7,7 +7,7 @@ cross-entropy plus the mean over its batch of
     -log(sum_{p in P_y} exp(cos(r, p) / T) / sum_{p in P} exp(cos(r, p) / T))  +  mean((r - m_y)^2)
 
 Samples of a class without prototypes add nothing but stay in the denominator. The server clusters the prototypes of a
-class by first neighbours (:mod:`fedpriv.algebra.finch`); a class with one holder passes through as its one cluster. The
+class by first neighbours (:mod:`fedpriv.algebra.clustering`); a class with one holder passes through as its one cluster. The
 published method also averages whole models; this is the model-heterogeneous use of it, which exchanges prototypes only.
 Uploaded prototypes are exact class means in evaluation mode after training (the official code sums them up in training
 mode during the last epoch).
@@ -23,14 +23,14 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from fedpriv.algebra.finch import coarsest_groups, group_means
+from fedpriv.algebra.clustering import coarsest_groups, group_means
 from fedpriv.federation.local_training import class_means, represent, train
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.federation.states import put, take
 from fedpriv.methods import fedproto
 from fedpriv.methods.shared import personal_model
+from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
-from fedpriv.wire.sizes import FederationSizes, Scalars
 
 FEATURES, CLASSES = "clusters.features", "clusters.classes"
 

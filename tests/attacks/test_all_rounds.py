@@ -14,8 +14,7 @@ from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.recover.all_rounds import AllRoundsInversion
 from fedpriv.attacks.recover.averaging import AveragedInversion
 from fedpriv.attacks.trained import Trained
-from fedpriv.datasets import load_dataset
-from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.evidence.gather import gather, truths
 from fedpriv.evidence.rehearsal import rehearsed

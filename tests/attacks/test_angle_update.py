@@ -6,7 +6,7 @@ from compare import expect_close
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.angle_matrix import diagonal_blocks
+from fedpriv.algebra.matrices import diagonal_blocks
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.recover.angle_update import AngleUpdate, angle_gradient, fit_nonnegative, recover_from_angle
 from fedpriv.attacks.recover.closed_form import AngleStep, means_of_angle

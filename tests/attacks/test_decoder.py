@@ -10,8 +10,7 @@ from fedpriv.attacks.invert.decoder import DecoderInversion, pairs, through_defe
 from fedpriv.attacks.invert.decoder_network import ClassMeans, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.datasets import load_dataset
-from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

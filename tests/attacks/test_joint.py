@@ -14,8 +14,7 @@ from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.datasets import load_dataset
-from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.util.errors import UserError

@@ -18,8 +18,7 @@ from fedpriv.attacks.priors.denoiser import DenoiserTraining, train_denoiser
 from fedpriv.attacks.priors.learned import LearnedImages, LearnedSettings, strangeness
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.trained import Trained
-from fedpriv.datasets import load_dataset
-from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.util.errors import UserError

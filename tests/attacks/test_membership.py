@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.angle_matrix import dense
+from fedpriv.algebra.matrices import dense
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.infer.membership_null import beside_others

@@ -10,7 +10,7 @@ from compare import expect_close
 from federations import DIGITS
 from torch.nn.functional import cosine_similarity
 
-from fedpriv.algebra.kernels import linear_kernel
+from fedpriv.algebra.matrices import linear_kernel
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem, Moment
 from fedpriv.attacks.infer.kernel_classes import known_classes
 from fedpriv.attacks.infer.membership import MembershipInference

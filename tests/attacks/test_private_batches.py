@@ -16,8 +16,7 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Ob
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.wire.payloads import Model
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import Model, PublicLoss
 
 SHAPE, RATE, COUNT = (1, 8, 8), 0.1, 3
 

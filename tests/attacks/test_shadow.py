@@ -7,8 +7,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.invert.shadow import ShadowTraining, find_anchors, shadow_extractor, train_substitute
 from fedpriv.attacks.observation import Observation
-from fedpriv.datasets import load_dataset
-from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint

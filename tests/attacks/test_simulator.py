@@ -18,8 +18,7 @@ from fedpriv.attacks.invert.simulator import (
 )
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.datasets import load_dataset
-from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint

@@ -8,7 +8,7 @@ from compare import expect_close, expect_same
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.angle_matrix import diagonal_blocks
+from fedpriv.algebra.matrices import diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.recover.angle_update import AngleUpdate, recover_from_angle

@@ -5,7 +5,7 @@ import pytest
 import torch
 from eval_cases import ABOUT
 
-from fedpriv.algebra.kernels import linear_kernel
+from fedpriv.algebra.matrices import linear_kernel
 from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets.types import Samples

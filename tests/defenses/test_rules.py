@@ -8,8 +8,8 @@ import torch
 from compare import expect_close, expect_same
 from defense_cases import CASES, LABELS, C, D, build, draw, mixture, plan_for, same, send
 
-from fedpriv.algebra.angle_matrix import diagonal_blocks
 from fedpriv.algebra.entanglement import entangle, sample_weights
+from fedpriv.algebra.matrices import diagonal_blocks
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import entries

@@ -22,7 +22,7 @@ from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.wire.kinds import NETWORKS
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import PublicLoss
 
 CARD = KnowledgeCard()
 TRUE = 1e-3

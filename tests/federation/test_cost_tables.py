@@ -16,7 +16,7 @@ from fedpriv.federation.states import parameters
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.wire.sizes import FederationSizes
+from fedpriv.wire.ledger import FederationSizes
 
 K = 10
 

@@ -209,8 +209,7 @@ def test_a_side_generator_leaves_the_other_where_it_is():
 def test_ten_clients_exchange_what_the_published_table_says():
     from fedpriv.federation.planned_traffic import message_sizes
     from fedpriv.methods import METHODS
-    from fedpriv.wire.ledger import count
-    from fedpriv.wire.sizes import FederationSizes
+    from fedpriv.wire.ledger import FederationSizes, count
 
     facts = FederationSizes(clients=10, classes=10, width=512, pairs=61, known_classes=10, model_scalars=878_538)
 

@@ -6,8 +6,7 @@ from compare import expect_close, expect_same
 from method_cases import CLASSES, SHAPE, SIZES, WIDTH, World, played, same
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.kernels import linear_kernel, rbf_kernel
-from fedpriv.algebra.procrustes import procrustes_distance
+from fedpriv.algebra.matrices import linear_kernel, procrustes_distance, rbf_kernel
 from fedpriv.federation.local_training import local_batches, represent
 from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.federation.states import put

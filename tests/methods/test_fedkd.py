@@ -12,9 +12,8 @@ from fedpriv.federation.planned_traffic import message_sizes
 from fedpriv.methods import fedkd
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import count
+from fedpriv.wire.ledger import FederationSizes, count
 from fedpriv.wire.payloads import Energy, LowRankModel, get_payload
-from fedpriv.wire.sizes import FederationSizes
 
 
 def hand_case():

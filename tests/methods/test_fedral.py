@@ -15,9 +15,8 @@ from fedpriv.models.split import Blueprint
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import count
+from fedpriv.wire.ledger import FederationSizes, count
 from fedpriv.wire.payloads import AngleMatrix, SampleCount, get_payload
-from fedpriv.wire.sizes import FederationSizes
 
 
 def upload(*blocks, count):

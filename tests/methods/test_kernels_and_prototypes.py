@@ -9,7 +9,7 @@ from compare import expect_close, expect_same
 from method_cases import CLASSES, SHAPE, World, copies, same
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.kernels import alignment, linear_kernel
+from fedpriv.algebra.matrices import alignment, linear_kernel
 from fedpriv.federation.local_training import class_means, local_batches, represent
 from fedpriv.federation.states import parameters, put
 from fedpriv.methods import fedhenn, fedtgp, fpl

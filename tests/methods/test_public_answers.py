@@ -18,9 +18,8 @@ from fedpriv.methods import ds_fl, fedmd
 from fedpriv.methods.shared.public_answers import distil, on_public
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import count, entries
+from fedpriv.wire.ledger import FederationSizes, count, entries
 from fedpriv.wire.payloads import Kernel, PublicLogits, PublicSamples, find_payload, get_payload
-from fedpriv.wire.sizes import FederationSizes
 
 QUICK = {"fedmd": {"public_epochs": 1}, "ds-fl": {"server": {"epochs": 1}}}
 

@@ -256,7 +256,7 @@ def test_tails_are_dropped_joined_or_cut_only_on_request():
 def facts_of(world, broadcast):
     """Sizes of the world, as somebody would type them into ``fedpriv cost``."""
     from fedpriv.models.build import count_parameters
-    from fedpriv.wire.sizes import FederationSizes
+    from fedpriv.wire.ledger import FederationSizes
 
     known = {int(c) for setup in world.setups for c in setup.train.labels.unique()}
     return FederationSizes(

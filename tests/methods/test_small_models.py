@@ -21,8 +21,8 @@ from fedpriv.models.build import build_model, count_parameters
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
+from fedpriv.wire.ledger import FederationSizes
 from fedpriv.wire.payloads import SampleCount, SmallModel, get_payload
-from fedpriv.wire.sizes import FederationSizes
 
 
 def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):

@@ -34,7 +34,7 @@ from fedpriv.attacks.read.updates import HEAD
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
-from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.payloads import PublicLoss
 
 Tick = Callable[[int], None]
 

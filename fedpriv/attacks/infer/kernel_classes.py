@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedpriv.algebra.kernels import centred
+from fedpriv.algebra.matrices import centred
 from fedpriv.attacks.observation import Observation
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Kernel, PublicImages, get_payload

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedpriv.algebra.kernels import centred
+from fedpriv.algebra.matrices import centred
 from fedpriv.attacks.infer.kernel_classes import known_classes
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.attacks.read.public_outputs import extrapolation_weights

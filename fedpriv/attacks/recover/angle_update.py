@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
+from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation
 from fedpriv.attacks.read.target_features import rounds_of

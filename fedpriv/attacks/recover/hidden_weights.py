@@ -29,7 +29,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedpriv.algebra.simplex import least_squares_in_simplex
+from fedpriv.algebra.matrices import least_squares_in_simplex
 from fedpriv.attacks.recover.round_posterior import ANY_DRIFT, RoundPosterior, Shape, Uploads, infer
 from fedpriv.util.seeds import generator
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedpriv.algebra.angle_matrix import diagonal_blocks
+from fedpriv.algebra.matrices import diagonal_blocks
 from fedpriv.attacks.observation import BatchFacts
 
 MOST, LEAST = 96, 24

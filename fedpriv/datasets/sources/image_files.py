@@ -1,26 +1,103 @@
-"""From a list of image files to tensors."""
+"""Data sets of image files: folders of classes, TinyImageNet, and the one place where an image from outside is opened."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from collections.abc import Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from fedpriv.datasets import SourceOptions
 from fedpriv.datasets.shaping import first_per_class
-from fedpriv.datasets.sources.brought import GREY_MODES, Brought
-from fedpriv.datasets.sources.foreign_image import SUFFIXES, opened
-from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.util.foreign import entries
+from fedpriv.util.foreign import IMAGE, LISTING, entries, open_file, read_text, reason
 from fedpriv.util.memory import require
+
+FORMATS: Final = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Decoders that may run: no file under another name reaches one that starts programs, as that for PostScript does."""
+SUFFIXES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+MOST_PIXELS: Final = 64_000_000
+"""Pixels of one image: a photograph of 8000x8000, which takes 0.9 GB while it is read and its colours are converted."""
+
+LAYOUT = "train/ and test/ (or val/) with one folder per class, or one folder per class"
+BESIDE = ("test", "val", "valid", "validation")
+"""Names of the parts beside ``train/``; where there are several, all of them are taken."""
+
+TINY_FOLDER = "tiny-imagenet-200"
+TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+"""Or Pillow's words about a file that it cannot read would be printed beside the one line that is said here."""
+
+
+# ---------------------------------------------------------------- one image
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """Open an image file; whatever goes wrong in the block is said in one line. Of an animation the first picture counts.
+
+    Raises:
+        UserError: for a file that is no image, a broken one, one of more than :data:`MOST_PIXELS` by its header, or one
+            of more than 8 bits a channel, which Pillow would clip to white without a word.
+    """
+    with open_file(path, IMAGE) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd metadata, which nothing here depends on
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            with Image.open(file, formats=FORMATS) as image:
+                if image.width * image.height > MOST_PIXELS:
+                    raise _too_many(path, f"{image.width}x{image.height} pixels")
+                if image.mode.startswith(("I", "F")):
+                    raise UserError(
+                        f"{path} has pixels of more than 8 bits (mode {image.mode}): convert it to 8 bits per channel"
+                    )
+                with _unheard() if image.format == "TIFF" else contextlib.nullcontext():
+                    yield image
+        except UserError:
+            raise
+        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+            raise _too_many(path, "too many pixels") from error
+        except UnidentifiedImageError as error:  # which names the open file, not the path
+            raise UserError(f"cannot read image {path}: it is none of {', '.join(FORMATS)}") from error
+        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, MemoryError, ...
+            raise UserError(f"cannot read image {path}: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Send standard error nowhere: the library that decodes TIFF writes its own lines there, beside the one that we say."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _too_many(path: Path, told: str) -> UserError:
+    return UserError(f"cannot read image {path}: {told}; an image may have {MOST_PIXELS:,}, make it smaller")
+
+
+# ---------------------------------------------------------------- many images
 
 
 @dataclass(frozen=True)
@@ -32,7 +109,7 @@ class LabelledFile:
     official_train: bool
 
 
-def images_in(folder: Path) -> list[Path]:
+def _images_in(folder: Path) -> list[Path]:
     """Return the image files directly in a folder in order of their names."""
     found = [path for path in entries(folder) if path.suffix.lower() in SUFFIXES and not os.path.isdir(path)]
     if not found:
@@ -40,12 +117,12 @@ def images_in(folder: Path) -> list[Path]:
     return found
 
 
-def subfolders(folder: Path) -> list[Path]:
+def _subfolders(folder: Path) -> list[Path]:
     """Return the folders in a folder in order of their names, hidden ones left out."""
     return [path for path in entries(folder) if os.path.isdir(path)]
 
 
-def read_dataset(
+def _read_dataset(
     name: str, files: Sequence[LabelledFile], class_names: Sequence[str], options: SourceOptions, channels: int | None
 ) -> Dataset:
     """Decode files into a data set, training part first.
@@ -60,17 +137,18 @@ def read_dataset(
     labels = np.array([file.label for file in files], dtype=np.int64)
     kept = [files[int(position)] for position in first_per_class(labels, options.per_class)]
     wanted = options.channels or channels or (1 if all(_is_grey(file.path) for file in kept) else 3)
-    brought = Brought()
-    images = _decode([file.path for file in kept], wanted, options.image_size, brought)
+    images, changed = _decode([file.path for file in kept], wanted, options.image_size)
     kept_labels = torch.tensor([file.label for file in kept], dtype=torch.int64)
     n_train = sum(file.official_train for file in kept)
-    done = brought.words(wanted, options.image_size)
-    return Dataset(name, Samples(images, kept_labels), tuple(class_names), n_train, done)
+    shape = f"{images.shape[3]}x{images.shape[2]} {'grey' if wanted == 1 else 'colour'}"
+    brought = f"{changed:,} of {len(kept):,} images scaled, cropped or converted to {shape}" if changed else ""
+    return Dataset(name, Samples(images, kept_labels), tuple(class_names), n_train, brought)
 
 
-def _decode(paths: Sequence[Path], channels: int, size: int | None, brought: Brought) -> Tensor:
-    """Return ``(n, channels, height, width)`` bytes; every image must have the size of the first."""
-    first = _pixels(paths[0], channels, size, brought)
+def _decode(paths: Sequence[Path], channels: int, size: int | None) -> tuple[Tensor, int]:
+    """Return ``(n, channels, height, width)`` bytes, all of the size of the first, and how many are not as stored."""
+    first, converted = _pixels(paths[0], channels, size)
+    changed = int(converted)
     _, height, width = first.shape
     require(
         len(paths) * first.numel(),
@@ -81,29 +159,165 @@ def _decode(paths: Sequence[Path], channels: int, size: int | None, brought: Bro
         ),
     )
     images = torch.empty((len(paths), *first.shape), dtype=torch.uint8)
-    for position, path in enumerate(paths):
-        pixels = first if position == 0 else _pixels(path, channels, size, brought)
+    images[0] = first
+    for position, path in enumerate(paths[1:], start=1):
+        pixels, converted = _pixels(path, channels, size)
         if pixels.shape != first.shape:
             here, there = (f"{shape[2]}x{shape[1]}" for shape in (pixels.shape, first.shape))
             raise UserError(
                 f"{path} is {here} pixels but {paths[0]} is {there}; {argument('image_size')} brings all to one size"
             )
         images[position] = pixels
-    return images
+        changed += converted
+    return images, changed
 
 
-def _pixels(path: Path, channels: int, size: int | None, brought: Brought) -> Tensor:
-    """Return one image as ``(channels, height, width)`` bytes, and count what is done to it."""
+def _pixels(path: Path, channels: int, size: int | None) -> tuple[Tensor, bool]:
+    """Return one image as ``(channels, height, width)`` bytes, and True if it is stored otherwise."""
+    mode = "L" if channels == 1 else "RGB"
     with opened(path) as image:
-        brought.note(image, channels, size)
-        picture = image.convert("L" if channels == 1 else "RGB")
+        changed = (
+            image.mode != mode or "transparency" in image.info or (size is not None and image.size != (size, size))
+        )
+        picture = image.convert(mode)
         if size is not None:
             picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
         array = np.array(picture, dtype=np.uint8)
-    return torch.from_numpy(array.reshape(*array.shape[:2], channels)).permute(2, 0, 1)
+    return torch.from_numpy(array.reshape(*array.shape[:2], channels)).permute(2, 0, 1), changed
 
 
 def _is_grey(path: Path) -> bool:
     """True if a file's header says that it has no colour."""
     with opened(path) as image:
-        return image.mode in GREY_MODES
+        return image.mode in ("1", "L", "LA")
+
+
+# ---------------------------------------------------------------- layouts
+
+
+def load_folder(options: SourceOptions) -> Dataset:
+    """Load images from ``data_dir``: ``train/`` and ``test/`` with one folder per class, or class folders alone.
+
+    ``val/``, ``valid/`` and ``validation/`` are taken as ``test/`` is.
+
+    Classes are the folder names in sorted order, images are in the order of their file names. With class folders alone
+    every image counts as training part. Images are grey if all files are, else colour.
+    """
+    root = options.folder("folder", LAYOUT)
+    if not os.path.isdir(root):
+        raise UserError(
+            f"image folder not found: looked for {root}; it cannot be downloaded: give {argument('data_dir')}",
+            keys=("data_dir",),
+        )
+    found = {path.name: path for path in _subfolders(root)}
+    if not found:
+        raise UserError(f"no folders in {root}: expected {LAYOUT}")
+    beside = [name for name in BESIDE if name in found]
+    alone = "test" in found or set(found) <= set(BESIDE)  # "valid" may be a class
+    if not beside if "train" in found else alone:
+        there, missing = ("train", "test") if "train" in found else (beside[0], "train")
+        raise UserError(
+            f"{root} has {there}/ but no {missing}/; to use only {there}/ give {argument('data_dir')} {root / there}"
+        )
+    parts = [(root, True)]
+    if "train" in found:
+        parts = [(found["train"], True), *((found[name], False) for name in beside)]
+    class_names = [path.name for path in _subfolders(parts[0][0])]
+    if not class_names:
+        raise UserError(f"no class folders in {parts[0][0]}: expected {LAYOUT}")
+    label = {name: number for number, name in enumerate(class_names)}
+    files = [file for place, train in parts for file in _files_of(place, train, label)]
+    return _read_dataset("folder", files, class_names, options, channels=None)
+
+
+def _files_of(place: Path, train: bool, label: dict[str, int]) -> list[LabelledFile]:
+    """Return the files of one part, class by class."""
+    files = []
+    for folder in _subfolders(place):
+        if folder.name not in label:
+            raise UserError(f"{folder} is a class that {place.parent / 'train'} does not have")
+        files += [LabelledFile(path, label[folder.name], train) for path in _images_in(folder)]
+    return files
+
+
+def load_tiny_imagenet(options: SourceOptions) -> Dataset:
+    """Load TinyImageNet (Le and Yang, 2015): colour images of 64x64 pixels, up to 200 classes.
+
+    Reads ``wnids.txt`` (class order), ``words.txt`` (class names), ``train/<wnid>/images/`` and the validation part
+    through ``val/val_annotations.txt``: its images lie in one folder, so a reader that takes folders for classes would
+    give all of them the first label. Classes of ``wnids.txt`` without a training folder are left out.
+    """
+    root = options.folder("tiny-imagenet", f"{TINY_FOLDER}/ ({argument('download')} cannot fetch it; {TINY_URL})")
+    root = root if os.path.isfile(root / "wnids.txt") else root / TINY_FOLDER
+    if not os.path.isfile(root / "wnids.txt"):
+        raise UserError(
+            f"tiny-imagenet not found: looked for {root / 'wnids.txt'}; {argument('download')} cannot fetch it: "
+            f"unpack {TINY_URL} there",
+            keys=("data_dir",),
+        )
+    wnids = _present_classes(root)
+    label = {wnid: number for number, wnid in enumerate(wnids)}
+    files = [
+        LabelledFile(path, label[wnid], True)
+        for wnid in wnids
+        for path in _images_in(_images_of(root / "train" / wnid))
+    ]
+    files += _validation_files(root / "val", label)
+    return _read_dataset("tiny-imagenet", files, _class_names(root, wnids), options, channels=3)
+
+
+def _images_of(folder: Path) -> Path:
+    """Return the ``images`` folder of a class."""
+    if not (folder / "images").is_dir():
+        raise UserError(f"no images/ in {folder}: expected train/<wnid>/images/*.JPEG")
+    return folder / "images"
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a text file."""
+    return read_text(path, LISTING, f"tiny-imagenet is incomplete or damaged: {path}").splitlines()
+
+
+def _present_classes(root: Path) -> list[str]:
+    """Return the classes of ``wnids.txt`` that have a training folder, in that file's order."""
+    listed = [line.strip() for line in _lines(root / "wnids.txt") if line.strip()]
+    if not (root / "train").is_dir():
+        raise UserError(f"tiny-imagenet is incomplete: {root / 'train'} is not there")
+    folders = {path.name for path in _subfolders(root / "train")}
+    if unknown := sorted(folders - set(listed)):
+        raise UserError(f"{root / 'train' / unknown[0]} is a class that {root / 'wnids.txt'} does not list")
+    present = [wnid for wnid in dict.fromkeys(listed) if wnid in folders]
+    if not present:
+        raise UserError(f"no class folders in {root / 'train'}: expected train/<wnid>/images/*.JPEG")
+    return present
+
+
+def _class_names(root: Path, wnids: Sequence[str]) -> list[str]:
+    """Return the first word of each class, with the class's id behind it where two classes share a word."""
+    words = dict(line.split("\t", 1) for line in _lines(root / "words.txt") if "\t" in line)
+    first = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
+    uses = Counter(first)
+    return [name if uses[name] == 1 else f"{name} ({wnid})" for name, wnid in zip(first, wnids, strict=True)]
+
+
+def _validation_files(folder: Path, label: dict[str, int]) -> list[LabelledFile]:
+    """Return the annotated validation files in order of their names."""
+    annotations = folder / "val_annotations.txt"
+    found: dict[str, LabelledFile] = {}
+    for number, line in enumerate(_lines(annotations), start=1):
+        if not line.strip():
+            continue
+        where = f"{annotations} line {number}"
+        fields = line.split("\t")
+        if len(fields) < 2:
+            raise UserError(f"{where}: expected a file name, a tab and a class id, not {line[:60]!r}")
+        name, wnid = fields[0].strip(), fields[1].strip()
+        if wnid not in label:
+            raise UserError(f"{where}: image {name} is of class {wnid}, which has no folder in train/")
+        if name in found:
+            raise UserError(f"{where}: image {name} is annotated twice")
+        path = folder / "images" / name
+        if name != os.path.basename(name) or not os.path.isfile(path):
+            raise UserError(f"{where}: image {path} is not there")
+        found[name] = LabelledFile(path, label[wnid], False)
+    return [found[name] for name in sorted(found)]

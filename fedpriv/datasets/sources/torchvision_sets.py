@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError

@@ -27,7 +27,7 @@ from fedpriv.models import default_width, family
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping
-from fedpriv.wire.sizes import FederationSizes
+from fedpriv.wire.ledger import FederationSizes
 
 DATA_SETTINGS = (
     *DIVISION_SETTINGS,

@@ -27,16 +27,15 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.kernels import KernelName, alignment, kernel
-from fedpriv.algebra.procrustes import procrustes_distance
+from fedpriv.algebra.matrices import KernelName, alignment, kernel, procrustes_distance
 from fedpriv.federation.defense import Loss
 from fedpriv.federation.local_training import classification_loss
 from fedpriv.federation.method import ClientSetup, Plan, ServerSetup
 from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Coefficient
-from fedpriv.wire.sizes import FederationSizes, Scalars
 
 LEAST_IMAGES = 4
 """Centred kernels of two inputs are all proportional to each other; with a few more, alignment says something."""

@@ -19,8 +19,8 @@ from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
 from fedpriv.federation.states import outer, parameters, put, take
 from fedpriv.methods.shared import personal_model
 from fedpriv.util.seeds import global_seed
+from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Generator, LabelCounts, Message, find_payload, get_payload
-from fedpriv.wire.sizes import FederationSizes, Scalars
 
 REPORTED, LABELS, GENERATOR = "fedgen.reported", "labels", "generator"
 

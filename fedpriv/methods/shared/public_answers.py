@@ -20,8 +20,8 @@ from fedpriv.federation.trace import Trace
 from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Message, PublicLogits, PublicSamples, get_payload
-from fedpriv.wire.sizes import FederationSizes, Scalars
 
 ASKED = "asked"
 """Entry of the server's state: the samples ``(n,)`` that the last broadcast asked about."""

@@ -7,7 +7,7 @@ from compare import expect_same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.algebra.finch import coarsest_groups, first_neighbour_groups, group_means
+from fedpriv.algebra.clustering import coarsest_groups, first_neighbour_groups, group_means
 
 
 def at(*degrees):

@@ -1,0 +1,176 @@
+"""Matrices: diagonal blocks, similarity of representations (kernels, alignment, Procrustes), and the simplex.
+
+Sources: for diagonal blocks, Yi, Yu, Wang, Liu, Li (FedRAL), equation 6; for kernels and their alignment, Kornblith,
+Norouzi, Lee, Hinton, ICML 2019, section 3, as used by FedHeNN (Makhija, Han, Ho, Ghosh, ICML 2022, section 3.4), whose
+short form of the linear case leaves out that representations must be centred first.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedpriv.util.errors import UserError
+
+KernelName = Literal["linear", "rbf"]
+
+PUBLISHED_BLOCK_SIDE = 5
+"""Rows of a block in table 4 of FedRAL: at d = 500 its 2,500 scalars are blocks of 5, its 2,000 blocks of 4."""
+
+SMALLEST = 1e-12
+"""Stands for a vanishing norm: constant representations have alignment 0 and distance 2 rather than NaN."""
+
+SIMPLEX_STEPS = 300
+
+# ---------------------------------------------------------------- diagonal blocks
+
+
+def diagonal_blocks(matrix: Tensor, n_blocks: int) -> Tensor:
+    """Return a copy of the m blocks ``(m, d / m, d / m)`` on the diagonal of ``(d, d)``, first block first; m divides d."""
+    check_divides(n_blocks, len(matrix))
+    side = len(matrix) // n_blocks
+    index = torch.arange(n_blocks, device=matrix.device)
+    return matrix.reshape(n_blocks, side, n_blocks, side)[index, :, index].contiguous()
+
+
+def dense(blocks: Tensor) -> Tensor:
+    """Return the ``(d, d)`` matrix with blocks ``(m, b, b)`` on its diagonal and zeros elsewhere, d = m b."""
+    n_blocks, side, _ = blocks.shape
+    matrix = blocks.new_zeros(n_blocks, side, n_blocks, side)
+    index = torch.arange(n_blocks, device=blocks.device)
+    matrix[index, :, index] = blocks
+    return matrix.reshape(n_blocks * side, n_blocks * side)
+
+
+def support(n_blocks: int, width: int, device: torch.device | None = None) -> Tensor:
+    """Return the bool ``(d, d)`` mask of the entries that m blocks keep."""
+    check_divides(n_blocks, width)
+    of_entry = torch.arange(width, device=device) // (width // n_blocks)
+    return of_entry[:, None] == of_entry
+
+
+def published_blocks(width: int) -> int:
+    """Return the m whose blocks have the published side, 5, or the next smaller one that divides the width d.
+
+    >>> published_blocks(500), published_blocks(512)
+    (100, 128)
+    """
+    return next(width // side for side in range(PUBLISHED_BLOCK_SIDE, 0, -1) if width % side == 0)
+
+
+def check_divides(n_blocks: int, width: int) -> None:
+    """Refuse a number of blocks that does not divide the width."""
+    if n_blocks < 1 or width % n_blocks:
+        fitting = [m for m in range(1, width + 1) if width % m == 0]
+        nearest = sorted(sorted(fitting, key=lambda m: abs(m - n_blocks))[:3])
+        raise UserError(
+            f"{n_blocks} diagonal blocks do not divide a matrix of width {width}; "
+            f"numbers nearby that do: {', '.join(map(str, nearest))}"
+        )
+
+
+# ---------------------------------------------------------------- similarity of representations
+
+
+def linear_kernel(features: Tensor) -> Tensor:
+    """Return the inner products A A^T ``(L, L)`` of representations ``(L, d)``."""
+    return features @ features.T
+
+
+def rbf_kernel(features: Tensor, scale: float = 0.5) -> Tensor:
+    """Return exp(-||a_p - a_q||^2 / (2 s^2)) ``(L, L)`` of representations ``(L, d)``.
+
+    Args:
+        features: ``(L, d)``, L >= 2.
+        scale: s as a multiple of the median distance between two different rows, > 0. The median counts as a constant:
+            no gradient flows through it. Published values with this convention lie between 0.2 and 1.
+    """
+    products = features @ features.T
+    lengths = products.diagonal()
+    squares = (lengths[:, None] + lengths - 2 * products).clamp(min=0)
+    off = ~torch.eye(len(features), dtype=torch.bool, device=features.device)
+    median = squares.detach()[off].median().clamp(min=SMALLEST)
+    return torch.exp(-squares / (2 * scale**2 * median))
+
+
+def kernel(features: Tensor, name: KernelName, scale: float = 0.5) -> Tensor:
+    """Return the kernel ``(L, L)`` of representations ``(L, d)`` by name; ``scale`` is that of :func:`rbf_kernel`."""
+    return linear_kernel(features) if name == "linear" else rbf_kernel(features, scale)
+
+
+def centred(matrix: Tensor) -> Tensor:
+    """Return H K H ``(L, L)`` with H = I - 1 1^T / L: rows and columns that sum to zero."""
+    return matrix - matrix.mean(0) - matrix.mean(1, keepdim=True) + matrix.mean()
+
+
+def alignment(one: Tensor, other: Tensor) -> Tensor:
+    """Return CKA(K, K') = HSIC(K, K') / sqrt(HSIC(K, K) HSIC(K', K')) of symmetric kernels ``(L, L)``, in [0, 1].
+
+    HSIC(K, K') = tr(K H K' H) / (L - 1)^2, H as in :func:`centred`; the divisor cancels.
+    """
+    left, right = centred(one), centred(other)
+    # Scaled by the largest entry first, so that squares neither overflow nor vanish in float32.
+    left = left / left.detach().abs().max().clamp(min=SMALLEST)
+    right = right / right.detach().abs().max().clamp(min=SMALLEST)
+    norms = (left.square().sum() * right.square().sum()).clamp(min=SMALLEST)
+    return (left * right).sum() / norms.sqrt()
+
+
+def procrustes_distance(moving: Tensor, fixed: Tensor) -> Tensor:
+    """Return min over orthogonal Q of ||A - B Q||_F^2 = 2 - 2 ||A^T B||_*, in [0, 2], A and B being :func:`prepared`.
+
+    Source: Ding, Denain, Steinhardt, NeurIPS 2021, section 2. A nuclear norm, unlike canonical correlations, has a bounded
+    gradient: no singular values are divided by.
+
+    Args:
+        moving: representations ``(L, d)``; gradients flow through them.
+        fixed: representations ``(L, d)`` of the same inputs; a constant.
+    """
+    one, other = prepared(moving), prepared(fixed.detach())
+    if len(other) < other.shape[1]:
+        # With B^T = Q R the singular values of A^T B are those of A^T R^T, which has L columns only.
+        other = torch.linalg.qr(other.T).R.T
+    distance: Tensor = 2 - 2 * torch.linalg.svdvals(one.T @ other).sum()
+    return distance
+
+
+def prepared(features: Tensor) -> Tensor:
+    """Return representations ``(L, d)`` with columns of mean zero and Frobenius norm one."""
+    shifted = features - features.mean(0)
+    made: Tensor = shifted / torch.linalg.vector_norm(shifted).clamp(min=SMALLEST)
+    return made
+
+
+# ---------------------------------------------------------------- the probability simplex
+
+
+def nearest_distribution(values: Tensor) -> Tensor:
+    """Return the points of the probability simplex that are nearest to ``values`` ``(..., C)`` in the L2 norm.
+
+    Source: Duchi, Shalev-Shwartz, Singer, Chandra, ICML 2008, figure 1.
+    """
+    exact = values.double()
+    falling = exact.sort(dim=-1, descending=True).values
+    excess = (falling.cumsum(-1) - 1) / torch.arange(1, values.shape[-1] + 1, device=values.device)
+    last = (falling > excess).sum(-1, keepdim=True) - 1
+    return (exact - excess.gather(-1, last)).clamp(min=0).to(values.dtype)
+
+
+def least_squares_in_simplex(curvature: Tensor, slope: Tensor) -> Tensor:
+    """Return the points x ``(T, m)`` of the simplex with the lowest x H x' / 2 - x b', for H ``(T, m, m)``, b ``(T, m)``.
+
+    H is symmetric and positive definite; all float64. Accelerated projected gradients (Beck and Teboulle, 2009), with
+    steps by the largest eigenvalue.
+    """
+    step = 1 / torch.linalg.matrix_norm(curvature, ord=2)[:, None].clamp_min(1e-300)
+    found = torch.full_like(slope, 1 / slope.shape[1])
+    ahead, momentum = found, 1.0
+    for _ in range(SIMPLEX_STEPS):
+        down = torch.einsum("tij,tj->ti", curvature, ahead) - slope
+        new = nearest_distribution(ahead - step * down)
+        after = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        ahead = new + (momentum - 1) / after * (new - found)
+        found, momentum = new, after
+    return found

@@ -1,0 +1,196 @@
+"""Diagonal blocks, kernels and their alignment, Procrustes distance, and the simplex, each against its laws."""
+
+import math
+
+import pytest
+import torch
+from compare import expect_close, expect_same
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.algebra.matrices import (
+    alignment,
+    centred,
+    dense,
+    diagonal_blocks,
+    least_squares_in_simplex,
+    linear_kernel,
+    nearest_distribution,
+    prepared,
+    procrustes_distance,
+    published_blocks,
+    rbf_kernel,
+    support,
+)
+from fedpriv.util.errors import UserError
+
+
+def test_two_blocks_of_a_matrix_of_four_by_hand():
+    matrix = torch.arange(16.0).reshape(4, 4)
+    blocks = diagonal_blocks(matrix, 2)
+    assert blocks.tolist() == [[[0, 1], [4, 5]], [[10, 11], [14, 15]]]
+    assert dense(blocks).tolist() == [[0, 1, 0, 0], [4, 5, 0, 0], [0, 0, 10, 11], [0, 0, 14, 15]]
+
+
+def test_one_block_is_everything_and_d_blocks_are_the_diagonal():
+    matrix = torch.randn(6, 6)
+    expect_same(diagonal_blocks(matrix, 1), matrix[None])
+    expect_same(dense(diagonal_blocks(matrix, 1)), matrix)
+    expect_same(diagonal_blocks(matrix, 6).flatten(), matrix.diag())
+    expect_same(dense(diagonal_blocks(matrix, 6)), matrix.diag().diag())
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 1000))
+def test_assembled_blocks_are_the_masked_matrix_and_come_apart_again(n_blocks, side, seed):
+    width = n_blocks * side
+    matrix = torch.randn(width, width, generator=torch.Generator().manual_seed(seed))
+    blocks = diagonal_blocks(matrix, n_blocks)
+    assert blocks.shape == (n_blocks, side, side)
+    expect_same(dense(blocks), matrix * support(n_blocks, width))
+    expect_same(dense(blocks), torch.block_diag(*blocks))
+    expect_same(diagonal_blocks(dense(blocks), n_blocks), blocks)
+    assert int(support(n_blocks, width).sum()) == width**2 // n_blocks
+
+
+def test_blocks_are_a_copy():
+    matrix = torch.zeros(4, 4)
+    diagonal_blocks(matrix, 1).add_(1)
+    assert not matrix.any()
+
+
+@pytest.mark.parametrize(("n_blocks", "nearby"), [(3, "1, 2, 4"), (0, "1, 2, 4"), (501, "125, 250, 500")])
+def test_numbers_that_do_not_divide_are_refused_with_some_that_do(n_blocks, nearby):
+    with pytest.raises(UserError, match=rf"{n_blocks} diagonal blocks.*width 500.*: {nearby}$"):
+        diagonal_blocks(torch.zeros(500, 500), n_blocks)
+
+
+def test_published_block_counts_give_the_published_numbers_of_scalars():
+    # Table 4, KB of float32: 9.77 is 2,500 scalars at d = 500.
+    assert 500**2 // published_blocks(500) == 2500
+    assert [published_blocks(width) for width in (50, 512, 64, 7)] == [10, 128, 16, 7]
+
+
+def direct_hsic(one, other):
+    size = len(one)
+    h = torch.eye(size, dtype=one.dtype) - torch.ones(size, size, dtype=one.dtype) / size
+    return torch.trace(one @ h @ other @ h) / (size - 1) ** 2
+
+
+def draw(seed, size=9, width=5):
+    return torch.randn(size, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kernel", [linear_kernel, rbf_kernel], ids=["linear", "rbf"])
+def test_alignment_is_the_normalised_trace_with_the_centring_matrix(kernel):
+    one, other = kernel(draw(0)), kernel(draw(1, width=3))
+    direct = direct_hsic(one, other) / (direct_hsic(one, one) * direct_hsic(other, other)).sqrt()
+    expect_close(alignment(one, other), direct)
+
+
+def test_linear_alignment_is_a_ratio_of_norms_of_centred_representations():
+    a, b = draw(2), draw(3, width=4)
+    a, b = a - a.mean(0), b - b.mean(0)
+    ratio = (b.T @ a).norm() ** 2 / ((a.T @ a).norm() * (b.T @ b).norm())
+    expect_close(alignment(linear_kernel(a + 7), linear_kernel(b - 3)), ratio)
+
+
+def test_centring_by_hand():
+    assert centred(torch.tensor([[4.0, 2.0], [2.0, 0.0]])).tolist() == [[0, 0], [0, 0]]
+    assert centred(torch.tensor([[2.0, 0.0], [0.0, 2.0]])).tolist() == [[1, -1], [-1, 1]]
+
+
+def test_rbf_by_hand():
+    # Distances 3, 4, 5: the median is 4, so s = 2 at scale 1/2.
+    points = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0]])
+    expected = torch.exp(-torch.tensor([[0.0, 9, 16], [9, 0, 25], [16, 25, 0]]) / 8)
+    expect_close(rbf_kernel(points, 0.5), expected, atol=1e-6)
+
+
+@given(st.integers(0, 10**6), st.floats(0.01, 100))
+def test_alignment_ignores_rotation_and_scale_and_is_one_with_itself(seed, scale):
+    features = draw(seed)
+    rotation = torch.linalg.qr(draw(seed + 1, 5)).Q
+    for kernel in (linear_kernel, rbf_kernel):
+        one, other = kernel(features), kernel(draw(seed + 2))
+        assert alignment(one, one).item() == pytest.approx(1)
+        assert 0 <= alignment(one, other).item() <= 1
+        turned = kernel(scale * features @ rotation)
+        assert alignment(turned, other).item() == pytest.approx(alignment(one, other).item(), abs=1e-9)
+
+
+def test_constant_representations_have_no_alignment_and_a_finite_gradient():
+    for kernel in (linear_kernel, rbf_kernel):
+        features = torch.zeros(6, 3, requires_grad=True)
+        value = alignment(kernel(features), linear_kernel(torch.randn(6, 3)))
+        value.backward()
+        assert value.item() == 0
+        assert features.grad.isfinite().all()
+
+
+def test_a_case_by_hand():
+    # Centred, of norm one each; A^T B has one entry 1 / sqrt(2), so the distance is 2 - sqrt(2).
+    one = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    other = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    assert float(procrustes_distance(one, other)) == pytest.approx(2 - math.sqrt(2), abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(20, 6), (5, 12)])
+def test_turning_shifting_and_scaling_change_nothing(shape):
+    rng = torch.Generator().manual_seed(1)
+    one, other = torch.randn(2, *shape, generator=rng, dtype=torch.float64)
+    turn = torch.linalg.qr(torch.randn(shape[1], shape[1], generator=rng, dtype=torch.float64)).Q
+    assert float(procrustes_distance(one, 3 * one @ turn + 7)) == pytest.approx(0, abs=1e-12)
+    expect_close(procrustes_distance(one, other), procrustes_distance(one @ turn - 2, 5 * other), rtol=0, atol=1e-12)
+    assert 0 < float(procrustes_distance(one, other)) < 2
+
+
+def test_it_is_the_least_squared_distance_over_turns():
+    rng = torch.Generator().manual_seed(2)
+    one, other = torch.randn(2, 9, 4, generator=rng, dtype=torch.float64)
+    found = float(procrustes_distance(one, other))
+    a, b = prepared(one), prepared(other)
+    left, _, right = torch.linalg.svd(b.T @ a)
+    assert float((a - b @ left @ right).square().sum()) == pytest.approx(found, abs=1e-12)
+    turns = torch.linalg.qr(torch.randn(200, 4, 4, generator=rng, dtype=torch.float64)).Q
+    assert float((a - b @ turns).square().sum((1, 2)).min()) >= found
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
+def test_its_gradient_is_that_of_differences(shape):
+    rng = torch.Generator().manual_seed(3)
+    one, other = torch.randn(2, *shape, generator=rng, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda moving: procrustes_distance(moving, other), (one.requires_grad_(),))
+
+
+def test_constant_representations_are_at_distance_two_and_give_no_nan():
+    moving = torch.ones(5, 3, requires_grad=True)
+    distance = procrustes_distance(moving, torch.randn(5, 3))
+    assert float(distance.detach()) == 2
+    assert torch.autograd.grad(distance, moving)[0].isfinite().all()
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=8))
+def test_the_nearest_distribution_is_one_and_no_other_is_nearer(values):
+    wanted = torch.tensor(values, dtype=torch.float64)
+    found = nearest_distribution(wanted)
+    assert float(found.sum()) == pytest.approx(1)
+    assert bool((found >= 0).all())
+    for other in torch.eye(len(values), dtype=torch.float64):  # the condition of optimality at every corner
+        assert float((wanted - found) @ (other - found)) <= 1e-9
+
+
+def test_rows_are_projected_each_for_itself():
+    rows = torch.tensor([[0.2, 0.2], [3.0, -1.0], [-1.0, -1.0]])
+    expect_close(nearest_distribution(rows), torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]]))
+
+
+@given(st.integers(0, 999), st.integers(1, 6))
+def test_no_corner_is_downhill_from_the_least_squares_in_the_simplex(seed, size):
+    rng = torch.Generator().manual_seed(seed)
+    root = torch.randn(3, size, size + 2, generator=rng, dtype=torch.float64)
+    curvature, slope = root @ root.mT, torch.randn(3, size, generator=rng, dtype=torch.float64)
+    found = least_squares_in_simplex(curvature, slope)
+    expect_close(found.sum(1), torch.ones(3, dtype=torch.float64), atol=1e-9)
+    uphill = torch.einsum("tij,tj->ti", curvature, found) - slope
+    for corner in torch.eye(size, dtype=torch.float64):
+        assert bool((((corner - found) * uphill).sum(1) >= -1e-3).all())
