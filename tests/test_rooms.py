@@ -57,7 +57,7 @@ BUDGET: dict[str, int] = {
     "scoring": 7801,
     "pages": 8070,
     "calibration": 1152,
-    "experiment": 16246,
+    "experiment": 16252,
     "cli": 2108,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that

@@ -59,19 +59,25 @@ def named_code(arguments: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def _named(key: str, value: Any) -> Iterator[str]:
+DEEPEST: Final = 32
+"""Levels of nesting that are looked into; what lies deeper is refused where it is read."""
+
+
+def _named(key: str, value: Any, level: int = 0) -> Iterator[str]:
+    if level > DEEPEST:
+        return
     if isinstance(value, str):
         yield from _in_text(key, value)
     elif isinstance(value, Mapping):
         for inner, entry in value.items():
-            yield from _named("", inner)
-            yield from _named(str(inner), entry)
+            yield from _named("", inner, level + 1)
+            yield from _named(str(inner), entry, level + 1)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for entry in value:
-            yield from _named(key, entry)
+            yield from _named(key, entry, level + 1)
     elif is_dataclass(value) and not isinstance(value, type):
         for spec in fields(value):
-            yield from _named(spec.name, getattr(value, spec.name))
+            yield from _named(spec.name, getattr(value, spec.name), level + 1)
 
 
 def _in_text(key: str, text: str) -> Iterator[str]:
