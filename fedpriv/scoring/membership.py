@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, Scores
-from fedpriv.attacks.read.disclosed_labels import Said
+from fedpriv.attacks.inputs.targets import Said
 from fedpriv.evidence.held import HeldImages
 from fedpriv.scoring.accusations import accusations
 from fedpriv.scoring.floors import PERMUTED

@@ -8,11 +8,11 @@ from compare import expect_rows_close
 from federations import DIGITS
 from sklearn.datasets import load_digits
 
+from fedpriv.attacks.inputs.outputs import is_distribution, output_distance, uploaded_output
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.class_inversion import Answers, ClassInversion
 from fedpriv.attacks.invert.shadow import ShadowTraining, shadow_model
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.read.class_outputs import is_distribution, output_distance, uploaded_output
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.permuted import permute

@@ -7,8 +7,7 @@ from defense_cases import build
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.attacks.read.class_outputs import as_distributions, is_distribution, nearest_distributions
-from fedpriv.attacks.read.public_outputs import log_outputs
+from fedpriv.attacks.inputs.outputs import as_distributions, is_distribution, log_outputs, nearest_distributions
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.wire.payloads import ClassLogits, PublicLogits
 

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from fedpriv.algebra.entanglement import entangle, sample_weights
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.attacks.recover.differencing import (
+from fedpriv.attacks.features.rounds import (
     Differencing,
     change_of_class,
     change_of_mixture,
@@ -25,6 +23,8 @@ from fedpriv.attacks.recover.differencing import (
     newest_of_running_mean,
     usual_drift,
 )
+from fedpriv.attacks.inputs.targets import list_targets
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.cli.main import run
 from fedpriv.evidence.targets import choose_targets
 from fedpriv.federation.run_directory import RunDirectory

@@ -4,16 +4,17 @@ import pytest
 import torch
 from compare import expect_close
 
+from fedpriv.attacks.features.unmixing import UnmixedInversion, uploads_of
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.recover.unmixing import UnmixedInversion, stack_rounds
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled
 
 
 def test_classes_without_weight_are_left_out():
-    features, weights, classes = stack_rounds(
-        [torch.zeros(4), torch.ones(4)], [torch.tensor([0.0, 0.4, 0.6]), torch.tensor([0.0, 1.0, 0.0])]
-    )
+    first = Entangled(torch.zeros(4), torch.tensor([0.0, 0.4, 0.6]))
+    second = Entangled(torch.ones(4), torch.tensor([0.0, 1.0, 0.0]))
+    seen = [Observation(number, 0, (sent,), ()) for number, sent in enumerate((first, second))]
+    features, weights, classes = uploads_of(seen, 0)
     assert classes.tolist() == [1, 2]
     assert weights.tolist() == [[pytest.approx(0.4), pytest.approx(0.6)], [1.0, 0.0]]
     assert features.shape == (2, 4)

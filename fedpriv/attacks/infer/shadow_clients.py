@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.algebra.entanglement import Mechanism, entangle, sample_weights
+from fedpriv.attacks.inputs.outputs import is_distribution, output_distance, read_outputs
+from fedpriv.attacks.inputs.targets import kinds_in
 from fedpriv.attacks.invert.shadow import WIDTH, ShadowTraining, by_class, substitute, train_substitute
 from fedpriv.attacks.observation import BatchFacts, Observation
-from fedpriv.attacks.read.class_outputs import is_distribution, output_distance, read_outputs
-from fedpriv.attacks.read.target_features import kinds_in
 from fedpriv.datasets.types import Samples
 from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument

@@ -76,9 +76,9 @@ def small_attack(device: torch.device, iterations: int = ITERATIONS, threads: in
     """
     import torch
 
+    from fedpriv.attacks.inputs.targets import list_targets
     from fedpriv.attacks.invert.inversion import PixelInversion
     from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-    from fedpriv.attacks.read.target_features import list_targets
     from fedpriv.datasets import load_dataset
     from fedpriv.wire.payloads import Representations
 

@@ -26,13 +26,12 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.features.base import Recovered, RecoverThenInvert
+from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
 from fedpriv.attacks.gradients.inner_search import inner_search
 from fedpriv.attacks.gradients.pooled import refuse_separate
+from fedpriv.attacks.inputs.targets import upload_holds
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, RequirementsByKind, TargetId
-from fedpriv.attacks.read.target_features import upload_holds
-from fedpriv.attacks.recover.angle_update import AngleUpdate
-from fedpriv.attacks.recover.head_update import HeadUpdate
-from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, LAYERS, MAPPINGS, NETWORKS, UPDATES, Kinds
 from fedpriv.wire.payloads import Message, Payload

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.inputs.stacked import StackedExtractors, architecture, network_of, stack, worth_stacking
 from fedpriv.attacks.observation import Knowledge, TargetId
-from fedpriv.attacks.read.stacked import StackedExtractors, architecture, network_of, stack, worth_stacking
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.models.few_inputs import quickened
 from fedpriv.util.arguments import argument
