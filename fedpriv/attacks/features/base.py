@@ -34,7 +34,7 @@ INVERSIONS: dict[str, type[Attack]] = {
 
 
 def make_inversion(kind: type[Attack], iterations: int, restarts: int, **options: Any) -> Attack:
-    """Return an inversion with a budget; a decoder spends it on fitting its images, and takes no further options."""
+    """Return an inversion with a budget; a decoder takes no further options."""
     if issubclass(kind, DecoderInversion):
         return kind(refine_steps=iterations, restarts=restarts)
     return kind(**{"iterations": iterations, "restarts": restarts} | options)
@@ -181,8 +181,7 @@ class ClassMeans:
         classes: ``(m,)`` of the rows.
         means: ``(m, d)`` float32.
         residual: relative distance of the update from what the means explain; about zero where the equations hold.
-        condition: condition number of what was inverted; infinite where the means are not determined, and the answer is
-            the shortest one.
+        condition: condition number of what was inverted; infinite where the means are not determined.
         settled: whether the iteration came to rest.
         counts: ``(m,)`` int64 images of which each is the mean, where the means are exact up to rounding; else None.
         distance: ``(m,)`` float32 expected distance of each mean from the true one; None where none is expected.
@@ -208,10 +207,7 @@ class ClassMeans:
 
 
 def recovered_means(solved: Mapping[int, ClassMeans], targets: Sequence[TargetId]) -> Recovered:
-    """Return class means by client as if they had been uploaded, for targets of one class each.
-
-    Clients without a target count for the uncertainty of their vectors alone: a decoder is trained for all of them.
-    """
+    """Return class means by client as uploads; clients without a target count for the decoder's noise alone."""
     places = tuple(replace(target, index=solved[target.client].row(target)) for target in targets)
     rows = [(solved[place.client], place.index) for place in places]
     counts = [None if found.counts is None else int(found.counts[row]) for found, row in rows]
@@ -238,11 +234,7 @@ def as_uploads(
 ) -> tuple[Observation, ...]:
     """Return observations in which each target's place holds its vector ``(d,)``; places without a target hold zeros.
 
-    Args:
-        vectors: a vector for each target.
-        targets: their places.
-        counts: images that each vector is the mean of; None where that is not known. An upload says them where all of its
-            targets' are known.
+    ``counts`` are the images that each vector is the mean of, None where not known; an upload states them where all are.
     """
     by_upload: dict[tuple[int, int], dict[int, tuple[Tensor, int | None]]] = {}
     for target, vector, count in zip(targets, vectors, counts or [None] * len(vectors), strict=True):

@@ -17,10 +17,8 @@ An angle matrix A with z = W (r + r A) + b (row vectors) has dA = sum_c r_c^T q_
 side s on its diagonal, which is what FedRAL uploads, holds s such equations for every coordinate of r_c, so it yields up to
 min(s, C - 1) class means. A diagonal has one, and solving in turn swings without rest. Representations after a ReLU are
 not negative, which closes most of the gap: ||dA - sum_c r_c^T q_c(r)||^2 / ||dA||^2 is minimised over r_c = u_c^2 by L-BFGS
-from several starts, and the lowest objective is kept.
-
-Of several steps the equations do not hold, for the extractor moves; an attacker with images of its own then believes the
-update as far as simulated clients say (:mod:`fedpriv.attacks.features.multi_step`).
+from several starts. Of several steps the equations do not hold, for the extractor moves; an attacker with images of its own
+then uses :mod:`fedpriv.attacks.features.multi_step`.
 
 Sources: Geiping et al. 2020, proposition 3.1 (one image); Zhao et al. 2020 (the label); Fan et al. 2025, Maui (features
 from head gradients). Class means and the angle matrix are derived here.
@@ -42,7 +40,6 @@ from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.base import ClassMeans, Recovered, RecoverThenInvert, recovered_means
 from fedpriv.attacks.features.multi_step import (
-    Layer,
     angle_steps,
     clients_to_solve,
     head_steps,
@@ -130,8 +127,7 @@ class HeadUpdate(RecoverThenInvert):
             if bool((shares > 0).any()):
                 work = work_of(facts, knowledge.labels.get((only.round, client)), shares)
                 steps = partial(head_steps, work, step.heads[0])
-                layer = Layer(steps, 2 * step.weight.numel(), step.weight[None])
-                return multi_step_means(problem, only, work, layer)
+                return multi_step_means(problem, only, work, steps, 2 * step.weight.numel(), step.weight[None])
         return recover_from_head(seen, client, knowledge)
 
 
@@ -168,8 +164,8 @@ class AngleUpdate(RecoverThenInvert):
         step = _angle_step(only, facts, knowledge)
         work = work_of(facts, knowledge.labels.get((only.round, client)), step.shares)
         steps = partial(angle_steps, work, step.angle, step.head, len(step.blocks))
-        layer = Layer(steps, 2 * (step.angle.numel() + step.head[0].numel()), step.blocks.mT)
-        return multi_step_means(problem, only, work, layer)
+        each = 2 * (step.angle.numel() + step.head[0].numel())
+        return multi_step_means(problem, only, work, steps, each, step.blocks.mT)
 
 
 # ---------------------------------------------------------------- from uploads to class means
@@ -178,8 +174,7 @@ class AngleUpdate(RecoverThenInvert):
 def recover_from_head(observations: Sequence[Observation], client: int, knowledge: Knowledge) -> ClassMeans:
     """Solve for the class means behind one client's head updates.
 
-    Of a single step on fewer classes than there are, the rows of the others tell whether the means explain it, and so
-    whether they are exact.
+    Of a single step the rows of absent classes tell whether the means explain it, and so whether they are exact.
     """
     facts = require_facts(HeadUpdate.name, knowledge, client)
     seen = rounds_of(observations, client)
@@ -206,8 +201,7 @@ def recover_from_angle(
 ) -> ClassMeans:
     """Solve for the class means behind one client's updates of the angle matrix; ``seed`` draws the fit's starts.
 
-    Of a single step, blocks wider than the number of classes tell whether the means explain it, and so whether they are
-    exact.
+    Of a single step, blocks wider than the number of classes tell whether the means are exact.
     """
     facts = require_facts(AngleUpdate.name, knowledge, client)
     whole = [_angle_step(upload, facts, knowledge) for upload in rounds_of(observations, client)]
@@ -235,10 +229,7 @@ def _of_one_image(step: HeadStep) -> ClassMeans:
 
 
 def _by_members(step: HeadStep, labels: Tensor) -> ClassMeans | None:
-    """Return class means as those of single images that explain the head's gradient; None where none do.
-
-    Images of one label need not be known one by one: of those that stay together the sum is known all the same.
-    """
+    """Return class means as those of single images that explain the head's gradient; None where none do."""
     members = members_of_head(step.weight, step.bias, step.heads[0], labels, torch.Generator().manual_seed(0))
     if members is None:
         return None
@@ -328,8 +319,7 @@ def angle_gradient(seen: Observation, facts: BatchFacts) -> tuple[Tensor, Tensor
 def single_representation(weight: Tensor, bias: Tensor) -> Tensor:
     """Return the representation ``(d,)`` behind a one-image gradient, ``(C, d)`` and ``(C,)``: r = dW^T db / ||db||^2.
 
-    Every row k gives r = dW_k / db_k; this is their mean weighted by db_k^2, which is the least-squares answer. Any multiple
-    of the gradient will do. Where that of the bias is all zero so is the answer.
+    Every row k gives r = dW_k / db_k; this is the least-squares answer, zero where the bias has no gradient.
     """
     return weight.T @ bias / bias.square().sum().clamp(min=torch.finfo(bias.dtype).tiny)
 
@@ -340,10 +330,9 @@ def single_label(bias: Tensor) -> int:
 
 
 def class_shares(bias: Tensor, probabilities: Tensor, steps: int) -> Tensor:
-    """Return the frequency of each class in training, in units of whole batches ``(C,)``; it sums to about ``steps``.
+    """Return the frequency ``(C,)`` of each class in training, in units of whole batches: n_k = steps p_k - db_k.
 
-    Summed over classes db_k = sum_c n_c p_ck - n_k, where typical ``probabilities`` ``(C,)`` p that are alike for all
-    classes, for example the softmax of the bias, leave n_k = steps p_k - db_k.
+    The ``probabilities`` p ``(C,)`` are taken to be alike for all images, for example the softmax of the bias.
     """
     return (steps * probabilities - bias).clamp(min=0)
 

@@ -15,8 +15,7 @@ there are classes. So the weights are latent variables.
    prototypes were others, leave much and keep their expectation. Then step 2 again.
 
 Where the attacker has images, step 3 comes first, with their class means for prototypes, and step 2 last. An encoding that
-is not one-hot is noise and names no class; where there are no images either, nothing says which classes make which mixture,
-and encodings are taken as they are.
+is not one-hot is noise and names no class; without images such encodings are taken as they are.
 
 Derived here from FedRE's equations 7-12.
 """

@@ -10,12 +10,9 @@ batches where these are known. With u the update less the mean of theirs, as row
 
 where the same few numbers serve all coordinates (of an angle matrix, of one block). The simulated clients' extractor stands
 still and the real one's did not, so u has parts that theirs never have. In coordinates in which theirs are of unit
-variance, its singular values are compared with the largest that updates of further simulated clients have, in order of
-size. A larger one, v instead of w, is of something else, and s shortens it to w^2 / v: the gain of a Wiener filter. Where
-all is larger than what images explain, the guess stays.
-
-What remains of d_c, on these further clients with updates disturbed by what s took away, is the expected distance. The
-estimator is our own.
+variance, its singular values are compared, in order of size, with the largest of simulated clients that validate. A larger
+one, v instead of w, is of something else, and s shortens it to w^2 / v: the gain of a Wiener filter. What remains of d_c
+on these clients, with updates disturbed by what s took away, is the expected distance. The estimator is our own.
 """
 
 from __future__ import annotations
@@ -60,7 +57,6 @@ _VALIDATION = 3
 
 _TINY = 1e-12
 
-
 # ---------------------------------------------------------------- simulated clients
 
 
@@ -93,15 +89,10 @@ class Work:
 
 
 def work_of(facts: BatchFacts, labels: Tensor | None, shares: Tensor) -> Work:
-    """Return a client's work.
+    """Return a client's work by the facts of its local steps; epochs show by the smaller batch that each ends with.
 
-    Of several epochs of a number of images that batches do not divide, every epoch ends with a smaller batch; by these an
-    image that was used several times is told from several images.
-
-    Args:
-        facts: of its local steps.
-        labels: given classes, of the images of all steps in order, or of the client's images; None where not given.
-        shares: ``(C,)`` of the classes, for labels that are not given; any multiple.
+    Given ``labels`` are of the images of all steps in order, or of the client's images; where there are none, ``shares``
+    ``(C,)`` of the classes (any multiple) allot them.
     """
     sizes = facts.sizes or (facts.batch_size,) * facts.steps
     total, epochs = sum(sizes), _epochs(sizes)
@@ -185,10 +176,7 @@ Steps = Callable[[SimulatedClients], Tensor]
 
 
 def head_steps(work: Work, head: tuple[Tensor, Tensor], features: Tensor) -> Steps:
-    """Return the steps of a linear layer, weight ``(C, d)`` and bias ``(C,)``, on representations ``(p, d)``.
-
-    One group; the equations of a coordinate are those of the C rows: ``(K, 1, C, d)``.
-    """
+    """Return the steps of a linear layer on representations ``(p, d)``: one group, ``(K, 1, C, d)``."""
 
     def run(clients: SimulatedClients) -> Tensor:
         first = head[0].double().expand(len(clients.images), -1, -1)
@@ -206,8 +194,7 @@ def head_steps(work: Work, head: tuple[Tensor, Tensor], features: Tensor) -> Ste
 def angle_steps(work: Work, angle: Tensor, head: tuple[Tensor, Tensor], n_blocks: int, features: Tensor) -> Steps:
     """Return the steps of an angle matrix ``(d, d)`` before a head that stands still, on representations ``(p, d)``.
 
-    Each block of side s is a group; the equations of a coordinate are the entries of its row: ``(K, k, s, s)``. The whole
-    matrix moves, though only its blocks are uploaded.
+    Each block of side s is a group ``(K, k, s, s)``. The whole matrix moves, though only its blocks are uploaded.
     """
     weight, bias = (value.double() for value in head)
 
@@ -240,7 +227,7 @@ def _in_parts(run: Steps, numbers: int) -> Steps:
 
 @dataclass(frozen=True)
 class _Whitening:
-    """Signals, rows of ``(r, d)``, in coordinates in which those of simulated clients have unit variance.
+    """Coordinates in which signals ``(r, d)`` of simulated clients have unit variance.
 
     Attributes:
         rows: ``(r, r)`` lower triangular root of the covariance of rows.
@@ -289,7 +276,7 @@ class _Regression:
     further: Tensor
 
     def estimate(self, update: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the class means ``(m, d)`` that an update ``(B, p, n)`` tells, and their expected distances ``(m,)``.
+        """Return class means ``(m, d)`` from an update ``(B, p, n)``, and their expected distances ``(m,)``.
 
         Coordinates in which it is zero throughout tell nothing: a defense may have left them out.
         """
@@ -377,21 +364,6 @@ def _rounded(covariance: Tensor, less: float, more: float) -> Tensor:
 # ---------------------------------------------------------------- use in an attack
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The uploaded part of a model.
-
-    Attributes:
-        steps: representations ``(p, d)`` of the attacker's images -> the steps of simulated clients on them.
-        each: multiplications that one image takes in a step.
-        update: ``(B, p, n)`` of the real client, over the learning rate.
-    """
-
-    steps: Callable[[Tensor], Steps]
-    each: int
-    update: Tensor
-
-
 def simulates(seen: Sequence[Observation], knowledge: Knowledge) -> bool:
     """True where clients take several steps, one round of the client is seen, and labelled images are granted.
 
@@ -413,10 +385,14 @@ def clients_to_solve(problem: AttackProblem) -> list[int]:
     return sorted({*problem.clients, *known})
 
 
-def multi_step_means(problem: AttackProblem, seen: Observation, work: Work, layer: Layer) -> ClassMeans:
+def multi_step_means(
+    problem: AttackProblem, seen: Observation, work: Work, steps: Callable[[Tensor], Steps], each: int, update: Tensor
+) -> ClassMeans:
     """Return the means of a client's classes, with their expected distances.
 
     Clients are simulated once for all uploads that answer the same broadcast with the same work: the control's too.
+    ``steps`` makes the steps on representations, in which one image takes ``each`` multiplications; ``update``
+    ``(B, p, n)`` is the client's over the learning rate.
     """
     knowledge, client = problem.knowledge, seen.client
     images, own = knowledge.public_images, knowledge.public_labels
@@ -426,11 +402,11 @@ def multi_step_means(problem: AttackProblem, seen: Observation, work: Work, laye
     def regress() -> _Regression:
         features = represent(knowledge, client, images, problem.trained).double()
         rng = generator(problem.seed, "made-up clients", seen.round, client)
-        return _regress(work, own.cpu(), features, layer.steps(features), rng, layer.each)
+        return _regress(work, own.cpu(), features, steps(features), rng, each)
 
     labels = tuple(work.labels.tolist()) if work.passes is None else tuple(work.passes.flatten().tolist())
     parts = (Same(knowledge.extractors.get(client)), Same(knowledge.heads.get(client)), Same(images), Same(own))
-    done = (work.passes is None, labels, work.sizes, work.learning_rate, tuple(layer.update.shape))
+    done = (work.passes is None, labels, work.sizes, work.learning_rate, tuple(update.shape))
     key = ("simulated clients", problem.seed, seen.round, client, Same(seen.broadcast), *parts, *done)
-    means, distance = problem.trained.get(key, regress).estimate(layer.update)
+    means, distance = problem.trained.get(key, regress).estimate(update)
     return ClassMeans(work.classes, means, math.inf, math.inf, settled=True, distance=distance)

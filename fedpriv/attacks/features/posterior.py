@@ -150,9 +150,8 @@ class RoundPosterior:
 
     Attributes:
         prototypes: ``(m, d)`` float32 posterior means, as of the last round; none below zero where no upload is.
-        distance: ``(m,)`` float32, the distance from the true prototype that the posterior expects (root mean square).
-        directions: ``(m, d)`` float32, in which each prototype stands out from the others of the client; for telling which
-            is which, where means that shrink towards each other say less.
+        distance: ``(m,)`` float32 expected from the true prototype (root mean square).
+        directions: ``(m, d)`` float32, in which each prototype stands out from the client's others.
         variances: the hyperparameters.
         scales: s_i of the shapes.
     """
@@ -165,12 +164,9 @@ class RoundPosterior:
 
 
 def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float] = _BOUNDS) -> RoundPosterior:
-    """Return the posterior of the prototypes; of the newest 60 uploads, as of the last.
+    """Return the posterior of a client's prototypes, of the newest 60 uploads, as of the last, with shapes that are known.
 
-    Args:
-        uploads: of one client.
-        shapes: that the server knows.
-        bounds: of drift; with no shape as of the last round alone the first is the only one.
+    Of the ``bounds`` of drift the first is the only one, where no shape is as of the last round alone.
     """
     last_round_alone = any(shape.leads is None for shape in shapes)
     return _mixture([_infer(uploads, shapes, bound) for bound in (bounds if last_round_alone else bounds[:1])])
@@ -227,11 +223,9 @@ def head_rows(observations: Sequence[Observation], width: int) -> Tensor | None:
 
 
 def shape_of_head(uploads: Uploads, rows: Tensor, classes: Tensor) -> Shape:
-    """Return the shape that a head with rows ``(T, C, d)`` gives the classes ``(m,)``.
+    """Return the shape that a head with rows ``(T, C, d)`` gives the classes ``(m,)``: its centred rows.
 
-    Training under a head moves the prototype of a class along its row, and away from the others': along the rows less
-    their mean over all classes. Behind a ReLU (no upload below zero) it does so only as far as a coordinate is active, so
-    that rows are taken times the root of that.
+    Behind a ReLU (no upload below zero) training moves prototypes only as far as a coordinate is active.
     """
     apart = (rows - rows.mean(1, keepdim=True))[:, classes]
     leads = apart[-1]
@@ -260,15 +254,10 @@ def activity(features: Tensor) -> Tensor:
 def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None, weight: float = 1.0) -> Tensor:
     """Return the directions ``(m, d)`` in which prototypes ``(m, d)`` stand out from each other.
 
-    What was recovered beyond what training was expected to do lies in few directions that many classes share, in which
-    errors lie too. They count less: differences from the mean times (S / S_mean / 10 + I)^-1, S the second moments of that
-    part. To these, of length one, come the directions of training, of length ``weight``: where the posterior knows little,
-    those say most.
-
-    Args:
-        prototypes: recovered ones.
-        led: what training was expected to make of the prototypes, and along which directions, both ``(m, d)``; or None.
-        weight: of these directions.
+    Differences from the mean are taken times (S / S_mean / 10 + I)^-1, S the second moments of that part which training
+    (``led``: prototypes and directions that it was expected to lead to, ``(m, d)`` each) does not explain: it lies in few
+    directions that many classes share, and errors too. To these, of length one, come the directions of training, of length
+    ``weight``: where the posterior knows little, those say most.
     """
     apart = prototypes - prototypes.mean(0)
     shared = apart if led is None else apart - (led[0] - led[0].mean(0))
@@ -314,14 +303,10 @@ def _ascend(problem: _Problem, start: Variances, grid: dict[str, list[float]]) -
 
 @dataclass(frozen=True)
 class _Weighed:
-    """N choices of hyperparameters.
+    """N choices of hyperparameters: log likelihoods ``(N,)``, scales of shapes ``(N, n)`` and gains ``(N, m, T)``.
 
-    Attributes:
-        likelihoods: ``(N,)`` logarithms, up to a constant.
-        scales: ``(N, n)`` of the shapes.
-        gains: ``(N, m, T)``.
-        sizes: ``(N,)`` variance of a class's own part in a coordinate of spread 1.
-        variances: ``(N, m)`` posterior variance of each prototype in units of that.
+    Sizes ``(N,)`` are variances of a class's own part in a coordinate of spread 1, variances ``(N, m)`` those of the
+    posterior in units of that.
     """
 
     likelihoods: Tensor

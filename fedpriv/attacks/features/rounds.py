@@ -2,32 +2,26 @@
 
 ``average``: a client uploads the representation of the same image, or the prototype of the same class, in each of T rounds:
 p(t) + e_t with independent disturbances e_t of zero mean (noise, stochastic rounding). A mean over T rounds divides their
-variance by T, but the extractor moves from round to round, so that old versions are of another p. Estimators are means over
-the last rounds, with a linear drift or without, and a mean that forgets (the Kalman filter of a random walk, which at the
-last round equals the smoother). Which one, and over how many rounds, is chosen by how well it predicts each of the last
-uploads from those before, for all rows of a client together: they share the extractor and so its drift.
+variance by T, but the extractor moves. Estimators are means over the last rounds, with a linear drift or without, and the
+Kalman filter of a random walk. Which one is chosen by how well it predicts each of the last uploads from those before, for
+all rows of a client together: they share the extractor and so its drift.
 
 ``difference``: clients may gain or lose images between rounds. A prototype is a mean, and its count says of how many. While
 the extractor stays as it is,
 
     n_t p_t - n_{t-1} p_{t-1} = sum of the representations of the images added (minus those removed),
 
-so that one added image's representation comes out exactly, however large the class. A prototype that is kept as a running
-mean, p_t = m p_{t-1} + (1 - m) b_t, gives away the newest batch's mean b_t in the same way. Of an entangled upload whose
-weights are 1 / n for every image (VAR) the label encoding holds the shares of classes, from which n follows. Where the
-extractor is still trained, its drift is added to the result n times over; how much vectors moved whose data stayed as they
-were says how much that is: prototypes of unchanged classes, or the client's uploads of earlier rounds.
+so that one added image's representation comes out exactly, however large the class. Of an entangled upload whose weights
+are 1 / n for every image (VAR) the label encoding holds the shares of classes, from which n follows. Where the extractor is
+still trained, its drift is added to the result n times over; how much that is, prototypes of unchanged classes say, or the
+client's uploads of earlier rounds.
 
 ``all-rounds``: by an extractor g_t that has moved on, one image has to answer T times:
 
     min_x sum_t ||g_t(x) - r_t||^2 / s_t^2,    s_t the length of representations by g_t,
 
-which is one inversion of the vector (r_1 / s_1, .., r_T / s_T) behind x -> (g_1(x) / s_1, .., g_T(x) / s_T). What one
-extractor has forgotten an earlier one may tell, noise that is drawn anew each round averages out, and blocks that are sent
-in turn complete each other, without any assumption on how extractors move; averaging needs the last extractor alone. A
-decoder learns through the defenses of every round.
-
-All derived here.
+which is one inversion of the vector (r_1 / s_1, .., r_T / s_T) behind x -> (g_1(x) / s_1, .., g_T(x) / s_T), without any
+assumption on how extractors move; averaging needs the last extractor alone. All derived here.
 """
 
 from __future__ import annotations
@@ -39,7 +33,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge, Lt
+from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
@@ -58,7 +52,6 @@ from fedpriv.attacks.invert.learned import LearnedInversion
 from fedpriv.attacks.observation import KnowledgeCard, Needs, Observation, Reconstruction, Rehearsal, TargetId
 from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.trained import Same
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES, SEPARATE
@@ -271,12 +264,7 @@ class Differencing(RecoverThenInvert):
     A result counts as converged only if the drift expected from uploads of unchanged data, of the same or earlier rounds, is
     less than what was recovered; not where no upload tells of drift. Clients whose data stay as they are give nothing to
     find, and the attack says so.
-
-    Attributes:
-        momentum: m of prototypes that are running means, in [0, 1); None for exact means, which need uploaded counts.
     """
-
-    momentum: Annotated[float, Ge(0), Lt(1)] | None = None
 
     name = "difference"
     summary = "the vector of images that a client gained or lost between two rounds, then inverted"
@@ -294,7 +282,7 @@ class Differencing(RecoverThenInvert):
             if change is None:
                 raise UserError(_nothing(problem.observations, target))
             changes.append(change)
-        counts = [abs(change.number) or None if change.noise < _STILL else None for change in changes]
+        counts = [abs(change.number) if change.noise < _STILL else None for change in changes]
         return Recovered(
             as_uploads([change.vector for change in changes], problem.targets, counts),
             problem.targets,
@@ -312,10 +300,7 @@ class Differencing(RecoverThenInvert):
         usual = usual_drift([(a, b) for a, b in pairwise(earlier) if a is not None and b is not None])
         old, new = _sent(before), _sent(after)
         if isinstance(old, Prototypes) and isinstance(new, Prototypes):
-            label = int(new.classes[target.index])
-            if self.momentum is not None:
-                return newest_of_running_mean(old, new, label, self.momentum, usual)
-            return change_of_class(old, new, label, usual)
+            return change_of_class(old, new, int(new.classes[target.index]), usual)
         if isinstance(old, Entangled) and isinstance(new, Entangled):
             return change_of_mixture(old, new, usual)
         return None
@@ -328,11 +313,9 @@ class Differencing(RecoverThenInvert):
         return changed
 
 
-def changed_targets(
-    observations: Sequence[Observation], kind: str, momentum: float | None = None
-) -> tuple[TargetId, ...]:
+def changed_targets(observations: Sequence[Observation], kind: str) -> tuple[TargetId, ...]:
     """Return the targets of a kind whose class gained or lost images since the client's upload before."""
-    attack = Differencing(momentum=momentum)
+    attack = Differencing()
     return tuple(t for t in list_targets(observations, kind) if attack.change(observations, t) is not None)
 
 
@@ -358,8 +341,7 @@ def _nothing(observations: Sequence[Observation], target: TargetId) -> str:
     )
     means = find_payload(before.upload, Prototypes)
     if means is not None and means.counts is None:
-        where = argument("attack_option")
-        return text + f", which carries no counts; where prototypes are running means, pass {where} momentum=M"
+        return text + ", which carries no counts; hand over prototypes with their counts"
     return (
         text + "; clients of fedpriv train keep the data they start with, so their uploads hold nothing to difference"
     )
@@ -371,10 +353,9 @@ class Change:
 
     Attributes:
         vector: ``(d,)`` mean representation of the images.
-        number: how many images; negative if they were removed; 0 where a running mean hides it.
+        number: how many images; negative if they were removed.
         label: their class.
-        noise: how large drift of the extractor is expected to be in ``vector``, relative to it; >= 0, infinite where
-            uploads do not tell.
+        noise: drift of the extractor expected in ``vector``, relative to it; infinite where uploads do not tell.
     """
 
     vector: Tensor
@@ -386,7 +367,7 @@ class Change:
 def change_of_class(before: Prototypes, after: Prototypes, label: int, usual: float | None = None) -> Change | None:
     """Return a class's gain or loss by its counts; None where nothing changed, or counts are not uploaded.
 
-    ``usual`` is the drift of rounds before, for where no class stayed as it is (:func:`usual_drift`).
+    ``usual`` is the drift of rounds before, where no class stayed as it is.
     """
     if before.counts is None or after.counts is None:
         return None
@@ -397,28 +378,6 @@ def change_of_class(before: Prototypes, after: Prototypes, label: int, usual: fl
     gained = (new_count * new - old_count * old) / (new_count - old_count)
     noise = _noise(drift(before, after), usual, old_count * old.norm(), abs(new_count - old_count) * gained.norm())
     return Change(gained.float(), new_count - old_count, label, noise)
-
-
-def newest_of_running_mean(
-    before: Prototypes, after: Prototypes, label: int, momentum: float, usual: float | None = None
-) -> Change | None:
-    """Return the newest batch's mean behind a prototype ``p_t = m p_{t-1} + (1 - m) b_t``; None for a new class.
-
-    What comes out is ``p_t + m / (1 - m) (p_t - p_{t-1})``. The noise is what that factor makes of the movement that is
-    usual: of the client's other classes, else of rounds before (``usual``), else of this class itself. All of it is taken
-    for drift, though in true running means much of it is other batches, so the noise is an upper estimate. It is relative
-    to the prototype: drift so magnified makes the result itself long.
-    """
-    moves = _moves(before, after)
-    if label not in moves:
-        return None
-    old, new = _row(before, label), _row(after, label)
-    newest = (new - momentum * old) / (1 - momentum)
-    of_class = moves.pop(label)
-    others = _median(list(moves.values()))
-    fallback = of_class if usual is None else usual
-    noise = _noise(others, fallback, momentum / (1 - momentum) * new.norm(), new.norm())
-    return Change(newest.float(), 0, label, noise)
 
 
 def change_of_mixture(before: Entangled, after: Entangled, usual: float | None = None) -> Change | None:
@@ -441,10 +400,7 @@ def change_of_mixture(before: Entangled, after: Entangled, usual: float | None =
 
 
 def drift(before: Prototypes, after: Prototypes) -> float | None:
-    """Return the median movement of prototypes of unchanged classes, relative to their norm; None where there are none.
-
-    Unchanged is a class whose count is the same; where counts are not uploaded, every class.
-    """
+    """Return the median relative movement of prototypes of classes with the same count (without counts, all); or None."""
     moves = _moves(before, after)
     if before.counts is not None and after.counts is not None:
         old, new = _counts(before), _counts(after)
@@ -453,10 +409,7 @@ def drift(before: Prototypes, after: Prototypes) -> float | None:
 
 
 def usual_drift(pairs: Sequence[tuple[Sent, Sent]]) -> float | None:
-    """Return the median drift between uploads of earlier rounds whose data stayed as they were; None without such.
-
-    Mixtures count where their label encodings are equal.
-    """
+    """Return the median drift between uploads whose data stayed as they were (mixtures: equal encodings); or None."""
     drifts: list[float | None] = []
     for before, after in pairs:
         if isinstance(before, Prototypes) and isinstance(after, Prototypes):
@@ -571,11 +524,7 @@ class AllRoundsInversion(Attack):
         return self.name
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Put the rounds together and invert.
-
-        Raises:
-            UserError: when the extractors or uploads of fewer than two rounds are there for an attacked client.
-        """
+        """Put the rounds together and invert; refuse fewer than two with the same rows and an extractor."""
         seen, device = problem.observations, problem.device
         newest = torch.stack([target_feature(seen, target, SEPARATE).to(device) for target in problem.targets])
         return replace(self._inverter(problem).run(self._together(problem)), features=newest)
@@ -641,37 +590,24 @@ class _Version:
 
 @dataclass(frozen=True, eq=False)
 class _Wide:
-    """T extractors side by side.
-
-    Attributes:
-        extractors: one a round.
-        lengths: what each round's representations are divided by.
-    """
+    """T extractors side by side, whose representations are divided by lengths."""
 
     extractors: tuple[Extractor, ...]
     lengths: tuple[float, ...]
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return ``(n, d_1 + .. + d_T)`` for images ``(n, c, h, w)``."""
         return torch.cat([each(images) / s for each, s in zip(self.extractors, self.lengths, strict=True)], 1)
 
 
 @dataclass(frozen=True, eq=False)
 class _Defended:
-    """The defenses of T rounds, on rows of T extractors side by side.
-
-    Attributes:
-        each: the defenses of each round's upload, or None.
-        lengths: what each round's representations were divided by.
-        widths: of each round's representations.
-    """
+    """The defenses of T rounds' uploads, or None, on rows of T extractors side by side."""
 
     each: tuple[Rehearsal | None, ...]
     lengths: tuple[float, ...]
     widths: tuple[int, ...]
 
     def __call__(self, rows: Tensor, seed: int) -> Tensor:
-        """Return rows as they would have been sent, each round by its own defenses."""
         sent = []
         parts = zip(rows.split(self.widths, 1), self.each, self.lengths, strict=True)
         for place, (part, defend, length) in enumerate(parts):

@@ -1,9 +1,8 @@
 """The attacks on entangled uploads: recover the class prototypes behind the mixtures, then invert those.
 
-What FedRE's evaluation inverts is one round's mixture, which resembles no image of anybody's, so that a low score is
-certain and proves nothing. But its upload of round t is r_t = sum_c w_tc p_c(t), and the label encoding w_t is uploaded in
-clear. Re-sampled weights make every round a fresh linear equation in the same m prototypes, and a trained extractor moves
-little from round to round, so the prototypes can be solved for. Fixed weights give one equation only, however many rounds.
+FedRE's upload of round t is r_t = sum_c w_tc p_c(t), and the label encoding w_t is uploaded in clear. Re-sampled weights
+make every round a fresh linear equation in the same m prototypes, and a trained extractor moves little from round to round,
+so the prototypes can be solved for. Fixed weights give one equation only, however many rounds.
 
 ``unmix`` takes together what the server has: all rounds, the rows of the head that it broadcasts, and the class means of
 its own images where the card grants some (:mod:`fedpriv.attacks.features.posterior`).
@@ -108,13 +107,12 @@ class UnmixedInversion(RecoverThenInvert):
         rows = head_rows(rounds, features.shape[1]) if self.head else None
         if rows is not None and int(classes.max()) >= rows.shape[1]:
             rows = None  # of a head that knows fewer classes than the client mixes
-        means = None
-        if _has_images(f"attack 'unmix' with prior={self.prior}", self.prior, knowledge):
-            means = _means_of_images(knowledge, client, kept, torch.float64)[classes]
+        asking = "attack 'unmix' with prior=images"
+        means = _means_of_images(asking, self.prior, knowledge, client, kept, torch.float64)
 
         def shapes(mixed: Uploads) -> list[Shape]:
             of_head = [] if rows is None else [shape_of_head(mixed, rows, classes)]
-            return of_head + ([] if means is None else [shape_of_means(mixed, means)])
+            return of_head + ([] if means is None else [shape_of_means(mixed, means[classes])])
 
         if self.zeros == "missing":
             return Unmixed(unmix_by_block(uploads, shapes), classes)
@@ -176,8 +174,10 @@ class PriorUnmixing(RecoverThenInvert):
         self, observations: Sequence[Observation], target: TargetId, knowledge: Knowledge, kept: Trained | None = None
     ) -> Tensor:
         """Return the prior prototypes ``(C, d)`` of a target's client, without its own upload."""
-        if _has_images(f"attack 'unmix-prior' with source={self.source}", self.source, knowledge):
-            return _means_of_images(knowledge, target.client, kept)
+        asking = "attack 'unmix-prior' with source=images"
+        means = _means_of_images(asking, self.source, knowledge, target.client, kept, torch.float32)
+        if means is not None:
+            return means
         others = [seen for seen in observations if seen.round == target.round and seen.client != target.client]
         if not others:
             raise UserError(
@@ -193,24 +193,19 @@ class PriorUnmixing(RecoverThenInvert):
         )
 
 
-def _has_images(attack: str, source: str, knowledge: Knowledge) -> bool:
-    """True where the attacker's own labelled images are to be used; refuse where they are wanted and not granted."""
-    granted = knowledge.public_images is not None and knowledge.public_labels is not None
-    if source == "images" and not granted:
-        raise UserError(
-            f"{attack} needs images of the attacker's own; pass "
-            f"{argument('knowledge', {'attacker_data': 'same_domain'})} and {argument('public')} N"
-        )
-    return granted and source in ("auto", "images")
-
-
 def _means_of_images(
-    knowledge: Knowledge, client: int, kept: Trained | None, dtype: torch.dtype = torch.float32
-) -> Tensor:
-    assert knowledge.public_images is not None
-    assert knowledge.public_labels is not None
-    features = represent(knowledge, client, knowledge.public_images, kept).to(dtype)
-    return prior_of_images(features, knowledge.public_labels.cpu(), knowledge.n_classes)
+    asking: str, source: str, knowledge: Knowledge, client: int, kept: Trained | None, dtype: torch.dtype
+) -> Tensor | None:
+    """Return the class means ``(C, d)`` of the attacker's own images; None where there are none, or none are to be used."""
+    images, labels = knowledge.public_images, knowledge.public_labels
+    if images is None or labels is None:
+        if source == "images":
+            granted = argument("knowledge", {"attacker_data": "same_domain"})
+            raise UserError(f"{asking} needs images of the attacker's own; pass {granted} and {argument('public')} N")
+        return None
+    if source not in ("auto", "images"):
+        return None
+    return prior_of_images(represent(knowledge, client, images, kept).to(dtype), labels.cpu(), knowledge.n_classes)
 
 
 def unmix_by_block(uploads: Uploads, shapes: Shapes) -> Tensor:
@@ -274,10 +269,8 @@ def posterior_mean(feature: Tensor, weights: Tensor, prior: Tensor) -> Tensor:
 def prior_of_others(features: Tensor, weights: Tensor, shape: Tensor | None = None) -> Tensor:
     """Return prior prototypes ``(C, d)`` from one round's uploads ``(K, d)`` of other clients, with their label encodings.
 
-    Clients' prototypes of a class are alike where a common head aligns their extractors, so the K uploads are K equations
-    in C shared prototypes. They are solved by ridge regression towards a start that K equations do determine: the mean
-    upload, plus the classifier's centred rows ``shape`` ``(C, d)``, if any, times one scale. How much ridge is chosen by
-    predicting each upload from the others.
+    Where a common head aligns extractors, K uploads are K equations in C shared prototypes. They are solved by ridge
+    regression towards :func:`start_of_others`, with the ridge that predicts each upload best from the others.
     """
     uploads, mixing = features.double(), weights.double()
     rows = None if shape is None else (shape - shape.mean(0)).double()
@@ -296,12 +289,9 @@ def prior_of_others(features: Tensor, weights: Tensor, shape: Tensor | None = No
 
 
 def start_of_others(uploads: Tensor, mixing: Tensor, rows: Tensor | None) -> Tensor:
-    """Return ``mean + scale * rows`` ``(C, d)`` fitted to the uploads by least squares over mean and scale.
+    """Return ``mean + scale * rows`` ``(C, d)`` fitted to uploads ``(K, d)`` with weights ``(K, C)`` by least squares.
 
-    Args:
-        uploads: ``(K, d)`` float64, K >= 1.
-        mixing: ``(K, C)`` float64, their weights by class.
-        rows: ``(C, d)`` float64 that sum to zero, or None for the mean alone.
+    The ``rows`` ``(C, d)`` sum to zero; None for the mean alone. All float64.
     """
     centre = uploads.mean(0)
     if rows is None:

@@ -26,11 +26,6 @@ _MOST_CHANGED = 0.25
 """Share of outputs' squares that may lie beside the nearest distributions where they are changed softmax vectors."""
 
 
-def is_distribution(rows: Tensor) -> bool:
-    """True where rows of outputs ``(n, C)`` are softmax vectors, not logits, as they are or as a defense left them."""
-    return as_distributions(rows) is not None
-
-
 def as_distributions(rows: Tensor) -> Tensor | None:
     """Return rows ``(n, C)`` that are non-negative and sum to one, or None for logits.
 

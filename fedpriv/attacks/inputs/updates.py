@@ -90,19 +90,15 @@ class Update:
     project: Callable[[Mapping[str, Tensor]], Weights] | None = None
 
     def gradient(self, learning_rate: float) -> Weights:
-        """Return ``(before - after) / learning rate``, projected where the upload is truncated.
-
-        That is the gradient of one step of plain SGD, the sum of the gradients of several.
-        """
+        """Return ``(before - after) / learning rate``, projected where the upload is truncated: the sum of the steps'."""
         change = {name: (value - self.after[name]) / learning_rate for name, value in self.before.items()}
         return change if self.project is None else self.project(change)
 
 
 def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: torch.device) -> Update:
-    """Return the change of the weights that a client trained and uploads, of parameters of these shapes, without the head's.
+    """Return the change of the weights that a client trained and uploads; refuse parameters of other shapes.
 
-    Raises:
-        UserError: when either message holds no weights, or a parameter is missing or shaped otherwise.
+    Those of the head are left out where an extractor travels without it.
     """
     where = f"client {seen.client} in round {seen.round}"
     states: list[Weights] = []
@@ -151,7 +147,7 @@ def stacked_projection(
 ) -> Tangent | SentEntries | None:
     """Return the projections of N updates as one, for gradients ``(N, ...)``; None where nothing is projected.
 
-    Ranks differ from client to client, so smaller factors are filled up with zeros, which changes no projection.
+    Smaller ranks are filled up with zeros, which changes no projection.
     """
     if all(projection is None for projection in projections):
         return None
@@ -242,15 +238,10 @@ def sent_entries(gradient: Mapping[str, Tensor], match: GradientMatch) -> SentEn
 
 
 def censored(gradient: Tensor, wanted: Tensor, limits: Tensor) -> Tensor:
-    """Return gradients ``(N, ...)`` less all that a censored update leaves open.
+    """Return candidates' gradients ``(N, ...)`` less all that a censored update leaves open, of magnitudes in the limits.
 
     Where nothing was sent, what exceeds the smallest magnitude sent; where the largest was sent, the gradient but no more
     than that; elsewhere the gradient. Equal to ``wanted`` for the gradient that it was made of.
-
-    Args:
-        gradient: of candidates, in the units of ``wanted``.
-        wanted: ``(N, ...)`` as sent.
-        limits: ``(N, 2)`` smallest and largest magnitude sent.
     """
     least, most = (limits[:, place].view(-1, *[1] * (wanted.dim() - 1)) for place in (0, 1))
     sign = wanted.sign()
