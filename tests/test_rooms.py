@@ -52,7 +52,7 @@ BUDGET: dict[str, int] = {
     "federation": 4386,
     "methods": 4077,
     "defenses": 2396,
-    "attacks": 21720,
+    "attacks": 21717,
     "evidence": 2125,
     "scoring": 7227,
     "pages": 8058,
