@@ -23,6 +23,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
+from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation
+from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
+from fedpriv.attacks.features.transformation import TransformationSearch
+from fedpriv.attacks.features.unmixing import PriorUnmixing, UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.gradient_learned import LearnedGradients
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
@@ -41,14 +46,6 @@ from fedpriv.attacks.invert.learned import LearnedInversion
 from fedpriv.attacks.invert.paired_logits import PairedLogits
 from fedpriv.attacks.invert.simulated import SimulatedInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
-from fedpriv.attacks.recover.all_rounds import AllRoundsInversion
-from fedpriv.attacks.recover.angle_update import AngleUpdate
-from fedpriv.attacks.recover.averaging import AveragedInversion
-from fedpriv.attacks.recover.disaggregation import Disaggregation, LayerDisaggregation
-from fedpriv.attacks.recover.head_update import HeadUpdate
-from fedpriv.attacks.recover.transformation import TransformationSearch
-from fedpriv.attacks.recover.unmixing import UnmixedInversion
-from fedpriv.attacks.recover.unmixing_once import PriorUnmixing
 from fedpriv.calibration.drawn_images import SIDE
 from fedpriv.calibration.own import RAW
 from fedpriv.calibration.rates import counted, table

@@ -16,11 +16,11 @@ from cifar import Clock, load, psnr, trained_cnn
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.inversion import PixelInversion
 from fedpriv.attacks.invert.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.trained import Trained
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.evidence.rehearsal import rehearsed

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.features.rounds import Change, Differencing, changed_targets
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.recover.differencing import Change, Differencing, changed_targets
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.local_training import class_means, classification_loss, represent, train

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from cifar import Clock, load, psnr, trained_cnn
 
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.wire.payloads import Representations
 
 KINDS: dict[str, type[DipInversion] | type[PixelInversion] | type[DecoderInversion]] = {

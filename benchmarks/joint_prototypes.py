@@ -12,10 +12,10 @@ import torch
 from cifar import Clock, load, psnr, trained_cnn
 from torch import Tensor
 
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.invert.joint import JointInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, Reconstruction
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.wire.payloads import Prototypes
 

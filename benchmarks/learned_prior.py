@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.invert.joint import JointInversion
@@ -25,7 +26,6 @@ from fedpriv.attacks.invert.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.attacks.priors.learned import LearnedSettings
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.trained import Trained
 from fedpriv.models.split import SplitModel
 from fedpriv.scoring.definitions import assign, squared_errors

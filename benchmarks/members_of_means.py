@@ -26,10 +26,10 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.trained import Trained
 from fedpriv.models.split import SplitModel
 from fedpriv.scoring.definitions import assign, squared_errors

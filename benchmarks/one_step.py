@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Reconstruction
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint

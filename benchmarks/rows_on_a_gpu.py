@@ -17,10 +17,10 @@ import torch
 from speed import representations
 from torch import Tensor
 
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.priors import grouped
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.device import pick_device
 from fedpriv.util.numerics import Numerics
 from fedpriv.wire.payloads import Representations

@@ -241,9 +241,9 @@ def dip_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     """Invert the representations, all side by side."""
     import torch
 
+    from fedpriv.attacks.inputs.targets import list_targets
     from fedpriv.attacks.invert.inversion import DipInversion
     from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-    from fedpriv.attacks.read.target_features import list_targets
     from fedpriv.wire.payloads import Representations
 
     torch.set_num_threads(1)

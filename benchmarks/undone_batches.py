@@ -19,11 +19,11 @@ from torch.nn import functional
 
 from fedpriv.algebra.augmentation_policy import PUBLISHED, read_policy
 from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.features.transformation import TransformationSearch
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.separation_of_mixtures import MixtureSeparation
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.attacks.recover.transformation import TransformationSearch
 from fedpriv.datasets import load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.defenses.mixup import Mixup, mixed_step

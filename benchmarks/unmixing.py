@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedpriv.algebra.entanglement import normalised_draws
-from fedpriv.attacks.recover.round_posterior import Uploads, infer
+from fedpriv.attacks.features.posterior import Uploads, infer
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import class_means, classification_loss, represent, train
 from fedpriv.federation.method import LocalTraining

@@ -28,8 +28,8 @@ INVERTED = (
 )
 
 UNMIXED = (
-    "test_unmixing_once::test_the_rungs_in_order_for_every_mechanism",
-    "test_unmixing_once::test_negative_control_another_clients_upload_under_the_own_weights_misleads",
+    "test_unmixing::test_the_rungs_in_order_for_every_mechanism",
+    "test_unmixing::test_negative_control_another_clients_upload_under_the_own_weights_misleads",
 )
 
 SUMMED: dict[str, Any] = {"defenses": (parse_choice("secure-aggregation"),)}

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Model
 

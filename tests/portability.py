@@ -58,7 +58,6 @@ SENSITIVE = (
     "attacks/test_sent_entries.py",
     "attacks/test_shadow.py",
     "attacks/test_unmixing.py",
-    "attacks/test_unmixing_once.py",
     "defenses/test_privacy.py",
     "defenses/test_rules.py",
     "methods/test_averaging.py",

@@ -52,7 +52,7 @@ BUDGET: dict[str, int] = {
     "federation": 4373,
     "methods": 4076,
     "defenses": 2396,
-    "attacks": 21506,
+    "attacks": 21023,
     "evidence": 2130,
     "scoring": 7801,
     "pages": 8070,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpriv.attacks.read.disclosed_labels import Said, said
+from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.wire.kinds import TELLING

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.features.unmixing import prior_of_images, prior_of_others, start_of_others
+from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.observation import Observation, TargetId, Unit
-from fedpriv.attacks.read.target_features import target_feature
-from fedpriv.attacks.recover.unmixing_once import prior_of_images, prior_of_others, start_of_others
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.pool import Pool

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from fedpriv.attacks.inputs.updates import read_update
 from fedpriv.attacks.observation import Observation, Statistics
-from fedpriv.attacks.read.updates import read_update
 from fedpriv.federation.method import ClientSetup, GuardedTraining
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.arguments import argument

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import Observation, TargetId
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard, Observation, Statistics, TargetId
-from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.evidence.norm_statistics import exact_statistics
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory

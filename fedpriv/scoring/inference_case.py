@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment
-from fedpriv.attacks.read.disclosed_labels import Said
+from fedpriv.attacks.inputs.targets import Said
 from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.held import HeldImages
 

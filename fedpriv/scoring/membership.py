@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, Scores
-from fedpriv.attacks.read.disclosed_labels import Said
+from fedpriv.attacks.inputs.targets import Said
 from fedpriv.evidence.held import HeldImages
 from fedpriv.scoring.accusations import accusations
 from fedpriv.scoring.floors import PERMUTED

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem, Moment
 from fedpriv.attacks.infer.membership_update import training_of
-from fedpriv.attacks.read.extractors import represent
+from fedpriv.attacks.inputs.extractors import represent
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_OUTPUTS, TRAINED, VECTORS, Kinds
 

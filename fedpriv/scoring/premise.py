@@ -18,8 +18,8 @@ from torch.func import functional_call, grad
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.local_step import LocalStep, StepModel, local_step
+from fedpriv.attacks.inputs.updates import Weights
 from fedpriv.attacks.observation import BatchFacts, Observation
-from fedpriv.attacks.read.updates import Weights
 from fedpriv.federation.local_training import has_batch_norm
 from fedpriv.scoring.records.made import Cause, Premise
 from fedpriv.util.errors import UserError

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem
 from fedpriv.attacks.infer.property_question import QUESTIONS as QUESTIONS
-from fedpriv.attacks.read.disclosed_labels import Said
+from fedpriv.attacks.inputs.targets import Said
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.intervals import Values, clustered

@@ -8,10 +8,10 @@ from compare import expect_close
 from gradient_cases import CPU, RATE, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation, solve, taken_apart
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.pooled import PooledBatch
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.recover.disaggregation import Disaggregation, LayerDisaggregation, solve, taken_apart
 from fedpriv.evidence.server_view import mean_upload, summed, summed_without_own
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier

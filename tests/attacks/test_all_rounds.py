@@ -8,11 +8,10 @@ from compare import expect_same
 from defense_cases import build
 from federations import CPU, small, train_small
 
+from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.attacks.recover.all_rounds import AllRoundsInversion
-from fedpriv.attacks.recover.averaging import AveragedInversion
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit

@@ -7,9 +7,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import diagonal_blocks
+from fedpriv.attacks.features.closed_form import (
+    AngleStep,
+    AngleUpdate,
+    angle_gradient,
+    fit_nonnegative,
+    means_of_angle,
+    recover_from_angle,
+)
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.recover.angle_update import AngleUpdate, angle_gradient, fit_nonnegative, recover_from_angle
-from fedpriv.attacks.recover.closed_form import AngleStep, means_of_angle
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import AngleMatrix
 
@@ -136,24 +142,24 @@ def test_without_the_head_the_direction_is_there_but_no_length():
 
 def test_from_float32_messages():
     client = Client(5, [2, 6])
-    found, classes = recover_from_angle([client.seen(4)], 0, client.knowledge())
-    assert classes.tolist() == [2, 6]
+    found = recover_from_angle([client.seen(4)], 0, client.knowledge())
+    assert found.classes.tolist() == [2, 6]
     assert error(found.means, client.features) < 1e-3
     stranger = Client(6, [2, 6])
     permuted = Observation(1, 0, stranger.seen(4).upload, client.seen(4).broadcast)
-    wrong, _ = recover_from_angle([permuted], 0, client.knowledge())
+    wrong = recover_from_angle([permuted], 0, client.knowledge())
     assert error(wrong.means, client.features) > 0.3
 
 
 def test_exact_means_say_how_many_images_they_are_of_and_others_do_not():
     client = Client(5, [2, 6])
     for n_blocks in (1, 4, 16):
-        assert recover_from_angle([client.seen(n_blocks)], 0, client.knowledge())[0].counts.tolist() == [1, 1]
+        assert recover_from_angle([client.seen(n_blocks)], 0, client.knowledge()).counts.tolist() == [1, 1]
     differing = Client(5, [2, 2, 2, 6])
-    assert recover_from_angle([differing.seen(1)], 0, differing.knowledge())[0].counts is None
+    assert recover_from_angle([differing.seen(1)], 0, differing.knowledge()).counts is None
     # As many equations as unknowns: one image of a diagonal is explained by a wrong vector too, without a rest.
     single = Client(5, [1])
-    wrong, _ = recover_from_angle([single.seen(WIDTH)], 0, single.knowledge())
+    wrong = recover_from_angle([single.seen(WIDTH)], 0, single.knowledge())
     assert wrong.residual < 1e-6
     assert error(wrong.means, single.features) > 0.3
     assert wrong.counts is None

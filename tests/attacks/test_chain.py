@@ -11,9 +11,8 @@ from fedpriv.attacks.gradients.chain import chain_of
 from fedpriv.attacks.gradients.chain_distance import ChainGradients
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.local_step import LocalStep
+from fedpriv.attacks.inputs.updates import Tangent, sent_entries
 from fedpriv.attacks.observation import BatchFacts
-from fedpriv.attacks.read.sent_entries import sent_entries
-from fedpriv.attacks.read.updates import Tangent
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint

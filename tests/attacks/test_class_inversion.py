@@ -8,11 +8,11 @@ from compare import expect_rows_close
 from federations import DIGITS
 from sklearn.datasets import load_digits
 
+from fedpriv.attacks.inputs.outputs import output_distance, read_outputs, uploaded_output
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.class_inversion import Answers, ClassInversion
 from fedpriv.attacks.invert.shadow import ShadowTraining, shadow_model
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.read.class_outputs import is_distribution, output_distance, uploaded_output
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.permuted import permute
@@ -119,8 +119,8 @@ def test_every_client_answers_by_its_own_head(model, digits):
 
 def test_distances_by_hand():
     wanted = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
-    assert is_distribution(wanted)
-    assert not is_distribution(torch.tensor([[2.0, -1.0]]))
+    assert read_outputs(wanted)[1]
+    assert not read_outputs(torch.tensor([[2.0, -1.0]]))[1]
     even = torch.zeros(2, 2)
     torch.testing.assert_close(output_distance(even, wanted, softmax=True), torch.tensor([0.0, 2.0]).log().clamp_min(0))
     torch.testing.assert_close(

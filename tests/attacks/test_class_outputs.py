@@ -7,8 +7,7 @@ from defense_cases import build
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.attacks.read.class_outputs import as_distributions, is_distribution, nearest_distributions
-from fedpriv.attacks.read.public_outputs import log_outputs
+from fedpriv.attacks.inputs.outputs import as_distributions, log_outputs, nearest_distributions
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.wire.payloads import ClassLogits, PublicLogits
 
@@ -35,7 +34,7 @@ def test_softmax_vectors_are_told_from_logits_behind_defenses(text, seed):
     expect_close(found.sum(1), torch.ones(8))
     assert bool((found >= 0).all())
     assert float((found - raw.softmax(1)).norm()) <= float((shares - raw.softmax(1)).norm()) + 1e-6
-    assert not is_distribution(behind(text, raw))
+    assert as_distributions(behind(text, raw)) is None
 
 
 @pytest.mark.parametrize("scale", [0.01, 0.1, 0.3, 1.0, 3.0, 10.0])

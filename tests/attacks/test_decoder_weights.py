@@ -6,11 +6,11 @@ import pytest
 import torch
 from compare import expect_close
 
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.decoder_network import DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.invert.decoder_weights import DecoderWeights
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Representations
 

@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from fedpriv.algebra.entanglement import entangle, sample_weights
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.attacks.recover.differencing import (
+from fedpriv.attacks.features.rounds import (
     Differencing,
     change_of_class,
     change_of_mixture,
     changed_targets,
     drift,
-    newest_of_running_mean,
     usual_drift,
 )
+from fedpriv.attacks.inputs.targets import list_targets
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.cli.main import run
 from fedpriv.evidence.targets import choose_targets
 from fedpriv.federation.run_directory import RunDirectory
@@ -104,15 +103,6 @@ def test_counts_that_are_not_sent_tell_nothing():
     )
 
 
-def test_running_means_give_the_newest_batch_away():
-    old, batch = torch.tensor([[1.0, 2.0]]), torch.tensor([3.0, -1.0])
-    new = 0.9 * old + 0.1 * batch
-    classes = torch.tensor([4])
-    found = newest_of_running_mean(Prototypes(old, classes), Prototypes(new, classes), 4, 0.9)
-    torch.testing.assert_close(found.vector, batch, rtol=1e-4, atol=1e-4)
-    assert newest_of_running_mean(Prototypes(old, classes), Prototypes(new, classes), 5, 0.9) is None
-
-
 def prototypes(*rows, counts=None):
     return Prototypes(torch.tensor(rows), torch.arange(len(rows)), None if counts is None else torch.tensor(counts))
 
@@ -125,21 +115,6 @@ def test_drift_by_hand_where_every_class_changed():
     # Two prototypes of norm 5, moved by a part of 1/11 each, over one image of norm 5.
     assert change_of_class(before, after, 0, usual).noise == pytest.approx(2 / 11)
     assert usual_drift([(before, after)]) is None
-
-
-def test_running_means_magnify_what_moves_by_the_momentum():
-    old = prototypes([3.0, 4.0], [6.0, 8.0])
-    new = prototypes([3.0, 4.0], [6.6, 8.8])
-    found = newest_of_running_mean(old, new, 0, 0.9)
-    # The other class moved by 1/11; m / (1 - m) = 9; the class itself stayed, so its newest mean is the prototype.
-    assert found.noise == pytest.approx(9 / 11)
-    alone = newest_of_running_mean(prototypes([3.0, 4.0]), prototypes([3.3, 4.4]), 0, 0.9)
-    assert alone.vector.tolist() == pytest.approx([6.0, 8.0])
-    assert alone.noise == pytest.approx(9 / 11)
-    assert newest_of_running_mean(prototypes([3.0, 4.0]), prototypes([3.3, 4.4]), 0, 0.9, 0.1).noise == pytest.approx(
-        0.9
-    )
-    assert newest_of_running_mean(old, new, 0, 0.0).noise == 0
 
 
 def test_the_drift_of_mixtures_is_known_from_rounds_with_the_same_weights():
@@ -253,7 +228,7 @@ def test_nothing_to_find_is_said(digits, extractor):
             observations, knowledge_of(extractor), list_targets(observations[1:], "prototype"), seed=0, device=CPU
         )
     silent = seen(*[means_of(features, labels, counts=False)] * 2)
-    with pytest.raises(UserError, match="momentum=M"):
+    with pytest.raises(UserError, match="carries no counts"):
         Differencing()(silent, knowledge_of(extractor), (TargetId(5, 0, 0, 0),), seed=0, device=CPU)
     with pytest.raises(UserError, match="two uploads are needed"):
         Differencing()(observations[1:], knowledge_of(extractor), (TargetId(5, 0, 0, 0),), seed=0, device=CPU)
@@ -268,7 +243,6 @@ def test_the_changed_ones_are_selected_and_attacked_among_many():
     assert Differencing().select(observations, targets) == (targets[1],)
     chosen = choose_targets(observations[1:], "prototype", 9, 0, partial(Differencing().select, observations))
     assert chosen == (targets[1],)
-    assert Differencing(momentum=0.5).select(observations, targets) == targets
     with pytest.raises(UserError, match="no change found"):
         Differencing().select(observations, (targets[0], targets[2]))
 

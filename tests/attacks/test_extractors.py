@@ -5,9 +5,9 @@ import torch
 from compare import expect_same
 from torch import nn
 
+from fedpriv.attacks.inputs.extractors import OwnExtractors, represent_rows
+from fedpriv.attacks.inputs.stacked import StackedExtractors, architecture, stack, worth_stacking
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard
-from fedpriv.attacks.read.extractors import OwnExtractors, represent_rows
-from fedpriv.attacks.read.stacked import StackedExtractors, architecture, stack, worth_stacking
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 

@@ -6,10 +6,10 @@ from compare import expect_same
 from generator_cases import CODE, NETWORK, SHAPE, tiny
 from torch import nn
 
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.generated import GeneratorInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.priors.generated import load_generator
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

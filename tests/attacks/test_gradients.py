@@ -10,8 +10,8 @@ from torch.nn import functional
 from fedpriv.attacks.gradients.batch_labels import infer_labels, last_layer
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.local_step import StepModel, local_step
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model
 

@@ -9,8 +9,8 @@ from fedpriv.attacks.gradients import head_members
 from fedpriv.attacks.gradients.head_members import _Equations, members_of_head
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.wire.payloads import Model

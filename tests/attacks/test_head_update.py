@@ -9,15 +9,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.recover.closed_form import (
+from fedpriv.attacks.features.closed_form import (
     HeadStep,
+    HeadUpdate,
     class_shares,
     means_of_head,
+    recover_from_head,
     single_label,
     single_representation,
 )
-from fedpriv.attacks.recover.head_update import HeadUpdate, recover_from_head
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier
 
@@ -155,8 +156,8 @@ def test_shares_follow_from_the_bias_where_predictions_are_alike():
 
 def test_from_float32_messages_one_image_is_recovered_to_a_ten_thousandth():
     features, labels = images_behind(7, 1), torch.tensor([6])
-    found, classes = recover_from_head([seen(features, labels)], 0, knowledge(1))
-    assert classes.tolist() == [6]
+    found = recover_from_head([seen(features, labels)], 0, knowledge(1))
+    assert found.classes.tolist() == [6]
     assert error(found.means, features) < 1e-4
 
 
@@ -164,14 +165,14 @@ def test_from_float32_messages_one_image_is_recovered_to_a_ten_thousandth():
 def test_from_float32_messages_a_batch_of_distinct_classes_is_recovered(given):
     features, labels = images_behind(7, 4), torch.tensor([1, 4, 6, 9])
     facts = knowledge(4, labels=labels if given else None)
-    found, classes = recover_from_head([seen(features, labels, scale=0.02)], 0, facts)
-    assert classes.tolist() == labels.tolist()
+    found = recover_from_head([seen(features, labels, scale=0.02)], 0, facts)
+    assert found.classes.tolist() == labels.tolist()
     assert error(found.means, features) < (1e-3 if given else 0.05)
 
 
 def test_permuted_uploads_give_somebody_elses_representation():
     other = images_behind(20, 1)
-    found, _ = recover_from_head([seen(other, torch.tensor([2]))], 0, knowledge(1))
+    found = recover_from_head([seen(other, torch.tensor([2]))], 0, knowledge(1))
     assert error(found.means, other) < 1e-4
     assert error(found.means, images_behind(7, 1)) > 0.3
 
@@ -224,18 +225,18 @@ def test_what_cannot_be_is_named():
 
 def test_an_update_of_nothing_is_not_settled():
     step = seen(images_behind(0, 1), torch.tensor([0]))
-    solved, _ = recover_from_head([Observation(1, 0, step.broadcast, step.broadcast)], 0, knowledge(1))
+    solved = recover_from_head([Observation(1, 0, step.broadcast, step.broadcast)], 0, knowledge(1))
     assert not solved.settled
-    assert recover_from_head([step], 0, knowledge(1))[0].settled
+    assert recover_from_head([step], 0, knowledge(1)).settled
 
 
 def test_class_means_of_differing_images_are_exact_where_single_images_come_apart():
     labels = torch.tensor([3, 3, 7, 1])
     features = images_behind(11, 4)
     observation = seen(features, labels, scale=0.5)
-    solved, classes = recover_from_head([observation], 0, knowledge(4, labels=labels))
-    assert classes.tolist() == [1, 3, 7]
-    means = torch.stack([features[labels == one].mean(0) for one in classes])
+    solved = recover_from_head([observation], 0, knowledge(4, labels=labels))
+    assert solved.classes.tolist() == [1, 3, 7]
+    means = torch.stack([features[labels == label].mean(0) for label in solved.classes])
     assert error(solved.means, means) < 1e-3
     assert solved.residual < 1e-3
 
@@ -245,12 +246,12 @@ def test_class_means_of_differing_images_are_exact_where_single_images_come_apar
 
 def test_exact_means_say_how_many_images_they_are_of():
     labels = torch.tensor([2, 5, 8])
-    solved, _ = recover_from_head([seen(images_behind(4, 3), labels)], 0, knowledge(3, labels=labels))
+    solved = recover_from_head([seen(images_behind(4, 3), labels)], 0, knowledge(3, labels=labels))
     assert solved.counts.tolist() == [1, 1, 1]
-    alone, _ = recover_from_head([seen(images_behind(4, 1), labels[:1])], 0, knowledge(1))
+    alone = recover_from_head([seen(images_behind(4, 1), labels[:1])], 0, knowledge(1))
     assert alone.counts.tolist() == [1]
     twice = torch.tensor([3, 3, 7, 1])
-    apart, _ = recover_from_head([seen(images_behind(11, 4), twice, scale=0.5)], 0, knowledge(4, labels=twice))
+    apart = recover_from_head([seen(images_behind(11, 4), twice, scale=0.5)], 0, knowledge(4, labels=twice))
     assert apart.counts.tolist() == [1, 2, 1]
 
 
@@ -258,7 +259,7 @@ def test_means_that_are_not_exact_say_no_numbers():
     """Differing images of a class, noise on the update, all classes at once: the equations do not hold, or not alone."""
     spread = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 4])
     features = images_behind(7, len(spread)) * 3
-    solved, _ = recover_from_head([seen(features, spread, scale=0.5)], 0, knowledge(12, labels=spread))
+    solved = recover_from_head([seen(features, spread, scale=0.5)], 0, knowledge(12, labels=spread))
     assert error(solved.means, torch.stack([features[spread == one].mean(0) for one in range(5)])) > 0.01
     assert solved.counts is None
     labels = torch.tensor([2, 5, 8])
@@ -267,11 +268,11 @@ def test_means_that_are_not_exact_say_no_numbers():
     state = dict(sent.state)
     state["weight"] = state["weight"] + 2e-3 * torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(0))
     noisy = replace(clean, upload=(Classifier(state),))
-    assert recover_from_head([noisy], 0, knowledge(3, labels=labels))[0].counts is None
-    assert recover_from_head([clean], 0, knowledge(3, labels=labels, steps=2))[0].counts is None
-    guessed, classes = recover_from_head([clean], 0, knowledge(3))  # shares of classes that are inferred are not exact
-    assert classes.tolist() == labels.tolist()
+    assert recover_from_head([noisy], 0, knowledge(3, labels=labels)).counts is None
+    assert recover_from_head([clean], 0, knowledge(3, labels=labels, steps=2)).counts is None
+    guessed = recover_from_head([clean], 0, knowledge(3))  # shares of classes that are inferred are not exact
+    assert guessed.classes.tolist() == labels.tolist()
     assert guessed.counts is None
     every = torch.arange(CLASSES)
-    whole, _ = recover_from_head([seen(images_behind(4, CLASSES), every)], 0, knowledge(CLASSES, labels=every))
+    whole = recover_from_head([seen(images_behind(4, CLASSES), every)], 0, knowledge(CLASSES, labels=every))
     assert whole.counts is None

@@ -4,11 +4,11 @@ import pytest
 import torch
 from compare import expect_close
 
+from fedpriv.attacks.features.hidden_weights import expected_weights, infer_hidden
+from fedpriv.attacks.features.posterior import Uploads, infer
 from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.infer.property_features import describe
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.recover.hidden_weights import expected_weights, infer_hidden
-from fedpriv.attacks.recover.round_posterior import Uploads, infer
 from fedpriv.wire.payloads import Classifier, Entangled
 
 WIDTH, N_CLASSES, ROUNDS = 48, 6, 30

@@ -17,9 +17,9 @@ from fedpriv.attacks.gradients.local_step import local_step
 from fedpriv.attacks.gradients.pixel_search import absolute_variation, median_filtered
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, Way, best_ways, framed_ways, has_kinks
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.priors.dip import Hourglass
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import LowRankModel, Model
 

@@ -12,8 +12,8 @@ from fedpriv.attacks.gradients.layer_inputs import LayerInputs, as_affine, first
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.local_step import local_step
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError

@@ -8,6 +8,7 @@ import torch
 from compare import expect_same
 from torch import nn
 
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.optim.adam import Adam
@@ -18,7 +19,6 @@ from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.row_draws import RowDraws, normal, shifts
 from fedpriv.attacks.priors.variation import total_variation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Representations
 

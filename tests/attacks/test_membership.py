@@ -18,8 +18,8 @@ from fedpriv.algebra.matrices import dense
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.infer.membership_null import beside_others
+from fedpriv.attacks.inputs.targets import class_counts, held_classes
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.disclosed_labels import class_counts, held_classes
 from fedpriv.cli.main import run
 from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import on_common_scale

@@ -16,8 +16,8 @@ from fedpriv.attacks.infer.kernel_classes import known_classes
 from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.infer.membership_kernel import WIDTH, kernel_signals
 from fedpriv.attacks.infer.membership_null import FLOOR, beyond_the_spread
+from fedpriv.attacks.inputs.outputs import extrapolate, extrapolation_weights
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.public_outputs import extrapolate, extrapolation_weights
 from fedpriv.cli.main import run
 from fedpriv.evidence.permuted import permute
 from fedpriv.scoring.roc import area

@@ -12,6 +12,7 @@ from fedpriv.attacks.gradients import pixel_search
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.optim import fitting, lbfgs
@@ -25,7 +26,6 @@ from fedpriv.attacks.priors.frames import Frame
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points
 from fedpriv.attacks.priors.spectrum import general_spectrum
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.last import Last
 from fedpriv.util.numerics import Numerics
 from fedpriv.util.seeds import global_seed

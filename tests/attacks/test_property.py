@@ -15,9 +15,9 @@ from fedpriv.attacks.infer.property import PropertyInference
 from fedpriv.attacks.infer.property_features import describe
 from fedpriv.attacks.infer.property_question import BY_BIASES
 from fedpriv.attacks.infer.shadow_clients import KnownClient, shadow_clients
+from fedpriv.attacks.inputs.targets import said
 from fedpriv.attacks.invert.shadow import ShadowTraining
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.disclosed_labels import said
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
 from fedpriv.scoring.judgement import judge

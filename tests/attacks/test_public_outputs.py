@@ -15,11 +15,11 @@ from fedpriv.attacks.infer import answer_classes
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.infer.property import PropertyInference
+from fedpriv.attacks.inputs.outputs import extrapolate
 from fedpriv.attacks.invert import paired_logits
 from fedpriv.attacks.invert.decoder import divided
 from fedpriv.attacks.invert.paired_logits import PairedLogits
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.read.public_outputs import extrapolate
 from fedpriv.cli.main import run
 from fedpriv.evidence.permuted import permute
 from fedpriv.evidence.server_view import mean_upload

@@ -8,11 +8,11 @@ from compare import expect_close, expect_same
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.refining import Aims, LearnedFit, learned_fit
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.priors.spectrum import general_spectrum
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Representations
 

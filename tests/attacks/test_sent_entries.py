@@ -11,10 +11,9 @@ from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.gradients.step_problems import restricted
+from fedpriv.attacks.inputs.targets import list_targets
+from fedpriv.attacks.inputs.updates import SentEntries, Tangent, sent_entries, stacked_entries, stacked_projection
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard
-from fedpriv.attacks.read.sent_entries import SentEntries, sent_entries, stacked_entries
-from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.attacks.read.updates import Tangent, stacked_projection
 from fedpriv.defenses.percentile_privacy import truncated
 from fedpriv.defenses.prune import pruned
 from fedpriv.defenses.sign import scaled_sign

@@ -7,6 +7,7 @@ import torch
 from compare import expect_close, expect_same
 from torch.nn import functional
 
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.decoder_network import Pairs
 from fedpriv.attacks.invert.simulated import SimulatedInversion, class_means, worth_among
 from fedpriv.attacks.invert.simulator import (
@@ -17,7 +18,6 @@ from fedpriv.attacks.invert.simulator import (
     train_simulator,
 )
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.models.build import build_model

@@ -7,9 +7,9 @@ import torch
 from federations import CPU
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.attacks.inputs.targets import list_targets, target_feature
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.read.target_features import list_targets, target_feature
-from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.util.seeds import generator

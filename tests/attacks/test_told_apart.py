@@ -16,9 +16,9 @@ from fedpriv.attacks.gradients.sparse_directions import Span, eliminated
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.gradients.told_apart import reachable
 from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, best_ways
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.inversion import PixelInversion
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.wire.payloads import Model

@@ -4,9 +4,9 @@ import pytest
 import torch
 from gradient_cases import CPU, clients, knowledge_of, sigmoid_net
 
+from fedpriv.attacks.features.transformation import TransformationSearch, completed, uncropped
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import KnowledgeCard, TargetId
-from fedpriv.attacks.recover.transformation import TransformationSearch, completed, uncropped
 from fedpriv.defenses.transform import cropped, transform
 from fedpriv.util.errors import UserError
 

@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.attacks.gradients.local_step import local_step
+from fedpriv.attacks.inputs.updates import Tangent, read_update, stacked_projection
 from fedpriv.attacks.observation import Observation
-from fedpriv.attacks.read.updates import Tangent, read_update, stacked_projection
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError

@@ -13,8 +13,8 @@ from fedpriv.attacks.gradients.known_inputs import Known, KnownInputs
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.gradients.wanted_matrices import wanted_matrix
+from fedpriv.attacks.inputs.updates import Tangent
 from fedpriv.attacks.observation import BatchFacts
-from fedpriv.attacks.read.updates import Tangent
 
 
 def matrices(rows, height, width, rank, noise=0.0):

@@ -8,10 +8,10 @@ import torch
 import fedpriv
 from fedpriv import calibrate
 from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.features.closed_form import HeadUpdate
 from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.infer.property import PropertyInference
 from fedpriv.attacks.observation import Cost, Reconstruction
-from fedpriv.attacks.recover.head_update import HeadUpdate
 from fedpriv.calibration.coverage import FAR_OFF, coverage, coverage_table, sizes
 from fedpriv.calibration.own import RAW, rates_table
 from fedpriv.calibration.pages import PAGE, by_measure, false_claims, page_of, power, verdicts

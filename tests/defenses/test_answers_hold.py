@@ -7,11 +7,11 @@ import torch
 from gradient_cases import CPU, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 from torch.nn.functional import cross_entropy
 
+from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.infer.membership_update import update_signals
+from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.attacks.recover.unmixing import UnmixedInversion
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.wire.payloads import AngleMatrix, Classifier, Entangled

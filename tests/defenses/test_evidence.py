@@ -7,9 +7,9 @@ import torch
 from compare import expect_close
 from federations import CPU, small, train_small
 
+from fedpriv.attacks.features.unmixing import uploads_of
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.attacks.recover.unmixing import uploads_of
 from fedpriv.defenses import parse_choice
 from fedpriv.evidence.gather import gather, truths
 from fedpriv.federation.local_training import represent

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.inputs.extractors import represent_rows
+from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction
-from fedpriv.attacks.read.extractors import represent_rows
-from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.datasets import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.defenses.shared.signals import require, transform

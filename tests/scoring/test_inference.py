@@ -10,8 +10,8 @@ import torch
 from eval_cases import ABOUT, asked, but
 
 from fedpriv.attacks.infer.contract import Asked, Inference, Scores
+from fedpriv.attacks.inputs.targets import Said
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.held import HeldImages

@@ -8,8 +8,8 @@ import torch
 from outside_cases import OUTSIDE, distribution
 
 from fedpriv.attacks import ATTACKS, attacks_for
+from fedpriv.attacks.features.rounds import average_rows, averaged_upload
 from fedpriv.attacks.observation import Observation
-from fedpriv.attacks.recover.averaging import average_rows, averaged_upload
 from fedpriv.datasets import DATASETS, load_dataset
 from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
 from fedpriv.federation.run_directory import DefenseChoice
@@ -104,9 +104,9 @@ def test_members_from_outside_take_their_place_among_the_others(outside):
 def test_rows_of_another_packages_kind_are_averaged_over_rounds_in_their_own_kind(outside):
     made, classes, draw = payload_kind("direction"), torch.tensor([1, 4]), torch.Generator().manual_seed(0)
     seen = [Observation(number, 0, (made(torch.randn(2, 6, generator=draw), classes),), ()) for number in range(1, 6)]
-    (found,) = averaged_upload(seen, seen[-1], "window")
+    (found,) = averaged_upload(seen, seen[-1])
     assert type(found) is made
-    assert torch.equal(found.features, average_rows(seen, seen[-1], "window").rows)
+    assert torch.equal(found.features, average_rows(seen, seen[-1]))
     assert not torch.equal(found.features, seen[-1].upload[0].features)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.local_step import LocalStep, StepModel
-from fedpriv.attacks.read.updates import Weights
+from fedpriv.attacks.inputs.updates import Weights
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.label_masks import LabelSlopes
-from fedpriv.attacks.read.updates import Weights
+from fedpriv.attacks.inputs.updates import Weights
 
 _CLOSE = 1e-4
 """Relative difference of logits below which what stands behind a layer is one ReLU and one more layer."""

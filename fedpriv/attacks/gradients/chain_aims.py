@@ -13,8 +13,7 @@ from fedpriv.attacks.gradients.chain import Convolution, FullyConnected, Layer
 from fedpriv.attacks.gradients.row_convolution import convolved_by_row, pulled_by_row, weights_by_row
 from fedpriv.attacks.gradients.row_gradients import FormedGradient, cosine_distance, squared_distance
 from fedpriv.attacks.gradients.wanted_matrices import WantedMatrix, wanted_matrix
-from fedpriv.attacks.read.sent_entries import SentEntries
-from fedpriv.attacks.read.updates import Tangent, Weights
+from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights
 
 Kind = Literal["squared", "cosine"]
 """The distance of two gradients: squared L2, or one minus the cosine."""

@@ -21,7 +21,7 @@ from fedpriv.attacks.gradients.chain_aims import Aim, Direction, Factors
 from fedpriv.attacks.gradients.local_step import RANDOM
 from fedpriv.attacks.gradients.row_convolution import convolved, pulled
 from fedpriv.attacks.gradients.row_gradients import prepared
-from fedpriv.attacks.read.updates import Weights
+from fedpriv.attacks.inputs.updates import Weights
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,9 @@ from fedpriv.attacks.gradients.row_gradients import (
     cosine_distance,
     squared_distance,
 )
+from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights, stacked_projection
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.attacks.optim.objectives import squared_length
-from fedpriv.attacks.read.sent_entries import SentEntries
-from fedpriv.attacks.read.updates import Tangent, Weights, stacked_projection
 
 SeveralSteps = Literal["unrolled", "approximate"]
 """Treatment of an update of several steps."""

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.local_step import RANDOM
-from fedpriv.attacks.read.updates import HEAD
+from fedpriv.attacks.inputs.updates import HEAD
 from fedpriv.util.errors import UserError
 
 _BATCHED = nn.modules.batchnorm._BatchNorm

@@ -18,13 +18,13 @@ from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
 from fedpriv.attacks.gradients.known_inputs import Known, KnownInputs
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs, UpToLayer
 from fedpriv.attacks.gradients.local_step import LocalStep
+from fedpriv.attacks.inputs.updates import Tangent, Weights
 from fedpriv.attacks.invert.inversion import bytes_of_generator
 from fedpriv.attacks.observation import BatchFacts, Reconstruction
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
-from fedpriv.attacks.read.updates import Tangent, Weights
 from fedpriv.util.last import Last
 
 _GENERATOR = Hourglass(channels=(16, 32, 64, 64))

@@ -20,7 +20,7 @@ from fedpriv.attacks.gradients.label_masks import LabelSlopes
 from fedpriv.attacks.gradients.linear_gradient import linear_gradient
 from fedpriv.attacks.gradients.separation import Separation, inputs_of, separate
 from fedpriv.attacks.gradients.sparse_directions import MOST_BY_LABELS
-from fedpriv.attacks.read.updates import Weights
+from fedpriv.attacks.inputs.updates import Weights
 
 _AGREES = 1e-5
 """Cosine distance of a derivative from what an image's own inputs and a label make of it, below which it is an image's.

@@ -13,7 +13,7 @@ from torch.nn import functional
 from fedpriv.attacks.gradients.label_masks import LabelSlopes
 from fedpriv.attacks.gradients.separation import inputs_of, rank_of, separate
 from fedpriv.attacks.gradients.sparse_directions import MOST, MOST_BY_LABELS
-from fedpriv.attacks.read.updates import Tangent
+from fedpriv.attacks.inputs.updates import Tangent
 
 EXPLAINED = 1e-2
 """A batch is explained when what it leaves of the layer's gradient is below this share."""
@@ -102,7 +102,7 @@ def linear_gradient(gradient: Mapping[str, Tensor], project: Any, layer: str) ->
 
     Args:
         gradient: by name of the parameter, already projected where the upload is truncated.
-        project: the projection, of truncated uploads a :class:`fedpriv.attacks.read.updates.Tangent`.
+        project: the projection, of truncated uploads a :class:`fedpriv.attacks.inputs.updates.Tangent`.
         layer: name of the layer.
     """
     name = f"{layer}.weight"

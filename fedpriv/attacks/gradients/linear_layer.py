@@ -31,10 +31,10 @@ from fedpriv.attacks.gradients.linear_gradient import DRAWS, EXPLAINED, SEPARABL
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, equal_weights, private_head
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
 from fedpriv.attacks.gradients.step_problems import moved_besides
+from fedpriv.attacks.inputs.targets import observation_of
+from fedpriv.attacks.inputs.updates import Tangent, Update, read_update
 from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
 from fedpriv.attacks.optim.schedule import Schedule
-from fedpriv.attacks.read.target_features import observation_of
-from fedpriv.attacks.read.updates import Tangent, Update, read_update
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import NETWORKS
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_
 from torch.nn import functional
 
+from fedpriv.attacks.inputs.updates import HEAD, Weights, read_update, require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
-from fedpriv.attacks.read.updates import HEAD, Weights, read_update, require_facts
 from fedpriv.models.bottleneck import VariationalBottleneck
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -32,7 +32,7 @@ class LocalStep:
         fixed: parameters that the loss takes but that the client neither trained in this step nor sent: the private head
             behind an uploaded extractor. Empty for all other uploads.
         project: what to do to a candidate's gradient before it is compared; None for nothing. Of several steps that
-            are stacked: :func:`fedpriv.attacks.read.updates.stacked_projection`.
+            are stacked: :func:`fedpriv.attacks.inputs.updates.stacked_projection`.
         readout: layer whose output the loss is known to be linear in, with a derivative that was read off its bias; empty
             where the loss is the cross-entropy of the network's logits.
         sizes: images of the batch of each SGD step that it sums up, in order; empty where they follow from the number of

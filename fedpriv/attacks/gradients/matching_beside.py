@@ -12,8 +12,8 @@ from fedpriv.attacks.gradients.batch_statistics import BatchStatistics
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
 from fedpriv.attacks.gradients.known_inputs import KnownInputs
 from fedpriv.attacks.gradients.step_problems import StepProblem
+from fedpriv.attacks.inputs.updates import HEAD
 from fedpriv.attacks.optim.rows import Row
-from fedpriv.attacks.read.updates import HEAD
 
 ALIKE = 3
 """Images from which what went into a layer weighs in full; of fewer, whose gradient says more itself, in proportion."""

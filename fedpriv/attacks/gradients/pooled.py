@@ -19,9 +19,9 @@ from annotated_types import Ge
 
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.inner_search import inner_search
+from fedpriv.attacks.inputs.targets import observation_of
+from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, Reconstruction, TargetId
-from fedpriv.attacks.read.target_features import observation_of
-from fedpriv.attacks.read.updates import require_facts
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import UPDATES, WHOLE, Kinds
 

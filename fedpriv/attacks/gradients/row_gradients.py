@@ -20,7 +20,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.local_step import RANDOM, mean_loss
-from fedpriv.attacks.read.updates import Weights
+from fedpriv.attacks.inputs.updates import Weights
 
 _TINY = 1e-30
 

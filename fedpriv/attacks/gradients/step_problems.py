@@ -18,6 +18,8 @@ from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_th
 from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps, batch_sizes, one_hot
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
 from fedpriv.attacks.gradients.told_apart import ToldApart, tell_apart
+from fedpriv.attacks.inputs.targets import observation_of
+from fedpriv.attacks.inputs.updates import HEAD, GradientMatch, sent_entries
 from fedpriv.attacks.observation import (
     BatchFacts,
     Knowledge,
@@ -28,9 +30,6 @@ from fedpriv.attacks.observation import (
     TargetId,
 )
 from fedpriv.attacks.optim.rows import Row, Solved, in_chunks, rows_of, solve_rows
-from fedpriv.attacks.read.sent_entries import GradientMatch, sent_entries
-from fedpriv.attacks.read.target_features import observation_of
-from fedpriv.attacks.read.updates import HEAD
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
@@ -115,7 +114,7 @@ class GradientMatching(Attack):
         match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), their
             ``signs`` (the answer to ``sign``), all as far as a ``censored`` update tells of them (the answer to
             ``percentile-privacy``), or all ``relative`` to each tensor's size (the answer to ``noise``); see
-            :mod:`fedpriv.attacks.read.sent_entries`.
+            :mod:`fedpriv.attacks.inputs.updates`.
     """
 
     restarts: Annotated[int, Ge(1)] = 1

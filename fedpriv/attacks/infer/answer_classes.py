@@ -21,8 +21,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.inputs.outputs import log_outputs, of_others, public_outputs
 from fedpriv.attacks.observation import Observation
-from fedpriv.attacks.read.public_outputs import log_outputs, of_others, public_outputs
 
 
 def bias(uploads: Mapping[int, Observation]) -> dict[int, Tensor]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedpriv.attacks.gradients.batch_labels import last_layer
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
+from fedpriv.attacks.inputs.updates import Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.updates import Weights, read_update
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import NETWORKS
 from fedpriv.wire.payloads import Classifier, find_payload

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import Declared
+from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, Progress
-from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.attacks.trained import Trained
 from fedpriv.util.errors import UserError
 

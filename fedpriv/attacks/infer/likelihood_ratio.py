@@ -36,8 +36,8 @@ from fedpriv.attacks.infer.membership_null import Judged, over_rounds, within_cl
 from fedpriv.attacks.infer.membership_span import nearness
 from fedpriv.attacks.infer.membership_update import Training, alignments, training_of
 from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves, trained_alike
+from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, RequirementsByKind
-from fedpriv.attacks.read.updates import require_facts
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

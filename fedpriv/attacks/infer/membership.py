@@ -22,7 +22,7 @@ or where nobody else uploaded, it is taken as it is. What is said of a candidate
   loss; see :mod:`fedpriv.attacks.infer.membership_update`.
 
 A candidate of a class that the upload does not speak of cannot be a member: minus infinity. Which classes a client holds is
-read off (:mod:`fedpriv.attacks.read.disclosed_labels`), exactly, wherever an upload carries ids, counts or weights.
+read off (:mod:`fedpriv.attacks.inputs.targets`), exactly, wherever an upload carries ids, counts or weights.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from fedpriv.attacks.infer.membership_null import (
 from fedpriv.attacks.infer.membership_public import public_signals
 from fedpriv.attacks.infer.membership_update import Judge, update_signals
 from fedpriv.attacks.infer.sent_means import AVERAGES, as_round
+from fedpriv.attacks.inputs.extractors import represent
+from fedpriv.attacks.inputs.outputs import read_outputs
+from fedpriv.attacks.inputs.targets import upload_holds
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
-from fedpriv.attacks.read.class_outputs import read_outputs
-from fedpriv.attacks.read.extractors import represent
-from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from fedpriv.algebra.matrices import centred
 from fedpriv.attacks.infer.kernel_classes import known_classes
+from fedpriv.attacks.inputs.outputs import extrapolation_weights
+from fedpriv.attacks.inputs.targets import upload_holds
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.public_outputs import extrapolation_weights
-from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Kernel, PublicImages, find_payload
 

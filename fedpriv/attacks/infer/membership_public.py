@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.inputs.outputs import extrapolate, log_outputs, public_outputs, public_samples
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.public_outputs import extrapolate, log_outputs, public_outputs, public_samples
 
 WIDTH = 2.0
 """Of the kernel over pixels, in summed variances of the public samples."""

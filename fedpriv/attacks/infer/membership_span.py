@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedpriv.algebra.low_rank import leading
-from fedpriv.attacks.read.updates import HEAD, Tangent, Update, Weights
+from fedpriv.attacks.inputs.updates import HEAD, Tangent, Update, Weights
 
 BATCH = 256
 """Images in a pass."""

@@ -37,10 +37,10 @@ from torch.nn.functional import cross_entropy
 from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.attacks.gradients.local_step import private_head
 from fedpriv.attacks.infer.membership_span import Layer, chosen_layer, layer_of, nearness, rounding, with_ones
+from fedpriv.attacks.inputs.extractors import represent
+from fedpriv.attacks.inputs.targets import upload_holds
+from fedpriv.attacks.inputs.updates import Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.extractors import represent
-from fedpriv.attacks.read.target_features import upload_holds
-from fedpriv.attacks.read.updates import Weights, read_update
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import TRAINED

@@ -49,9 +49,9 @@ from fedpriv.attacks.infer.property_question import (
 from fedpriv.attacks.infer.sent_means import AVERAGES, MEANS
 from fedpriv.attacks.infer.shadow_clients import BATCH, LEAST_IMAGES, RATE, KnownClient, shadow_clients
 from fedpriv.attacks.infer.update_shares import followable, followed_shares
+from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.invert.shadow import ShadowTraining
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
-from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError

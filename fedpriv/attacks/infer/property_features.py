@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from fedpriv.attacks.inputs.outputs import read_outputs
+from fedpriv.attacks.inputs.targets import held_classes, upload_holds
 from fedpriv.attacks.observation import Observation
-from fedpriv.attacks.read.class_outputs import read_outputs
-from fedpriv.attacks.read.disclosed_labels import held_classes
-from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Prototypes, find_payload
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Asked
+from fedpriv.attacks.inputs.targets import Said
 from fedpriv.attacks.observation import Observation
-from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.wire.kinds import PUBLIC_OUTPUTS
 
 Property = Literal["holds", "majority", "share"]

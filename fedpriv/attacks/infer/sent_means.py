@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.infer.class_scatter import TINY, Scatter, scatter
+from fedpriv.attacks.inputs.extractors import represent
 from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
-from fedpriv.attacks.read.extractors import represent
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
 
 AVERAGES = CLASS_MEANS | MIXTURES

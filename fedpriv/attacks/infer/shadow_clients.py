@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.algebra.entanglement import Mechanism, entangle, sample_weights
+from fedpriv.attacks.inputs.outputs import output_distance, read_outputs
+from fedpriv.attacks.inputs.targets import kinds_in
 from fedpriv.attacks.invert.shadow import WIDTH, ShadowTraining, by_class, substitute, train_substitute
 from fedpriv.attacks.observation import BatchFacts, Observation
-from fedpriv.attacks.read.class_outputs import is_distribution, output_distance, read_outputs
-from fedpriv.attacks.read.target_features import kinds_in
 from fedpriv.datasets.types import Samples
 from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument
@@ -178,7 +178,7 @@ class _Template:
             means = torch.stack([features[labels == label].mean(0) for label in classes])
             return Prototypes(means.cpu(), classes.cpu())
         if like.kind in CLASS_OUTPUTS:
-            answers = logits.softmax(1) if is_distribution(like.rows()) else logits
+            answers = logits.softmax(1) if read_outputs(like.rows())[1] else logits
             means = torch.stack([answers[labels == label].mean(0) for label in classes])
             return ClassLogits(means.cpu(), classes.cpu())
         return None

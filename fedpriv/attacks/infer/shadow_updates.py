@@ -18,8 +18,8 @@ from torch.func import grad
 from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.infer.membership_update import Training
+from fedpriv.attacks.inputs.updates import Tangent, Weights
 from fedpriv.attacks.observation import BatchFacts, LocalGradient, WeightRehearsal
-from fedpriv.attacks.read.updates import Tangent, Weights
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
 

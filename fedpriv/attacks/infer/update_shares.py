@@ -27,8 +27,8 @@ from torch.nn.functional import cross_entropy
 from fedpriv.attacks.gradients.batch_labels import last_layer
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
 from fedpriv.attacks.infer.membership_update import BATCH, Training, training_of
+from fedpriv.attacks.inputs.updates import Weights
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.updates import Weights
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, HEADS, LAYERS, MAPPINGS, NETWORKS, TRAINED
 from fedpriv.wire.payload import Payload

@@ -22,13 +22,13 @@ from torch import Tensor
 from torch.nn.functional import linear, one_hot
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.inputs.extractors import OwnExtractors, require_extractors
+from fedpriv.attacks.inputs.outputs import output_distance, uploaded_output
 from fedpriv.attacks.invert.inversion import DipFitting, FittedInversion, ImageShape
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.optim.fitting import Distance, Prior
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.read.class_outputs import output_distance, uploaded_output
-from fedpriv.attacks.read.extractors import OwnExtractors, require_extractors
 from fedpriv.util.errors import UserError
 from fedpriv.util.last import Last
 from fedpriv.wire.kinds import CLASS_OUTPUTS

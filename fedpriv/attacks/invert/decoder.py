@@ -22,6 +22,8 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.inputs.extractors import represented, require_extractors
+from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.invert.refining import (
     Aims,
@@ -39,8 +41,6 @@ from fedpriv.attacks.optim.fitting import Fitted
 from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.priors.frames import Frame, has_own_images, spectrum_for
 from fedpriv.attacks.priors.spectrum import centres_of, has_spectrum
-from fedpriv.attacks.read.extractors import represented, require_extractors
-from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.attacks.trained import Same
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError

@@ -18,6 +18,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Needs, Reconstruction
 from fedpriv.attacks.optim.fitting import Distance, Prior
@@ -30,7 +31,6 @@ from fedpriv.attacks.priors.frames import frame_of
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points
 from fedpriv.attacks.priors.spectrum import has_spectrum
-from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.util.last import Last
 from fedpriv.wire.kinds import VECTORS
 

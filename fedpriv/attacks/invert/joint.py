@@ -20,14 +20,14 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.inputs.extractors import require_extractors
+from fedpriv.attacks.inputs.targets import observation_of, target_feature
 from fedpriv.attacks.invert.inversion import FITS, DipFitting
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction, TargetId
 from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.priors.several import SeveralImages
-from fedpriv.attacks.read.extractors import require_extractors
-from fedpriv.attacks.read.target_features import observation_of, target_feature
 from fedpriv.util.last import Last
 from fedpriv.wire.kinds import CLASS_MEANS
 from fedpriv.wire.payloads import Prototypes, find_payload

@@ -18,6 +18,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.inputs.targets import list_targets, observation_of, target_feature
 from fedpriv.attacks.invert.decoder import DecoderInversion, defenses_of, divided
 from fedpriv.attacks.invert.decoder_network import Pairs
 from fedpriv.attacks.invert.inversion import FITS, Fitting
@@ -29,7 +30,6 @@ from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.denoiser import Denoiser, DenoiserTraining
 from fedpriv.attacks.priors.learned import LearnedImages, LearnedSettings, own_denoiser
-from fedpriv.attacks.read.target_features import list_targets, observation_of, target_feature
 from fedpriv.attacks.stages import Stages
 from fedpriv.attacks.trained import Same
 from fedpriv.util.last import Last

@@ -34,10 +34,10 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.inputs.outputs import extrapolate, log_outputs, of_others, public_outputs, public_samples
 from fedpriv.attacks.invert.decoder import LEAST_IMAGES, divided
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction
-from fedpriv.attacks.read.public_outputs import extrapolate, log_outputs, of_others, public_outputs, public_samples
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import PUBLIC_OUTPUTS
@@ -112,7 +112,7 @@ class PairedLogits(Attack):
         """Return the measure of how unsure a client is of the class beside the others, as public outputs extrapolate.
 
         That is the others' log output at the class less the client's, of networks extracted as for membership
-        (:func:`fedpriv.attacks.read.public_outputs.extrapolate`), in nats, of the targets' round; lower for an image of
+        (:func:`fedpriv.attacks.inputs.outputs.extrapolate`), in nats, of the targets' round; lower for an image of
         which the client is surer. Without ``paired`` the client's alone.
         """
         uploads = {seen.client: seen for seen in problem.observations if seen.round == problem.targets[0].round}

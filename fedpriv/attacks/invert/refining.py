@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
+from fedpriv.attacks.inputs.extractors import OwnExtractors
+from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.invert.decoder_network import Decoder
 from fedpriv.attacks.invert.decoder_weights import DecoderWeights, bytes_of_copy
 from fedpriv.attacks.invert.inversion import FITS
@@ -22,8 +24,6 @@ from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.frames import Frame
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
-from fedpriv.attacks.read.extractors import OwnExtractors
-from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.util.last import Last
 from fedpriv.wire.kinds import OF_IMAGES, SEPARATE
 from fedpriv.wire.payloads import Prototypes

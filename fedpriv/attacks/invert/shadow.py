@@ -13,7 +13,7 @@ as the client's does on average,
 
     CE(h(a), y) + mu D(h(a), u_y),
 
-with D as in :func:`fedpriv.attacks.read.class_outputs.output_distance`. Classes that the client did not send keep the first
+with D as in :func:`fedpriv.attacks.inputs.outputs.output_distance`. Classes that the client did not send keep the first
 term only.
 """
 
@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedpriv.attacks.inputs.outputs import output_distance, read_outputs
+from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.attacks.optim.adam import Adam
-from fedpriv.attacks.read.class_outputs import output_distance, read_outputs
-from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.invert.decoder import LEAST_IMAGES, divided, pairs
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.invert.simulator import (
@@ -29,7 +30,6 @@ from fedpriv.attacks.invert.simulator import (
 )
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction
 from fedpriv.attacks.optim.objectives import relative_feature_distance
-from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.trained import Same
 from fedpriv.datasets.types import Samples
 from fedpriv.util.arguments import argument

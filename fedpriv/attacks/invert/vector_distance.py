@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.inputs.extractors import OwnExtractors, require_extractors
+from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.optim.objectives import DISTANCES, Match, squared_length
-from fedpriv.attacks.read.extractors import OwnExtractors, require_extractors
-from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.util.last import Last
 from fedpriv.wire.kinds import VECTORS, Kinds
 

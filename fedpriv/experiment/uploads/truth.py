@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.inputs.targets import said
 from fedpriv.attacks.observation import TargetId, Unit
-from fedpriv.attacks.read.disclosed_labels import said
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.held import HeldImages

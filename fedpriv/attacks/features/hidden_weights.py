@@ -6,7 +6,7 @@ there are classes. So the weights are latent variables.
 
 1. Their expectation given what was sent. Of draws whose largest entry is known, mean and covariance are taken from
    simulated draws.
-2. Prototypes, by the posterior of :mod:`fedpriv.attacks.recover.round_posterior` under these weights.
+2. Prototypes, by the posterior of :mod:`fedpriv.attacks.features.posterior` under these weights.
 3. Weights anew, given prototypes: w_t maximises
 
        -|r_t - w P|^2 / (2 s_t) - (w - m_t) C_t^-1 (w - m_t)' / 2    over distributions w,
@@ -15,8 +15,7 @@ there are classes. So the weights are latent variables.
    prototypes were others, leave much and keep their expectation. Then step 2 again.
 
 Where the attacker has images, step 3 comes first, with their class means for prototypes, and step 2 last. An encoding that
-is not one-hot is noise and names no class; where there are no images either, nothing says which classes make which mixture,
-and encodings are taken as they are.
+is not one-hot is noise and names no class; without images such encodings are taken as they are.
 
 Derived here from FedRE's equations 7-12.
 """
@@ -30,10 +29,10 @@ import torch
 from torch import Tensor
 
 from fedpriv.algebra.matrices import least_squares_in_simplex
-from fedpriv.attacks.recover.round_posterior import ANY_DRIFT, RoundPosterior, Shape, Uploads, infer
+from fedpriv.attacks.features.posterior import ANY_DRIFT, RoundPosterior, Shape, Uploads, infer
 from fedpriv.util.seeds import generator
 
-SWEEPS = 2
+_SWEEPS = 2
 """Times that weights are found from prototypes; more changed nothing where it was tried."""
 
 _DRAWS = 4000
@@ -57,11 +56,11 @@ def infer_hidden(sent: Uploads, shapes: Shapes) -> tuple[RoundPosterior, Tensor]
         uploads = replace(sent, weights=weights)
         # Errors of weights look like drift as well; posteriors that allow none would take them for prototypes.
         return infer(uploads, shapes(uploads), ANY_DRIFT), weights
-    if not one_hot(sent.weights):
+    if not _one_hot(sent.weights):
         return infer(sent, shapes(sent)), sent.weights
     uploads = replace(sent, weights=means)
     found = infer(uploads, shapes(uploads))
-    for _ in range(SWEEPS if sent.weights.shape[1] > 1 else 0):
+    for _ in range(_SWEEPS if sent.weights.shape[1] > 1 else 0):
         weights = _likely_weights(sent.features, found.prototypes, found.distance, means, spreads)
         uploads = replace(sent, weights=weights)
         found = infer(uploads, shapes(uploads))
@@ -76,19 +75,17 @@ def expected_weights(sent: Tensor) -> tuple[Tensor, Tensor]:
     n_classes = sent.shape[1]
     draws = torch.rand(_DRAWS, n_classes, generator=generator(0, "hidden weights"), dtype=torch.float64)
     draws = draws / draws.sum(1, keepdim=True)
-    if not one_hot(sent):
+    if not _one_hot(sent):
         return _moments(draws, len(sent))
     largest = draws.argmax(1, keepdim=True)
-    found = [
-        _moments(
-            draws.scatter(1, largest, draws[:, [top]]).index_copy(1, torch.tensor([top]), draws.amax(1)[:, None]), 1
-        )
-        for top in sent.argmax(1).tolist()
-    ]
-    return torch.cat([mean for mean, _ in found]), torch.cat([spread for _, spread in found])
+    moments = []
+    for top in sent.argmax(1).tolist():
+        swapped = draws.scatter(1, largest, draws[:, [top]]).index_copy(1, torch.tensor([top]), draws.amax(1)[:, None])
+        moments.append(_moments(swapped, 1))
+    return torch.cat([mean for mean, _ in moments]), torch.cat([spread for _, spread in moments])
 
 
-def one_hot(sent: Tensor) -> bool:
+def _one_hot(sent: Tensor) -> bool:
     """True if every encoding ``(T, m)`` names one class alone."""
     return bool(((sent > 0).sum(1) == 1).all())
 

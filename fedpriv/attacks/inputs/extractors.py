@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.inputs.stacked import StackedExtractors, architecture, stack, worth_stacking
 from fedpriv.attacks.observation import Knowledge, TargetId
-from fedpriv.attacks.read.stacked import StackedExtractors, architecture, stack, worth_stacking
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError

@@ -10,10 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate, recover_from_angle, recover_from_head
+from fedpriv.attacks.features.multi_step import angle_steps, head_steps, simulate_clients, work_of
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.recover.angle_update import AngleUpdate, recover_from_angle
-from fedpriv.attacks.recover.head_update import HeadUpdate, recover_from_head
-from fedpriv.attacks.recover.made_up_clients import angle_steps, head_steps, made_up, work_of
 from fedpriv.attacks.trained import Trained
 from fedpriv.wire.payloads import AngleMatrix, Classifier
 
@@ -113,44 +112,44 @@ GUESS = means(IMAGES.flatten(1), OWN)[LABELS.unique()]
 UPLOADS = {"head": (HeadUpdate(), head_seen), "angle": (AngleUpdate(), angle_seen)}
 
 
-# ---------------------------------------------------------------- made-up clients
+# ---------------------------------------------------------------- simulated clients
 
 
 def test_epochs_show_by_their_smaller_batches():
     labels = torch.tensor([3, 3, 5, 5, 3, 3])
     twice = work_of(BatchFacts(2, RATE, 4, (2, 1, 2, 1)), labels, torch.zeros(0))
-    assert twice.held.tolist() == [3, 3, 5]
+    assert twice.labels.tolist() == [3, 3, 5]
     assert twice.passes.tolist() == [[3, 3, 5], [5, 3, 3]]
     assert twice.counts.tolist() == [2, 1]
     once = work_of(BatchFacts(2, RATE, 3), labels, torch.zeros(0))
-    assert once.held.tolist() == labels.tolist()
+    assert once.labels.tolist() == labels.tolist()
     # Other classes the second time: these are no two passes over the same images.
     other = work_of(BatchFacts(2, RATE, 4, (2, 1, 2, 1)), torch.tensor([3, 3, 5, 5, 5, 3]), torch.zeros(0))
-    assert len(other.held) == 6
+    assert len(other.labels) == 6
 
 
 def test_labels_that_are_inferred_are_allotted_by_shares():
     work = work_of(BatchFacts(5, RATE, 2), None, torch.tensor([0.0, 1.2, 0.0, 0.75, 0.01]))
-    assert work.held.tolist() == [1] * 6 + [3] * 3 + [4]
+    assert work.labels.tolist() == [1] * 6 + [3] * 3 + [4]
     assert work.passes is None
 
 
-def test_made_up_clients_hold_the_classes_of_the_real_one_in_its_batches():
+def test_simulated_clients_hold_the_classes_of_the_real_one_in_its_batches():
     work = work_of(BatchFacts(4, RATE, 3), LABELS, torch.zeros(0))
-    some = made_up(work, OWN, 5, torch.Generator().manual_seed(0))
+    some = simulate_clients(work, OWN, 5, torch.Generator().manual_seed(0))
     places = torch.cat([part for part, _ in some.batches(work)], 1)
     expect_same(OWN[places], LABELS.expand(5, -1))
-    expect_same(places.sort(1).values, some.held.sort(1).values)  # each once a pass
+    expect_same(places.sort(1).values, some.images.sort(1).values)  # each once a pass
     # Of a class with less than two images all of its own stand for it.
     few = torch.where(OWN == 4, 5, OWN)
-    strangers = made_up(work, few, 5, torch.Generator().manual_seed(0)).held[:, work.held == 4]
+    strangers = simulate_clients(work, few, 5, torch.Generator().manual_seed(0)).images[:, work.labels == 4]
     assert len(few[strangers].unique()) > 3
 
 
 @pytest.mark.parametrize("part", ["head", "angle"])
-def test_steps_of_made_up_clients_are_those_of_sgd(part):
+def test_steps_of_simulated_clients_are_those_of_sgd(part):
     work = work_of(BatchFacts(4, RATE, 3), LABELS, torch.zeros(0))
-    some = made_up(work, OWN, 3, torch.Generator().manual_seed(0))
+    some = simulate_clients(work, OWN, 3, torch.Generator().manual_seed(0))
     features = IMAGES.flatten(1).double()
     start = [value.double() for value in weights()]
     places = torch.cat([part for part, _ in some.batches(work)], 1)
@@ -236,16 +235,16 @@ def test_one_step_and_an_attacker_without_images_are_solved_as_ever():
     for sizes, images in (((3,), True), ((2, 1), False)):
         known = knowledge(labels, sizes, images=images)
         seen = head_seen(features, labels, sizes)
-        solved, _ = recover_from_head([seen], 0, known)
+        solved = recover_from_head([seen], 0, known)
         found = HeadUpdate().recover(problem(seen, known, labels))
         expect_same(rows(found), solved.means)
         assert found.distance is None
         turned = angle_seen(features, labels, sizes)
-        solved, _ = recover_from_angle([turned], 0, known)
+        solved = recover_from_angle([turned], 0, known)
         expect_same(rows(AngleUpdate().recover(problem(turned, known, labels))), solved.means)
 
 
-def test_clients_are_made_up_once_and_the_same_again():
+def test_clients_are_simulated_once_and_the_same_again():
     kept, known = Trained(), knowledge()
     seen, other = head_seen(drawn(LABELS, 1), LABELS), head_seen(drawn(LABELS, 2), LABELS)
     other = replace(other, broadcast=seen.broadcast)

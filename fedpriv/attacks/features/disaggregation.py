@@ -26,13 +26,12 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.features.base import Recovered, RecoverThenInvert
+from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
 from fedpriv.attacks.gradients.inner_search import inner_search
 from fedpriv.attacks.gradients.pooled import refuse_separate
+from fedpriv.attacks.inputs.targets import upload_holds
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, RequirementsByKind, TargetId
-from fedpriv.attacks.read.target_features import upload_holds
-from fedpriv.attacks.recover.angle_update import AngleUpdate
-from fedpriv.attacks.recover.head_update import HeadUpdate
-from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, LAYERS, MAPPINGS, NETWORKS, UPDATES, Kinds
 from fedpriv.wire.payloads import Message, Payload
@@ -114,12 +113,10 @@ class TakenApart:
     Attributes:
         observations: of the last round, as if each client's upload had been seen.
         told: clients whom the rounds that they took part in tell from every other one.
-        ridge: that was chosen; infinite where the mean update of all explains rounds as well as anything.
     """
 
     observations: tuple[Observation, ...]
     told: frozenset[int]
-    ridge: float
 
 
 def taken_apart(observations: Sequence[Observation], wanted: Sequence[int]) -> TakenApart:
@@ -136,17 +133,16 @@ def taken_apart(observations: Sequence[Observation], wanted: Sequence[int]) -> T
         )
     taken = present.double() / present.sum(1, keepdim=True)
     last = list(by_round.values())[-1]
-    made, ridges, told = [], [], []
+    made, told = [], []
     for client in wanted:
         place = clients.index(client)
         # What stands for the mean in the control differs by client: a client's own is the one that counts for it.
         own = [group.get(client, next(iter(group.values()))) for group in by_round.values()]
-        parts, ridge = solve(taken, torch.stack([_flat(seen) for seen in own]), place)
+        parts, _ = solve(taken, torch.stack([_flat(seen) for seen in own]), place)
         made.append(replace(last[client], upload=_with(last[client], parts)))
-        ridges.append(ridge)
         if int((present[:, [place]] == present).all(0).sum()) == 1:
             told.append(client)
-    return TakenApart(tuple(made), frozenset(told), max(ridges))
+    return TakenApart(tuple(made), frozenset(told))
 
 
 def solve(taken: Tensor, means: Tensor, client: int) -> tuple[Tensor, float]:

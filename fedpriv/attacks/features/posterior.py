@@ -1,4 +1,4 @@
-"""One Gaussian-process posterior of class prototypes from all rounds of a client's mixtures.
+"""The posterior of class prototypes from all rounds of a client's mixtures, by one Gaussian process.
 
 FedRE's upload of round t is r_t = sum_c w_tc p_c(t) + noise with known weights that sum to one. In every coordinate alike,
 
@@ -18,10 +18,10 @@ All d coordinates share K, so that nothing larger than T x T is inverted, and th
 their inner products. Hyperparameters are those of the highest marginal likelihood along small grids, one after the other,
 from two starts; the overall variance is there in closed form.
 
-Strangers' means are a shape as of the last round alone. What of early rounds they do not fit looks like drift, more of it
-than there is, and uploads that are thought to drift say little about the end. So where such a shape is there, the posterior
-is the mixture of several, which allow no drift above a bound each. They weigh by their likelihoods as of one coordinate (the
-d are far from independent). Directions, which drift least, are read from those of the lower bounds.
+Means of auxiliary images are a shape as of the last round alone. What of early rounds they do not fit looks like drift, more
+of it than there is, and uploads that are thought to drift say little about the end. So where such a shape is there, the
+posterior is the mixture of several, which allow no drift above a bound each. They weigh by their likelihoods as of one
+coordinate (the d are far from independent). Directions, which drift least, are read from those of the lower bounds.
 
 One upload with a = 0 and one shape at scale one is ``unmix-prior``.
 Derived here from FedRE's equations 7-12.
@@ -36,13 +36,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-MOST_ROUNDS = 60
+from fedpriv.attacks.observation import Observation
+from fedpriv.wire.payloads import Classifier, find_payload
+
+_MOST_ROUNDS = 60
 """Last uploads that are used; the cost grows with their cube."""
 
 ANY_DRIFT = (10.0,)
 """The bound of drift in a round that allows the whole grid."""
 
-BOUNDS = (*ANY_DRIFT, 0.1, 0.01)
+_BOUNDS = (*ANY_DRIFT, 0.1, 0.01)
 """Bounds of drift in a round, of posteriors with shapes as of the last round alone."""
 
 _SWEEPS = 6
@@ -147,9 +150,8 @@ class RoundPosterior:
 
     Attributes:
         prototypes: ``(m, d)`` float32 posterior means, as of the last round; none below zero where no upload is.
-        distance: ``(m,)`` float32, the distance from the true prototype that the posterior expects (root mean square).
-        directions: ``(m, d)`` float32, in which each prototype stands out from the others of the client; for telling which
-            is which, where means that shrink towards each other say less.
+        distance: ``(m,)`` float32 expected from the true prototype (root mean square).
+        directions: ``(m, d)`` float32, in which each prototype stands out from the client's others.
         variances: the hyperparameters.
         scales: s_i of the shapes.
     """
@@ -161,34 +163,30 @@ class RoundPosterior:
     scales: tuple[float, ...]
 
 
-def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float] = BOUNDS) -> RoundPosterior:
-    """Return the posterior of the prototypes; of the newest :data:`MOST_ROUNDS` uploads, as of the last.
+def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float] = _BOUNDS) -> RoundPosterior:
+    """Return the posterior of a client's prototypes, of the newest 60 uploads, as of the last, with shapes that are known.
 
-    Args:
-        uploads: of one client.
-        shapes: that the server knows.
-        bounds: of drift; with no shape as of the last round alone the first is the only one.
+    Of the ``bounds`` of drift the first is the only one, where no shape is as of the last round alone.
     """
-    still = any(shape.leads is None for shape in shapes)
-    found = [_infer(uploads, shapes, bound) for bound in (bounds if still else bounds[:1])]
-    return _mixture(found)
+    last_round_alone = any(shape.leads is None for shape in shapes)
+    return _mixture([_infer(uploads, shapes, bound) for bound in (bounds if last_round_alone else bounds[:1])])
 
 
 def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tuple[RoundPosterior, Tensor]:
     """Return the posterior that allows so much drift, and the logarithm of its likelihood as of one coordinate."""
     positive = bool((uploads.features >= 0).all() and (uploads.weights >= 0).all())
     spread = activity(uploads.features).sqrt().sqrt() if positive else torch.ones_like(uploads.features[0])
-    used = uploads.last(MOST_ROUNDS)
-    cut = [replace(shape, mixed=shape.mixed[-MOST_ROUNDS:]) for shape in shapes]
+    used = uploads.last(_MOST_ROUNDS)
+    cut = [replace(shape, mixed=shape.mixed[-_MOST_ROUNDS:]) for shape in shapes]
     problem = _Problem.of(used, cut, spread)
-    known = likeliest(problem, most_drift)
+    known = _likeliest(problem, most_drift)
     weighed = problem.weigh([known])
     scales = weighed.scales[0]
-    left = used.features - sum((s * w.mixed for s, w in zip(scales, _grown(problem, cut, known), strict=True)), 0)
-    led = [
-        (float(s) * shape.rows, shape.leads) for s, shape in zip(scales, cut, strict=True) if shape.leads is not None
-    ]
-    found = weighed.gains[0] @ left + sum((s * shape.rows for s, shape in zip(scales, cut, strict=True)), 0)
+    scaled = list(zip(scales, cut, strict=True))
+    growth = (problem.times**known.growth)[:, None]
+    left = used.features - sum((scale * (growth * shape.mixed) for scale, shape in scaled), 0)
+    led = [(float(scale) * shape.rows, shape.leads) for scale, shape in scaled if shape.leads is not None]
+    found = weighed.gains[0] @ left + sum((scale * shape.rows for scale, shape in scaled), 0)
     variance = (weighed.variances[0] * weighed.sizes[0] * spread.square().sum()).clamp_min(0)
     found = found.clamp_min(0) if positive else found
     unsure = min(1.0, float((variance.sqrt() / found.norm(dim=1).clamp_min(_SMALLEST)).median()))
@@ -202,22 +200,44 @@ def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tupl
     return posterior, weighed.likelihoods[0] / problem.width
 
 
-def _mixture(found: Sequence[tuple[RoundPosterior, Tensor]]) -> RoundPosterior:
+def _mixture(weighted: Sequence[tuple[RoundPosterior, Tensor]]) -> RoundPosterior:
     """Return posteriors, with logarithms of their weights, as one with the hyperparameters of the first."""
-    parts = [posterior for posterior, _ in found]
+    parts = [posterior for posterior, _ in weighted]
     if len(parts) == 1:
         return parts[0]
-    shares = torch.stack([evidence for _, evidence in found]).softmax(0)[:, None]
-    prototypes = torch.stack([one.prototypes for one in parts]).double()
+    shares = torch.stack([evidence for _, evidence in weighted]).softmax(0)[:, None]
+    prototypes = torch.stack([part.prototypes for part in parts]).double()
     mean = (shares[:, None] * prototypes).sum(0)
-    squares = torch.stack([one.distance for one in parts]).double().square() + (prototypes - mean).square().sum(2)
-    ways = torch.stack([functional.normalize(one.directions, dim=1) for one in parts[1:]])
-    return replace(
-        parts[0],
-        prototypes=mean.float(),
-        distance=(shares * squares).sum(0).sqrt().float(),
-        directions=ways.mean(0),
-    )
+    squares = torch.stack([part.distance for part in parts]).double().square() + (prototypes - mean).square().sum(2)
+    distance = (shares * squares).sum(0).sqrt().float()
+    directions = torch.stack([functional.normalize(part.directions, dim=1) for part in parts[1:]]).mean(0)
+    return replace(parts[0], prototypes=mean.float(), distance=distance, directions=directions)
+
+
+def head_rows(observations: Sequence[Observation], width: int) -> Tensor | None:
+    """Return the rows of the head in each broadcast ``(T, C, d)`` float64; None where one is missing or of another width."""
+    heads = [find_payload(seen.broadcast, Classifier) for seen in observations]
+    rows = [None if head is None else head.state.get("weight") for head in heads]
+    known = [row.double().cpu() for row in rows if row is not None and row.dim() == 2 and row.shape[1] == width]
+    return torch.stack(known) if known and len(known) == len(rows) and len({row.shape for row in known}) == 1 else None
+
+
+def shape_of_head(uploads: Uploads, rows: Tensor, classes: Tensor) -> Shape:
+    """Return the shape that a head with rows ``(T, C, d)`` gives the classes ``(m,)``: its centred rows.
+
+    Behind a ReLU (no upload below zero) training moves prototypes only as far as a coordinate is active.
+    """
+    apart = (rows - rows.mean(1, keepdim=True))[:, classes]
+    leads = apart[-1]
+    if bool((uploads.features >= 0).all()):
+        apart = apart * activity(uploads.features).sqrt()
+    return Shape(apart[-1], torch.einsum("tm,tmd->td", uploads.weights, apart), leads)
+
+
+def shape_of_means(uploads: Uploads, means: Tensor) -> Shape:
+    """Return the shape of class means of auxiliary images ``(m, d)`` as of the last round."""
+    means = means.double()
+    return Shape(means, uploads.weights @ means)
 
 
 def activity(features: Tensor) -> Tensor:
@@ -234,15 +254,10 @@ def activity(features: Tensor) -> Tensor:
 def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None, weight: float = 1.0) -> Tensor:
     """Return the directions ``(m, d)`` in which prototypes ``(m, d)`` stand out from each other.
 
-    What was recovered beyond what training was expected to do lies in few directions that many classes share, in which
-    errors lie too. They count less: differences from the mean times (S / S_mean / 10 + I)^-1, S the second moments of that
-    part. To these, of length one, come the directions of training, of length ``weight``: where the posterior knows little,
-    those say most.
-
-    Args:
-        prototypes: recovered ones.
-        led: what training was expected to make of the prototypes, and along which directions, both ``(m, d)``; or None.
-        weight: of these directions.
+    Differences from the mean are taken times (S / S_mean / 10 + I)^-1, S the second moments of that part which training
+    (``led``: prototypes and directions that it was expected to lead to, ``(m, d)`` each) does not explain: it lies in few
+    directions that many classes share, and errors too. To these, of length one, come the directions of training, of length
+    ``weight``: where the posterior knows little, those say most.
     """
     apart = prototypes - prototypes.mean(0)
     shared = apart if led is None else apart - (led[0] - led[0].mean(0))
@@ -261,21 +276,17 @@ def gains(uploads: Uploads, known: Variances) -> Tensor:
     return _Problem.of(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
 
 
-def likeliest(problem: _Problem, most_drift: float = ANY_DRIFT[0]) -> Variances:
+def _likeliest(problem: _Problem, most_drift: float) -> Variances:
     """Return the hyperparameters of the highest marginal likelihood, along one grid after another, until none gains.
 
     No drift from one round to the next is above ``most_drift``.
     """
-    grid = {name: _up_to(most_drift, values) if name in _DRIFTS else values for name, values in _GRID.items()}
-    found = [_ascend(problem, start, grid) for start in _STARTS]
-    return max(found, key=lambda pair: pair[0])[1]
+    most = most_drift * (1 + 1e-6)
+    grid = {name: [v for v in values if name not in _DRIFTS or v <= most] for name, values in _GRID.items()}
+    return max((_ascend(problem, start, grid) for start in _STARTS), key=lambda pair: pair[0])[1]
 
 
-def _up_to(most: float, values: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(value for value in values if value <= most * (1 + 1e-6))
-
-
-def _ascend(problem: _Problem, start: Variances, grid: dict[str, tuple[float, ...]]) -> tuple[float, Variances]:
+def _ascend(problem: _Problem, start: Variances, grid: dict[str, list[float]]) -> tuple[float, Variances]:
     best, highest = start, -float("inf")
     for _ in range(_SWEEPS):
         before = highest
@@ -290,21 +301,12 @@ def _ascend(problem: _Problem, start: Variances, grid: dict[str, tuple[float, ..
     return highest, best
 
 
-def _grown(problem: _Problem, shapes: Sequence[Shape], known: Variances) -> list[Shape]:
-    growth = problem.times**known.growth
-    return [replace(shape, mixed=growth[:, None] * shape.mixed) for shape in shapes]
-
-
 @dataclass(frozen=True)
 class _Weighed:
-    """N choices of hyperparameters.
+    """N choices of hyperparameters: log likelihoods ``(N,)``, scales of shapes ``(N, n)`` and gains ``(N, m, T)``.
 
-    Attributes:
-        likelihoods: ``(N,)`` logarithms, up to a constant.
-        scales: ``(N, n)`` of the shapes.
-        gains: ``(N, m, T)``.
-        sizes: ``(N,)`` variance of a class's own part in a coordinate of spread 1.
-        variances: ``(N, m)`` posterior variance of each prototype in units of that.
+    Sizes ``(N,)`` are variances of a class's own part in a coordinate of spread 1, variances ``(N, m)`` those of the
+    posterior in units of that.
     """
 
     likelihoods: Tensor

@@ -1,0 +1,258 @@
+"""Attacks of two parts: linear algebra recovers a feature vector for each target, and an inversion makes it an image."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, final
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.invert.joint import JointInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, Reconstruction, TargetId, Unit
+from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import SEPARATE
+from fedpriv.wire.payloads import Message, Prototypes
+
+Inversion = Literal["dip", "pixels", "decoder", "joint"]
+
+INVERSIONS: dict[str, type[Attack]] = {
+    "dip": DipInversion,
+    "pixels": PixelInversion,
+    "decoder": DecoderInversion,
+    "joint": JointInversion,
+}
+"""The second parts, by name."""
+
+
+def make_inversion(kind: type[Attack], iterations: int, restarts: int, **options: Any) -> Attack:
+    """Return an inversion with a budget; a decoder takes no further options."""
+    if issubclass(kind, DecoderInversion):
+        return kind(refine_steps=iterations, restarts=restarts)
+    return kind(**{"iterations": iterations, "restarts": restarts} | options)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Vectors that the first part recovered.
+
+    Attributes:
+        uploads: as clients would have uploaded the vectors.
+        places: T targets in these uploads, one for each target of the attack and in their order. Rows draw by them.
+        labels: ``(T,)`` int64 classes that the recovery tells, or None for those of the targets.
+        sound: ``(T,)`` bool, whether the vector can be what it is taken for; None for yes.
+        distance: ``(T,)`` float32 expected distance of each vector from the true one; None where none is expected.
+        directions: ``(T, d)`` float32 in which each vector stands out from the client's others, or None.
+        uncertain: (round, client) -> root mean square of the expected distances of all of a client's vectors, the noise
+            that its decoder learns behind. None for that of the targets' vectors.
+        exact: whether those vectors are taken for exact of which the uploads say that they are of one image.
+    """
+
+    uploads: tuple[Observation, ...]
+    places: tuple[TargetId, ...]
+    labels: Tensor | None = None
+    sound: Tensor | None = None
+    distance: Tensor | None = None
+    directions: Tensor | None = None
+    uncertain: Mapping[tuple[int, int], float] | None = None
+    exact: bool = False
+
+    def noise(self) -> Mapping[tuple[int, int], float]:
+        """Return the root mean square of a client's expected distances, by round and client."""
+        if self.uncertain is not None:
+            return self.uncertain
+        squares: dict[tuple[int, int], list[float]] = {}
+        if self.distance is not None:
+            for place, distance in zip(self.places, self.distance.tolist(), strict=True):
+                squares.setdefault((place.round, place.client), []).append(distance**2)
+        return {where: (sum(values) / len(values)) ** 0.5 for where, values in squares.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverThenInvert(Attack):
+    """Recover a vector for each target, then invert it; a subclass writes ``recover``.
+
+    Attributes:
+        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data), ``joint`` (of class
+            means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
+        iterations: most steps of the inversion. A ``decoder`` takes them to fit its images to vectors that are exactly one
+            image's, as far as it learns that this helps; of others it learns behind as much noise as they are expected to
+            have.
+        restarts: of the inversion.
+    """
+
+    inversion: Inversion | Literal["auto"] = "auto"
+    iterations: Annotated[int, Ge(1)] = 800
+    restarts: Annotated[int, Ge(1)] = 1
+
+    unit: ClassVar[Unit] = "class"
+    budget = "iterations"
+
+    def requirements_for(self, kind: str | None) -> Needs:
+        """Return the needs of both parts together."""
+        inversion: Inversion = "dip" if self.inversion == "auto" else self.inversion
+        return super().requirements_for(kind).together(INVERSIONS[inversion].needs)
+
+    @abstractmethod
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Return a vector for each target, or refuse where the observations or grants do not allow it."""
+
+    def inversion_options(self) -> dict[str, Any]:
+        """Return further options of the inversion, for all but the decoder."""
+        return {}
+
+    def trains(self, card: KnowledgeCard) -> str:
+        """Return the name of the network that its inversion trains."""
+        return self._chosen(card.attacker_data != "none")().trains(card)
+
+    def _chosen(self, images: bool) -> type[Attack]:
+        granted: Inversion = "decoder" if images else "dip"
+        return INVERSIONS[granted if self.inversion == "auto" else self.inversion]
+
+    @final
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Recover and invert."""
+        recovered = self.recover(problem)
+        inverter = self.inverter(problem.knowledge, exact=recovered.exact)
+        inverted = inverter.run(_inversion_problem(problem, recovered))
+        labels, converged = inverted.labels, inverted.converged
+        if recovered.labels is not None:
+            labels = recovered.labels.to(labels)[:, None].expand_as(labels)
+        if recovered.sound is not None:
+            converged = converged & recovered.sound.to(converged.device)
+        return replace(
+            inverted,
+            targets=problem.targets,
+            labels=labels,
+            converged=converged,
+            distance=recovered.distance,
+            directions=recovered.directions,
+        )
+
+    @final
+    def objective(self, problem: AttackProblem) -> Objective | None:
+        """Return the inversion's, against the vectors recovered from the uploads."""
+        recovered = self.recover(problem)
+        inverter = self.inverter(problem.knowledge, exact=recovered.exact)
+        return inverter.objective(_inversion_problem(problem, recovered))
+
+    def inverter(self, knowledge: Knowledge, *, exact: bool = True) -> Attack:
+        """Return the inversion; a decoder fits its images to exact vectors alone."""
+        chosen = self._chosen(knowledge.public_images is not None)
+        inverter = make_inversion(chosen, self.iterations, self.restarts, **self.inversion_options())
+        return inverter if exact or not isinstance(inverter, DecoderInversion) else replace(inverter, refine=0)
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """Gaussian noise of a root mean square length on rows."""
+
+    length: float
+
+    def __call__(self, rows: Tensor, seed: int) -> Tensor:
+        drawn = torch.randn(rows.shape, generator=generator(seed, "uncertain"))
+        return rows + self.length / math.sqrt(rows.shape[1]) * drawn.to(rows)
+
+
+def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackProblem:
+    """Return the problem of the inversion: undefended vectors, with the noise that is expected of them."""
+    # The very same object for the same length: decoders that learned behind it are kept by it.
+    noise = {
+        where: problem.trained.get(("uncertain", length), partial(_Noise, length))
+        for where, length in recovered.noise().items()
+    }
+    knowledge = replace(problem.knowledge, defended=noise)
+    return replace(problem, knowledge=knowledge, observations=recovered.uploads, targets=recovered.places)
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """Class means recovered from the updates of one client.
+
+    Attributes:
+        classes: ``(m,)`` of the rows.
+        means: ``(m, d)`` float32.
+        residual: relative distance of the update from what the means explain; about zero where the equations hold.
+        condition: condition number of what was inverted; infinite where the means are not determined.
+        settled: whether the iteration came to rest.
+        counts: ``(m,)`` int64 images of which each is the mean, where the means are exact up to rounding; else None.
+        distance: ``(m,)`` float32 expected distance of each mean from the true one; None where none is expected.
+    """
+
+    classes: Tensor
+    means: Tensor
+    residual: float
+    condition: float
+    settled: bool
+    counts: Tensor | None = None
+    distance: Tensor | None = None
+
+    @property
+    def error(self) -> float:
+        """Relative error of the means that the residual allows for; infinite where they are not determined."""
+        return self.residual * self.condition if self.settled and math.isfinite(self.condition) else math.inf
+
+    def row(self, target: TargetId) -> int:
+        """Return the row of a target: its class's where that was recovered, else the one of its number."""
+        places = (self.classes == target.label).nonzero()
+        return int(places[0]) if len(places) else min(target.index, len(self.classes) - 1)
+
+
+def recovered_means(solved: Mapping[int, ClassMeans], targets: Sequence[TargetId]) -> Recovered:
+    """Return class means by client as uploads; clients without a target count for the decoder's noise alone."""
+    places = tuple(replace(target, index=solved[target.client].row(target)) for target in targets)
+    rows = [(solved[place.client], place.index) for place in places]
+    counts = [None if found.counts is None else int(found.counts[row]) for found, row in rows]
+    distances = [float(found.distance[row]) for found, row in rows if found.distance is not None]
+    rounds = {target.client: target.round for target in targets}
+    uncertain = {
+        (rounds.get(client, max(rounds.values())), client): float(found.distance.double().square().mean().sqrt())
+        for client, found in solved.items()
+        if found.distance is not None
+    }
+    return Recovered(
+        as_uploads([found.means[row] for found, row in rows], places, counts),
+        places,
+        labels=torch.tensor([int(found.classes[row]) for found, row in rows]),
+        sound=torch.tensor([found.settled for found, _ in rows]),
+        distance=torch.tensor(distances) if len(distances) == len(rows) else None,
+        uncertain=uncertain or None,
+        exact=True,
+    )
+
+
+def as_uploads(
+    vectors: Sequence[Tensor], targets: Sequence[TargetId], counts: Sequence[int | None] | None = None
+) -> tuple[Observation, ...]:
+    """Return observations in which each target's place holds its vector ``(d,)``; places without a target hold zeros.
+
+    ``counts`` are the images that each vector is the mean of, None where not known; an upload states them where all are.
+    """
+    by_upload: dict[tuple[int, int], dict[int, tuple[Tensor, int | None]]] = {}
+    for target, vector, count in zip(targets, vectors, counts or [None] * len(vectors), strict=True):
+        by_upload.setdefault((target.round, target.client), {})[target.index] = (vector.detach().cpu().float(), count)
+    uploads = []
+    for (round_, client), rows in by_upload.items():
+        table = torch.zeros(max(rows) + 1, len(next(iter(rows.values()))[0]))
+        images = torch.zeros(len(table), dtype=torch.int64)
+        for index, (vector, count) in rows.items():
+            table[index], images[index] = vector, count or 0
+        known = None if any(count is None for _, count in rows.values()) else images
+        uploads.append(Observation(round_, client, (Prototypes(table, torch.arange(len(table)), known),), ()))
+    return tuple(uploads)
+
+
+def with_rows(message: Message, rows: Tensor) -> Message:
+    """Return an upload of representations or prototypes with other rows; counts and labels stay."""
+    return tuple(
+        replace(payload, **{str(payload.values_field()): rows}) if payload.kind in SEPARATE else payload
+        for payload in message
+    )

@@ -1,0 +1,412 @@
+"""Class means from the update of several steps: a regression on simulated clients.
+
+While a client takes several steps its extractor moves, and the equations of :mod:`fedpriv.attacks.features.closed_form` hold
+for no extractor at all. The attacker has a guess without them: q_c, the mean of its own images of the class through the
+client's extractor. What the update adds is learned on simulated clients, whose local steps on images of the attacker's are
+followed on the layer alone. Each holds as many images of a class as the real client, in the same places of the same
+batches where these are known. With u the update less the mean of theirs, as rows of equations by coordinates,
+
+    r_c = q_c + E[d_c u^T] E[u u^T]^-1 s(u),        d_c = r_c - q_c
+
+where the same few numbers serve all coordinates (of an angle matrix, of one block). The simulated clients' extractor stands
+still and the real one's did not, so u has parts that theirs never have. In coordinates in which theirs are of unit
+variance, its singular values are compared, in order of size, with the largest of simulated clients that validate. A larger
+one, v instead of w, is of something else, and s shortens it to w^2 / v: the gain of a Wiener filter. What remains of d_c
+on these clients, with updates disturbed by what s took away, is the expected distance. The estimator is our own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedpriv.algebra.matrices import diagonal_blocks
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.features.base import ClassMeans
+from fedpriv.attacks.inputs.extractors import represent
+from fedpriv.attacks.inputs.targets import rounds_of
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
+from fedpriv.attacks.trained import Same
+from fedpriv.util.seeds import generator
+
+_MOST, _LEAST = 96, 24
+"""Simulated clients: so many, fewer where :data:`_WORK` does not allow them, but never less than the second."""
+
+_WORK = 2e10
+"""Multiplications that the steps of all simulated clients should not exceed: a few seconds of one CPU core."""
+
+_AT_A_TIME = 2**23
+"""Numbers in the layers of the clients that are simulated at a time."""
+
+_LEAST_IMAGES = 2
+"""Images of a class with fewer of which all of the attacker's images stand for it: one alone says nothing of spread."""
+
+_ROW_RIDGE, _BLOCK_RIDGE = 0.1, 1e-2
+"""Shares of their mean that are added to the variances of equations: of all together, and of those of one block."""
+
+_ROUND = 0.5
+"""Share of one variance for all in the covariance of coordinates."""
+
+_VALIDATION = 3
+"""Of so many simulated clients one validates."""
+
+_TINY = 1e-12
+
+# ---------------------------------------------------------------- simulated clients
+
+
+@dataclass(frozen=True)
+class Work:
+    """A client's local steps, as far as the attacker knows them.
+
+    Attributes:
+        labels: ``(h,)`` int64 classes of the client's images.
+        passes: ``(e, h)`` int64 classes of the images of each pass over them, in order; None where the order is not known.
+        sizes: images of each step.
+        learning_rate: SGD's.
+    """
+
+    labels: Tensor
+    passes: Tensor | None
+    sizes: tuple[int, ...]
+    learning_rate: float
+
+    @property
+    def classes(self) -> Tensor:
+        """The classes ``(m,)`` that are there, ascending."""
+        found: Tensor = self.labels.unique()
+        return found
+
+    @property
+    def counts(self) -> Tensor:
+        """The number of images ``(m,)`` of each of these classes."""
+        return torch.bincount(self.labels)[self.classes]
+
+
+def work_of(facts: BatchFacts, labels: Tensor | None, shares: Tensor) -> Work:
+    """Return a client's work by the facts of its local steps; epochs show by the smaller batch that each ends with.
+
+    Given ``labels`` are of the images of all steps in order, or of the client's images; where there are none, ``shares``
+    ``(C,)`` of the classes (any multiple) allot them.
+    """
+    sizes = facts.sizes or (facts.batch_size,) * facts.steps
+    total, epochs = sum(sizes), _epochs(sizes)
+    if labels is None:
+        return Work(_allotted(shares, total // epochs), None, sizes, facts.learning_rate)
+    labels = labels.cpu().long()
+    if len(labels) != total:
+        return Work(labels, None, sizes, facts.learning_rate)
+    passes = labels.view(epochs, -1)
+    if not bool((passes.sort(1).values == passes[0].sort().values).all()):
+        passes = labels[None]
+    return Work(passes[0], passes, sizes, facts.learning_rate)
+
+
+def _epochs(sizes: tuple[int, ...]) -> int:
+    ends = sum(size < max(sizes) for size in sizes)
+    if not ends or len(sizes) % ends:
+        return 1
+    return ends if sizes == sizes[: len(sizes) // ends] * ends else 1
+
+
+def _allotted(shares: Tensor, number: int) -> Tensor:
+    """Return as many labels, of each class by its share, by the largest remainders; of each class that is there one."""
+    wanted = shares.double() / shares.double().sum().clamp_min(1e-12) * number
+    counts = torch.where(shares > 0, wanted.floor().clamp_min(1), 0.0).long()
+    for place in (wanted - counts).argsort(descending=True, stable=True).tolist():
+        if int(counts.sum()) >= number:
+            break
+        counts[place] += int(shares[place] > 0)
+    return torch.arange(len(shares)).repeat_interleave(counts)
+
+
+@dataclass(frozen=True)
+class SimulatedClients:
+    """The images of K simulated clients, as places among the attacker's.
+
+    Attributes:
+        images: ``(K, h)`` of each client, whose classes are ``Work.labels``.
+        order: ``(K, n)`` the images of all steps in turn, places among the h.
+    """
+
+    images: Tensor
+    order: Tensor
+
+    def batches(self, work: Work) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield for each step the images' places ``(K, b)`` among the attacker's, and their classes ``(K, b)``."""
+        for part in self.order.split(list(work.sizes), 1):
+            yield self.images.gather(1, part), work.labels[part]
+
+
+def images_for_class(labels: Tensor, label: int) -> Tensor:
+    """Return the places of the attacker's images, of classes ``(p,)``, that stand for a class."""
+    places = (labels == label).nonzero().squeeze(1)
+    return places if len(places) >= _LEAST_IMAGES else torch.arange(len(labels))
+
+
+def simulate_clients(work: Work, labels: Tensor, number: int, rng: torch.Generator) -> SimulatedClients:
+    """Draw the images of clients, with replacement, from the attacker's of classes ``(p,)``."""
+    images = torch.empty(number, len(work.labels), dtype=torch.int64)
+    for label, count in zip(work.classes.tolist(), work.counts.tolist(), strict=True):
+        places = images_for_class(labels, label)
+        images[:, work.labels == label] = places[torch.randint(len(places), (number, count), generator=rng)]
+    return SimulatedClients(images, torch.stack([_order(work, rng) for _ in range(number)]))
+
+
+def _order(work: Work, rng: torch.Generator) -> Tensor:
+    """Draw which of its images a client uses when: each once a pass, in passes of known classes by these."""
+    number, total = len(work.labels), sum(work.sizes)
+    if work.passes is None:
+        return torch.cat([torch.randperm(number, generator=rng) for _ in range(-(-total // number))])[:total]
+    order = []
+    for labels in work.passes:
+        drawn = torch.randperm(number, generator=rng)
+        by_class = drawn[work.labels[drawn].argsort(stable=True)]
+        order.append(torch.empty_like(by_class).scatter_(0, labels.argsort(stable=True), by_class))
+    return torch.cat(order)
+
+
+Steps = Callable[[SimulatedClients], Tensor]
+"""Simulated clients -> updates over the learning rate ``(K, B, p, n)``: in B groups of n coordinates p equations each."""
+
+
+def head_steps(work: Work, head: tuple[Tensor, Tensor], features: Tensor) -> Steps:
+    """Return the steps of a linear layer on representations ``(p, d)``: one group, ``(K, 1, C, d)``."""
+
+    def run(clients: SimulatedClients) -> Tensor:
+        first = head[0].double().expand(len(clients.images), -1, -1)
+        weight, bias = first.clone(), head[1].double().expand(len(clients.images), -1).clone()
+        for places, labels in clients.batches(work):
+            rows = features[places]
+            errors = (rows @ weight.mT + bias[:, None]).softmax(2) - one_hot(labels, len(head[1]))
+            weight -= work.learning_rate * errors.mT @ rows / places.shape[1]
+            bias -= work.learning_rate * errors.mean(1)
+        return ((first - weight) / work.learning_rate)[:, None]
+
+    return _in_parts(run, head[0].numel())
+
+
+def angle_steps(work: Work, angle: Tensor, head: tuple[Tensor, Tensor], n_blocks: int, features: Tensor) -> Steps:
+    """Return the steps of an angle matrix ``(d, d)`` before a head that stands still, on representations ``(p, d)``.
+
+    Each block of side s is a group ``(K, k, s, s)``. The whole matrix moves, though only its blocks are uploaded.
+    """
+    weight, bias = (value.double() for value in head)
+
+    def run(clients: SimulatedClients) -> Tensor:
+        first = angle.double().expand(len(clients.images), -1, -1)
+        moved = first.clone()
+        for places, labels in clients.batches(work):
+            rows = features[places]
+            errors = ((rows + rows @ moved) @ weight.T + bias).softmax(2) - one_hot(labels, len(bias))
+            moved -= work.learning_rate * rows.mT @ (errors @ weight) / places.shape[1]
+        change = (first - moved) / work.learning_rate
+        return torch.stack([diagonal_blocks(matrix, n_blocks) for matrix in change]).mT
+
+    return _in_parts(run, angle.numel())
+
+
+def _in_parts(run: Steps, numbers: int) -> Steps:
+    """Return the steps of so many clients at a time as memory is meant for, whose layers hold so many numbers each."""
+    size = max(1, _AT_A_TIME // max(1, numbers))
+
+    def together(clients: SimulatedClients) -> Tensor:
+        parts = zip(clients.images.split(size), clients.order.split(size), strict=True)
+        return torch.cat([run(SimulatedClients(*part)) for part in parts])
+
+    return together
+
+
+# ---------------------------------------------------------------- regression
+
+
+@dataclass(frozen=True)
+class _Whitening:
+    """Coordinates in which signals ``(r, d)`` of simulated clients have unit variance.
+
+    Attributes:
+        rows: ``(r, r)`` lower triangular root of the covariance of rows.
+        columns: ``(d, d)`` the same of coordinates.
+        gains: ``(m, r)`` from signals to class means' differences from the guess, once columns are turned back.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    gains: Tensor
+
+    def white(self, signals: Tensor) -> Tensor:
+        """Return signals ``(..., r, d)`` in these coordinates."""
+        rows = torch.linalg.solve_triangular(self.rows, signals, upper=False)
+        turned: Tensor = torch.linalg.solve_triangular(self.columns, rows.mT, upper=False).mT
+        return turned
+
+    def moved(self, white: Tensor) -> Tensor:
+        """Return the differences ``(..., m, d)`` from the guess that white signals tell."""
+        return self.gains @ white @ self.columns.T
+
+
+@dataclass(frozen=True)
+class _Regression:
+    """The relation of updates to class means, as learned on simulated clients.
+
+    Attributes:
+        guess: ``(m, d)`` class means of the attacker's images, q.
+        usual: ``(B, p, n)`` mean update of the simulated clients.
+        blocks: ``(B, m, p)`` gains of the equations of each group, where there are several; else None.
+        whitening: of what is left of updates; None where those of the simulated clients are all alike.
+        validation: ``(K, r, d)`` white signals of clients that were not learned from.
+        energies: ``(r,)`` squares of their singular values, ascending: of each the largest that any has.
+        differences: ``(K, m, d)`` of their class means from the guess.
+        further: ``(m,)`` factor by which true class means lie further from the guess than simulated ones: the guess is made
+            of few images too.
+    """
+
+    guess: Tensor
+    usual: Tensor
+    blocks: Tensor | None
+    whitening: _Whitening | None
+    validation: Tensor
+    energies: Tensor
+    differences: Tensor
+    further: Tensor
+
+    def estimate(self, update: Tensor) -> tuple[Tensor, Tensor]:
+        """Return class means ``(m, d)`` from an update ``(B, p, n)``, and their expected distances ``(m,)``.
+
+        Coordinates in which it is zero throughout tell nothing: a defense may have left them out.
+        """
+        sent = (update != 0).any(1, keepdim=True)
+        rest = torch.where(sent, update.double() - self.usual, 0.0)
+        means, left = self.guess, self.differences
+        if self.whitening is not None and bool(rest.isfinite().all()):
+            white = self.whitening.white(_signals(rest[None], self.blocks)[0])
+            believed = self._shortened(white)
+            disturbed = self._shortened(self.validation + (white - believed))
+            means, left = means + self.whitening.moved(believed), left - self.whitening.moved(disturbed)
+        return means.float(), (left.square().sum(2).mean(0).sqrt() * self.further).float()
+
+    def _shortened(self, white: Tensor) -> Tensor:
+        """Return white signals ``(..., r, d)`` with singular values shortened that are larger than those of images."""
+        squares, turns = torch.linalg.eigh(white @ white.mT)
+        gains = (self.energies / squares.clamp_min(_TINY)).clamp(max=1)
+        shortened: Tensor = (turns * gains[..., None, :]) @ turns.mT @ white
+        return shortened
+
+
+def _regress(
+    work: Work, labels: Tensor, features: Tensor, steps: Steps, rng: torch.Generator, each: int
+) -> _Regression:
+    """Simulate clients and learn from them; ``each`` multiplications are what one image takes in a step."""
+    number = max(_LEAST, min(_MOST, int(_WORK / max(1, sum(work.sizes) * each))))
+    clients = simulate_clients(work, labels, number, rng)
+    places = [images_for_class(labels, label) for label in work.classes.tolist()]
+    guess = torch.stack([features[of_class].mean(0) for of_class in places])
+    averaging = (work.labels == work.classes[:, None]).double() / work.counts[:, None]
+    differences = torch.stack([averaging @ features[images] for images in clients.images]) - guess
+    ratio = work.counts.double() / torch.tensor([len(of_class) for of_class in places])
+    updates = steps(clients)
+    cut = number - number // _VALIDATION
+    usual = updates[:cut].mean(0)
+    if not bool(updates.isfinite().all()):
+        updates, usual = torch.zeros_like(updates), torch.zeros_like(usual)
+    rest = updates - usual
+    blocks = _block_gains(rest[:cut], differences[:cut]) if rest.shape[1] > 1 else None
+    signals = _signals(rest, blocks)
+    whitening = _whitening(signals[:cut], differences[:cut])
+    validation = signals[cut:] if whitening is None else whitening.white(signals[cut:])
+    energies = torch.linalg.eigvalsh(validation @ validation.mT).amax(0)
+    return _Regression(guess, usual, blocks, whitening, validation, energies, differences[cut:], (1 + ratio).sqrt())
+
+
+def _signals(rest: Tensor, blocks: Tensor | None) -> Tensor:
+    """Return rows ``(K, r, d)`` of updates ``(K, B, p, n)``: of one group as they are, of several what each tells."""
+    return rest[:, 0] if blocks is None else torch.einsum("bmp,kbpn->kmbn", blocks, rest).flatten(2)
+
+
+def _block_gains(rest: Tensor, differences: Tensor) -> Tensor:
+    """Return the gains ``(B, m, p)`` by which each group's equations tell the differences of class means from the guess."""
+    n_clients, n_groups, n_equations, side = rest.shape
+    parts = differences.reshape(n_clients, -1, n_groups, side)
+    scale = 1 / (n_clients * side)
+    inner = scale * torch.einsum("kbpn,kbqn->bpq", rest, rest)
+    across = scale * torch.einsum("kmbn,kbqn->bmq", parts, rest)
+    spread = inner.diagonal(dim1=1, dim2=2).mean(1)
+    added = _BLOCK_RIDGE * spread + 1e-6 * spread.mean() + torch.finfo(spread.dtype).tiny
+    inner = inner + added[:, None, None] * torch.eye(n_equations, dtype=inner.dtype)
+    gains: Tensor = torch.linalg.solve(inner, across.mT).mT
+    return gains
+
+
+def _whitening(signals: Tensor, differences: Tensor) -> _Whitening | None:
+    n_clients, n_rows, width = signals.shape
+    covariance = torch.einsum("krn,ksn->rs", signals, signals) / (n_clients * width)
+    if not float(covariance.diagonal().mean()) > 0:
+        return None
+    rows = torch.linalg.cholesky(_rounded(covariance, 0, _ROW_RIDGE))
+    white = torch.linalg.solve_triangular(rows, signals, upper=False)
+    covariance = torch.einsum("krn,kro->no", white, white) / (n_clients * n_rows)
+    columns = torch.linalg.cholesky(_rounded(covariance, _ROUND, _ROUND))
+    gains = torch.einsum("kmn,krn->mr", differences, white) / (n_clients * width)
+    return _Whitening(rows, columns, gains)
+
+
+def _rounded(covariance: Tensor, less: float, more: float) -> Tensor:
+    """Return (1 - less) of a covariance and as much more of its mean variance in all directions alike."""
+    spread = covariance.diagonal().mean()
+    return (1 - less) * covariance + more * spread * torch.eye(len(covariance), dtype=covariance.dtype)
+
+
+# ---------------------------------------------------------------- use in an attack
+
+
+def simulates(seen: Sequence[Observation], knowledge: Knowledge) -> bool:
+    """True where clients take several steps, one round of the client is seen, and labelled images are granted.
+
+    A client of a single step counts, if others take several: its extractor is known as it was afterwards, too.
+    """
+    facts = [each for each in (knowledge.batch, *knowledge.batches.values()) if each is not None]
+    labels = knowledge.public_labels
+    granted = knowledge.public_images is not None and labels is not None and bool((labels >= 0).any())
+    return granted and len(seen) == 1 and any(each.steps > 1 for each in facts)
+
+
+def clients_to_solve(problem: AttackProblem) -> list[int]:
+    """Return the clients of the targets, and with simulated clients all whose extractors are known.
+
+    However targets are grouped, a decoder then learns behind the same noise.
+    """
+    knowledge = problem.knowledge
+    known = [k for k in knowledge.extractors if simulates(rounds_of(problem.observations, k), knowledge)]
+    return sorted({*problem.clients, *known})
+
+
+def multi_step_means(
+    problem: AttackProblem, seen: Observation, work: Work, steps: Callable[[Tensor], Steps], each: int, update: Tensor
+) -> ClassMeans:
+    """Return the means of a client's classes, with their expected distances.
+
+    Clients are simulated once for all uploads that answer the same broadcast with the same work: the control's too.
+    ``steps`` makes the steps on representations, in which one image takes ``each`` multiplications; ``update``
+    ``(B, p, n)`` is the client's over the learning rate.
+    """
+    knowledge, client = problem.knowledge, seen.client
+    images, own = knowledge.public_images, knowledge.public_labels
+    assert images is not None
+    assert own is not None
+
+    def regress() -> _Regression:
+        features = represent(knowledge, client, images, problem.trained).double()
+        rng = generator(problem.seed, "made-up clients", seen.round, client)
+        return _regress(work, own.cpu(), features, steps(features), rng, each)
+
+    labels = tuple(work.labels.tolist()) if work.passes is None else tuple(work.passes.flatten().tolist())
+    parts = (Same(knowledge.extractors.get(client)), Same(knowledge.heads.get(client)), Same(images), Same(own))
+    done = (work.passes is None, labels, work.sizes, work.learning_rate, tuple(update.shape))
+    key = ("simulated clients", problem.seed, seen.round, client, Same(seen.broadcast), *parts, *done)
+    means, distance = problem.trained.get(key, regress).estimate(update)
+    return ClassMeans(work.classes, means, math.inf, math.inf, settled=True, distance=distance)

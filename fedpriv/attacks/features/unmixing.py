@@ -1,0 +1,318 @@
+"""The attacks on entangled uploads: recover the class prototypes behind the mixtures, then invert those.
+
+FedRE's upload of round t is r_t = sum_c w_tc p_c(t), and the label encoding w_t is uploaded in clear. Re-sampled weights
+make every round a fresh linear equation in the same m prototypes, and a trained extractor moves little from round to round,
+so the prototypes can be solved for. Fixed weights give one equation only, however many rounds.
+
+``unmix`` takes together what the server has: all rounds, the rows of the head that it broadcasts, and the class means of
+its own images where the card grants some (:mod:`fedpriv.attacks.features.posterior`).
+
+``unmix-prior`` is the same posterior of one round, at hyperparameters that one round cannot tell. One upload is one
+equation in as many prototypes as the client has classes; under p_c ~ N(q_c, S) independently,
+
+    p_c = q_c + w_c (r - sum_k w_k q_k) / sum_k w_k^2.
+
+It needs no rank condition; classes of little weight keep q_c. The prior means q_c come from other clients' uploads of the
+round and the rows of the broadcast classifier, or are the class means of the server's own images under the client's
+extractor or a shadow of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.attacks.features.hidden_weights import Shapes, infer_hidden
+from fedpriv.attacks.features.posterior import (
+    Shape,
+    Uploads,
+    Variances,
+    gains,
+    head_rows,
+    infer,
+    shape_of_head,
+    shape_of_means,
+)
+from fedpriv.attacks.inputs.extractors import represent
+from fedpriv.attacks.inputs.targets import observation_of, rounds_of
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, TargetId
+from fedpriv.attacks.trained import Trained
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import MIXTURES
+from fedpriv.wire.payloads import Classifier, Entangled, find_payload, get_payload
+
+_RIDGES = (*(10.0**power for power in (-3, -2, -1, 0, 1, 2)), math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnmixedInversion(RecoverThenInvert):
+    """Unmix a client's prototypes from all rounds seen, then invert each.
+
+    A target is one class of one client (``TargetId.label``), as of the last round.
+
+    Attributes:
+        prior: ``images`` starts from the class means of the attacker's own images, ``none`` does without; ``auto`` takes
+            images where the card grants some.
+        head: the rows of the broadcast head are a prior too.
+        weights: ``sent`` as label encodings, or ``hidden``: encodings name the class of largest weight at most, and weights
+            are found with the prototypes (the answer to ``hide-labels``).
+        zeros: ``sent``; or ``missing``: a coordinate that is zero was not sent in that round (the answer to ``diagonal``),
+            and coordinates are unmixed from the rounds that show them.
+    """
+
+    prior: Literal["auto", "images", "none"] = "auto"
+    head: bool = True
+    weights: Literal["sent", "hidden"] = "sent"
+    zeros: Literal["sent", "missing"] = "sent"
+    iterations: Annotated[int, Ge(1)] = 100
+
+    name = "unmix"
+    summary = "class means unmixed from many rounds of mixtures, then inverted"
+    version = 7
+    targets = MIXTURES
+    needs = Needs(min_rounds=2)
+
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Unmix every attacked client's prototypes."""
+        seen, knowledge = problem.observations, problem.knowledge
+        unmixed = {client: self.unmixed(seen, client, knowledge, problem.trained) for client in problem.clients}
+        places = tuple(replace(t, index=_position(unmixed[t.client].classes, t)) for t in problem.targets)
+        rows = [(unmixed[place.client], place.index) for place in places]
+        distance = [found.distance[row] for found, row in rows if found.distance is not None]
+        directions = [found.directions[row] for found, row in rows if found.directions is not None]
+        return Recovered(
+            as_uploads([found.prototypes[row] for found, row in rows], places),
+            places,
+            distance=torch.stack(distance) if distance else None,
+            directions=torch.stack(directions) if directions else None,
+        )
+
+    def unmixed(
+        self, observations: Sequence[Observation], client: int, knowledge: Knowledge, kept: Trained | None = None
+    ) -> Unmixed:
+        """Return a client's prototypes, or refuse ``prior=images`` where the card grants none; ``kept``: a memo."""
+        features, weights, classes = uploads_of(observations, client)
+        rounds = rounds_of(observations, client)
+        numbers = torch.tensor([seen.round for seen in rounds])
+        uploads = Uploads(features.double().cpu(), weights.double().cpu(), numbers)
+        rows = head_rows(rounds, features.shape[1]) if self.head else None
+        if rows is not None and int(classes.max()) >= rows.shape[1]:
+            rows = None  # of a head that knows fewer classes than the client mixes
+        asking = "attack 'unmix' with prior=images"
+        means = _means_of_images(asking, self.prior, knowledge, client, kept, torch.float64)
+
+        def shapes(mixed: Uploads) -> list[Shape]:
+            of_head = [] if rows is None else [shape_of_head(mixed, rows, classes)]
+            return of_head + ([] if means is None else [shape_of_means(mixed, means[classes])])
+
+        if self.zeros == "missing":
+            return Unmixed(unmix_by_block(uploads, shapes), classes)
+        hidden = self.weights == "hidden"
+        found = infer_hidden(uploads, shapes)[0] if hidden else infer(uploads, shapes(uploads))
+        return Unmixed(found.prototypes, classes, found.distance, found.directions)
+
+
+@dataclass(frozen=True)
+class Unmixed:
+    """The prototypes of a client.
+
+    Attributes:
+        prototypes: ``(m, d)`` float32, as of the last round.
+        classes: ``(m,)`` of its rows.
+        distance: ``(m,)`` expected distance from the true prototypes; None for those of blocks.
+        directions: ``(m, d)`` in which each stands out from the others; None for those of blocks.
+    """
+
+    prototypes: Tensor
+    classes: Tensor
+    distance: Tensor | None = None
+    directions: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriorUnmixing(RecoverThenInvert):
+    """Take the posterior mean of the prototypes under what the server knows of the classes, then invert.
+
+    A target is one class of one client (``TargetId.label``).
+
+    Attributes:
+        source: where prior prototypes come from: ``images`` are the class means of the attacker's own images under the
+            client's extractor (or its shadow), ``uploads`` other clients' uploads of the round and the broadcast
+            classifier; ``auto`` takes images where the card grants some.
+    """
+
+    source: Literal["auto", "images", "uploads"] = "auto"
+    iterations: Annotated[int, Ge(1)] = 100
+
+    name = "unmix-prior"
+    summary = "class means guessed from one mixture and what the server knows of classes, then inverted"
+    version = 4
+    targets = MIXTURES
+
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Guess the prototype of each target."""
+        targets, seen = problem.targets, problem.observations
+        by_upload = {(target.round, target.client): target for target in targets}
+        prior = {key: self.prior(seen, target, problem.knowledge, problem.trained) for key, target in by_upload.items()}
+        guesses = []
+        for target in targets:
+            sent, classes, row = _mixture(seen, target)
+            means = prior[target.round, target.client].to(sent.feature)[classes]
+            guesses.append(posterior_mean(sent.feature, sent.label_encoding[classes], means)[row])
+        return Recovered(as_uploads(guesses, targets), targets)
+
+    def prior(
+        self, observations: Sequence[Observation], target: TargetId, knowledge: Knowledge, kept: Trained | None = None
+    ) -> Tensor:
+        """Return the prior prototypes ``(C, d)`` of a target's client, without its own upload."""
+        asking = "attack 'unmix-prior' with source=images"
+        means = _means_of_images(asking, self.source, knowledge, target.client, kept, torch.float32)
+        if means is not None:
+            return means
+        others = [seen for seen in observations if seen.round == target.round and seen.client != target.client]
+        if not others:
+            raise UserError(
+                f"attack 'unmix-prior': no other client uploaded in round {target.round}, so there is nothing to make a "
+                "prior of; grant attacker_data=same_domain"
+            )
+        head = find_payload(observation_of(observations, target).broadcast, Classifier)
+        uploads = [get_payload(seen.upload, Entangled) for seen in others]
+        return prior_of_others(
+            torch.stack([upload.feature.cpu() for upload in uploads]),
+            torch.stack([upload.label_encoding.cpu() for upload in uploads]),
+            None if head is None else head.state["weight"].cpu(),
+        )
+
+
+def _means_of_images(
+    asking: str, source: str, knowledge: Knowledge, client: int, kept: Trained | None, dtype: torch.dtype
+) -> Tensor | None:
+    """Return the class means ``(C, d)`` of the attacker's own images; None where there are none, or none are to be used."""
+    images, labels = knowledge.public_images, knowledge.public_labels
+    if images is None or labels is None:
+        if source == "images":
+            granted = argument("knowledge", {"attacker_data": "same_domain"})
+            raise UserError(f"{asking} needs images of the attacker's own; pass {granted} and {argument('public')} N")
+        return None
+    if source not in ("auto", "images"):
+        return None
+    return prior_of_images(represent(knowledge, client, images, kept).to(dtype), labels.cpu(), knowledge.n_classes)
+
+
+def unmix_by_block(uploads: Uploads, shapes: Shapes) -> Tensor:
+    """Return the prototypes ``(m, d)`` of coordinates that each round shows some of; zero where none does."""
+    prototypes = torch.zeros(uploads.weights.shape[1], uploads.features.shape[1])
+    patterns, member = (uploads.features != 0).T.unique(dim=0, return_inverse=True)
+    whole = shapes(uploads)
+    for number, shown in enumerate(patterns):
+        if not bool(shown.any()):
+            continue
+        columns = (member == number).nonzero().flatten()
+        part = Uploads(uploads.features[shown][:, columns], uploads.weights[shown], uploads.rounds[shown])
+        cut = [
+            Shape(
+                shape.rows[:, columns],
+                shape.mixed[shown][:, columns],
+                None if shape.leads is None else shape.leads[:, columns],
+            )
+            for shape in whole
+        ]
+        prototypes[:, columns] = infer(part, cut).prototypes
+    return prototypes
+
+
+def uploads_of(observations: Sequence[Observation], client: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a client's uploads ``(T, d)``, weights ``(T, m)`` of classes that ever had any, and these classes ``(m,)``."""
+    uploads = [get_payload(seen.upload, Entangled) for seen in rounds_of(observations, client)]
+    weights = torch.stack([upload.label_encoding for upload in uploads])
+    classes = (weights.abs() > 0).any(0).nonzero().squeeze(1)
+    return torch.stack([upload.feature for upload in uploads]), weights[:, classes], classes
+
+
+def _position(classes: Tensor, target: TargetId) -> int:
+    places = (classes == target.label).nonzero()
+    if not len(places):
+        raise UserError(f"client {target.client} never gave class {target.label} any weight; nothing to unmix")
+    return int(places[0])
+
+
+def _mixture(observations: Sequence[Observation], target: TargetId) -> tuple[Entangled, Tensor, int]:
+    """Return an upload, the classes ``(m,)`` that it gives weight, and the place of the target's among them."""
+    sent = get_payload(observation_of(observations, target).upload, Entangled)
+    classes = (sent.label_encoding.abs() > 0).nonzero().squeeze(1)
+    if target.label not in classes.tolist():
+        raise UserError(
+            f"client {target.client} gave class {target.label} no weight in round {target.round}; nothing to unmix"
+        )
+    return sent, classes, classes.tolist().index(target.label)
+
+
+def posterior_mean(feature: Tensor, weights: Tensor, prior: Tensor) -> Tensor:
+    """Return the posterior mean of each prototype ``(m, d)`` given one upload ``(d,)`` and its weights ``(m,)``.
+
+    ``prior`` ``(m, d)`` holds the means q; the guess fits the upload exactly.
+    """
+    seen = Uploads(torch.zeros(1, 1, dtype=torch.float64), weights.double().cpu()[None], torch.ones(1))
+    gain = gains(seen, Variances(level=0, per_round=0, noise=0))[:, 0].to(feature)
+    return prior + torch.outer(gain, feature - weights @ prior)
+
+
+def prior_of_others(features: Tensor, weights: Tensor, shape: Tensor | None = None) -> Tensor:
+    """Return prior prototypes ``(C, d)`` from one round's uploads ``(K, d)`` of other clients, with their label encodings.
+
+    Where a common head aligns extractors, K uploads are K equations in C shared prototypes. They are solved by ridge
+    regression towards :func:`start_of_others`, with the ridge that predicts each upload best from the others.
+    """
+    uploads, mixing = features.double(), weights.double()
+    rows = None if shape is None else (shape - shape.mean(0)).double()
+    if len(uploads) < 3:
+        return start_of_others(uploads, mixing, rows).float()
+    errors = []
+    for ridge in _RIDGES:
+        total = 0.0
+        for left in range(len(uploads)):
+            others = torch.arange(len(uploads)) != left
+            guess = _ridge(uploads[others], mixing[others], rows, ridge)
+            total += float((mixing[left] @ guess - uploads[left]).square().sum())
+        errors.append(total)
+    best = _RIDGES[min(range(len(_RIDGES)), key=errors.__getitem__)]
+    return _ridge(uploads, mixing, rows, best).float()
+
+
+def start_of_others(uploads: Tensor, mixing: Tensor, rows: Tensor | None) -> Tensor:
+    """Return ``mean + scale * rows`` ``(C, d)`` fitted to uploads ``(K, d)`` with weights ``(K, C)`` by least squares.
+
+    The ``rows`` ``(C, d)`` sum to zero; None for the mean alone. All float64.
+    """
+    centre = uploads.mean(0)
+    if rows is None:
+        return centre.repeat(mixing.shape[1], 1)
+    shown = mixing @ rows
+    apart = shown - shown.mean(0)
+    scale = float((apart * (uploads - centre)).sum() / apart.square().sum().clamp_min(1e-12))
+    return centre - scale * shown.mean(0) + scale * rows
+
+
+def _ridge(uploads: Tensor, mixing: Tensor, rows: Tensor | None, ridge: float) -> Tensor:
+    start = start_of_others(uploads, mixing, rows)
+    if math.isinf(ridge):
+        return start
+    gram = mixing @ mixing.T + ridge * torch.eye(len(mixing), dtype=mixing.dtype)
+    solved: Tensor = start + mixing.T @ torch.linalg.solve(gram, uploads - mixing @ start)
+    return solved
+
+
+def prior_of_images(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """Return the class means ``(C, d)`` of the attacker's own images; their overall mean for a class without any."""
+    counts = torch.bincount(labels, minlength=n_classes).to(features)
+    sums = torch.zeros(n_classes, features.shape[1]).to(features).index_add(0, labels, features)
+    return torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], features.mean(0))

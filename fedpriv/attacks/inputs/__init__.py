@@ -1,0 +1,1 @@
+"""Views of uploads, before anything is attacked."""

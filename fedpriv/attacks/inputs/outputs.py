@@ -1,0 +1,152 @@
+"""Outputs that clients upload, of classes or on public samples: softmax vectors or logits, and what they say of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.inputs.targets import observation_of, upload_holds
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId
+from fedpriv.attacks.optim.objectives import relative_feature_distance
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import ClassLogits, PublicLogits, find_payload
+
+_TINY = 1e-12
+
+_RIDGE = 1e-2
+
+_LIKELY_SUMS = (0.6, 1.4)
+"""Mean sum of rows that may have been softmax vectors. That of logits stays what it was before training, about zero, for
+gradients of the cross-entropy sum to zero."""
+
+_MOST_CHANGED = 0.25
+"""Share of outputs' squares that may lie beside the nearest distributions where they are changed softmax vectors."""
+
+
+def as_distributions(rows: Tensor) -> Tensor | None:
+    """Return rows ``(n, C)`` that are non-negative and sum to one, or None for logits.
+
+    Softmax vectors that were rounded, thinned out or have noise on them are replaced by the nearest distributions. They are
+    told from logits by their sums and by how far from distributions they are.
+    """
+    if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
+        return rows
+    if not len(rows) or not bool(rows.isfinite().all()):
+        return None
+    mended = nearest_distributions(rows)
+    apart, size = (rows - mended).double().square().sum(), rows.double().square().sum()
+    likely = _LIKELY_SUMS[0] <= float(rows.double().sum(1).mean()) <= _LIKELY_SUMS[1]
+    return mended if likely and bool(apart <= _MOST_CHANGED * size) else None
+
+
+def read_outputs(rows: Tensor) -> tuple[Tensor, bool]:
+    """Return softmax vectors ``(n, C)`` and True, or logits as they are and False; see :func:`as_distributions`."""
+    shares = as_distributions(rows)
+    return (rows, False) if shares is None else (shares, True)
+
+
+def nearest_distributions(rows: Tensor) -> Tensor:
+    """Return the Euclidean projection of each row ``(n, C)`` onto the probability simplex.
+
+    Source: Held, Wolfe, Crowder, "Validation of subgradient optimization" (Mathematical Programming 1974): entries
+    are lowered by one number, and cut off at zero, so that they sum to one.
+    """
+    ordered = rows.sort(1, descending=True).values
+    number = torch.arange(1, rows.shape[1] + 1, device=rows.device, dtype=rows.dtype)
+    lowered = (ordered.cumsum(1) - 1) / number
+    kept = (ordered > lowered).sum(1, keepdim=True).clamp_min(1)
+    return (rows - lowered.gather(1, kept - 1)).clamp_min(0)
+
+
+def output_distance(logits: Tensor, wanted: Tensor, *, softmax: bool) -> Tensor:
+    """Return the distance ``(n,)`` of answers z ``(n, C)`` from uploaded outputs u ``(n, C)``, zero where they agree.
+
+    Softmax outputs are compared by KL(u || softmax(z)), logits by ``||z - u||^2 / ||u||^2``.
+    """
+    if not softmax:
+        return relative_feature_distance(logits, wanted)
+    own = (wanted * wanted.clamp_min(_TINY).log()).sum(1)
+    return (own - (wanted * logits.log_softmax(1)).sum(1)).clamp_min(0)
+
+
+def uploaded_output(observations: Sequence[Observation], target: TargetId) -> tuple[Tensor, bool]:
+    """Return the output ``(C,)`` that a target points at, and whether the upload holds softmax vectors."""
+    sent = find_payload(observation_of(observations, target).upload, ClassLogits)
+    where = f"upload of client {target.client} in round {target.round}"
+    if sent is None:
+        raise UserError(f"{where} holds no class outputs")
+    if not 0 <= target.index < len(sent.values):
+        raise UserError(f"{where}: target index {target.index}, expected 0..{len(sent.values) - 1}")
+    values, softmax = read_outputs(sent.values)
+    return values[target.index], softmax
+
+
+def public_outputs(seen: Observation) -> PublicLogits:
+    """Return the outputs on public samples that an upload holds, or refuse one without any."""
+    sent = find_payload(seen.upload, PublicLogits)
+    if sent is None or not len(sent.values):
+        raise UserError(f"{upload_holds(seen)}; expected outputs on public samples")
+    return sent
+
+
+def log_outputs(sent: PublicLogits) -> Tensor:
+    """Return the logarithm of softmax outputs ``(n, C)``, float64 on the CPU, of logits or softmax vectors."""
+    values = sent.values.double().cpu()
+    shares = as_distributions(values)
+    if shares is None:
+        return values.log_softmax(1)
+    changed = float((values - shares).square().mean().sqrt())  # below that nothing is known of a share
+    return shares.clamp_min(max(changed, _TINY)).log()
+
+
+def public_samples(attack: str, sent: PublicLogits, knowledge: Knowledge) -> Tensor:
+    """Return the images ``(n, c, h, w)`` that outputs are of, which a card must grant as the attacker's own."""
+    images = knowledge.public_images
+    if images is None:
+        granted = argument("knowledge", {"attacker_data": "same_domain"})
+        raise UserError(f"attack {attack!r} needs the public images that outputs are of; pass {granted}")
+    first, last = int(sent.samples.min()), int(sent.samples.max())
+    if first < 0 or last >= len(images):
+        raise UserError(
+            f"attack {attack!r}: outputs are of public samples {first} to {last}, but the attacker holds {len(images)} "
+            "images; expected the whole public set, in its order"
+        )
+    return images[sent.samples.to(images.device)]
+
+
+def of_others(tables: Mapping[int, Tensor], client: int) -> Tensor:
+    """Return the mean of the other clients' tables, of equal shapes."""
+    return torch.stack([table for other, table in tables.items() if other != client]).mean(0)
+
+
+def extrapolate(known: Tensor, wanted: Tensor, images: Tensor, width: float = 1.0) -> Tensor:
+    """Return ridge regression's values ``(m, k)`` at images ``(m, c, h, w)`` from ``wanted`` ``(n, k)`` at ``known``.
+
+    The kernel over pixels is exp(-|x - x'|^2 / (w s)), with s the summed variance of the pixels of ``known``
+    ``(n, c, h, w)`` and w the ``width``. In float64 on the CPU; far from everything known the values go to zero.
+    """
+    among, across = _pixel_kernels(known, images, width)
+    found: Tensor = across @ torch.linalg.solve(among, wanted.double().cpu())
+    return found
+
+
+def extrapolation_weights(known: Tensor, images: Tensor, width: float = 1.0) -> Tensor:
+    """Return the weights of values at known images in those at others ``(m, n)``, float64; each row sums to one.
+
+    As :func:`extrapolate`, with the mean over everything known in the place of zero.
+    """
+    among, across = _pixel_kernels(known, images, width)
+    weights: Tensor = torch.linalg.solve(among, across.T).T
+    return weights + (1 - weights.sum(1, keepdim=True)) / len(known)
+
+
+def _pixel_kernels(known: Tensor, images: Tensor, width: float) -> tuple[Tensor, Tensor]:
+    """Return the kernel among ``known`` with the ridge on it ``(n, n)``, and that between images and these ``(m, n)``."""
+    public, pixels = known.flatten(1).double().cpu(), images.flatten(1).double().cpu()
+    scale = width * public.var(0).sum().clamp(min=1e-12)
+    among = torch.exp(-torch.cdist(public, public).square() / scale)
+    across = torch.exp(-torch.cdist(pixels, public).square() / scale)
+    return among + _RIDGE * torch.eye(len(public), dtype=torch.float64), across

@@ -1,0 +1,125 @@
+"""Vectors of targets in uploads, and the classes and numbers of images that uploads state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedpriv.attacks.observation import Observation, TargetId
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import VECTORS, Kinds
+from fedpriv.wire.payload import Payload
+from fedpriv.wire.payloads import Entangled, Message, find_payload
+
+
+def list_targets(observations: Sequence[Observation], kind: str) -> tuple[TargetId, ...]:
+    """Return every target of a kind of payload, in the order of the observations.
+
+    A payload of vectors or class outputs gives one target a row, labelled as the upload says (an entangled vector by its
+    heaviest class); any other payload gives one target as a whole, labelled -1. Observations without the payload give none.
+    """
+    targets: list[TargetId] = []
+    for seen in observations:
+        for payload in seen.upload:
+            if payload.kind == kind:
+                classes = payload.row_classes()
+                labels = [-1] if classes is None else classes.tolist()
+                targets += [TargetId(seen.round, seen.client, index, label) for index, label in enumerate(labels)]
+    return tuple(targets)
+
+
+def observation_of(observations: Sequence[Observation], target: TargetId) -> Observation:
+    """Return the observation that a target points into, or refuse where there is none."""
+    for seen in observations:
+        if (seen.round, seen.client) == (target.round, target.client):
+            return seen
+    raise UserError(f"no upload of client {target.client} in round {target.round} among the observations")
+
+
+def kinds_in(message: Sequence[Payload]) -> str:
+    """Return the kinds of payload in a message, for sentences."""
+    return ", ".join(payload.kind for payload in message) or "nothing"
+
+
+def upload_holds(seen: Observation) -> str:
+    """Say whose upload holds which kinds of payload."""
+    return f"upload of client {seen.client} in round {seen.round} holds {kinds_in(seen.upload)}"
+
+
+def rounds_of(observations: Sequence[Observation], client: int) -> list[Observation]:
+    """Return a client's observations in the order of rounds."""
+    return sorted((seen for seen in observations if seen.client == client), key=lambda seen: seen.round)
+
+
+def target_feature(observations: Sequence[Observation], target: TargetId, kinds: Kinds = VECTORS) -> Tensor:
+    """Return the vector ``(d,)`` of a target, whose upload must hold just one of the kinds."""
+    seen = observation_of(observations, target)
+    where = f"upload of client {target.client} in round {target.round}"
+    payloads = [payload for payload in seen.upload if payload.kind in kinds]
+    if len(payloads) != 1:
+        raise UserError(f"{where} holds {kinds_in(payloads or seen.upload)}; expected one of {', '.join(kinds)}")
+    rows = payloads[0].rows()
+    if not 0 <= target.index < len(rows):
+        raise UserError(f"{where}: target index {target.index}, expected 0..{len(rows) - 1}")
+    return rows[target.index]
+
+
+@dataclass(frozen=True)
+class Said:
+    """Classes of a client's images, and how many there are of each, as its uploads say in clear.
+
+    Attributes:
+        classes: that it holds, ascending; None where no message names classes.
+        counts: class -> number of training images; None where no message counts them.
+    """
+
+    classes: tuple[int, ...] | None
+    counts: Mapping[int, int] | None
+
+
+def said(messages: Iterable[Message]) -> Said:
+    """Put together what a client's messages say, the oldest first.
+
+    A label histogram travels with the first upload only, and a mixture of one class a round names another class in every
+    round. So the newest message that counts images settles both; otherwise classes are those of the newest message that
+    names some, and of mixtures all that ever had weight.
+    """
+    counts: Mapping[int, int] | None = None
+    newest: tuple[int, ...] | None = None
+    mixed: set[int] = set()
+    for message in messages:
+        counted, named = class_counts(message), held_classes(message)
+        counts = counts if counted is None else counted
+        newest = newest if named is None else named
+        if named is not None and find_payload(message, Entangled) is not None:
+            mixed |= set(named)
+    if counts is not None:
+        return Said(tuple(sorted(label for label, count in counts.items() if count > 0)), counts)
+    return Said(tuple(sorted(mixed)) if mixed else newest, None)
+
+
+def held_classes(upload: Message) -> tuple[int, ...] | None:
+    """Return the classes that an upload says its client holds, ascending; None where it says nothing of classes."""
+    for payload in upload:
+        classes = payload.said("classes")
+        if classes is not None:
+            return tuple(classes.unique().tolist())
+        for by_class in (payload.said("weights"), payload.said("histogram")):
+            if by_class is not None:
+                return tuple(by_class.nonzero().squeeze(1).tolist())
+    return None
+
+
+def class_counts(upload: Message) -> dict[int, int] | None:
+    """Return the number of training images of each class that an upload says its client holds, or None where it does not."""
+    for payload in upload:
+        classes, counts, histogram = payload.said("classes"), payload.said("counts"), payload.said("histogram")
+        if histogram is not None:
+            return {label: count for label, count in enumerate(histogram.tolist()) if count > 0}
+        if classes is not None and payload.computed_from == "image":
+            classes, counts = classes.unique(return_counts=True)
+        if classes is not None and counts is not None:
+            return dict(zip(classes.tolist(), counts.tolist(), strict=True))
+    return None

@@ -1,1 +1,0 @@
-"""Readings of uploads by themselves, before anything is attacked."""
