@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from command_line import call
+from command_line import call, words
 from federations import DIGITS
 
 from fedpriv.cli.main import run
@@ -14,18 +14,7 @@ from fedpriv.util.ownership import LOCK
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "2"]
 TRAIN = ["train", "--method", "fedgh", *SMALL, "--out", "run", "--quiet"]
-ATTACK = [
-    "attack",
-    "--target",
-    "prototype",
-    "--attack",
-    "pixels",
-    "--targets",
-    "2",
-    "--iterations",
-    "3",
-    "--no-control",
-]
+ATTACK = words("attack --target prototype --attack pixels --targets 2 --iterations 3 --no-control")
 ATTACK += ["--workers", "1", "--run", "run", "--out", "found", "--quiet"]
 
 

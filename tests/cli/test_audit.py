@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from command_line import call
+from command_line import call, words
 from study_cases import STUDY, TINY, TINY_FLAGS
 
 from fedpriv.cli.main import run
@@ -104,51 +104,9 @@ def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):
     assert seen.count(seen[0]) == 4
 
 
-def test_a_process_takes_run_after_run_and_ends_with_the_study(tmp_path, monkeypatch):
-    from fedpriv.experiment.study import execution
-
-    begin, started = execution.start, []
-    monkeypatch.setattr(execution, "start", lambda *given: started.append(begin(*given)) or started[-1])
-    small = ["--dataset", "digits", "--per-class", "10", "--clients", "2", "--partition", "iid", "--rounds", "1"]
-    small += ["--seeds", "0,1,2", "--attacks", "none", "--workers", "1"]
-    assert run(["audit", "--methods", "lg-fedavg", *small, "--out", "out", "--quiet"]) == 0
-    assert [row["status"] for row in rows("out")] == ["done"] * 6
-    assert [process.returncode for process in started] == [0]
-
-
-def test_processes_are_started_in_due_time(tmp_path, monkeypatch):
-    """While patience lasts the command's own process does the work, to the same bits."""
-    from fedpriv.experiment.study import execution
-    from fedpriv.experiment.study.cells import Execution as How
-    from fedpriv.experiment.study.run import run_study
-
-    begin, started = execution.start, []
-    monkeypatch.setattr(execution, "start", lambda *given: started.append(begin(*given)) or started[-1])
-    small = {"dataset": "digits", "per_class": 10, "clients": 2, "partition": "iid", "rounds": 1}
-    study = load_study(
-        {"methods": ["lg-fedavg"], "attacks": "none", "seeds": [0, 1], "local": False, "federation": small}
-    )
-    for number, patience in ((0, 1e6), (2, 0.0)):
-        started.clear()
-        done = run_study(study, tmp_path / str(number), How(workers=2, patience=patience))
-        assert [process.returncode for process in started] == [0] * number
-        assert [row.status for row in done.rows] == ["done"] * 2
-    assert outcome(tmp_path / "0") == outcome(tmp_path / "2")
-
-
 def test_precision_is_part_of_the_study(monkeypatch, capsys):
     small = ["--dataset", "digits", "--per-class", "10", "--clients", "2", "--partition", "iid", "--rounds", "1"]
-    small += [
-        "--methods",
-        "fedgh",
-        "--seeds",
-        "0,1",
-        "--attacks",
-        "pixels:iterations=2",
-        "--targets",
-        "2",
-        "--no-local",
-    ]
+    small += words("--methods fedgh --seeds 0,1 --attacks pixels:iterations=2 --targets 2 --no-local")
     study = ["audit", *small, "--no-control", "--out", "out"]
     assert call(capsys, *study, "--precision", "bfloat16")[0] == 0
     assert json.loads(Path("out/study.json").read_text())["precision"] == "bfloat16"
@@ -165,32 +123,6 @@ def test_precision_is_part_of_the_study(monkeypatch, capsys):
         assert (code, len(err.splitlines())) == (2, 1), err
         assert said in err
     assert not Path("other").exists()
-
-
-def test_a_run_that_outlasts_patience_is_ended_here_and_the_others_are_handed_over(tmp_path, monkeypatch):
-    from fedpriv.experiment.study import execution, worker
-    from fedpriv.experiment.study.cells import Execution as How
-    from fedpriv.experiment.study.run import run_study
-
-    here: list[str] = []
-    perform = worker.perform
-
-    def slowly(folder, names, *given):
-        here.extend(names)
-        time.sleep(0.5)
-        perform(folder, names, *given)
-
-    monkeypatch.setattr(worker, "perform", slowly)
-    begin, started = execution.start, []
-    monkeypatch.setattr(execution, "start", lambda *given: started.append(begin(*given)) or started[-1])
-    small = {"dataset": "digits", "per_class": 10, "clients": 2, "partition": "iid", "rounds": 1}
-    study = load_study(
-        {"methods": ["lg-fedavg"], "attacks": "none", "seeds": [0, 1, 2], "local": False, "federation": small}
-    )
-    done = run_study(study, tmp_path / "out", How(workers=1, patience=0.4))
-    assert [row.status for row in done.rows] == ["done"] * 3
-    assert len(here) == 1
-    assert [process.returncode for process in started] == [0]
 
 
 @pytest.mark.slow
@@ -232,13 +164,6 @@ def test_an_interrupt_prints_the_command_that_goes_on(finished, tmp_path):
     assert err.splitlines()[-1] == "fedpriv: interrupted; go on with: fedpriv audit --resume --out out"
     assert "Traceback" not in err
     assert {row["status"] for row in rows(tmp_path / "out")} <= {"done", "pending"}
-
-
-def test_pieces_of_a_finished_attack_that_a_kill_left_are_removed(finished, capsys):
-    folder = finished / "out" / rows(finished / "out")[0]["attack_folder"] / "pixels"
-    write_bytes(folder / ".partial" / "reconstruction-0000.safetensors", b"a piece")
-    assert call(capsys, "audit", "--resume", "--out", finished / "out")[0] == 0
-    assert not (folder / ".partial").exists()
 
 
 def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):

@@ -1,17 +1,16 @@
 """Budgets and stages of training on the command line, and what tables do on a narrow terminal."""
 
 import csv
-import dataclasses
 import json
 
 import pytest
-from command_line import call
+from command_line import call, words
 from federations import DIGITS
+from looped import each
 
 from fedpriv.cli import common
 from fedpriv.cli.main import run
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
-from fedpriv.scoring.intervals import clustered
 from fedpriv.scoring.storage import load_attack
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "4"]
@@ -32,17 +31,7 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def budgets(trained):
     path = trained.parent / "budgets"
-    arguments = [
-        "attack",
-        "--target",
-        "prototype",
-        "--run",
-        str(trained),
-        "--attack",
-        "pixels",
-        "--attack",
-        "membership",
-    ]
+    arguments = [*words("attack --target prototype --run"), str(trained), *words("--attack pixels --attack membership")]
     assert run([*arguments, "--targets", "4", "--budget", "4,40", "--out", str(path), "--quiet"]) == 0
     return path
 
@@ -80,26 +69,6 @@ def test_a_curve_is_drawn_the_same_every_time_and_holds_what_the_records_say(bud
     assert len(curve_svg(curve)) < 80_000
 
 
-def test_intervals_of_a_curve_are_over_declared_groups_of_clients(budgets):
-    found = [load_attack(budgets / f"pixels@{budget}") for budget in (40, 4)]
-    (own,) = budget_curves(found)
-    groups = {row.client: int(row.client > 0) for row in found[0].metrics.targets}
-    assert len(groups) > 2
-    grouped = [
-        dataclasses.replace(one, metrics=one.metrics.model_copy(update={"groups": groups, "n_clients": 2}))
-        for one in found
-    ]
-    (curve,) = budget_curves(grouped)
-    assert (own.over, curve.over) == (f"{len(groups)} clients", "2 groups")
-    for point, attack in zip(curve.points, reversed(found), strict=True):
-        record = attack.metrics
-        blind = record.floor_details[_best_blind(record)].psnr_db.per_target
-        gains = [one - other for one, other in zip(record.metrics.psnr_db.per_target, blind, strict=True)]
-        units = [groups[row.client] for row in record.targets]
-        assert point.interval == pytest.approx(clustered(gains, units).interval())
-    assert [point.interval for point in curve.points] != [point.interval for point in own.points]
-
-
 def _best_blind(record):
     floors = {name: values.psnr_db for name, values in record.floors.items() if name != "permuted"}
     return max(floors, key=floors.get)
@@ -116,10 +85,6 @@ def test_the_report_shows_the_curve_and_the_table_every_budget(budgets, capsys, 
     assert {row["budget"] for row in rows} == {"4", "40"}
     advantages = [float(row["advantage_db"]) for row in rows]
     assert advantages == sorted(advantages, reverse=True)
-
-
-def test_a_single_budget_has_no_curve(budgets):
-    assert budget_curves([load_attack(budgets / "pixels@4")]) == []
 
 
 def test_iterations_reach_every_stage_of_a_search_and_the_record_counts_them(tmp_path):
@@ -186,25 +151,6 @@ def test_a_run_trained_for_stages_keeps_what_they_need(capsys, tmp_path):
     assert again == records["pixels-early"]
 
 
-def test_heads_are_attacked_through_the_network_of_the_round_before(capsys):
-    arguments = [
-        "attack",
-        "--target",
-        "classifier",
-        *SMALL,
-        "--batch-size",
-        "1",
-        "--local-steps",
-        "1",
-        "--targets",
-        "3",
-    ]
-    arguments += ["--attack", "head-update", "--iterations", "3", "--no-control", "--stage", "middle"]
-    code, out, _ = call(capsys, *arguments, "--out", "r", "--json")
-    assert code == 0
-    assert json.loads(out)["attacks"]["head-update-middle"]["stage"]["round"] == 2
-
-
 def test_a_stage_that_a_run_did_not_keep_is_refused_in_one_line(trained, capsys, tmp_path):
     arguments = ["attack", "--target", "prototype", "--run", trained, "--attack", "pixels", "--out", "r"]
     code, _, err = call(capsys, *arguments, "--stage", "early,middle")
@@ -214,28 +160,6 @@ def test_a_stage_that_a_run_did_not_keep_is_refused_in_one_line(trained, capsys,
     assert not (tmp_path / "r").exists()
     code, _, _ = call(capsys, *arguments, "--stage", "early", "--targets", "2", "--iterations", "2", "--quiet")
     assert code == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--budget", "10,x"], "--budget 10,x: expected whole numbers with commas between"),
-        (["--budget", "0"], "--budget 0: expected at least 1"),
-        (["--budget", "10", "--iterations", "3"], "--iterations and --budget exclude each other"),
-        (["--control-every-budget"], "--control-every-budget: needs --budget"),
-        (["--attack", "membership", "--budget", "3"], "--budget: membership has no budget"),
-        (["--stage", "late"], "unknown stage 'late'"),
-        (["--stage", "early", "--round", "1"], "--round and --stage exclude each other"),
-        (["--stage", "early", "--rounds", "2"], "2 round(s) have no stages"),
-        (["--attack-option", "unmix.iterations=3"], "attack 'unmix' does not run here"),
-    ],
-)
-def test_wrong_use_is_answered_in_one_line(arguments, complaint, capsys, tmp_path):
-    code, out, err = call(capsys, "attack", "--target", "prototype", *arguments, "--out", "r")
-    assert (code, out) == (2, "")
-    assert complaint in err
-    assert len(err.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------- reports, scores, tables
@@ -301,7 +225,7 @@ def test_scoring_names_the_file_that_is_damaged(budgets, capsys, tmp_path, damag
         assert str(about) in err
 
 
-@pytest.mark.parametrize("width", [30, 60, 80, 160])
+@each("width", [30, 60, 80, 160])
 def test_tables_fit_the_terminal_and_break_no_word(capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     names = [f"quantity-{number}" for number in range(9)]
@@ -334,13 +258,3 @@ def test_attacks_say_what_they_need_and_what_they_find(capsys):
     assert rows["dip"]["budget"] == "iterations=400"
     assert rows["membership"]["budget"] == "none"
     assert "targets" not in rows["dip"]
-
-
-def test_costs_that_cannot_be_counted_are_named_once_a_reason(capsys):
-    sizes = ["--classes", "10", "--width", "16", "--pairs", "20", "--model-scalars", "1000"]
-    code, out, _ = call(capsys, "cost", "--method", "all", *sizes)
-    assert code == 0
-    lines = [line for line in out.splitlines() if line.startswith("not counted: ")]
-    assert any(line.startswith("not counted: fpl; ") and "--clusters" in line for line in lines)
-    assert any(line.startswith("not counted: fedkd; ") and "--compressed-scalars" in line for line in lines)
-    assert any("fedhenn-kernel" in line and "--public" in line for line in lines)

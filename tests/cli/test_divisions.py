@@ -2,8 +2,8 @@
 
 import json
 
-import pytest
 from command_line import call
+from looped import each
 
 DIGITS = ("--dataset", "digits", "--strangers", 0)
 RANDOM = ("--partition", "pathological", "--assignment", "random")
@@ -15,7 +15,7 @@ def clients(capsys, tmp_path, *arguments):
     return json.loads(out)["clients"]
 
 
-@pytest.mark.parametrize("per_client", [2, 4, 6, 8, 10])
+@each("per_client", [2, 4, 6, 8, 10])
 def test_any_number_of_classes_at_random(capsys, tmp_path, per_client):
     rows = clients(capsys, tmp_path, *RANDOM, "--classes-per-client", per_client, "--clients", 12, "--balanced")
     assert [row["classes"] for row in rows] == [per_client] * 12
@@ -48,26 +48,6 @@ def test_the_refusal_of_a_least_size_is_a_command_that_works(capsys, tmp_path):
     best = int(err.split("use --least-per-client ")[1].split(",")[0])
     rows = clients(capsys, tmp_path, "--clients", 30, "--alpha", 0.05, "--least-per-client", best)
     assert min(row["train"] + row["test"] for row in rows) == best
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--partition", "pathological", "--classes-per-client", 4), "use --assignment random, which takes any number"),
-        (
-            (*RANDOM[:3], "by_chance"),
-            "--assignment: federation flags: partition.assignment: input should be 'in_order' or",
-        ),
-        (("--least-per-client", 0), "--least-per-client: federation flags: partition.least_per_client"),
-        (("--halved-clients", 1.5), "--halved-clients: federation flags: partition.halved_clients"),
-        (("--partition", "iid", "--least-per-client", 500), "holds 179 samples, fewer than --least-per-client 500"),
-        (("--validation", 1797), "number of validation images is 1797"),
-    ],
-)
-def test_wrong_settings_are_refused_in_one_line(capsys, tmp_path, arguments, message):
-    code, out, err = call(capsys, "data", *DIGITS, *arguments, "--out", tmp_path / "data")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
 
 
 def test_cost_counts_pairs_of_such_a_division(capsys):

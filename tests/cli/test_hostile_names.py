@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from command_line import call
 from hostile_cases import HOSTILE, Skeleton, Written, cells, steers
+from looped import each
 from PIL import Image
 
 from fedpriv.cli import common
@@ -39,7 +40,7 @@ def test_bars_take_any_title(capsys):
     assert len(err.splitlines()) == len(HOSTILE)
 
 
-@pytest.mark.parametrize("name", ["\x1b[2J", "a\nfedpriv: all is well", "\u202ecba", "\udcff"])
+@each("name", ["\x1b[2J", "a\nfedpriv: all is well", "\u202ecba", "\udcff"])
 def test_errors_echo_a_name_as_one_line(name, capsys):
     for arguments in (("train", "--method", name), ("report", name), ("list", name), ("train", f"--{name}")):
         code, out, err = call(capsys, *arguments)

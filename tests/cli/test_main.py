@@ -9,6 +9,7 @@ import sys
 import pytest
 from command_line import call
 from federations import DIGITS
+from looped import each
 
 from fedpriv.cli.main import COMMANDS, run
 from fedpriv.util.files import write_json
@@ -72,7 +73,7 @@ for name in sys.argv[1:]:
 # ---------------------------------------------------------------- list, data
 
 
-@pytest.mark.parametrize("kind", ["methods", "attacks", "defenses", "datasets", "models", "targets"])
+@each("kind", ["methods", "attacks", "defenses", "datasets", "models", "targets"])
 def test_lists_are_tables_and_json(kind, capsys):
     code, out, _ = call(capsys, "list", kind, "--json")
     assert code == 0
@@ -181,15 +182,6 @@ def test_scoring_again_gives_the_same_record(attacked, capsys):
     assert told == before
 
 
-def test_a_report_over_several_results(attacked, capsys, tmp_path):
-    code, _, _ = call(capsys, "report", attacked, "--out", "page")
-    assert code == 0
-    page = (tmp_path / "page" / "report.html").read_text()
-    assert "dip" in page
-    assert "pixels" in page
-    assert "http://" not in page.replace("http://www.w3.org", "")
-
-
 def test_a_report_over_runs_and_attacks_links_its_pages(attacked, trained, capsys, tmp_path):
     code, out, _ = call(capsys, "report", trained, attacked, attacked / "dip", "--out", "page", "--json")
     assert code == 0
@@ -224,34 +216,6 @@ def test_representations_of_runs_are_drawn_side_by_side(trained, capsys, tmp_pat
     assert code == 0, error
     assert not list((tmp_path / "bare").glob("representations-*.svg"))
     assert "no map of representations" in (tmp_path / "bare" / "runs.md").read_text()
-
-
-def test_reports_refuse_in_one_line_what_they_cannot_show(attacked, trained, capsys, tmp_path):
-    (tmp_path / "empty").mkdir()
-    for arguments, reason in (
-        (["empty"], "empty: holds neither an attack result (about.json) nor a run (config.json)"),
-        ([attacked / "dip", "--target-accuracy", "0.5"], "--target-accuracy: applies to runs"),
-        ([trained, "--target-accuracy", "2"], "--target-accuracy 2.0: expected above 0 and at most 1"),
-        ([attacked / "dip", "--target-of", "mean"], "--target-of: applies to runs"),
-        ([attacked / "dip", "--representations", "images"], "--representations: applies to runs"),
-        ([trained, "--representations", "heads"], "--representations heads: expected images or prototypes"),
-        ([trained, "--target-of", "median"], "--target-of median: expected pooled or mean"),
-    ):
-        code, _, error = call(capsys, "report", *arguments, "--out", "page")
-        assert code == 2
-        assert reason in error
-        assert len(error.strip().splitlines()) == 1
-        assert not (tmp_path / "page").exists()
-
-
-def test_attacking_a_run_of_ones_own(trained, capsys):
-    code, out, _ = call(
-        capsys, *["attack", "--target", "prototype", "--run", trained, "--attack", "pixels"],
-        *["--targets", "3", "--iterations", "5", "--out", "mine", "--json"],
-    )  # fmt: skip
-    assert code == 0
-    record = json.loads(out)["attacks"]["pixels"]
-    assert (record["method"], record["target"], record["n_targets"]) == ("fedgh", "prototype", 3)
 
 
 def test_the_same_seed_gives_the_same_attack_and_chunks_change_nothing(trained, capsys, tmp_path):
@@ -325,24 +289,6 @@ def test_an_output_folder_that_exists_is_left_alone(command, capsys, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
-def test_asking_for_what_a_run_does_not_have_is_refused(trained, capsys):
-    common = ["attack", "--run", trained, "--out", "r"]
-    for extra, complaint in (
-        (["--target", "entangled"], "clients of 'fedgh' upload no 'entangled'; they upload: prototype"),
-        (["--target", "prototype", "--round", "9"], "no uploads of round 9 are stored; stored rounds: 1, 2"),
-        (["--target", "prototype", "--round", "1"], "white-box extractor of round 1 needs its checkpoint"),
-        (
-            ["--target", "prototype", "--rounds-seen", "5"],
-            "--rounds-seen 5, but only 2 round(s) up to round 2 are stored",
-        ),
-        (["--target", "prototype", "--knowledge", "attacker_data=same_domain"], "set no images aside"),
-    ):
-        code, _, err = call(capsys, *common, *extra, "--force")
-        assert code == 2
-        assert complaint in err
-        assert len(err.splitlines()) == 1
-
-
 def test_a_damaged_result_is_refused(attacked, capsys, tmp_path):
     import shutil
 
@@ -354,8 +300,8 @@ def test_a_damaged_result_is_refused(attacked, capsys, tmp_path):
     assert "reconstruction.safetensors" in err
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
+@each(
+    "typed, expected",
     [
         ("fedpriv expl", ["explain"]),
         ("fedpriv attack --targ", ["--target", "--targets"]),

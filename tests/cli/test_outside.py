@@ -101,10 +101,7 @@ def test_a_wrong_reference_is_one_line(tmp_path):
         ),
         (("train", "--models", "outsider:two_layers"), "model 'outsider:two_layers': module 'outsider' has no"),
         (("attack", "--target", "outsider:FED_DIRECTION"), "expected a subclass of fedpriv.wire.payload.Payload"),
-        (
-            ("attack", "--target", "direction", "--attack", "outsider:Jitter"),
-            "expected a dataclass that inherits",
-        ),
+        (("attack", "--target", "direction", "--attack", "outsider:Jitter"), "expected a dataclass that inherits"),
     )
     found = run(tmp_path, *(arguments for arguments, _ in wrong))
     for (code, _, err), (_, complaint) in zip(found, wrong, strict=True):

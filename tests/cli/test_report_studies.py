@@ -11,7 +11,6 @@ from command_line import call
 from eval_cases import ABOUT, but, defended, finished, firsts, reconstruction, truths
 
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.experiment.verbs.scoring import attack_directories
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.pages.study_report import write_study_report
@@ -84,10 +83,6 @@ def test_a_study_and_the_command_give_the_same_page(study, capsys, tmp_path):
     assert line in (study / "report.md").read_text()
 
 
-def test_scoring_a_study_finds_its_results(study):
-    assert [path.relative_to(study).as_posix() for path in attack_directories((study,))] == ["attacks/one/dip"]
-
-
 def test_the_settings_of_a_study_are_on_its_page_and_run_again(study, capsys, tmp_path):
     described = json.loads((study / "study.json").read_text())
     written = {"methods": ["fedallrep"], "federation": {"rounds": 2, "data_dir": "<home>"}}
@@ -136,21 +131,6 @@ def test_damaged_studies_are_named(study, capsys, tmp_path):
     assert "holds no cell" in err
 
 
-def test_folders_without_results_are_skipped_or_refused(study, capsys, tmp_path):
-    stranger = tmp_path / "holiday"
-    stranger.mkdir()
-    attack = study / "attacks/one/dip"
-    code, _, err = call(capsys, "report", attack, stranger, "--out", tmp_path / "page")
-    assert code == 0
-    assert "warning" in err
-    assert "holiday: holds neither an attack result" in err
-    code, _, err = call(capsys, "report", attack, stranger, "--out", tmp_path / "strict", "--strict")
-    assert code == 2
-    assert "holiday" in err
-    assert len(err.strip().splitlines()) == 1
-    assert not (tmp_path / "strict").exists()
-
-
 def csv_lines(folder):
     return (folder / "results.csv").read_text().splitlines()[1:]
 
@@ -173,18 +153,6 @@ def test_several_studies_and_strangers_drop_no_result(study, capsys, tmp_path):
     assert code == 2
     assert "--strict" in err
     assert not (tmp_path / "strict").exists()
-
-
-def test_strict_sees_unfinished_cells_of_every_study(study, capsys, tmp_path):
-    whole = tmp_path / "whole"
-    shutil.copytree(study, whole)
-    (whole / "cells.jsonl").write_text((study / "cells.jsonl").read_text().splitlines()[0] + "\n")
-    code, _, err = call(capsys, "report", whole, whole, "--strict", "--out", tmp_path / "page")
-    assert (code, err) == (0, "")
-    assert len(csv_lines(tmp_path / "page")) == 1
-    code, _, err = call(capsys, "report", whole, study, "--strict", "--out", tmp_path / "strict")
-    assert code == 2
-    assert "cell two failed" in err
 
 
 def test_a_folder_of_studies_and_a_part_of_one_count_each_result_once(study, capsys, tmp_path):

@@ -25,8 +25,7 @@ def commands():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "verdict"),
-    [(0, "contradicted"), (1, "not contradicted"), (2, "untested"), (3, "not contradicted")],
+    ("place", "verdict"), [(0, "contradicted"), (1, "not contradicted"), (2, "untested"), (3, "not contradicted")]
 )
 def test_the_commands_say_what_the_page_says(tmp_path, monkeypatch, place, verdict):
     monkeypatch.chdir(tmp_path)

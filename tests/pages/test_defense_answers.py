@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from defense_cases import CASES, OPTIONS, build, fits
 from eval_cases import ABOUT, but, defended
+from looped import each
 
 from fedpriv.attacks import ATTACKS, target_names, targets_of
 from fedpriv.defenses import DEFENSES, build_defenses
@@ -25,8 +26,8 @@ def counted(defense, attack, target, options=None, of=None):
     return any(way.met_by(attack, options or {}) for way in answers_for(made.answers, target, of or {}))
 
 
-@pytest.mark.parametrize(
-    ("defense", "attack", "target", "options", "counts"),
+@each(
+    "defense, attack, target, options, counts",
     [
         ("clip", "dip", "prototype", {"match": "direction"}, True),
         ("clip", "dip", "prototype", {"match": "vector"}, False),
@@ -92,8 +93,8 @@ def test_what_counts_as_an_answer(defense, attack, target, options, counts):
     assert counted(defense, attack, target, options) is counts
 
 
-@pytest.mark.parametrize(
-    ("attack", "target", "options", "of", "counts"),
+@each(
+    "attack, target, options, of, counts",
     [
         ("average", "prototype", {"zeros": "sent"}, ROTATING, False),
         ("average", "prototype", {"zeros": "missing"}, ROTATING, True),
@@ -116,7 +117,7 @@ def answers():
     ]
 
 
-@pytest.mark.parametrize(("name", "answer"), answers())
+@each("name, answer", answers())
 def test_an_answer_names_attacks_that_run_with_its_options_on_the_kinds_it_names(name, answer):
     defense = DEFENSES.load(name)
     for attack in answer.attacks:
@@ -130,7 +131,7 @@ def test_an_answer_names_attacks_that_run_with_its_options_on_the_kinds_it_names
         assert answer in answers_for(defense.answers, answer.kinds[0], plain(made))
 
 
-@pytest.mark.parametrize("name", sorted(DEFENSES))
+@each("name", sorted(DEFENSES))
 def test_every_defense_is_answered_on_every_kind_of_upload_that_it_fits(name):
     defense = DEFENSES.load(name)
     assert sum(answer.kinds is None for answer in defense.answers) <= 1

@@ -53,8 +53,7 @@ def test_encoders_count_by_their_bits(choice, words):
 def test_an_encoder_can_win():
     # As the encoder sends them: as many entries and eight scales, in four bits each.
     (found,) = page(
-        image(method="fedavg", scalars=22603),
-        image(method="fedavg", scalars=22611, bits=4, defenses=QUANTISED),
+        image(method="fedavg", scalars=22603), image(method="fedavg", scalars=22611, bits=4, defenses=QUANTISED)
     )
     first = next(p for p in found.points if p.defense != "none")
     assert (first.scalars.mean, first.bytes.mean) == (pytest.approx(22611 / 8), pytest.approx(22611 / 2))
