@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from looped import each
 
 from fedpriv.attacks import ATTACKS
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.infer.contract import Asked, Candidates, Inference, InferenceProblem, Scores
+from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
 from fedpriv.attacks.recover.then_invert import INVERSIONS, RecoverThenInvert
 from fedpriv.evidence.gather import gather
@@ -250,62 +250,3 @@ def test_every_recovery_goes_with_every_inversion(name, inversion, world):
         seen = gather(*world(case.method, **case.config), case.kind, card, n_targets=2, seed=0, unit=attack.unit)
     found = called(name, attack, seen)
     assert len(found["images"]) == len(seen.targets)
-
-
-# ---------------------------------------------------------------- a third inference
-
-
-@dataclass(frozen=True, kw_only=True)
-class Smallest(Inference):
-    """Guesses that the class whose prototype is shortest is a rare one; a third inference, made here alone."""
-
-    name = "smallest"
-    summary = "which class a client has fewest of"
-    targets = ("prototype",)
-    asks = "classes"
-
-    def takes_extractor(self, kind, granted):
-        return False
-
-    def ask(self, problem: InferenceProblem) -> Asked:
-        held = {k: find_payload(seen.upload, Prototypes).classes for k, seen in problem.uploads.items()}
-        return Asked(held, "which class is rare?")
-
-    def answers(self, counts, question):
-        return counts == counts.min()
-
-    def run(self, problem: InferenceProblem) -> Scores:
-        lengths = {
-            k: -find_payload(seen.upload, Prototypes).features.norm(dim=1).double()
-            for k, seen in problem.uploads.items()
-        }
-        return Scores(self.ask(problem), lengths, source="lengths")
-
-
-def test_a_third_inference_is_judged_without_anybody_knowing_it(world):
-    from fedpriv.evidence.held import held_in_run
-    from fedpriv.scoring.inference import check, evaluate
-    from fedpriv.scoring.inference_case import InferenceCase
-    from fedpriv.scoring.judgement import judge
-    from fedpriv.scoring.verdict import words
-
-    directory, federation = world("fedproto")
-    seen = gather(
-        directory, federation, "prototype", Smallest().card(KnowledgeCard(), "prototype"), n_targets=99, seed=0
-    )
-    case = InferenceCase(seen, held_in_run(federation), "prototype", 0)
-    check(Smallest(), case)
-    record = evaluate(Smallest(), case, provenance(directory, federation, seen))
-    assert (record.kind, record.attack, record.question) == ("property", "smallest", "which class is rare?")
-    assert record.learned_from == "lengths"
-    assert 0 <= record.auc.value <= 1
-    assert "which class is rare" in words(judge(record))
-
-
-def provenance(directory, federation, seen):
-    from fedpriv.experiment.execution import described
-    from fedpriv.experiment.plan import AttackPlan
-
-    card = seen.knowledge.card
-    plan = AttackPlan("prototype", {}, card, inferences={"smallest": Smallest()})
-    return described((directory, federation), plan, "smallest", Smallest(), card, (None, None), command="")

@@ -7,12 +7,10 @@ import pytest
 from command_line import words
 from federations import DIGITS
 
-import fedpriv
 from fedpriv.cli.main import run
 from fedpriv.pages.round_curve import round_curve_svg, round_curves
 from fedpriv.pages.stage_table import stage_tables
 from fedpriv.scoring.storage import load_attack
-from fedpriv.util.errors import UserError
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--models", "small-mlp"]
 ATTACK = words("attack --target prototype --attack pixels --iterations 3 --targets 3 --workers 1")
@@ -75,20 +73,3 @@ def test_page_picture_and_table_hold_the_curve(attacked):
     assert {number: float(row["advantage_db"]) for number, row in rows.items()} == {
         point.round: pytest.approx(point.advantage) for point in curve.points
     }
-
-
-def test_a_run_that_is_trained_for_it_keeps_every_round(monkeypatch):
-    from fedpriv.experiment.verbs import attacking
-
-    seen = {}
-
-    def stop(paths, configs, **_):
-        (seen["config"],) = configs
-        raise UserError("enough")
-
-    monkeypatch.setattr(attacking, "train_first", stop)
-    with pytest.raises(UserError, match="enough"):
-        fedpriv.attack(target="extractor", attacks="linear-layer", by_round=True)
-    config = seen["config"]
-    assert config.rounds == attacking.FOLLOWED_ROUNDS
-    assert config.keep == tuple(range(1, 11))

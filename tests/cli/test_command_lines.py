@@ -4,6 +4,8 @@ import pytest
 from command_lines import ground, lines, studies
 from line_world import make
 
+pytestmark = pytest.mark.hostile
+
 
 @pytest.fixture(scope="module")
 def place():

@@ -77,14 +77,6 @@ def test_heterogeneous_models_are_added_up_and_refused_where_one_is_needed(capsy
     assert stated["methods"][0]["communication"]["paper"]["upload_scalars_per_round"] == 10_000
 
 
-def test_a_mapping_with_weights_counts(capsys):
-    def scalars(mapping):
-        flags = ("--classes", "10", "--model", "cnn4", "--width", "100", "--mapping", mapping)
-        return cost(capsys, "--method", "fedavg", *flags)["sizes"]["model_scalars"]
-
-    assert scalars("fc") - scalars("ap") == 512 * 100 + 100
-
-
 def test_options_and_a_configuration_file(capsys, tmp_path):
     sizes = ("--classes", "10", "--width", "8", "--pairs", "20")
     plain = cost(capsys, "--method", "fedproto", *sizes)["methods"][0]["communication"]["full"]

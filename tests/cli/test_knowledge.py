@@ -35,14 +35,6 @@ def test_attacks_that_the_card_does_not_grant_are_left_out_in_one_line(capsys):
     assert len([line for line in err.splitlines() if line.startswith("left out: attack 'decoder' needs")]) == 1
 
 
-def test_images_of_its_own_bring_the_decoder_in(capsys):
-    code, out, err = call(capsys, "attack", "--target", "representation", *QUICK, *OWN, "--json", "--out", "r")
-    assert code == 0
-    assert "left out: attack 'decoder'" not in err
-    record = json.loads(out)["attacks"]["decoder"]
-    assert record["knowledge"]["attacker_data"] == "same_domain"
-
-
 @pytest.mark.parametrize("target", ["representation", "prototype"])
 def test_inversions_run_through_a_shadow_extractor(capsys, target):
     arguments = ["attack", "--target", target, *QUICK, *OWN, "--knowledge", "extractor=shadow"]
@@ -51,13 +43,3 @@ def test_inversions_run_through_a_shadow_extractor(capsys, target):
     records = json.loads(out)["attacks"]
     assert set(records) == {"pixels", "decoder"}
     assert all(record["knowledge"]["extractor"] == "shadow" for record in records.values())
-
-
-@pytest.mark.slow
-def test_queries_are_enough_for_the_decoder_alone(capsys):
-    arguments = ["attack", "--target", "prototype", *QUICK, *OWN, "--knowledge", "extractor=query"]
-    code, out, err = call(capsys, *arguments, "--json", "--out", "r")
-    assert code == 0
-    assert "decoder" in json.loads(out)["attacks"]
-    for name in ("dip", "joint", "pixels"):
-        assert f"left out: attack '{name}' needs extractor=white_box or shadow" in err

@@ -7,6 +7,7 @@ import pytest
 import torch
 from command_line import call, words
 from federations import DIGITS
+from looped import each
 
 from fedpriv.cli import train
 from fedpriv.util import memory
@@ -32,8 +33,8 @@ KIB = 1 << 10
 
 
 # Free memory is what tests say: so little that what is refused would be small, too.
-@pytest.mark.parametrize(
-    ("free", "flags", "said"),
+@each(
+    "free, flags, said",
     [
         (
             7 * GIB,
@@ -92,7 +93,7 @@ def test_an_attack_whose_rows_do_not_fit_is_refused(capsys, monkeypatch):
     assert "--chunk-rows 11 would fit" in line
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [
         RuntimeError(

@@ -14,6 +14,8 @@ from flwr.app import Context
 from fedpriv.cli.main import run as command
 from fedpriv.scoring.storage import load_privacy_audit
 
+pytestmark = pytest.mark.frameworks
+
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 HERE = TUTORIALS / "is-my-epsilon-true"
 

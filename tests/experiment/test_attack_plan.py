@@ -197,20 +197,6 @@ def test_an_extractor_needs_the_checkpoint_that_holds_its_head():
         kept_rounds(Run(30), "extractor", ["early"])
 
 
-def test_an_extractor_without_its_head_leaves_only_attacks_that_do_without():
-    chosen = build_attacks(attack_names("extractor", ()), {})
-    matching = ["dlg", "inverting-gradients", "gradient-dip"]
-    kept, lines = granted(chosen, (), "extractor", KnowledgeCard(extractor="none"), None)
-    assert list(kept) == ["linear-layer", "property"]  # which reads what is in clear, and is left out where nothing is
-    for name in matching:
-        assert any(repr(name) in line and "extractor=white_box" in line for line in lines)
-        with pytest.raises(UserError, match="extractor=white_box"):
-            granted(chosen, (name,), "extractor", KnowledgeCard(extractor="query"), None)
-    assert set(matching) < set(granted(chosen, (), "extractor", KnowledgeCard(), None)[0])
-    whole = build_attacks(attack_names("model", ()), {})
-    assert set(granted(whole, (), "model", KnowledgeCard(extractor="none"), None)[0]) == set(whole)
-
-
 def test_an_attack_for_who_has_no_extractor_runs_there_and_is_not_missed_elsewhere():
     suite = build_attacks(attack_names("representation", ()), {})
     with_extractor = KnowledgeCard(attacker_data="same_domain")

@@ -3,6 +3,7 @@
 import pytest
 from eval_cases import ABOUT, but
 from frontier_cases import QUANTISED, image, page
+from looped import each
 
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline
@@ -36,8 +37,8 @@ def test_what_is_not_encoded_counts_as_scalars():
     assert sent([]).words == sent([]).scalars == 640 + 10
 
 
-@pytest.mark.parametrize(
-    ("choice", "words"),
+@each(
+    "choice, words",
     [
         ("quantise:bits=4", 640 * 4 / 32 + 1 + 10),  # one scale, ten ids
         ("quantise:bits=2", 640 * 2 / 32 + 1 + 10),

@@ -9,6 +9,8 @@ from fedpriv.util import foreign
 from fedpriv.util.errors import LONGEST_LINE, UserError, short_line, shown
 from fedpriv.util.files import read_json, read_lines
 
+pytestmark = pytest.mark.hostile
+
 READERS = {
     "bytes": lambda path: foreign.read_bytes(path, foreign.SETTINGS),
     "text": lambda path: foreign.read_text(path, foreign.SETTINGS),
