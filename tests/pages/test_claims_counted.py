@@ -94,17 +94,14 @@ def test_fedrals_megabytes_are_four_times_a_forward_pass():
     assert {key.split(" | ")[1] for key in named} == set(RAL_COLUMNS[1:3])
 
 
-@each("classes", [10, 100])
-def test_with_the_backward_pass_the_order_stays_and_the_ratio_does_not(classes):
-    assert operations("local", classes)["prediction_per_image"] == forward(classes)
-    fedtgp = operations("fedtgp", classes, pairs=10)["per_client_round"]
-    fedral = operations("fedral", classes)["per_client_round"]
-    assert 1.25 < fedtgp / fedral < 1.3
-    assert 54.52 / 28.23 > 1.9
+def test_with_the_backward_pass_the_order_stays_and_the_ratio_does_not():
+    assert operations("local", 10)["prediction_per_image"] == forward(10)
+    fedtgp = operations("fedtgp", 10, pairs=10)["per_client_round"]
+    fedral = operations("fedral", 10)["per_client_round"]
+    assert 1.25 < fedtgp / fedral < 1.3 < 1.9 < 54.52 / 28.23
     remarks = claims()["fedral-table-4-computation"].remarks
-    column = RAL_COLUMNS[0 if classes == 10 else 3]
     for name, found in (("FedTGP", fedtgp), ("FedRAL", fedral)):
-        assert f"{found * 4 / 2**20:.1f}" in remarks[f"{name} | {column}"]
+        assert f"{found * 4 / 2**20:.1f}" in remarks[f"{name} | {RAL_COLUMNS[0]}"]
 
 
 @each("data, classes, pairs", [("CIFAR-10", 10, 10), ("CIFAR-100", 100, 50)])

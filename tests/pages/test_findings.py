@@ -193,3 +193,22 @@ def test_membership_stands_with_the_upload_it_was_asked_of():
     assert alone.sentence == "No attack that makes images was run."
     assert "Leaks membership: AUC 0.700" in alone.members
     assert "Leaks a property (is it the client's most frequent class)" in alone.members
+
+
+def test_gains_under_different_cards_are_never_ranked():
+    seen = {"target": "entangled"}
+    one = [attack(-3.4, **seen), attack(-5.0, attack="pixels", **seen)]
+    many = [attack(gain, attack=name, rounds_seen=30, **seen) for gain, name in [(-4.5, "unmix"), (-6.0, "joint")]]
+    sentence = only([*one, *many]).sentence
+    assert "dip under card 1 comes nearest: -3.4 dB" in sentence
+    assert "unmix under card 2 comes nearest: -4.5 dB" in sentence
+    assert "pixels" not in sentence
+
+
+def test_uploads_of_one_method_are_told_apart_by_their_kind():
+    found = all_of([attack(-3.0), attack(-3.0, target="entangled"), attack(-3.0, target="entangled", width=32)])
+    assert [one.upload for one in found] == [
+        "entangled uploads of fedre (width 32)",
+        "entangled uploads of fedre (width None)",
+        "prototype uploads of fedre",
+    ]

@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from looped import each
 
+from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
 from fedpriv.federation.summary import ReachedAccuracy
 from fedpriv.pages.baselines import baselines, beside, gain_over_local, same_clients
+from fedpriv.pages.frontier import point_labels
 from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, frontier_svg
 from fedpriv.scoring.intervals import clustered
 from fedpriv.scoring.pareto import Effect, Objectives, betters
+from fedpriv.scoring.records import Reason
 
 
 def effect(value=1.0, *, stands=False, tested=True, unit="prototype", low=None, high=None):
@@ -237,3 +240,46 @@ def test_results_without_accuracy_have_no_point():
     bare = dataclasses.replace(bare, about=but(bare.about, run_accuracy={}))
     assert page((bare, compared, ())) == ()
     assert page(member()) == ()
+
+
+def test_one_step_is_never_compared_with_epochs():
+    one_step = LocalTraining(max_steps=1, batch_size=1)
+    found = page(image(40.0, target="model", training=one_step), image(0.1, target="model"))
+    assert sorted(frontier.task["local work"] for frontier in found) == ["", "one local step on one image a round"]
+
+
+def test_what_another_card_gives_away_is_told():
+    leak, compared, _ = image(4.0, stands=True, attack="joint")
+    card = dataclasses.replace(leak.about.knowledge, labels="inferred")
+    other = dataclasses.replace(leak, about=but(leak.about, knowledge=card))
+    first, second = page(image(-4.0), (other, compared, ()))
+    assert first.points[0].elsewhere == "images leak under another card, to joint"
+    assert second.points[0].elsewhere == ""
+    assert "†" in frontier_svg((first,))
+
+
+def test_labels_tell_what_differs():
+    noisy = result(defenses=(DefenseChoice("noise", {"scale": 0.3}),))
+    abouts = [r.about for r in (result(width=32), result(width=64), noisy, result("fedgh"))]
+    assert point_labels(abouts) == ["fedre (width 32)", "fedre (width 64)", "fedre + noise scale=0.3", "fedgh"]
+    both = [r.about for r in (result(), result(target="entangled"))]
+    assert point_labels(both) == ["fedre, prototype", "fedre, entangled"]
+    assert ABOUT.defense == "none"
+
+
+def test_a_reason_of_one_question_leaves_the_others_tested():
+    open_vectors = Reason(name="not_excluded", value=0.2, beside=0.02, measure="vectors")
+    (found,) = page(image(-9.0, reasons=(open_vectors,), method="fedre"), image(3.0, stands=True))
+    assert next(p for p in found.points if p.label == "fedre").effects["images"].found == "none"
+
+
+def test_of_attacks_on_different_targets_the_one_that_comes_nearest_to_a_claim_is_drawn():
+    whole = (result("fedre", 9.0, target="entangled"), (judged(mean=9.0, p_value=0.4),), ())
+    apart = (judged(mean=-2.0, p_value=0.01), judged("vectors", 0.1, p_value=0.9))
+    (found,) = page(whole, (result("fedre", attack="unmix", target="entangled"), apart, ()))
+    assert found.points[0].effects["images"].attack == "unmix"
+    claimed = (judged(mean=-2.0, p_value=0.4), judged("identified", 0.4, stands=True))
+    (found,) = page(image(9.0), (result("fedgh", attack="joint"), claimed, ()))
+    point = found.points[0]
+    assert (point.kind, point.effects["images"].attack, point.effects["images"].value) == ("some", "joint", -2.0)
+    assert point.effects["images"].found == "leak"
