@@ -212,6 +212,20 @@ def test_a_gain_of_nothing_and_of_groups():
         (Reason(name="undertrained", value=0.5, beside=0.9), "reaches 50 % accuracy, its method 90 % elsewhere"),
         (Reason(name="smaller_budget"), "larger budget too"),
         (Reason(name="no_comparison"), "no guess to compare with"),
+        (
+            Reason(name="not_excluded", value=0.5, beside=0.05, measure="identified"),
+            "up to 50 points more of the images may be told from decoys",
+        ),
+        (Reason(name="not_excluded", value=0.5, beside=0.05, measure="identified"), "5.0 points would count"),
+        (
+            Reason(name="not_sure", value=0.6, beside=0.5, measure="images", stratum="1"),
+            "among targets made of 1 image, its images lie at least 0.6 dB above",
+        ),
+        (
+            Reason(name="not_sure", value=0.1, beside=0.05, measure="membership", stratum="typical"),
+            "typical of their class, its AUC lies at least 0.100 above",
+        ),
+        (Reason(name="not_sure", value=0.1, beside=0.05, measure="membership"), "not sure among the 3 comparisons"),
     ],
 )
 def test_every_reason_in_words(reason, why):
