@@ -8,3 +8,8 @@ def call(capsys, *arguments):
     code = run([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def words(line):
+    """Return the words of a command without quotes."""
+    return line.split()

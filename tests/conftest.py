@@ -3,6 +3,7 @@
 import gc
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -14,6 +15,12 @@ THREADS = torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.load_profile("quick")
 torch.set_printoptions(threshold=4, edgeitems=1)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "driver" in item.fixturenames:
+            item.add_marker(pytest.mark.browser)
 
 
 def pytest_collection_finish():

@@ -29,7 +29,7 @@ SHARES = {
     "compare": 1,
     "data": 3,
     "doctor": 0.1,
-} | {"reproduce": 1, "benchmark": 0.3}
+} | {"reproduce": 1}
 """How often each command is drawn."""
 
 NETWORK = {"cifar10", "cifar100", "fashion-mnist", "mnist", "tiny-imagenet"}
@@ -126,8 +126,6 @@ def _beginning(rng: random.Random, command: str, carried_out: bool) -> list[str]
         return [name_of(rng, _names()[rng.choice(("attacks", "methods", "defenses", "target"))])]
     if command == "doctor":
         return out
-    if command == "benchmark":  # one that measured would take minutes
-        return [rng.choice(("dlg", "start-up", *PATHS, hostile(rng))), "--list", *out]
     if command == "reproduce":
         claim = rng.choice(("fedre-table-2", "fedre-table-5", "fedral-table-4-communication", *PATHS, hostile(rng)))
         return [claim, *out, *(["--scale", "smoke"] if carried_out else [])]

@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from command_line import call
+from command_line import call, words
 from federations import DIGITS
 
 from fedpriv.cli.main import run
@@ -14,18 +14,7 @@ from fedpriv.util.ownership import LOCK
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "2"]
 TRAIN = ["train", "--method", "fedgh", *SMALL, "--out", "run", "--quiet"]
-ATTACK = [
-    "attack",
-    "--target",
-    "prototype",
-    "--attack",
-    "pixels",
-    "--targets",
-    "2",
-    "--iterations",
-    "3",
-    "--no-control",
-]
+ATTACK = words("attack --target prototype --attack pixels --targets 2 --iterations 3 --no-control")
 ATTACK += ["--workers", "1", "--run", "run", "--out", "found", "--quiet"]
 
 
@@ -89,25 +78,25 @@ def test_an_attack_killed_around_its_last_files_is_made_whole(name, when, home, 
     assert not (home / "found" / "pixels" / ".partial").exists()
 
 
-@pytest.mark.parametrize("left", ["", '{"made_by": "fedpr', '{"made_by": "fedpriv", "format": 2, "kind": "ru'])
-def test_a_command_killed_before_its_folder_was_marked_is_repeated(left, home):
-    shutil.rmtree(home / "run")
-    (home / "run").mkdir()
-    (home / "run" / LOCK).write_text("1\n")
-    (home / "run" / MARKER).write_text(left)
-    assert run(TRAIN) == 0
-    assert (home / "run" / "summary.json").is_file()
+def test_a_command_killed_before_its_folder_was_marked_is_repeated(home):
+    for left in ("", '{"made_by": "fedpr', '{"made_by": "fedpriv", "format": 2, "kind": "ru'):
+        shutil.rmtree(home / "run")
+        (home / "run").mkdir()
+        (home / "run" / LOCK).write_text("1\n")
+        (home / "run" / MARKER).write_text(left)
+        assert run(TRAIN) == 0
+        assert (home / "run" / "summary.json").is_file()
 
 
-@pytest.mark.parametrize("text", ["notes", '{"made_by": "me"', '{"made_by": "fedpriv", "mine": 1}\n'])
-def test_a_file_that_only_has_the_marker_s_name_is_somebody_s(text, home, capsys):
+def test_a_file_that_only_has_the_marker_s_name_is_somebody_s(home, capsys):
     shutil.rmtree(home / "run")
     (home / "run").mkdir()
-    (home / "run" / MARKER).write_text(text)
-    for more in ((), ("--force",)):
-        code, _, err = call(capsys, *TRAIN, *more)
-        assert (code, err.count("\n")) == (2, 1)
-        assert (home / "run" / MARKER).read_text() == text
+    for text in ("notes", '{"made_by": "me"', '{"made_by": "fedpriv", "mine": 1}\n'):
+        (home / "run" / MARKER).write_text(text)
+        for more in ((), ("--force",)):
+            code, _, err = call(capsys, *TRAIN, *more)
+            assert (code, err.count("\n")) == (2, 1)
+            assert (home / "run" / MARKER).read_text() == text
 
 
 def test_an_attack_is_not_resumed_on_a_run_that_took_the_place_of_its_own(home, capsys):
@@ -131,21 +120,19 @@ def test_an_attack_is_resumed_on_its_own_run_wherever_that_was_moved(home, capsy
     assert contents(home / "found").keys() == before.keys()
 
 
-@pytest.mark.parametrize("damage", ["doubled", "cut", "of another type"])
-def test_a_report_refuses_damaged_lines_of_a_run(damage, home, capsys):
+def test_a_report_refuses_damaged_lines_of_a_run(home, capsys):
     path = home / "run" / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
-    first = json.dumps(json.loads(lines[0]) | {"round": True}) + "\n"
-    changed = {"doubled": [lines[0], *lines], "cut": lines[:-1], "of another type": [first, *lines[1:]]}
-    path.write_text("".join(changed[damage]))
-    code, _, err = call(capsys, "report", "run", "--out", "page", "--strict")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "metrics.jsonl: its content was altered" in err
-    assert not (home / "page" / "runs.html").exists()
+    other = json.dumps(json.loads(lines[0]) | {"round": True}) + "\n"
+    for damaged in ([lines[0], *lines], lines[:-1], [other, *lines[1:]]):
+        path.write_text("".join(damaged))
+        code, _, err = call(capsys, "report", "run", "--out", "page", "--strict")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "metrics.jsonl: its content was altered" in err
+        assert not (home / "page" / "runs.html").exists()
 
 
-@pytest.mark.parametrize("name", ["config.json", "ledger.jsonl", "checkpoints/round-0001/client-001.safetensors"])
-def test_a_flipped_bit_in_what_a_resume_reads_is_refused(name, home, monkeypatch, capsys):
+def test_a_flipped_bit_in_what_a_resume_reads_is_refused(home, monkeypatch, capsys):
     from fedpriv.federation.run_directory import RunDirectory
 
     save = RunDirectory.save_checkpoint
@@ -159,21 +146,22 @@ def test_a_flipped_bit_in_what_a_resume_reads_is_refused(name, home, monkeypatch
     with pytest.raises(Killed):
         run([*TRAIN, "--force"])
     monkeypatch.setattr(RunDirectory, "save_checkpoint", save)
-    path = home / "run" / name
-    held = bytearray(path.read_bytes())
-    held[len(held) // 2] ^= 4
-    path.write_bytes(bytes(held))
-    code, _, err = call(capsys, "train", "--resume", "--out", "run")
-    assert (code, err.count("\n")) == (2, 1)
-    assert f"run/{name}" in err
+    for name in ("config.json", "ledger.jsonl", "checkpoints/round-0001/client-001.safetensors"):
+        path = home / "run" / name
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 4
+        path.write_bytes(bytes(flipped))
+        code, _, err = call(capsys, "train", "--resume", "--out", "run")
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"run/{name}" in err
+        path.write_bytes(whole)
 
 
-@pytest.mark.parametrize("marker", [None, "", '{"round": 1}\n'])
-def test_a_folder_that_lost_its_list_is_not_gone_on_with(marker, home, capsys):
+def test_a_folder_that_lost_its_list_is_not_gone_on_with(home, capsys):
     (home / "run" / "summary.json").unlink()
-    (home / "run" / MARKER).unlink()
-    if marker is not None:
-        (home / "run" / MARKER).write_text(marker)
-    code, _, err = call(capsys, "train", "--resume", "--out", "run")
-    assert (code, err.count("\n")) == (2, 1)
-    assert f"run/{MARKER}: missing or damaged" in err
+    for marker in (None, "", '{"round": 1}\n'):
+        (home / "run" / MARKER).unlink() if marker is None else (home / "run" / MARKER).write_text(marker)
+        code, _, err = call(capsys, "train", "--resume", "--out", "run")
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"run/{MARKER}: missing or damaged" in err

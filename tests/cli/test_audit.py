@@ -1,17 +1,13 @@
 """``fedpriv audit``: cells are run, resumed and rehearsed, and failures kept apart."""
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
+import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
-from command_line import call
+from command_line import call, words
+from federations import DIGITS
 from study_cases import STUDY, TINY, TINY_FLAGS
 
 from fedpriv.cli.main import run
@@ -104,141 +100,19 @@ def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):
     assert seen.count(seen[0]) == 4
 
 
-def test_a_process_takes_run_after_run_and_ends_with_the_study(tmp_path, monkeypatch):
-    from fedpriv.experiment.study import execution
-
-    begin, started = execution.start, []
-    monkeypatch.setattr(execution, "start", lambda *given: started.append(begin(*given)) or started[-1])
-    small = ["--dataset", "digits", "--per-class", "10", "--clients", "2", "--partition", "iid", "--rounds", "1"]
-    small += ["--seeds", "0,1,2", "--attacks", "none", "--workers", "1"]
-    assert run(["audit", "--methods", "lg-fedavg", *small, "--out", "out", "--quiet"]) == 0
-    assert [row["status"] for row in rows("out")] == ["done"] * 6
-    assert [process.returncode for process in started] == [0]
-
-
-def test_processes_are_started_in_due_time(tmp_path, monkeypatch):
-    """While patience lasts the command's own process does the work, to the same bits."""
-    from fedpriv.experiment.study import execution
-    from fedpriv.experiment.study.cells import Execution as How
-    from fedpriv.experiment.study.run import run_study
-
-    begin, started = execution.start, []
-    monkeypatch.setattr(execution, "start", lambda *given: started.append(begin(*given)) or started[-1])
-    small = {"dataset": "digits", "per_class": 10, "clients": 2, "partition": "iid", "rounds": 1}
-    study = load_study(
-        {"methods": ["lg-fedavg"], "attacks": "none", "seeds": [0, 1], "local": False, "federation": small}
-    )
-    for number, patience in ((0, 1e6), (2, 0.0)):
-        started.clear()
-        done = run_study(study, tmp_path / str(number), How(workers=2, patience=patience))
-        assert [process.returncode for process in started] == [0] * number
-        assert [row.status for row in done.rows] == ["done"] * 2
-    assert outcome(tmp_path / "0") == outcome(tmp_path / "2")
-
-
 def test_precision_is_part_of_the_study(monkeypatch, capsys):
-    small = ["--dataset", "digits", "--per-class", "10", "--clients", "2", "--partition", "iid", "--rounds", "1"]
-    small += [
-        "--methods",
-        "fedgh",
-        "--seeds",
-        "0,1",
-        "--attacks",
-        "pixels:iterations=2",
-        "--targets",
-        "2",
-        "--no-local",
-    ]
-    study = ["audit", *small, "--no-control", "--out", "out"]
+    small = "--methods fedgh --attacks pixels:iterations=2 --targets 2 --no-local --no-control --rounds 1 --clients 2"
+    study = ["audit", *words(small), *DIGITS, *words("--per-class 10 --partition iid --out out")]
     assert call(capsys, *study, "--precision", "bfloat16")[0] == 0
     assert json.loads(Path("out/study.json").read_text())["precision"] == "bfloat16"
-    code, _, err = call(capsys, *study)
-    assert code == 2
-    assert "precision" in err
-    assert len(err.splitlines()) == 1
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for wrong, said in (
+        ([], "precision"),
         (["--precision", "half"], "--precision: input should be 'float32', 'tf32' or 'bfloat16', got 'half'"),
         (["--precision", "tf32"], "only GPUs have TF32"),
     ):
-        code, _, err = call(capsys, *study[:-1], "other", *wrong)
-        assert (code, len(err.splitlines())) == (2, 1), err
-        assert said in err
-    assert not Path("other").exists()
-
-
-def test_a_run_that_outlasts_patience_is_ended_here_and_the_others_are_handed_over(tmp_path, monkeypatch):
-    from fedpriv.experiment.study import execution, worker
-    from fedpriv.experiment.study.cells import Execution as How
-    from fedpriv.experiment.study.run import run_study
-
-    here: list[str] = []
-    perform = worker.perform
-
-    def slowly(folder, names, *given):
-        here.extend(names)
-        time.sleep(0.5)
-        perform(folder, names, *given)
-
-    monkeypatch.setattr(worker, "perform", slowly)
-    begin, started = execution.start, []
-    monkeypatch.setattr(execution, "start", lambda *given: started.append(begin(*given)) or started[-1])
-    small = {"dataset": "digits", "per_class": 10, "clients": 2, "partition": "iid", "rounds": 1}
-    study = load_study(
-        {"methods": ["lg-fedavg"], "attacks": "none", "seeds": [0, 1, 2], "local": False, "federation": small}
-    )
-    done = run_study(study, tmp_path / "out", How(workers=1, patience=0.4))
-    assert [row.status for row in done.rows] == ["done"] * 3
-    assert len(here) == 1
-    assert [process.returncode for process in started] == [0]
-
-
-@pytest.mark.slow
-def test_two_workers_and_a_kill_change_nothing(finished, tmp_path):
-    """Kill half a study with two workers at whatever it is doing; resumed, it ends as it does without."""
-    half = [str(finished / "study.toml"), "--defenses", "noise:scale=0.5"]
-    command = [sys.executable, "-m", "fedpriv", "audit", *half, "--out", "out", "--workers", "2"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not list(tmp_path.glob("out/runs/*/config.json")) and process.poll() is None:
-        time.sleep(0.02)
-    time.sleep(random.uniform(0, 2))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert [row["status"] for row in rows(tmp_path / "out")] == ["done"] * 3
-    whole = outcome(finished / "out")
-    assert outcome(tmp_path / "out") == {
-        name: found for name, found in whole.items() if "--noise" in name or "/local--" in name
-    }
-
-
-@pytest.mark.slow
-def test_an_interrupt_prints_the_command_that_goes_on(finished, tmp_path):
-    command = [sys.executable, "-m", "fedpriv", "audit", str(finished / "study.toml"), "--out", "out"]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )
-    while not list(tmp_path.glob("out/runs/*/config.json")) and process.poll() is None:
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does: every process of the group is told
-    _, err = process.communicate()
-    assert process.returncode == 130
-    assert err.splitlines()[-1] == "fedpriv: interrupted; go on with: fedpriv audit --resume --out out"
-    assert "Traceback" not in err
-    assert {row["status"] for row in rows(tmp_path / "out")} <= {"done", "pending"}
-
-
-def test_pieces_of_a_finished_attack_that_a_kill_left_are_removed(finished, capsys):
-    folder = finished / "out" / rows(finished / "out")[0]["attack_folder"] / "pixels"
-    write_bytes(folder / ".partial" / "reconstruction-0000.safetensors", b"a piece")
-    assert call(capsys, "audit", "--resume", "--out", finished / "out")[0] == 0
-    assert not (folder / ".partial").exists()
+        code, _, err = call(capsys, *study, *wrong)
+        assert (code, err.count("\n"), said in err) == (2, 1, True), err
 
 
 def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
@@ -261,56 +135,8 @@ def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
     assert len(rows(finished / "out")) == 5
 
 
-def test_a_run_without_exchange_goes_on_by_itself_and_fails_by_itself(finished, tmp_path, monkeypatch):
-    import shutil
-
-    from fedpriv.experiment.study import worker
-
-    out = tmp_path / "out"
-    shutil.copytree(finished / "out", out)
-    cells, _ = lay_out(load_study(finished / "study.toml"), Execution())
-    first = outcome(out)
-
-    def performed():
-        told = []
-        worker.perform(out, ["local--none--s3"], Execution(), lambda row, doing: told.append((doing, row)))
-        return [doing for doing, _ in told], told[-1][1]
-
-    def lost(*_):
-        raise MemoryError("no room")
-
-    shutil.rmtree(out / "runs/local--none--s3")
-    assert [row.status for row in standing(out, cells)] == [*["done"] * 4, "pending"]
-    with monkeypatch.context() as broken:
-        broken.setattr(worker, "_train", lost)
-        _, failed = performed()
-    assert (failed.status, failed.error) == ("failed", "MemoryError: no room (logs/local--none--s3.txt)")
-    doing, done = performed()
-    assert (doing, done.status, done.error) == (["training", None], "done", None)
-    assert [row.status for row in standing(out, cells)] == ["done"] * 5
-    assert outcome(out) == first
-
-
-def own_defenses(first, second):
-    each = [{"name": "noise", "scale": scale, "label": "x"} for scale in (first, second)]
-    methods = [{"name": name, "defenses": [one]} for name, one in zip(("fedproto", "fedgh"), each, strict=True)]
-    values = {"methods": methods, "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
-    return load_study(values | tomllib.loads(TINY))
-
-
-def test_defenses_of_one_label_are_told_apart(tmp_path):
-    claim(tmp_path / "out", own_defenses(0.1, 0.3), command="", force=False)
-    assert claim(tmp_path / "out", own_defenses(0.1, 0.3), command="", force=False)
-    for other in (own_defenses(5.0, 0.3), own_defenses(0.3, 0.1), own_defenses(0.1, 0.1)):
-        with pytest.raises(UserError, match=r"out: holds another study \(methods.* differ"):
-            claim(tmp_path / "out", other, command="", force=False)
-    saved = json.loads((tmp_path / "out" / "study.json").read_text())
-    assert [entry["defenses"][0]["choices"][0]["options"]["scale"] for entry in saved["methods"]] == [0.1, 0.3]
-
-
 def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_path):
     """Names of folders prove nothing: configurations and options of what is on disk are compared."""
-    import shutil
 
     def rows_of(text):
         (tmp_path / "study.toml").write_text(text)
@@ -335,18 +161,10 @@ def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_
 
 
 def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
-    import shutil
-
     shutil.copytree(finished / "out", tmp_path / "out")
     good = {name: (tmp_path / "out" / name).read_bytes() for name in ("study.json", "cells.jsonl")}
     for name, content, complaint in (
-        ("study.json", b'{"format": 3}', "study.json: field 'written' is missing"),
-        ("study.json", b'{"format": 3, "written": [1]}', "study.json: written: expected a valid dictionary"),
-        (
-            "study.json",
-            b'{"format": 2, "written": {}}',
-            "study.json: of format 2, but this version goes on with format 3; run",
-        ),
+        ("study.json", b'{"format": 2, "written": {}}', "of format 2, but this version goes on with format 3; run"),
         ("study.json", b"\xff", "study.json: not readable as JSON"),
         ("cells.jsonl", b"\xff\n", "cells.jsonl: not readable as lines of JSON"),
         ("cells.jsonl", b'{"cell": "x"}\n', "cells.jsonl:1: field 'method' is missing"),
@@ -359,18 +177,17 @@ def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
         write_bytes(tmp_path / "out" / name, good[name])
 
 
-@pytest.mark.parametrize("name", ["runs/*/summary.json", "attacks/*/*/metrics.json", "attacks/*/*/truth.safetensors"])
-def test_damaged_results_of_a_study_are_named_before_it_goes_on(finished, tmp_path, capsys, name):
-    import shutil
-
+def test_damaged_results_of_a_study_are_named_before_it_goes_on(finished, tmp_path, capsys):
     shutil.copytree(finished / "out", tmp_path / "out")
-    path = sorted((tmp_path / "out").glob(name))[0]
-    content = path.read_bytes()
-    path.write_bytes(content[:-9] + content[-8:])
-    code, _, err = call(capsys, "audit", "--resume", "--out", "out")
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert f"{path.relative_to(tmp_path)}: " in err
-    assert "content was altered" in err
+    for name in ("runs/*/summary.json", "attacks/*/*/metrics.json", "attacks/*/*/truth.safetensors"):
+        path = sorted((tmp_path / "out").glob(name))[0]
+        content = path.read_bytes()
+        path.write_bytes(content[:-9] + content[-8:])
+        code, _, err = call(capsys, "audit", "--resume", "--out", "out")
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert f"{path.relative_to(tmp_path)}: " in err
+        assert "content was altered" in err
+        path.write_bytes(content)
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
@@ -410,32 +227,6 @@ control = false
     assert wild["attacks"][0]["status"] == "pending"
     assert "wild--none--s0: failed: " in err
     assert (tmp_path / "out" / "report.html").is_file()
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
-    from fedpriv.experiment import processes
-    from fedpriv.experiment.study import execution
-
-    values = {"methods": ["fedproto", "fedgh"], "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
-    values["local"] = False
-    study = load_study(values | tomllib.loads(TINY))
-    cells, _ = lay_out(study, Execution())
-    claim(tmp_path / "out", study, command="", force=False)
-    lines = standing(tmp_path / "out", cells)
-    started, killed = [], []
-    original = subprocess.Popen
-    monkeypatch.setattr(processes.subprocess, "Popen", lambda *a, **k: started.append(original(*a, **k)) or started[-1])
-
-    def watch(lines, doing):
-        if not killed and any(cell.startswith("fedproto") for cell in doing):
-            killed.append(started[0])
-            started[0].kill()
-
-    execution.carry_out(tmp_path / "out", lines, Execution(), watch)
-    assert [line["status"] for line in rows(tmp_path / "out")] == ["failed", "done"]
-    assert "SIGKILL" in lines[0].error
-    assert all(process.poll() is not None for process in started)
 
 
 def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_their_own(tmp_path):

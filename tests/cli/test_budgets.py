@@ -1,17 +1,17 @@
 """Budgets and stages of training on the command line, and what tables do on a narrow terminal."""
 
 import csv
-import dataclasses
 import json
+import shutil
 
 import pytest
-from command_line import call
+from command_line import call, words
 from federations import DIGITS
+from looped import each
 
 from fedpriv.cli import common
 from fedpriv.cli.main import run
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
-from fedpriv.scoring.intervals import clustered
 from fedpriv.scoring.storage import load_attack
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "4"]
@@ -32,17 +32,7 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def budgets(trained):
     path = trained.parent / "budgets"
-    arguments = [
-        "attack",
-        "--target",
-        "prototype",
-        "--run",
-        str(trained),
-        "--attack",
-        "pixels",
-        "--attack",
-        "membership",
-    ]
+    arguments = [*words("attack --target prototype --run"), str(trained), *words("--attack pixels --attack membership")]
     assert run([*arguments, "--targets", "4", "--budget", "4,40", "--out", str(path), "--quiet"]) == 0
     return path
 
@@ -80,26 +70,6 @@ def test_a_curve_is_drawn_the_same_every_time_and_holds_what_the_records_say(bud
     assert len(curve_svg(curve)) < 80_000
 
 
-def test_intervals_of_a_curve_are_over_declared_groups_of_clients(budgets):
-    found = [load_attack(budgets / f"pixels@{budget}") for budget in (40, 4)]
-    (own,) = budget_curves(found)
-    groups = {row.client: int(row.client > 0) for row in found[0].metrics.targets}
-    assert len(groups) > 2
-    grouped = [
-        dataclasses.replace(one, metrics=one.metrics.model_copy(update={"groups": groups, "n_clients": 2}))
-        for one in found
-    ]
-    (curve,) = budget_curves(grouped)
-    assert (own.over, curve.over) == (f"{len(groups)} clients", "2 groups")
-    for point, attack in zip(curve.points, reversed(found), strict=True):
-        record = attack.metrics
-        blind = record.floor_details[_best_blind(record)].psnr_db.per_target
-        gains = [one - other for one, other in zip(record.metrics.psnr_db.per_target, blind, strict=True)]
-        units = [groups[row.client] for row in record.targets]
-        assert point.interval == pytest.approx(clustered(gains, units).interval())
-    assert [point.interval for point in curve.points] != [point.interval for point in own.points]
-
-
 def _best_blind(record):
     floors = {name: values.psnr_db for name, values in record.floors.items() if name != "permuted"}
     return max(floors, key=floors.get)
@@ -116,10 +86,6 @@ def test_the_report_shows_the_curve_and_the_table_every_budget(budgets, capsys, 
     assert {row["budget"] for row in rows} == {"4", "40"}
     advantages = [float(row["advantage_db"]) for row in rows]
     assert advantages == sorted(advantages, reverse=True)
-
-
-def test_a_single_budget_has_no_curve(budgets):
-    assert budget_curves([load_attack(budgets / "pixels@4")]) == []
 
 
 def test_iterations_reach_every_stage_of_a_search_and_the_record_counts_them(tmp_path):
@@ -153,56 +119,14 @@ def test_an_interrupted_suite_does_not_redo_finished_budgets(trained, capsys, mo
     assert (code, len(err.strip().splitlines())) == (2, 1)
     assert "--strict: r: unfinished, pixels@6 missing" in err
     monkeypatch.setattr(PixelInversion, "run", original)
+    code, _, err = call(capsys, *arguments, "--resume", "--attack-option", "learning_rate=0.2")
+    assert (code, "attacks.pixels.learning_rate" in err) == (2, True)
     assert call(capsys, *arguments, "--resume", "--quiet")[0] == 0
     assert (tmp_path / "r" / "pixels@3" / "metrics.json").stat().st_mtime_ns == done
     assert (tmp_path / "r" / "pixels@6" / "metrics.json").is_file()
 
 
 # ---------------------------------------------------------------- stages
-
-
-@pytest.mark.slow
-def test_a_run_trained_for_stages_keeps_what_they_need(capsys, tmp_path):
-    arguments = ["attack", "--target", "prototype", *SMALL, "--attack", "pixels", "--attack", "membership"]
-    arguments += ["--targets", "3", "--iterations", "3", "--no-control"]
-    code, out, _ = call(capsys, *arguments, "--stage", "early,middle", "--stage", "converged", "--out", "r", "--json")
-    assert code == 0
-    records = json.loads(out)["attacks"]
-    assert {name: record["stage"]["round"] for name, record in records.items()} == {
-        "pixels-early": 1, "pixels-middle": 2, "pixels-converged": 4,
-    }  # fmt: skip
-    for record in records.values():
-        assert record["stage"]["of"] == 4
-        assert 0 <= record["stage"]["accuracy"]["after_training"] <= 1
-        assert {row["round"] for row in record["targets"]} == {record["stage"]["round"]}
-    clients = [[(row["client"], row["index"]) for row in record["targets"]] for record in records.values()]
-    assert clients[0] == clients[1] == clients[2]
-    assert (tmp_path / "r" / "membership-early" / "membership.json").is_file()
-    assert 'id="stages"' in (tmp_path / "r" / "report.html").read_text()
-    assert "| early | 1 of 4 |" in (tmp_path / "r" / "report.md").read_text()
-    code, _, _ = call(capsys, "score", "r", "--quiet")
-    assert code == 0
-    again = json.loads((tmp_path / "r" / "pixels-early" / "metrics.json").read_text())
-    assert again == records["pixels-early"]
-
-
-def test_heads_are_attacked_through_the_network_of_the_round_before(capsys):
-    arguments = [
-        "attack",
-        "--target",
-        "classifier",
-        *SMALL,
-        "--batch-size",
-        "1",
-        "--local-steps",
-        "1",
-        "--targets",
-        "3",
-    ]
-    arguments += ["--attack", "head-update", "--iterations", "3", "--no-control", "--stage", "middle"]
-    code, out, _ = call(capsys, *arguments, "--out", "r", "--json")
-    assert code == 0
-    assert json.loads(out)["attacks"]["head-update-middle"]["stage"]["round"] == 2
 
 
 def test_a_stage_that_a_run_did_not_keep_is_refused_in_one_line(trained, capsys, tmp_path):
@@ -216,34 +140,10 @@ def test_a_stage_that_a_run_did_not_keep_is_refused_in_one_line(trained, capsys,
     assert code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--budget", "10,x"], "--budget 10,x: expected whole numbers with commas between"),
-        (["--budget", "0"], "--budget 0: expected at least 1"),
-        (["--budget", "10", "--iterations", "3"], "--iterations and --budget exclude each other"),
-        (["--control-every-budget"], "--control-every-budget: needs --budget"),
-        (["--attack", "membership", "--budget", "3"], "--budget: membership has no budget"),
-        (["--stage", "late"], "unknown stage 'late'"),
-        (["--stage", "early", "--round", "1"], "--round and --stage exclude each other"),
-        (["--stage", "early", "--rounds", "2"], "2 round(s) have no stages"),
-        (["--attack-option", "unmix.iterations=3"], "attack 'unmix' does not run here"),
-    ],
-)
-def test_wrong_use_is_answered_in_one_line(arguments, complaint, capsys, tmp_path):
-    code, out, err = call(capsys, "attack", "--target", "prototype", *arguments, "--out", "r")
-    assert (code, out) == (2, "")
-    assert complaint in err
-    assert len(err.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 # ---------------------------------------------------------------- reports, scores, tables
 
 
 def test_an_unfinished_run_is_named_and_left_out(trained, capsys, tmp_path):
-    import shutil
-
     shutil.copytree(trained, tmp_path / "stopped")
     (tmp_path / "stopped" / "summary.json").unlink()
     code, out, err = call(capsys, "report", trained, "stopped", "--out", "page", "--json")
@@ -269,39 +169,27 @@ def test_scoring_says_what_it_cannot_score_again(budgets, capsys):
     assert "attack again" in err
 
 
-@pytest.mark.parametrize("damage", [None, "", '{"version": 1}'])
-def test_scoring_again_makes_a_damaged_record_good(budgets, capsys, tmp_path, damage):
-    import shutil
-
+def test_scoring_again_makes_a_damaged_record_good(budgets, capsys, tmp_path):
     shutil.copytree(budgets, tmp_path / "copy")
     path = sorted((tmp_path / "copy").glob("pixels*/metrics.json"))[0]
     before = path.read_bytes()
-    if damage is None:
-        path.unlink()
-    else:
-        path.write_text(damage)
-    code, _, err = call(capsys, "score", path.parent, "--quiet")
-    assert (code, err) == (0, "")
-    assert path.read_bytes() == before
+    for damage in (None, "", '{"version": 1}'):
+        path.unlink() if damage is None else path.write_text(damage)
+        code, _, err = call(capsys, "score", path.parent, "--quiet")
+        assert (code, err, path.read_bytes()) == (0, "", before), damage
 
 
-@pytest.mark.parametrize("damage", [None, "", "{", "[1]"])
-def test_scoring_names_the_file_that_is_damaged(budgets, capsys, tmp_path, damage):
-    import shutil
-
+def test_scoring_names_the_file_that_is_damaged(budgets, capsys, tmp_path):
     shutil.copytree(budgets, tmp_path / "copy")
     about = sorted((tmp_path / "copy").glob("pixels*/about.json"))[0]
-    if damage is None:
-        about.unlink()
-    else:
-        about.write_text(damage)
-    for folder in (about.parent, tmp_path / "copy"):
-        code, _, err = call(capsys, "score", folder)
-        assert (code, len(err.strip().splitlines())) == (2, 1)
-        assert str(about) in err
+    for damage in ("", "{", "[1]", None):
+        about.unlink() if damage is None else about.write_text(damage)
+        for folder in (about.parent, tmp_path / "copy"):
+            code, _, err = call(capsys, "score", folder)
+            assert (code, len(err.strip().splitlines()), str(about) in err) == (2, 1, True), (damage, err)
 
 
-@pytest.mark.parametrize("width", [30, 60, 80, 160])
+@each("width", [30, 60, 80, 160])
 def test_tables_fit_the_terminal_and_break_no_word(capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     names = [f"quantity-{number}" for number in range(9)]
@@ -312,35 +200,3 @@ def test_tables_fit_the_terminal_and_break_no_word(capsys, monkeypatch, width):
     for row in rows:
         assert all(value in out for value in row.values())
     assert all(name in out for name in names[1:])
-
-
-def test_the_summary_fits_eighty_columns_strongest_first(budgets, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = call(capsys, "score", budgets)
-    assert code == 0
-    table = out.split(str(budgets))[0]
-    assert all(len(line.rstrip()) <= 80 for line in table.splitlines())
-    for word in ("floor (best", "permuted", "converged", "objective", "pixels, budget 40"):
-        assert word in table
-
-
-def test_attacks_say_what_they_need_and_what_they_find(capsys):
-    code, out, _ = call(capsys, "list", "attacks", "--target", "entangled", "--json")
-    assert code == 0
-    rows = {row["name"]: row for row in json.loads(out)}
-    assert rows["unmix"]["needs from the knowledge card"] == "extractor=white_box or shadow, at least 2 rounds"
-    assert rows["unmix"]["one target is"] == "a class of a client"
-    assert rows["dip"]["one target is"] == "an upload, or a row of it"
-    assert rows["dip"]["budget"] == "iterations=400"
-    assert rows["membership"]["budget"] == "none"
-    assert "targets" not in rows["dip"]
-
-
-def test_costs_that_cannot_be_counted_are_named_once_a_reason(capsys):
-    sizes = ["--classes", "10", "--width", "16", "--pairs", "20", "--model-scalars", "1000"]
-    code, out, _ = call(capsys, "cost", "--method", "all", *sizes)
-    assert code == 0
-    lines = [line for line in out.splitlines() if line.startswith("not counted: ")]
-    assert any(line.startswith("not counted: fpl; ") and "--clusters" in line for line in lines)
-    assert any(line.startswith("not counted: fedkd; ") and "--compressed-scalars" in line for line in lines)
-    assert any("fedhenn-kernel" in line and "--public" in line for line in lines)

@@ -4,30 +4,16 @@ import csv
 import json
 
 import pytest
-from command_line import call
+from command_line import words
 from federations import DIGITS
 
-import fedpriv
 from fedpriv.cli.main import run
 from fedpriv.pages.round_curve import round_curve_svg, round_curves
 from fedpriv.pages.stage_table import stage_tables
 from fedpriv.scoring.storage import load_attack
-from fedpriv.util.errors import UserError
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--models", "small-mlp"]
-ATTACK = [
-    "attack",
-    "--target",
-    "prototype",
-    "--attack",
-    "pixels",
-    "--iterations",
-    "3",
-    "--targets",
-    "3",
-    "--workers",
-    "1",
-]
+ATTACK = words("attack --target prototype --attack pixels --iterations 3 --targets 3 --workers 1")
 
 
 @pytest.fixture(scope="module")
@@ -87,52 +73,3 @@ def test_page_picture_and_table_hold_the_curve(attacked):
     assert {number: float(row["advantage_db"]) for number, row in rows.items()} == {
         point.round: pytest.approx(point.advantage) for point in curve.points
     }
-
-
-def test_single_rounds_may_be_named_among_stages(trained, tmp_path):
-    found = fedpriv.attack(
-        trained,
-        target="prototype",
-        attacks="pixels",
-        stages="converged,round-2",
-        iterations=5,
-        targets=2,
-        control=False,
-        workers=1,
-        out=tmp_path / "out",
-    )
-    assert list(found.records) == ["pixels-converged", "pixels-round-0002"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (["--by-round", "--round", "2"], "--by-round and --round exclude each other"),
-        (["--by-round", "--stage", "early"], "--by-round and --stage exclude each other"),
-        (["--stage", "round-3"], "nothing of round 3 was kept"),
-        (["--stage", "round-9"], "the run has rounds 1 to 4"),
-        (["--stage", "round-x"], "unknown stage 'round-x'"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_a_line(trained, tmp_path, capsys, flags, complaint):
-    code, _, error = call(capsys, *ATTACK, "--run", trained, *flags, "--out", tmp_path / "out")
-    assert code == 2
-    assert complaint in " ".join(error.split())
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_run_that_is_trained_for_it_keeps_every_round(monkeypatch):
-    from fedpriv.experiment.verbs import attacking
-
-    seen = {}
-
-    def stop(paths, configs, **_):
-        (seen["config"],) = configs
-        raise UserError("enough")
-
-    monkeypatch.setattr(attacking, "train_first", stop)
-    with pytest.raises(UserError, match="enough"):
-        fedpriv.attack(target="extractor", attacks="linear-layer", by_round=True)
-    config = seen["config"]
-    assert config.rounds == attacking.FOLLOWED_ROUNDS
-    assert config.keep == tuple(range(1, 11))

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from looped import each
 
 from fedpriv.cli.main import run
 from fedpriv.datasets.federated import PartitionOptions
@@ -50,7 +51,7 @@ def test_people_get_a_table_and_the_sizes(capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("partition", ["dirichlet", "iid"])
+@each("partition", ["dirichlet", "iid"])
 def test_sizes_from_data_are_those_of_the_division_that_a_run_would_have(capsys, partition):
     found = cost(capsys, "--method", "fedproto,fedallrep", "--partition", partition, "--clients", "7", "--seed", "3")
     data, _ = load_data(RunConfig(partition=PartitionOptions(name=partition), clients=7, seed=3))
@@ -76,14 +77,6 @@ def test_heterogeneous_models_are_added_up_and_refused_where_one_is_needed(capsy
     assert stated["methods"][0]["communication"]["paper"]["upload_scalars_per_round"] == 10_000
 
 
-def test_a_mapping_with_weights_counts(capsys):
-    def scalars(mapping):
-        flags = ("--classes", "10", "--model", "cnn4", "--width", "100", "--mapping", mapping)
-        return cost(capsys, "--method", "fedavg", *flags)["sizes"]["model_scalars"]
-
-    assert scalars("fc") - scalars("ap") == 512 * 100 + 100
-
-
 def test_options_and_a_configuration_file(capsys, tmp_path):
     sizes = ("--classes", "10", "--width", "8", "--pairs", "20")
     plain = cost(capsys, "--method", "fedproto", *sizes)["methods"][0]["communication"]["full"]
@@ -106,28 +99,6 @@ def test_all_methods_at_once_with_what_is_missing(capsys):
     sizes = ("--classes", "10", "--model", "cnn4", "--pairs", "61", "--samples", "3000", "--public", "100")
     whole = cost(capsys, "--method", "all", *sizes, "--clusters", "17", "--compressed-scalars", "337428")
     assert all("communication" in row for row in whole["methods"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--method", "fedgh", "--classes", "10", "--width", "4"], "--pairs"),
-        (["--method", "fedgg"], "did you mean 'fedgh'"),
-        (["--classes", "10"], "--width or --model"),
-        (["--pairs", "61"], "--classes is missing"),
-        (["--dataset", "digits", "--pairs", "61"], "drop --pairs"),
-        (["--seed", "1", "--classes", "10"], "--seed reads data"),
-        (["--method", "fedre,fedgh", "--classes", "10", "--width", "4", "--option", "a=1"], "one --method"),
-        (["--classes", "10", "--width", "4", "--option", "a=1"], "unknown key 'a'"),
-        (["--classes", "10", "--model", "cnn4", "--model-scalars", "5"], "exclude each other"),
-        (["--classes", "0"], "--classes"),
-        (["--classes", "10", "--model", "cnn4", "--image-size", "8"], "cannot take images"),
-        (["--classes", "10", "--model", "cnn4", "--width", "1" + "0" * 21], "--width"),
-        (["--dataset", "digits", "--partition", "math:pi"], "expected a function, got 3.14"),
-    ],
-)
-def test_what_cannot_be_counted_is_refused_with_the_remedy(capsys, arguments, says):
-    assert says in refused(capsys, *arguments)
 
 
 def test_operations_are_those_of_a_run(capsys, tmp_path):
@@ -165,11 +136,3 @@ def test_operations_of_stated_sizes_divide_the_samples(capsys):
         capsys, "--classes", "10", "--width", "5", "--samples", "9", "--operations"
     )
     assert "it belongs to --operations" in refused(capsys, "--classes", "10", "--width", "5", "--epochs", "3")
-
-
-def test_people_see_operations(capsys):
-    sizes = ("--classes", "4", "--models", "small-mlp", "--channels", "1", "--image-size", "8", "--clients", "2")
-    assert run(["cost", "--method", "local", *sizes, "--pairs", "4", "--samples", "20", "--operations"]) == 0
-    shown = capsys.readouterr().out
-    assert "operations of one client in a settled round" in shown
-    assert "1.00" in shown

@@ -2,8 +2,8 @@
 
 import json
 
-import pytest
 from command_line import call
+from looped import each
 
 DIGITS = ("--dataset", "digits", "--strangers", 0)
 RANDOM = ("--partition", "pathological", "--assignment", "random")
@@ -15,29 +15,13 @@ def clients(capsys, tmp_path, *arguments):
     return json.loads(out)["clients"]
 
 
-@pytest.mark.parametrize("per_client", [2, 4, 6, 8, 10])
+@each("per_client", [2, 4, 6, 8, 10])
 def test_any_number_of_classes_at_random(capsys, tmp_path, per_client):
     rows = clients(capsys, tmp_path, *RANDOM, "--classes-per-client", per_client, "--clients", 12, "--balanced")
     assert [row["classes"] for row in rows] == [per_client] * 12
     held = {name for row in rows for name in row["counts"]}
     assert len(held) == 10
     assert (tmp_path / "data" / "holdings.png").stat().st_size > 10_000
-
-
-def test_balanced_parts_are_equal(capsys, tmp_path):
-    for more in ((), ("--balanced",)):
-        rows = clients(capsys, tmp_path, "--partition", "pathological", "--clients", 10, *more)
-        sizes = [row["train"] + row["test"] for row in rows]
-        assert (max(sizes) - min(sizes) < 20) == bool(more)
-
-
-def test_halved_clients_are_seen(capsys, tmp_path):
-    whole = clients(capsys, tmp_path, "--partition", "iid")
-    halved = clients(capsys, tmp_path, "--partition", "iid", "--halved-clients", 0.3)
-    pairs = list(zip(whole, halved, strict=True))
-    assert sum(after["train"] == -(-before["train"] // 2) for before, after in pairs) == 3
-    assert sum(after["train"] == before["train"] for before, after in pairs) == 7
-    assert all(after["test"] == before["test"] for before, after in pairs)
 
 
 def test_the_refusal_of_a_least_size_is_a_command_that_works(capsys, tmp_path):
@@ -48,37 +32,6 @@ def test_the_refusal_of_a_least_size_is_a_command_that_works(capsys, tmp_path):
     best = int(err.split("use --least-per-client ")[1].split(",")[0])
     rows = clients(capsys, tmp_path, "--clients", 30, "--alpha", 0.05, "--least-per-client", best)
     assert min(row["train"] + row["test"] for row in rows) == best
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--partition", "pathological", "--classes-per-client", 4), "use --assignment random, which takes any number"),
-        (
-            (*RANDOM[:3], "by_chance"),
-            "--assignment: federation flags: partition.assignment: input should be 'in_order' or",
-        ),
-        (("--least-per-client", 0), "--least-per-client: federation flags: partition.least_per_client"),
-        (("--halved-clients", 1.5), "--halved-clients: federation flags: partition.halved_clients"),
-        (("--partition", "iid", "--least-per-client", 500), "holds 179 samples, fewer than --least-per-client 500"),
-        (("--validation", 1797), "number of validation images is 1797"),
-    ],
-)
-def test_wrong_settings_are_refused_in_one_line(capsys, tmp_path, arguments, message):
-    code, out, err = call(capsys, "data", *DIGITS, *arguments, "--out", tmp_path / "data")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
-
-
-def test_cost_counts_pairs_of_such_a_division(capsys):
-    code, out, _ = call(
-        capsys,
-        *("cost", "--method", "fedproto", *DIGITS, *RANDOM),
-        *("--classes-per-client", 4, "--width", 7, "--json"),
-    )
-    assert code == 0
-    assert json.loads(out)["sizes"]["pairs"] == 40
-    assert json.loads(out)["methods"][0]["communication"]["paper"]["upload_scalars_per_round"] == 40 * 7
 
 
 def test_a_study_varies_them(capsys, tmp_path):
@@ -92,9 +45,3 @@ def test_a_study_varies_them(capsys, tmp_path):
     assert code == 0, err
     trained = {cell["method"] for cell in json.loads(out)["cells"] if cell["method"].startswith("fedproto")}
     assert len(trained) == 4
-
-
-def test_runs_of_several_seeds_may_share_a_division(capsys, tmp_path):
-    kept = [clients(capsys, tmp_path, "--seed", seed, "--division-seed", 0) for seed in (0, 1)]
-    assert kept[0] == kept[1] == clients(capsys, tmp_path, "--seed", 0)
-    assert kept[0] != clients(capsys, tmp_path, "--seed", 1)

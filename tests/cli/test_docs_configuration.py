@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from command_line import words
 from federations import DIGITS
+from looped import each
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run
@@ -13,20 +15,7 @@ from fedpriv.experiment.federation_settings import FederationSettings
 from fedpriv.experiment.verbs.attacking import AttackSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
-QUICK = [
-    "--targets",
-    "2",
-    *DIGITS,
-    "--per-class",
-    "15",
-    "--clients",
-    "3",
-    "--rounds",
-    "2",
-    "--budget",
-    "2,4",
-    "--quiet",
-]
+QUICK = [*words("--targets 2"), *DIGITS, *words("--per-class 15 --clients 3 --rounds 2 --budget 2,4 --quiet")]
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +30,7 @@ def text():
     return (DOCS / "configuration.md").read_text()
 
 
-@pytest.mark.parametrize("settings", [FederationSettings, AttackSettings])
+@each("settings", [FederationSettings, AttackSettings])
 def test_the_page_names_every_setting(text, settings):
     flags = {"stages": "stage"}
     assert {
@@ -49,12 +38,12 @@ def test_the_page_names_every_setting(text, settings):
     } == set()
 
 
-@pytest.mark.parametrize("grant", sorted(KnowledgeCard.__annotations__.keys() - {"rounds_seen"}))
+@each("grant", sorted(KnowledgeCard.__annotations__.keys() - {"rounds_seen"}))
 def test_the_page_names_every_grant(text, grant):
     assert f"| `{grant}` |" in text
 
 
-@pytest.mark.parametrize("name", ["example-train.toml", "example-attack.toml"])
+@each("name", ["example-train.toml", "example-attack.toml"])
 def test_the_page_shows_the_file(text, name):
     shown = re.search(rf"\[{name}\]\({name}\):\n\n```toml\n(.*?)```", text, re.DOTALL)
     comment, _, body = (DOCS / name).read_text().partition("\n")
@@ -64,17 +53,7 @@ def test_the_page_shows_the_file(text, name):
 
 
 def test_a_run_is_trained_as_the_file_says(text, tmp_path):
-    arguments = [
-        "--config",
-        str(DOCS / "example-train.toml"),
-        "--rounds",
-        "2",
-        "--clients",
-        "3",
-        *DIGITS,
-        "--per-class",
-        "15",
-    ]
+    arguments = ["--config", str(DOCS / "example-train.toml"), *DIGITS, *words("--rounds 2 --clients 3 --per-class 15")]
     assert run(["train", *arguments, "--keep", "1", "--quiet"]) == 0
     config = json.loads((tmp_path / "runs" / "example" / "config.json").read_text())
     assert (config["method"], config["training"]["learning_rate"]) == ("fedre", 0.05)

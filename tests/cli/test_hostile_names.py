@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from command_line import call
 from hostile_cases import HOSTILE, Skeleton, Written, cells, steers
+from looped import each
 from PIL import Image
 
 from fedpriv.cli import common
 from fedpriv.cli.bars import Bars
 from fedpriv.util.escape import terminal_line
+
+pytestmark = pytest.mark.hostile
 
 PATHS = [name for name in HOSTILE if not {"/", "\x00", "\ud800"} & set(name) and len(name) < 200]
 """Names that a file may have."""
@@ -39,7 +42,7 @@ def test_bars_take_any_title(capsys):
     assert len(err.splitlines()) == len(HOSTILE)
 
 
-@pytest.mark.parametrize("name", ["\x1b[2J", "a\nfedpriv: all is well", "\u202ecba", "\udcff"])
+@each("name", ["\x1b[2J", "a\nfedpriv: all is well", "\u202ecba", "\udcff"])
 def test_errors_echo_a_name_as_one_line(name, capsys):
     for arguments in (("train", "--method", name), ("report", name), ("list", name), ("train", f"--{name}")):
         code, out, err = call(capsys, *arguments)
@@ -73,9 +76,7 @@ def test_classes_may_be_called_anything(classes, tmp_path, capsys, recwarn):
     assert not [one for one in recwarn if "Glyph" in str(one.message)]
 
 
-@pytest.mark.parametrize(
-    "name", ["a`<b>x</b>`b", "two\n\n<b>lines</b>", "\x1b[31m", "$x$ and $y", "_a", "=1+1", "\udcff"]
-)
+@pytest.mark.parametrize("name", ["a`<b>x</b>`b two\n\n<b>lines</b>", "\x1b[31m $x$ and $y", "\udcff"])
 def test_a_run_and_its_report_may_lie_anywhere(name, classes, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     flags = ("--dataset", "folder", "--data-dir", classes, "--clients", "2", "--partition", "iid", "--rounds", "1")

@@ -9,9 +9,9 @@ import sys
 import pytest
 from command_line import call
 from federations import DIGITS
+from looped import each
 
 from fedpriv.cli.main import COMMANDS, run
-from fedpriv.util.files import write_json
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 QUICK_ATTACK = [*SMALL, "--targets", "4", "--iterations", "20"]
@@ -23,13 +23,6 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    path = tmp_path_factory.mktemp("cli") / "run"
-    assert run(["train", "--method", "fedgh", *SMALL, "--out", str(path), "--quiet"]) == 0
-    return path
-
-
-@pytest.fixture(scope="module")
 def attacked(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "result"
     assert run(["attack", "--target", "entangled", *QUICK_ATTACK, "--out", str(path), "--quiet"]) == 0
@@ -37,21 +30,6 @@ def attacked(tmp_path_factory):
 
 
 # ---------------------------------------------------------------- help
-
-
-def test_help_answers_at_once_and_imports_no_torch():
-    code = """
-import sys, time
-from fedpriv.cli.main import run
-run(["--help"])
-print("took", time.process_time())
-assert "torch" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    told, _, seconds = done.stdout.rpartition("took")
-    assert float(seconds) < 2  # of the processor, whoever else is at work; alone a few tenths
-    for name in COMMANDS:
-        assert name in told
 
 
 def test_every_command_explains_itself_without_torch():
@@ -72,7 +50,7 @@ for name in sys.argv[1:]:
 # ---------------------------------------------------------------- list, data
 
 
-@pytest.mark.parametrize("kind", ["methods", "attacks", "defenses", "datasets", "models", "targets"])
+@each("kind", ["methods", "attacks", "defenses", "datasets", "models", "targets"])
 def test_lists_are_tables_and_json(kind, capsys):
     code, out, _ = call(capsys, "list", kind, "--json")
     assert code == 0
@@ -181,15 +159,6 @@ def test_scoring_again_gives_the_same_record(attacked, capsys):
     assert told == before
 
 
-def test_a_report_over_several_results(attacked, capsys, tmp_path):
-    code, _, _ = call(capsys, "report", attacked, "--out", "page")
-    assert code == 0
-    page = (tmp_path / "page" / "report.html").read_text()
-    assert "dip" in page
-    assert "pixels" in page
-    assert "http://" not in page.replace("http://www.w3.org", "")
-
-
 def test_a_report_over_runs_and_attacks_links_its_pages(attacked, trained, capsys, tmp_path):
     code, out, _ = call(capsys, "report", trained, attacked, attacked / "dip", "--out", "page", "--json")
     assert code == 0
@@ -210,50 +179,6 @@ def test_a_report_over_runs_and_attacks_links_its_pages(attacked, trained, capsy
     assert (row["method"], row["after_training_rounds_to_target"]) == ("fedgh", "1")
 
 
-def test_representations_of_runs_are_drawn_side_by_side(trained, capsys, tmp_path):
-    assert call(capsys, "train", "--method", "local", *SMALL, "--out", "alone", "--quiet")[0] == 0
-    code, _, _ = call(capsys, "report", trained, "alone", "--representations", "prototypes", "--out", "page")
-    assert code == 0
-    assert len(list((tmp_path / "page").glob("representations-*.svg"))) == 2
-    text = (tmp_path / "page" / "runs.html").read_text()
-    assert text.count("Mean silhouette in the space of the representations") == 2
-    # Without the data the page stands, and says what is missing.
-    config = json.loads((tmp_path / "alone" / "config.json").read_text())
-    write_json(tmp_path / "alone" / "config.json", config | {"dataset": "cifar10", "data_dir": "nowhere"})
-    code, _, error = call(capsys, "report", "alone", "--representations", "images", "--out", "bare")
-    assert code == 0, error
-    assert not list((tmp_path / "bare").glob("representations-*.svg"))
-    assert "no map of representations" in (tmp_path / "bare" / "runs.md").read_text()
-
-
-def test_reports_refuse_in_one_line_what_they_cannot_show(attacked, trained, capsys, tmp_path):
-    (tmp_path / "empty").mkdir()
-    for arguments, reason in (
-        (["empty"], "empty: holds neither an attack result (about.json) nor a run (config.json)"),
-        ([attacked / "dip", "--target-accuracy", "0.5"], "--target-accuracy: applies to runs"),
-        ([trained, "--target-accuracy", "2"], "--target-accuracy 2.0: expected above 0 and at most 1"),
-        ([attacked / "dip", "--target-of", "mean"], "--target-of: applies to runs"),
-        ([attacked / "dip", "--representations", "images"], "--representations: applies to runs"),
-        ([trained, "--representations", "heads"], "--representations heads: expected images or prototypes"),
-        ([trained, "--target-of", "median"], "--target-of median: expected pooled or mean"),
-    ):
-        code, _, error = call(capsys, "report", *arguments, "--out", "page")
-        assert code == 2
-        assert reason in error
-        assert len(error.strip().splitlines()) == 1
-        assert not (tmp_path / "page").exists()
-
-
-def test_attacking_a_run_of_ones_own(trained, capsys):
-    code, out, _ = call(
-        capsys, *["attack", "--target", "prototype", "--run", trained, "--attack", "pixels"],
-        *["--targets", "3", "--iterations", "5", "--out", "mine", "--json"],
-    )  # fmt: skip
-    assert code == 0
-    record = json.loads(out)["attacks"]["pixels"]
-    assert (record["method"], record["target"], record["n_targets"]) == ("fedgh", "prototype", 3)
-
-
 def test_the_same_seed_gives_the_same_attack_and_chunks_change_nothing(trained, capsys, tmp_path):
     common = ["attack", "--target", "prototype", "--run", trained, "--attack", "pixels", "--targets", "4"]
     common += ["--iterations", "10", "--no-control", "--quiet"]
@@ -267,80 +192,7 @@ def test_the_same_seed_gives_the_same_attack_and_chunks_change_nothing(trained, 
     assert scores[2] == pytest.approx(scores[0], abs=1e-3)
 
 
-def test_an_interrupted_attack_goes_on_where_it_was(trained, capsys, monkeypatch, tmp_path):
-    from fedpriv.attacks.invert.inversion import PixelInversion
-
-    original = PixelInversion.run
-
-    def interrupted(self, *args, **kwargs):
-        raise KeyboardInterrupt
-
-    arguments = [
-        "attack",
-        "--target",
-        "prototype",
-        "--run",
-        trained,
-        "--targets",
-        "3",
-        "--iterations",
-        "5",
-        "--out",
-        "r",
-    ]
-    monkeypatch.setattr(PixelInversion, "run", interrupted)
-    monkeypatch.setattr(sys, "argv", ["fedpriv", *map(str, arguments)])
-    code, _, err = call(capsys, *arguments)
-    assert code == 130
-    assert "--resume" in err
-    done = (tmp_path / "r" / "dip" / "metrics.json").stat().st_mtime_ns
-    monkeypatch.setattr(PixelInversion, "run", original)
-    code, _, err = call(capsys, "report", tmp_path, "--out", "early")  # finds what is two levels down
-    assert code == 0
-    assert "unfinished, " in err
-    assert "pixels" in err
-    code, _, err = call(capsys, *arguments, "--resume", "--iterations", "6")
-    assert code == 2
-    assert "attacks.dip.iterations" in err
-    code, _, _ = call(capsys, *arguments, "--resume")
-    assert code == 0
-    assert (tmp_path / "r" / "dip" / "metrics.json").stat().st_mtime_ns == done
-    assert (tmp_path / "r" / "report.html").is_file()
-
-
 # ---------------------------------------------------------------- what is there is left alone, what is not there is said
-
-
-@pytest.mark.parametrize("command", ["train", "attack"])
-def test_an_output_folder_that_exists_is_left_alone(command, capsys, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    extra = ["--target", "entangled"] if command == "attack" else []
-    code, _, err = call(capsys, command, *extra, *SMALL, "--out", "mine")
-    assert code == 2
-    assert "mine: already exists" in err
-    code, _, err = call(capsys, command, *extra, *SMALL, "--out", "mine", "--force")
-    assert code == 2
-    assert "mine: holds files that fedpriv did not make (thesis.txt)" in err
-    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
-
-
-def test_asking_for_what_a_run_does_not_have_is_refused(trained, capsys):
-    common = ["attack", "--run", trained, "--out", "r"]
-    for extra, complaint in (
-        (["--target", "entangled"], "clients of 'fedgh' upload no 'entangled'; they upload: prototype"),
-        (["--target", "prototype", "--round", "9"], "no uploads of round 9 are stored; stored rounds: 1, 2"),
-        (["--target", "prototype", "--round", "1"], "white-box extractor of round 1 needs its checkpoint"),
-        (
-            ["--target", "prototype", "--rounds-seen", "5"],
-            "--rounds-seen 5, but only 2 round(s) up to round 2 are stored",
-        ),
-        (["--target", "prototype", "--knowledge", "attacker_data=same_domain"], "set no images aside"),
-    ):
-        code, _, err = call(capsys, *common, *extra, "--force")
-        assert code == 2
-        assert complaint in err
-        assert len(err.splitlines()) == 1
 
 
 def test_a_damaged_result_is_refused(attacked, capsys, tmp_path):
@@ -354,8 +206,8 @@ def test_a_damaged_result_is_refused(attacked, capsys, tmp_path):
     assert "reconstruction.safetensors" in err
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
+@each(
+    "typed, expected",
     [
         ("fedpriv expl", ["explain"]),
         ("fedpriv attack --targ", ["--target", "--targets"]),

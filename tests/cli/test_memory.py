@@ -5,8 +5,9 @@ import sys
 
 import pytest
 import torch
-from command_line import call
+from command_line import call, words
 from federations import DIGITS
+from looped import each
 
 from fedpriv.cli import train
 from fedpriv.util import memory
@@ -32,8 +33,8 @@ KIB = 1 << 10
 
 
 # Free memory is what tests say: so little that what is refused would be small, too.
-@pytest.mark.parametrize(
-    ("free", "flags", "said"),
+@each(
+    "free, flags, said",
     [
         (
             7 * GIB,
@@ -82,21 +83,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_an_attack_whose_rows_do_not_fit_is_refused(capsys, monkeypatch):
     assert call(capsys, "train", "--method", "fedgh", *SMALL, "--out", "run", "--quiet")[0] == 0
     monkeypatch.setattr(memory, "free_memory", lambda: GIB // 4)
-    attack = [
-        "attack",
-        "--run",
-        "run",
-        "--target",
-        "prototype",
-        "--attack",
-        "dip",
-        "--workers",
-        "1",
-        "--device",
-        "cpu",
-        "--out",
-        "found",
-    ]
+    attack = words("attack --run run --target prototype --attack dip --workers 1 --device cpu --out found")
     line = refused(capsys, *attack, "--quiet", "--restarts", "1000000")
     assert "6 targets with 1,000,000 restarts each would take" in line
     assert "; --restarts 98112 would fit" in line
@@ -106,7 +93,7 @@ def test_an_attack_whose_rows_do_not_fit_is_refused(capsys, monkeypatch):
     assert "--chunk-rows 11 would fit" in line
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [
         RuntimeError(

@@ -2,12 +2,10 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from outside_cases import OUTSIDE
 
 ROOT = Path(__file__).parents[2]
@@ -68,38 +66,6 @@ def test_members_of_an_installed_package_train_attack_defend_and_report(tmp_path
     assert set(scored["floor_details"]["noise"]["others"]) == {"brightness_gap"}
 
 
-@pytest.mark.slow
-def test_references_stand_wherever_a_name_does(tmp_path):
-    shutil.copy(OUTSIDE / "outsider.py", tmp_path)  # a module, and no installed distribution
-    (tmp_path / "attack.toml").write_text(
-        'target = "outsider:Directions"\nattack = ["outsider:RandomSearch"]\ntargets = 4\niterations = 3\n'
-        'method = "outsider:FED_DIRECTION"\ndataset = "outsider:load_stripes"\nmodels = "outsider:one_layer"\n'
-        'defense = ["outsider:Jitter:spread=0.3"]\n'
-    )
-    attack = (
-        "attack",
-        "--config",
-        "attack.toml",
-        *SMALL,
-        "--no-control",
-        "--out",
-        "result",
-        "--allow-code",
-        "outsider",
-    )
-    metric = ("score", "result", "--metric", "outsider:BRIGHTNESS", "--quiet")
-    ran(tmp_path, attack, metric, path=tmp_path)
-    assert (tmp_path / "result" / "random-search" / "grid.png").is_file()
-    about = json.loads((tmp_path / "result" / "random-search" / "about.json").read_text())
-    assert (about["attack"], about["target"]) == ("random-search", "direction")
-    ran(
-        tmp_path, ("report", "result", "--out", "page", "--quiet"), path=tmp_path / "elsewhere"
-    )  # nobody knows it there
-    assert "random-search" in "".join(path.read_text() for path in (tmp_path / "page").rglob("*.html"))
-    again = json.loads((tmp_path / "result" / "random-search" / "metrics.json").read_text())
-    assert 0 < again["metrics"]["others"]["brightness_gap"]["mean"] < 1
-
-
 def test_a_wrong_reference_is_one_line(tmp_path):
     wrong = (
         (("train", "--method", "outsider:Nothing"), "method 'outsider:Nothing': module 'outsider' has no 'Nothing'"),
@@ -111,10 +77,7 @@ def test_a_wrong_reference_is_one_line(tmp_path):
         ),
         (("train", "--models", "outsider:two_layers"), "model 'outsider:two_layers': module 'outsider' has no"),
         (("attack", "--target", "outsider:FED_DIRECTION"), "expected a subclass of fedpriv.wire.payload.Payload"),
-        (
-            ("attack", "--target", "direction", "--attack", "outsider:Jitter"),
-            "expected a dataclass that inherits",
-        ),
+        (("attack", "--target", "direction", "--attack", "outsider:Jitter"), "expected a dataclass that inherits"),
     )
     found = run(tmp_path, *(arguments for arguments, _ in wrong))
     for (code, _, err), (_, complaint) in zip(found, wrong, strict=True):

@@ -38,20 +38,3 @@ def test_a_folder_has_one_name_and_what_is_done_to_its_images_is_kept(birds, tmp
     code, out, _ = call(capsys, "data", *given, "--json")
     assert code == 0
     assert "birds" in json.dumps(json.loads(out))
-
-
-def test_a_method_that_sends_no_such_upload_is_refused_before_it_is_trained(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, _, told = call(capsys, "attack", "--target", "entangled", "--method", "fedproto", "--out", "r")
-    assert code == 2
-    assert "clients of 'fedproto' upload no 'entangled'; they upload: prototype" in told
-    assert not (tmp_path / "r").exists()
-
-
-def test_a_defense_may_put_another_upload_in_its_place(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    given = ["--target", "prototype", "--method", "fedgh", "--defense", "entangle", "--dataset", "digits"]
-    code, _, told = call(capsys, "attack", *given, "--out", "r")
-    assert code == 2
-    assert "upload no 'prototype'; they upload: entangled" in told
-    assert not (tmp_path / "r").exists()

@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from command_line import call
+from command_line import call, words
+from looped import each
 from PIL import Image
 from pixel_search import found_in, holds, holds_picture
 from torch import nn
@@ -157,18 +158,7 @@ def folder(tmp_path_factory):
 def test_no_command_stores_or_draws_a_patient(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     home, images = folder
-    data = [
-        "--dataset",
-        "folder",
-        "--data-dir",
-        str(home),
-        "--clients",
-        "2",
-        "--partition",
-        "iid",
-        "--image-size",
-        "28",
-    ]
+    data = [*words("--dataset folder --data-dir"), str(home), *words("--clients 2 --partition iid --image-size 28")]
     data += ["--rounds", "1", "--lr", "0.1", "--models", "small-mlp", "--strangers", "0"]
     cheap = ["--target", "prototype", "--attack", "pixels", "--iterations", "2", "--targets", "2", "--workers", "1"]
     code, _, err = call(capsys, "attack", *cheap, *data, "--out", "plain", "--quiet")
@@ -203,16 +193,6 @@ def test_a_claim_about_inversion_is_put_to_the_test_without_pictures(tmp_path):
         assert bool(list(result.path.rglob("grid.png"))) == there
 
 
-@pytest.mark.parametrize("command", ["attack --target model", "audit --methods fedavg", "score x", "report x"])
-def test_another_rule_is_refused_in_one_line(command, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "x").mkdir()
-    code, _, err = call(capsys, *command.split(), "--redact", "hide")
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "redact" in err
-    assert "hide" in err
-
-
 # ---------------------------------------------------------------- the rules, and the search itself
 
 
@@ -233,7 +213,7 @@ def test_a_rule_is_one_of_three():
             read_rule(wrong)
 
 
-@pytest.mark.parametrize("size", [1.0, 2.0, 0.5, 149.5 / 28])
+@each("size", [1.0, 2.0, 0.5, 149.5 / 28])
 def test_the_search_finds_images_at_every_size_of_a_grid_and_not_when_blurred(size):
     for shown, there in ((PRIVATE, True), (blurred(PRIVATE), False)):
         side = round(28 * size)

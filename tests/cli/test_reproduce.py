@@ -26,28 +26,3 @@ def test_a_counted_claim(capsys, tmp_path):
     assert {"claim.html", "claim.md", "claim.json"} <= {path.name for path in out.iterdir()}
     again, *_ = call(capsys, "reproduce", "fedre-table-2", "--out", out, "--quiet")
     assert again == 0
-
-
-def test_one_row_and_column_as_json(capsys, tmp_path):
-    arguments = ["fedre-table-2", "--row", "FedRE", "--column", "upload", "--out", tmp_path / "card", "--json"]
-    code, said, _ = call(capsys, "reproduce", *arguments)
-    assert code == 0
-    card = json.loads(said)["card"]
-    tried = [cell for cell in card["cells"] if cell["measured"] is not None]
-    assert [(cell["row"], cell["column"], cell["measured"]["mean"]) for cell in tried] == [("FedRE", "upload", 5.12)]
-
-
-def test_wrong_use_is_one_line(capsys, tmp_path):
-    for arguments, match in (
-        (["fedre-table-22"], "unknown claim 'fedre-table-22'"),
-        (["fedre-table-2", "--scale", "big"], "unknown scale 'big'"),
-        (["fedre-table-2", "--row", "X"], "--row X: unknown row 'X'"),
-        (["fedre-table-1", "--seeds", "a"], "--seeds a: expected whole numbers"),
-        (["fedre-table-1", "--images", "CIFAR-10"], "--images"),
-        (["fedre-table-1", "--data-dir", tmp_path / "none"], "cifar"),
-        ([tmp_path / "none.toml"], "a claim in TOML"),
-    ):
-        code, out, err = call(capsys, "reproduce", *arguments, "--out", tmp_path / "out")
-        assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
-        assert match in err
-        assert not (tmp_path / "out").exists()

@@ -3,23 +3,11 @@
 import pytest
 import rich_click as click
 from command_line import call
-from federations import DIGITS
-
-from fedpriv.cli.main import run
-
-SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    path = tmp_path_factory.mktemp("shown") / "run"
-    assert run(["train", "--method", "fedgh", *SMALL, "--out", str(path), "--quiet"]) == 0
-    return path
 
 
 @pytest.mark.parametrize("width", [80, 120])

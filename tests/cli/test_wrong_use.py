@@ -1,109 +1,199 @@
-"""Wrong use: one line that says what would be right, exit code 2, and nothing overwritten."""
+"""Wrong use, one table: one line that says what would be right, exit code 2, and nothing made or changed."""
+
+import shutil
 
 import pytest
 from command_line import call
 
+from fedpriv.cli.main import run
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["attack", "--target", "entangeld"], "unknown target 'entangeld'; did you mean 'entangled'"),
-        (["attack", "--target", "entangled", "--attack", "dip2"], "unknown attack 'dip2'"),
-        (["attack", "--target", "entangled", "--attack", "dlg"], "--attack dlg: attacks model"),
-        (["attack", "--target", "entangled", "--targets", "0"], "--targets 0: expected at least 1"),
-        (["attack", "--target", "entangled", "--iterations", "0"], "iterations"),
-        (["attack", "--target", "entangled", "--attack-option", "speed=3"], "unknown key 'speed'"),
-        (["attack", "--target", "entangled", "--attack", "dip", "--knowledge", "extractor=none"], "needs extractor="),
-        (["attack", "--target", "entangled", "--knowledge", "extractor"], "expected KEY=VALUE"),
-        (["attack", "--target", "entangled", "--knowledge", "telepathy=yes"], "unknown key 'telepathy'"),
-        (["attack", "--target", "entangled", "--run", "nowhere"], "no such run directory"),
-        (["attack", "--target", "entangled", "--run", "x", "--alpha", "1"], "trained already; drop --alpha"),
-        (["attack", "--target", "entangled", "--device", "cuda"], "no CUDA device is usable here"),
-        (["attack", "--target", "entangled", "--device", "tpu9"], "unknown device"),
-        (["attack"], "Missing option '--target'"),
-        (["train", "--method", "fedxyz"], "unknown method 'fedxyz'"),
-        (["train", "--dataset", "mnst"], "unknown data set 'mnst'; did you mean 'mnist'"),
-        (["train", "--dataset", "folder"], "needs --data-dir"),
-        (["train", "--dataset", "folder", "--data-dir", "missing"], "missing"),
-        (["train", "--alpha", "0"], "alpha"),
-        (["train", "--alpha", "-1"], "alpha"),
-        (["train", "--partition", "round-robin"], "round-robin"),
-        (["train", "--clients", "5000"], "5000"),
-        (["train", "--rounds", "0"], "rounds: input should be greater than or equal to 1, got 0"),
-        (["train", "--participation", "1.5"], "participation"),
-        (["train", "--lr", "0"], "training.learning_rate: input should be greater than 0"),
-        (["train", "--width", "100000000000000000000"], "width: input should be less than or equal to 65536"),
-        (["train", "--image-size", "100000"], "image_size: input should be less than or equal to 4096"),
-        (["train", "--mapping", "xx"], "mapping"),
-        (["train", "--keep", "99"], "keep: input should be a round from 1 to 20, got 99"),
-        (["train", "--keep", "0"], "keep: input should be a round from 1 to 20, got 0"),
-        (["train", "--defense", "noise:scale=1,scale=2"], "defense 'noise:scale=1,scale=2': 'scale' is given twice"),
-        (["train", "--defense", "dp-sgd:epsilon=inf"], "defense dp-sgd: epsilon: input should be a finite number"),
-        (["train", "--option", "mechanism=XX"], "mechanism"),
-        (["train", "--method", "fedavg"], "needs one architecture for all clients"),
-        (["train", "--resume"], "--resume needs --out"),
-        (["train", "--resume", "--out", "nowhere"], "no such run directory"),
-        (["train", "--config", "nowhere.toml"], "no such file"),
-        (["train", "--speed", "3"], "No such option"),
-        (["report", "nowhere"], "no such folder"),
-        (["score", "."], "holds no attack result"),
-        (["list", "metods"], "unknown list 'metods'; did you mean 'methods'"),
-        (["dance"], "No such command"),
-    ],
-)  # fmt: skip
-def test_wrong_use_is_answered_in_one_line(arguments, complaint, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    code, out, err = call(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert complaint in err
-    assert len(err.splitlines()) == 1
-    assert "Traceback" not in err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_configuration_file_with_an_unknown_key_is_refused(capsys, tmp_path):
-    (tmp_path / "run.toml").write_text("round = 3\n")
-    code, _, err = call(capsys, "train", "--config", "run.toml")
-    assert code == 2
-    assert "'round'; did you mean 'rounds'" in err
-
-
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("clients = [1]", "run.toml: clients: expected one value, got a list"),
-        ("momentum = {a = 1}", "run.toml: momentum: expected one value, got a table"),
-        ("keep = [[1]]", "run.toml: keep: expected one value, got a list"),
-        ("data-dir = 0", "run.toml: data-dir: expected a text, got 0"),
-        ("public = inf", "run.toml: public: 'inf' is not a valid integer"),
-        ("device = [1.5]", "run.toml: device: expected one value, got a list"),
-        ("device = 1.5", "device 1.5: unknown device"),
-        ("clients = true", "run.toml: clients: 'True' is not a valid integer"),
-        ("drop-last = 1", "run.toml: drop-last: expected true or false, got 1"),
-        ("lr = 'x'", "run.toml: lr: 'x' is not a valid float"),
-        ("option = {mechanism = [[1]]}", "mechanism"),
-        ("out = 2026-01-01", "run.toml: not readable as TOML ('out': a date"),
-        (f"alpha = {'[' * 500}{']' * 500}", "run.toml: not readable as TOML (more than 32 lists"),
-        (f"dataset = '{'x' * 10_000}'", "characters)..."),
-        ('dataset = "\\u001b[31m"', "'\\x1b[31m'"),
-    ],
-    ids=lambda text: text[:30],
+ENTANGLED, PROTOTYPE, OF_RUN = (
+    f"attack --out r --target {rest}" for rest in ("entangled", "prototype", "prototype --attack pixels --run run")
 )
-def test_a_configuration_file_with_another_type_is_refused(line, complaint, capsys, tmp_path):
-    (tmp_path / "run.toml").write_text(line)
-    code, out, err = call(capsys, "train", "--config", "run.toml")
-    assert (code, out) == (2, "")
-    assert complaint in err
-    assert (len(err.splitlines()), len(err) < 1500) == (1, True)
-    assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+WHOLE = "attack --out r --target representation --dataset digits --strangers 0"
+DATA = "data --dataset digits --strangers 0 --out r"
+COST, REPRODUCE, REPORT = "cost --width 4 --classes 10", "reproduce fedre-table-1 --out r", "report --out page"
+
+CASES = [
+    ("dance", "No such command"),
+    ("list metods", "unknown list 'metods'; did you mean 'methods'"),
+    # train
+    ("train --method fedxyz", "unknown method 'fedxyz'"),
+    ("train --dataset mnst", "unknown data set 'mnst'; did you mean 'mnist'"),
+    ("train --dataset folder", "needs --data-dir"),
+    ("train --dataset folder --data-dir missing", "missing"),
+    ("train --alpha 0", "alpha"),
+    ("train --alpha -1", "alpha"),
+    ("train --partition round-robin", "round-robin"),
+    ("train --clients 5000", "5000"),
+    ("train --rounds 0", "rounds: input should be greater than or equal to 1, got 0"),
+    ("train --participation 1.5", "participation"),
+    ("train --lr 0", "training.learning_rate: input should be greater than 0"),
+    ("train --width 100000000000000000000", "width: input should be less than or equal to 65536"),
+    ("train --image-size 100000", "image_size: input should be less than or equal to 4096"),
+    ("train --mapping xx", "mapping"),
+    ("train --keep 99", "keep: input should be a round from 1 to 20, got 99"),
+    ("train --keep 0", "keep: input should be a round from 1 to 20, got 0"),
+    ("train --defense noise:scale=1,scale=2", "defense 'noise:scale=1,scale=2': 'scale' is given twice"),
+    ("train --defense dp-sgd:epsilon=inf", "defense dp-sgd: epsilon: input should be a finite number"),
+    ("train --option mechanism=XX", "mechanism"),
+    ("train --method fedavg", "needs one architecture for all clients"),
+    ("train --resume", "--resume needs --out"),
+    ("train --resume --out nowhere", "no such run directory"),
+    ("train --config nowhere.toml", "no such file"),
+    ("train --speed 3", "No such option"),
+    ("train --unsampled some", "unsampled"),
+    # attack
+    ("attack", "Missing option '--target'"),
+    ("attack --target entangeld", "unknown target 'entangeld'; did you mean 'entangled'"),
+    (f"{ENTANGLED} --attack dip2", "unknown attack 'dip2'"),
+    (f"{ENTANGLED} --attack dlg", "--attack dlg: attacks model"),
+    (f"{ENTANGLED} --targets 0", "--targets 0: expected at least 1"),
+    (f"{ENTANGLED} --iterations 0", "iterations"),
+    (f"{ENTANGLED} --attack-option speed=3", "unknown key 'speed'"),
+    (f"{ENTANGLED} --attack dip --knowledge extractor=none", "needs extractor="),
+    (f"{ENTANGLED} --knowledge extractor", "expected KEY=VALUE"),
+    (f"{ENTANGLED} --knowledge telepathy=yes", "unknown key 'telepathy'"),
+    (f"{ENTANGLED} --run nowhere", "no such run directory"),
+    (f"{ENTANGLED} --run x --alpha 1", "trained already; drop --alpha"),
+    (f"{ENTANGLED} --device cuda", "no CUDA device is usable here"),
+    (f"{ENTANGLED} --device tpu9", "unknown device"),
+    (f"{ENTANGLED} --method fedproto", "clients of 'fedproto' upload no 'entangled'; they upload: prototype"),
+    (f"{PROTOTYPE} --method fedgh --dataset digits --defense entangle", "no 'prototype'; they upload: entangled"),
+    (f"{PROTOTYPE} --budget 10,x", "--budget 10,x: expected whole numbers with commas between"),
+    (f"{PROTOTYPE} --budget 0", "--budget 0: expected at least 1"),
+    (f"{PROTOTYPE} --budget 10 --iterations 3", "--iterations and --budget exclude each other"),
+    (f"{PROTOTYPE} --control-every-budget", "--control-every-budget: needs --budget"),
+    (f"{PROTOTYPE} --attack membership --budget 3", "--budget: membership has no budget"),
+    (f"{PROTOTYPE} --stage late", "unknown stage 'late'"),
+    (f"{PROTOTYPE} --stage early --round 1", "--round and --stage exclude each other"),
+    (f"{PROTOTYPE} --stage early --rounds 2", "2 round(s) have no stages"),
+    (f"{PROTOTYPE} --attack-option unmix.iterations=3", "attack 'unmix' does not run here"),
+    (f"{OF_RUN} --by-round --round 2", "--by-round and --round exclude each other"),
+    (f"{OF_RUN} --by-round --stage early", "--by-round and --stage exclude each other"),
+    (f"{OF_RUN} --stage round-1", "nothing of round 1 was kept"),
+    (f"{OF_RUN} --stage round-9", "the run has rounds 1 to 2"),
+    (f"{OF_RUN} --stage round-x", "unknown stage 'round-x'"),
+    (f"{OF_RUN} --round 9", "no uploads of round 9 are stored; stored rounds: 1, 2"),
+    (f"{OF_RUN} --round 1", "white-box extractor of round 1 needs its checkpoint"),
+    (f"{PROTOTYPE} --run run --attack average --rounds-seen 5", "--rounds-seen 5, but only 2 round(s) up to round 2"),
+    (f"{OF_RUN} --knowledge attacker_data=same_domain", "set no images aside"),
+    (f"{ENTANGLED} --run run", "clients of 'fedgh' upload no 'entangled'; they upload: prototype"),
+    (f"{WHOLE} --attack decoder", "attack 'decoder' needs attacker_data=same_domain"),
+    (
+        f"{WHOLE} --knowledge attacker_data=same_domain",
+        "no images are set aside for the attacker; pass --strangers 0.5",
+    ),
+    (f"{WHOLE} --knowledge extractor=shadow", "pass --knowledge attacker_data=same_domain"),
+    (f"{WHOLE} --knowledge extractor=none --attack dip", "needs extractor=white_box or shadow"),
+    # data
+    (f"{DATA} --partition pathological --classes-per-client 4", "use --assignment random, which takes any number"),
+    (f"{DATA} --partition pathological --assignment by_chance", "--assignment: federation flags: partition.assignment"),
+    (f"{DATA} --least-per-client 0", "--least-per-client: federation flags: partition.least_per_client"),
+    (f"{DATA} --halved-clients 1.5", "--halved-clients: federation flags: partition.halved_clients"),
+    (f"{DATA} --partition iid --least-per-client 500", "holds 179 samples, fewer than --least-per-client 500"),
+    (f"{DATA} --validation 1797", "number of validation images is 1797"),
+    # cost
+    (f"{COST} --method fedgh", "--pairs"),
+    ("cost --method fedgg", "did you mean 'fedgh'"),
+    ("cost --classes 10", "--width or --model"),
+    ("cost --pairs 61", "--classes is missing"),
+    ("cost --dataset digits --pairs 61", "drop --pairs"),
+    ("cost --seed 1 --classes 10", "--seed reads data"),
+    (f"{COST} --method fedre,fedgh --option a=1", "one --method"),
+    (f"{COST} --option a=1", "unknown key 'a'"),
+    ("cost --classes 10 --model cnn4 --model-scalars 5", "exclude each other"),
+    ("cost --classes 0", "--classes"),
+    ("cost --classes 10 --model cnn4 --image-size 8", "cannot take images"),
+    (f"cost --classes 10 --model cnn4 --width 1{'0' * 21}", "--width"),
+    ("cost --dataset digits --partition math:pi", "expected a function, got 3.14"),
+    # score, report, reproduce
+    ("score empty", "holds no attack result"),
+    ("score x --redact hide", "hide"),
+    ("audit --methods fedavg --redact hide", "hide"),
+    (f"{WHOLE} --redact hide", "hide"),
+    ("report nowhere", "no such folder"),
+    ("report x --redact hide", "hide"),
+    (f"{REPORT} empty", "empty: holds neither an attack result (about.json) nor a run (config.json)"),
+    (f"{REPORT} result/pixels --target-accuracy 0.5", "--target-accuracy: applies to runs"),
+    (f"{REPORT} run --target-accuracy 2", "--target-accuracy 2.0: expected above 0 and at most 1"),
+    (f"{REPORT} result/pixels --target-of mean", "--target-of: applies to runs"),
+    (f"{REPORT} result/pixels --representations images", "--representations: applies to runs"),
+    (f"{REPORT} run --representations heads", "--representations heads: expected images or prototypes"),
+    (f"{REPORT} run --target-of median", "--target-of median: expected pooled or mean"),
+    ("reproduce fedre-table-22 --out r", "unknown claim 'fedre-table-22'"),
+    ("reproduce none.toml --out r", "a claim in TOML"),
+    ("reproduce fedre-table-2 --scale big --out r", "unknown scale 'big'"),
+    ("reproduce fedre-table-2 --row X --out r", "--row X: unknown row 'X'"),
+    (f"{REPRODUCE} --seeds a", "--seeds a: expected whole numbers"),
+    (f"{REPRODUCE} --images CIFAR-10", "--images"),
+    (f"{REPRODUCE} --data-dir none", "cifar"),
+]
+"""A command, and what its one line holds."""
+
+SETTINGS = [
+    ("round = 3", "'round'; did you mean 'rounds'"),
+    ("clients = [1]", "run.toml: clients: expected one value, got a list"),
+    ("momentum = {a = 1}", "run.toml: momentum: expected one value, got a table"),
+    ("keep = [[1]]", "run.toml: keep: expected one value, got a list"),
+    ("data-dir = 0", "run.toml: data-dir: expected a text, got 0"),
+    ("public = inf", "run.toml: public: 'inf' is not a valid integer"),
+    ("device = 1.5", "device 1.5: unknown device"),
+    ("clients = true", "run.toml: clients: 'True' is not a valid integer"),
+    ("drop-last = 1", "run.toml: drop-last: expected true or false, got 1"),
+    ("lr = 'x'", "run.toml: lr: 'x' is not a valid float"),
+    ("option = {mechanism = [[1]]}", "mechanism"),
+    ("out = 2026-01-01", "run.toml: not readable as TOML ('out': a date"),
+    (f"alpha = {'[' * 500}{']' * 500}", "run.toml: not readable as TOML (more than 32 lists"),
+    (f"dataset = '{'x' * 10_000}'", "characters)..."),
+    ('dataset = "\\u001b[31m"', "'\\x1b[31m'"),
+]
+"""A line of a configuration file, and what is said of it."""
 
 
-def test_a_study_that_is_no_file_or_no_settings_is_refused(capsys, tmp_path):
+@pytest.fixture(scope="module")
+def made(trained, tmp_path_factory):
+    """A finished run, an attack on it, and a folder of nothing."""
+    home = tmp_path_factory.mktemp("wrong")
+    shutil.copytree(trained, home / "run")
+    attack = ["attack", "--target", "prototype", "--attack", "pixels", "--iterations", "2", "--targets", "2"]
+    assert run([*attack, "--workers", "1", "--run", f"{home}/run", "--out", f"{home}/result", "--quiet"]) == 0
+    for name in ("empty", "x"):
+        (home / name).mkdir()
+    return home
+
+
+def refused(capsys, *arguments):
+    """Return the one line in which a command is refused."""
+    code, out, err = call(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1), (arguments, err)
+    assert "Traceback" not in err
+    assert len(err) < 1500
+    return " ".join(err.split())
+
+
+def test_wrong_use_is_answered_in_one_line(made, monkeypatch, capsys):
+    monkeypatch.chdir(made)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    before, wrong = sorted(made.iterdir()), []
+    for command, complaint in CASES:
+        code, out, err = call(capsys, *command.split())
+        right = (code, out, err.count("\n"), "Traceback" in err) == (2, "", 1, False)
+        if not right or complaint not in " ".join(err.split()) or sorted(made.iterdir()) != before:
+            wrong.append((command, complaint, code, out, err))
+    assert wrong == []
+
+
+def test_a_configuration_file_with_another_type_is_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for line, complaint in SETTINGS:
+        (tmp_path / "run.toml").write_text(line)
+        assert complaint in refused(capsys, "train", "--config", "run.toml"), line[:30]
+        assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_a_study_that_is_no_file_or_no_settings_is_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "deep.toml").write_text(f"seeds = {'[' * 500}{']' * 500}")
     (tmp_path / "bytes.toml").write_bytes(b"seeds = '\xff'")
     for name, complaint in (
@@ -113,6 +203,4 @@ def test_a_study_that_is_no_file_or_no_settings_is_refused(capsys, tmp_path):
         ("/dev/zero", "is no regular file"),
         ("nowhere.toml", "no such file; expected a study in TOML"),
     ):
-        code, out, err = call(capsys, "audit", name, "--out", "study")
-        assert (code, out, len(err.splitlines())) == (2, "", 1)
-        assert complaint in err
+        assert complaint in refused(capsys, "audit", name, "--out", "study")

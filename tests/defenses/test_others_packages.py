@@ -78,6 +78,7 @@ ARRAYS = st.dictionaries(
 )
 
 
+@pytest.mark.frameworks
 @settings(max_examples=150)
 @given(ARRAYS, st.sampled_from([0, 10, 33.3, 50, 90, 100]), st.sampled_from([0.01, 0.005, 1.0]), st.integers(1, 5))
 def test_updates_are_those_of_nvflares_filter_bit_for_bit(own, percentile, gamma, steps):
@@ -126,6 +127,7 @@ def modified(before, after, clipping_norm, sensitivity, epsilon, delta, draws, m
     return {name: torch.from_numpy(found[name].numpy()) for name in after}
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize(
     "strength", [(1.0, 1.0, 1.0, 1e-5), (0.3, 2.0, 8.0, 1e-3), (100.0, 0.01, 0.5, 1e-6), (1.0, 0.0, 1.0, 1e-5)]
 )

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import fedpriv
-from fedpriv.attacks.observation import Needs
 
 MAKER = Path(__file__).parents[2] / "docs" / "make_api.py"
 
@@ -33,10 +32,3 @@ def test_the_page_of_contracts_is_up_to_date(maker):
         for module, names in modules.items():
             for name in names:
                 assert f"### {name}\n\n```python\n# {module}\n" in made
-
-
-def test_a_dataclass_is_shown_with_its_fields_and_hooks(maker):
-    shown = maker._contract("fedpriv.attacks.observation", Needs)
-    assert "class Needs:\n    extractor: tuple[ExtractorAccess, ...] = ()\n" in shown
-    assert "    min_rounds: int = 1\n    every_extractor: bool = False\n```" in shown
-    assert "- `together(other) -> Needs`: Return the needs of an attack of two parts.\n" in shown

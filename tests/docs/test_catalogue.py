@@ -6,9 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fedpriv
 from fedpriv.cli.common import Flags
-from fedpriv.experiment import catalogued
 from fedpriv.experiment.verbs.cataloguing import KINDS, rows_of
 from fedpriv.util.arguments import spelled
 
@@ -44,24 +42,3 @@ def test_lists_are_read_without_torch_and_say_the_same():
         assert told[target] == rows_of("attacks", target)
     with spelled(Flags()):
         assert told["flags"] == rows_of("datasets")
-
-
-def test_members_of_other_packages_are_asked_themselves(monkeypatch):
-    for name in [name for name in sys.modules if name == "torch"]:
-        monkeypatch.delitem(sys.modules, name)
-    assert catalogued.shipped("attacks", None)
-    assert catalogued.shipped("attacks", "no such kind") is None
-
-    class Points:
-        groups = frozenset({"console_scripts", "fedpriv.attacks"})
-
-    monkeypatch.setattr(catalogued.metadata, "entry_points", Points)
-    assert catalogued.shipped("attacks", None) is None
-
-
-def test_what_is_listed_depends_on_no_file_where_torch_is_there():
-    import torch
-
-    assert torch.__version__
-    assert catalogued.shipped("methods", None) is None
-    assert set(fedpriv.catalogue("methods").members) >= {"fedre", "fedavg"}

@@ -14,6 +14,8 @@ from flwr.app import Context
 from fedpriv.cli.main import run as command
 from fedpriv.scoring.storage import load_privacy_audit
 
+pytestmark = pytest.mark.frameworks
+
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 HERE = TUTORIALS / "is-my-epsilon-true"
 
@@ -25,8 +27,7 @@ def commands():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "verdict"),
-    [(0, "contradicted"), (1, "not contradicted"), (2, "untested"), (3, "not contradicted")],
+    ("place", "verdict"), [(0, "contradicted"), (1, "not contradicted"), (2, "untested"), (3, "not contradicted")]
 )
 def test_the_commands_say_what_the_page_says(tmp_path, monkeypatch, place, verdict):
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,8 @@ from flwr.app import Context
 from fedpriv.cli.main import run as command
 from fedpriv.recording.run import RecordedRun
 
+pytestmark = pytest.mark.frameworks
+
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "audit-my-flower-app"
 
 

@@ -32,6 +32,7 @@ def test_what_the_page_shows_of_files_stands_in_them():
 
 
 @pytest.mark.slow
+@pytest.mark.frameworks
 def test_the_commands_of_the_page_find_what_it_says(tmp_path):
     pytest.importorskip("nvflare", reason="NVFlare, whose simulator runs the job, is not installed")
     there = shutil.copytree(HOME, tmp_path / "job")

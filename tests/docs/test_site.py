@@ -3,7 +3,6 @@
 That the site builds without a warning is tried by ``.ci/run``.
 """
 
-import importlib.util
 import json
 import re
 import sys
@@ -77,31 +76,6 @@ def test_what_is_cited_is_this_version():
     version = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (HOME / "CITATION.cff").read_text()
     assert fedpriv.__version__ == version
-
-
-@pytest.fixture
-def conf():
-    pytest.importorskip("sphinx", reason="Sphinx is not installed")
-    spec = importlib.util.spec_from_file_location("site_conf", DOCS / "conf.py")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-def test_files_above_are_pages_whose_links_are_those_from_within(conf):
-    text = "![a](docs/a.png) [b](docs/b.md#c) [d](CHANGELOG.md) [e](LICENSE) [f](https://g/h) [i](#j)"
-    assert conf.from_above(text) == ("![a](a.png) [b](b.md#c) [d](changes.md) [e](../LICENSE) [f](https://g/h) [i](#j)")
-    for page, file in conf.FROM_ABOVE.items():
-        assert f"](../{file})" in (DOCS / f"{page}.md").read_text()
-
-
-def test_the_navigation_is_made_of_the_lists(conf):
-    assert tuple(f"{name}.md" for name in conf.INDEXES) == INDEXES
-    text = "# All\n- [Top](top.md)\n## Use\n- [Short](a/long.md): of [other](x.md)\n- [Own](b.ipynb)\n- [Out](https://x/y.md)"
-    tree = "\n```{{toctree}}\n:hidden:\n{}\n```"
-    assert conf.navigation(text) == "\n".join(
-        [tree.format("Top <top>"), tree.format(":caption: Use\nShort <a/long>\nOwn <b>")]
-    )
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

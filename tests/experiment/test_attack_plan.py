@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import click
 import pytest
+from looped import each
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.attack import attack
@@ -81,7 +82,7 @@ def test_budgets_are_sorted():
     assert parse_budgets("300,100") == (100, 300)
 
 
-@pytest.mark.parametrize("text", ["", "100,", "a", "0,3", "-1", "1.5", "3,3"])
+@each("text", ["", "100,", "a", "0,3", "-1", "1.5", "3,3"])
 def test_other_budgets_are_refused(text):
     with pytest.raises(UserError, match=r"^--budget"):
         parse_budgets(text)
@@ -93,7 +94,7 @@ def test_stages_come_in_the_order_of_training():
         parse_stages(["erly"])
 
 
-@pytest.mark.parametrize("rounds", range(3, 200))
+@each("rounds", range(3, 200))
 def test_stages_are_different_rounds_and_the_early_one_is_early(rounds):
     early, middle, last = (stage_round(stage, rounds) for stage in STAGES)
     assert 1 <= early < middle < last == rounds
@@ -132,8 +133,8 @@ def test_iterations_are_the_budget_of_each():
     assert options_by_attack(("dlg",), [], iterations=9)["dlg"] == {"outer_steps": 9}
 
 
-@pytest.mark.parametrize(
-    ("names", "pairs", "more", "complaint"),
+@each(
+    "names, pairs, more, complaint",
     [
         (("dip", "pixels"), ["learning_rat=1"], {}, "unknown key 'learning_rat'; did you mean 'learning_rate'"),
         (("dip",), ["pixels.patience=3"], {}, "attack 'pixels' does not run here; there are: dip"),
@@ -185,7 +186,7 @@ class Run:
         return self._checkpoints
 
 
-@pytest.mark.parametrize("kind", ["model", "small-model", "low-rank-model"])
+@each("kind", ["model", "small-model", "low-rank-model"])
 def test_uploads_of_whole_networks_need_no_checkpoint_for_a_stage(kind):
     assert kept_rounds(Run(30), kind, ["early", "middle"]) == {"early": 2, "middle": 15}
 
@@ -194,20 +195,6 @@ def test_an_extractor_needs_the_checkpoint_that_holds_its_head():
     assert kept_rounds(Run(3, 30), "extractor", ["early"]) == {"early": 3}
     with pytest.raises(UserError, match="nothing of the early stage"):
         kept_rounds(Run(30), "extractor", ["early"])
-
-
-def test_an_extractor_without_its_head_leaves_only_attacks_that_do_without():
-    chosen = build_attacks(attack_names("extractor", ()), {})
-    matching = ["dlg", "inverting-gradients", "gradient-dip"]
-    kept, lines = granted(chosen, (), "extractor", KnowledgeCard(extractor="none"), None)
-    assert list(kept) == ["linear-layer", "property"]  # which reads what is in clear, and is left out where nothing is
-    for name in matching:
-        assert any(repr(name) in line and "extractor=white_box" in line for line in lines)
-        with pytest.raises(UserError, match="extractor=white_box"):
-            granted(chosen, (name,), "extractor", KnowledgeCard(extractor="query"), None)
-    assert set(matching) < set(granted(chosen, (), "extractor", KnowledgeCard(), None)[0])
-    whole = build_attacks(attack_names("model", ()), {})
-    assert set(granted(whole, (), "model", KnowledgeCard(extractor="none"), None)[0]) == set(whole)
 
 
 def test_an_attack_for_who_has_no_extractor_runs_there_and_is_not_missed_elsewhere():

@@ -25,6 +25,8 @@ from fedpriv.methods import METHODS
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, WorkError
 
+pytestmark = pytest.mark.frameworks
+
 CONFIG = small("fedproto", per_class=20, clients=4, participation=0.5, rounds=3, keep=(1, 2))
 NODES = {7: 0, 9: 1}
 

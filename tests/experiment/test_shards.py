@@ -249,6 +249,7 @@ def test_without_submitit_one_line_says_what_to_install(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.frameworks
 def test_what_a_queue_does_not_take_is_one_line(tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="needs the extra slurm")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -264,6 +265,7 @@ def test_what_a_queue_does_not_take_is_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.frameworks
 def test_jobs_of_a_queue_do_a_study(tmp_path, monkeypatch, capsys, alone):
     pytest.importorskip("submitit", reason="needs the extra slurm")
     from submitit.helpers import DelayedSubmission

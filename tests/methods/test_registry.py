@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from compare import expect_close, expect_same
+from looped import each
 from method_cases import CLASSES, SHAPE, SIZES, WIDTH, World, copies, same, same_message
 from torch.nn.functional import cross_entropy
 
@@ -90,12 +90,12 @@ def test_every_method_has_a_row_and_what_is_attacked_a_usual_method():
     assert default_method("energy") is None
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@each("name", sorted(METHODS))
 def test_every_method_keeps_the_contract_that_other_packages_are_held_to(name):
     refuse_no_method(name, METHODS.load(name))
 
 
-@pytest.mark.parametrize(("name", "options"), ROWS, ids=str)
+@each("name, options", ROWS)
 def test_the_contract(name, options):
     world = World(name, options, batch_size=4)
     method = world.method
@@ -133,7 +133,7 @@ def test_the_contract(name, options):
             expect_same(scores, method.predict(setup, seen, images))
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@each("name", sorted(METHODS))
 def test_clients_of_one_architecture_start_equal_and_a_round_with_one_client_works(name):
     world = World(name)
     server, broadcast, states = world.start()
@@ -149,13 +149,10 @@ def method_predicts(world, state, broadcast):
     setup = world.setups[0]
     return world.method.predict(
         setup, world.method.apply_broadcast(setup, state, broadcast), torch.rand(2, *SHAPE)
-    ).shape == (
-        2,
-        CLASSES,
-    )
+    ).shape == (2, CLASSES)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@each("name", sorted(METHODS))
 def test_the_trace_holds_the_batches_that_training_was_handed_and_changes_nothing(name, monkeypatch):
     world = World(name, batch_size=4, epochs=2, max_steps=3)
     _, broadcast, states = world.start()
@@ -166,9 +163,10 @@ def test_the_trace_holds_the_batches_that_training_was_handed_and_changes_nothin
             handed.append(index.tolist())
         return batch(self, index)
 
-    monkeypatch.setattr(Samples, "batch", noting)
     setup = replace(world.setups[0], trace=Trace())
-    state, upload = world.method.client_step(setup, states[0], broadcast, generator(9))
+    with monkeypatch.context() as noted:
+        noted.setattr(Samples, "batch", noting)
+        state, upload = world.method.client_step(setup, states[0], broadcast, generator(9))
     phases = setup.trace.result().phases
     assert phases
     assert [index.tolist() for steps in phases for index in steps] == handed
@@ -276,7 +274,7 @@ def facts_of(world, broadcast):
     )
 
 
-@pytest.mark.parametrize(("name", "options"), ROWS, ids=str)
+@each("name, options", ROWS)
 def test_the_ledger_of_a_settled_round_agrees_with_the_computed_communication(name, options):
     from fedpriv.federation.planned_traffic import message_sizes
 

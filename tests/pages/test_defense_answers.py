@@ -3,9 +3,9 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 from defense_cases import CASES, OPTIONS, build, fits
 from eval_cases import ABOUT, but, defended
+from looped import each
 
 from fedpriv.attacks import ATTACKS, target_names, targets_of
 from fedpriv.defenses import DEFENSES, build_defenses
@@ -14,7 +14,6 @@ from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.pages.defense_table import defenses
-from fedpriv.scoring.records import Labels
 from fedpriv.util.config import parse, plain
 
 ROTATING, FIXED = {"schedule": "rotating"}, {"schedule": "fixed"}
@@ -25,66 +24,46 @@ def counted(defense, attack, target, options=None, of=None):
     return any(way.met_by(attack, options or {}) for way in answers_for(made.answers, target, of or {}))
 
 
-@pytest.mark.parametrize(
-    ("defense", "attack", "target", "options", "counts"),
+@each(
+    "defense, attack, target, options, counts",
     [
         ("clip", "dip", "prototype", {"match": "direction"}, True),
         ("clip", "dip", "prototype", {"match": "vector"}, False),
         ("clip", "dip", "logits", {"match": "direction"}, False),
         ("clip", "inverting-gradients", "model", {"match": "all"}, True),
-        ("clip", "inverting-gradients", "prototype", {"match": "all"}, False),
-        ("clip", "dlg", "model", {"match": "all"}, False),
         ("prune", "joint", "prototype", {"match": "pruned"}, True),
         ("prune", "dlg", "model", {"match": "sent"}, True),
         ("prune", "dlg", "model", {"match": "all"}, False),
-        ("prune", "dlg", "kernel", {"match": "sent"}, False),
         ("sign", "dlg", "model", {"match": "sent"}, False),
         ("sign", "dlg", "model", {"match": "signs"}, True),
         ("noise", "average", "prototype", {"match": "vector"}, True),
-        ("noise", "average", "entangled", {"match": "vector"}, False),
         ("noise", "dip", "prototype", {"match": "vector"}, False),
         ("noise", "unmix", "entangled", {}, True),
-        ("noise", "unmix", "prototype", {}, False),
-        ("dp-noise", "unmix", "representation", {}, False),
         ("dp-noise", "inverting-gradients", "model", {}, True),
-        ("dp-noise", "dlg", "model", {}, False),
-        ("noise", "inverting-gradients", "model", {}, False),
         ("local-dp", "inverting-gradients", "extractor", {}, True),
-        ("local-dp", "linear-layer", "model", {}, False),
         ("percentile-privacy", "dlg", "model", {"match": "censored"}, True),
         ("percentile-privacy", "dlg", "model", {"match": "sent"}, False),
         ("upload-interval", "unmix", "entangled", {}, True),
-        ("upload-interval", "dip", "prototype", {}, True),
         ("count-floor", "joint", "prototype", {}, True),
-        ("count-floor", "joint", "representation", {}, True),
         ("quantise", "average", "prototype", {}, True),
         ("quantise", "dip", "prototype", {}, False),
-        ("quantise", "dlg", "model", {}, True),
         ("soteria", "dlg", "model", {"ignore": "head.*"}, True),
-        ("soteria", "dlg", "model", {"ignore": ""}, False),
         ("soteria", "dlg", "model", {"ignore": "head.bias"}, False),
         ("soteria", "dlg", "model", {"ignore": "head.weight+head.bias"}, True),
-        ("soteria", "dlg", "extractor", {"ignore": "head.*"}, False),
         ("precode", "inverting-gradients", "model", {"ignore": "bottleneck.*+head.*"}, True),
         ("precode", "inverting-gradients", "model", {"ignore": "bottleneck.*"}, False),
         ("entangle", "unmix", "entangled", {}, True),
         ("entangle", "unmix", "prototype", {}, False),
-        ("precode", "linear-layer", "model", {}, True),
         ("hide-labels", "dip", "entangled", {}, False),
         ("dp-sgd", "dlg", "model", {}, True),
         ("hide-labels", "unmix", "entangled", {"weights": "sent"}, False),
         ("hide-labels", "unmix", "entangled", {"weights": "hidden"}, True),
-        ("hide-labels", "membership", "entangled", {"classes": "any"}, True),
         ("secure-aggregation", "dlg", "model", {}, False),
         ("secure-aggregation", "pooled", "model", {}, True),
         ("secure-aggregation", "disaggregate", "extractor", {}, True),
-        ("secure-aggregation", "disaggregate-layer", "classifier", {}, True),
-        ("secure-aggregation", "property", "kernel", {}, True),
         ("transform", "inverting-gradients", "model", {}, False),
         ("transform", "untransform", "model", {}, True),
         ("noise", "class-inversion", "logits", {"match": "class"}, True),
-        ("noise", "class-inversion", "logits", {"match": "output"}, False),
-        ("prune", "membership", "classifier", {}, True),
         ("soteria", "head-update", "classifier", {"match": "nonzero"}, True),
     ],
 )
@@ -92,8 +71,8 @@ def test_what_counts_as_an_answer(defense, attack, target, options, counts):
     assert counted(defense, attack, target, options) is counts
 
 
-@pytest.mark.parametrize(
-    ("attack", "target", "options", "of", "counts"),
+@each(
+    "attack, target, options, of, counts",
     [
         ("average", "prototype", {"zeros": "sent"}, ROTATING, False),
         ("average", "prototype", {"zeros": "missing"}, ROTATING, True),
@@ -108,15 +87,7 @@ def test_an_answer_may_be_about_some_points_of_a_defense(attack, target, options
     assert counted("diagonal", attack, target, options, of) is counts
 
 
-def answers():
-    return [
-        pytest.param(name, answer, id=f"{name}-{'-'.join(answer.attacks) or 'any'}")
-        for name in DEFENSES
-        for answer in DEFENSES.load(name).answers
-    ]
-
-
-@pytest.mark.parametrize(("name", "answer"), answers())
+@each("name, answer", [(name, answer) for name in DEFENSES for answer in DEFENSES.load(name).answers])
 def test_an_answer_names_attacks_that_run_with_its_options_on_the_kinds_it_names(name, answer):
     defense = DEFENSES.load(name)
     for attack in answer.attacks:
@@ -130,7 +101,7 @@ def test_an_answer_names_attacks_that_run_with_its_options_on_the_kinds_it_names
         assert answer in answers_for(defense.answers, answer.kinds[0], plain(made))
 
 
-@pytest.mark.parametrize("name", sorted(DEFENSES))
+@each("name", sorted(DEFENSES))
 def test_every_defense_is_answered_on_every_kind_of_upload_that_it_fits(name):
     defense = DEFENSES.load(name)
     assert sum(answer.kinds is None for answer in defense.answers) <= 1
@@ -202,19 +173,3 @@ def test_an_attack_on_one_kind_of_upload_is_none_on_another():
         == "not evaluated here: decoder with defenses=learned; all-rounds; average was not run on these uploads"
     )
     assert rows[1].evaluated == "run here: unmix"
-
-
-def test_an_attack_on_one_method_is_none_on_another():
-    rows = defenses([ran("fedproto", "prototype", "average", NOISE), ran("fedgh", "prototype", "dip", NOISE)])
-    assert [row.evaluated for row in rows] == ["run here: average on fedproto; none on fedgh"]
-
-
-def test_kinds_without_an_adapted_attack_and_chains_are_told():
-    labels = Labels(method="My models", defense="Weak")
-    (logits,) = defenses([ran("fd", "logits", "class-inversion", ("sign", {}), labels=labels)])
-    assert logits.name == "Weak (sign)"
-    assert logits.guards == ("My models (fd)",)
-    assert logits.evaluated == "not evaluated: no attack of this package is adapted to it on logits uploads"
-    rows = defenses([ran("fd", "model", "dlg", ("quantise", {}), NOISE, labels=labels)])
-    assert [row.name for row in rows] == ["quantise", "noise scale=0.3"]
-    assert rows[0].evaluated == "run here as it is: dlg"

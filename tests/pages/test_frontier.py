@@ -8,15 +8,16 @@ from eval_cases import ABOUT, but, result
 from frontier_cases import LOOSE, image, judged, member, page
 from hypothesis import given
 from hypothesis import strategies as st
+from looped import each
 
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
 from fedpriv.federation.summary import ReachedAccuracy
-from fedpriv.pages.baselines import baselines, beside, gain_over_local, gain_words, same_clients
+from fedpriv.pages.baselines import baselines, beside, gain_over_local, same_clients
 from fedpriv.pages.frontier import point_labels
 from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, frontier_svg
-from fedpriv.scoring.intervals import clustered, combine
-from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
+from fedpriv.scoring.intervals import clustered
+from fedpriv.scoring.pareto import Effect, Objectives, betters
 from fedpriv.scoring.records import Reason
 
 
@@ -32,8 +33,8 @@ def objectives(found, cost=1.0, **more):
     return Objectives({} if found is None else {"images": found, **more}, {"error": cost})
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "better"),
+@each(
+    "one, two, better",
     [
         (NONE, LEAK, True),
         (LEAK, MORE, True),
@@ -51,18 +52,6 @@ def objectives(found, cost=1.0, **more):
 def test_what_leaks_less(one, two, better):
     assert betters(objectives(one), objectives(two)) is better
     assert not betters(objectives(two), objectives(one)) or not better
-
-
-def test_all_sorts_of_leakage_count_together():
-    member = effect(0.2, stands=True, unit="")
-    assert betters(objectives(NONE, membership=member), objectives(LEAK, membership=member))
-    assert not betters(
-        objectives(NONE, membership=member), objectives(LEAK, membership=effect(0.1, stands=True, unit=""))
-    )
-    assert not betters(objectives(NONE), objectives(LEAK, membership=member))  # not asked is not known
-    assert betters(objectives(NONE, 0.5), objectives(NONE, 1.0))
-    assert not betters(dataclasses.replace(objectives(NONE, 0.5), may_better=False), objectives(NONE, 1.0))
-    assert undominated([objectives(NONE, 0.5), objectives(NONE, 1.0), objectives(LEAK, 0.1)]) == [True, False, True]
 
 
 kinds = st.sampled_from([None, LEAK, MORE, NONE, UNTESTED, OUTRIGHT, OTHER, effect(-4.0)])
@@ -97,18 +86,6 @@ def test_one_point_an_upload_with_the_gravest_of_all_its_attacks():
     assert found.card.rounds_seen == 30
 
 
-def test_of_attacks_on_different_targets_the_one_that_comes_nearest_to_a_claim_is_drawn():
-    whole = (result("fedre", 9.0, target="entangled"), (judged(mean=9.0, p_value=0.4),), ())
-    apart = (judged(mean=-2.0, p_value=0.01), judged("vectors", 0.1, p_value=0.9))
-    (found,) = page(whole, (result("fedre", attack="unmix", target="entangled"), apart, ()))
-    assert found.points[0].effects["images"].attack == "unmix"
-    claimed = (judged(mean=-2.0, p_value=0.4), judged("identified", 0.4, stands=True))
-    (found,) = page(image(9.0), (result("fedgh", attack="joint"), claimed, ()))
-    point = found.points[0]
-    assert (point.kind, point.effects["images"].attack, point.effects["images"].value) == ("some", "joint", -2.0)
-    assert point.effects["images"].found == "leak"
-
-
 def test_what_is_sent_one_by_one_needs_no_recovery():
     (found,) = page(image())
     assert found.points[0].effects["representations"].found == "outright"
@@ -125,12 +102,6 @@ def test_untested_points_are_never_better():
     (found,) = page(image(-9.0, method="fedre", scalars=1, accuracy=0.99), image(3.0, stands=True))
     assert {p.label: b for p, b in zip(found.points, found.best, strict=True)} == {"fedre": True, "fedgh": False}
     assert found.settled == (True, True)
-
-
-def test_a_reason_of_one_question_leaves_the_others_tested():
-    open_vectors = Reason(name="not_excluded", value=0.2, beside=0.02, measure="vectors")
-    (found,) = page(image(-9.0, reasons=(open_vectors,), method="fedre"), image(3.0, stands=True))
-    assert next(p for p in found.points if p.label == "fedre").effects["images"].found == "none"
 
 
 NOISE = (DefenseChoice("noise", {"scale": 0.3}),)
@@ -231,28 +202,6 @@ def test_a_gain_is_beside_the_same_seed_and_over_clients_by_their_images():
     assert gain_over_local(runs_of([0, 1]), "after_training", dict([next(iter(KNOWN.items()))])) is None
 
 
-def test_gains_of_several_seeds_are_combined_seed_by_seed():
-    each = [gain_over_local(runs_of([seed]), "after_training", KNOWN) for seed in (0, 1)]
-    both = gain_over_local(runs_of([0, 1]), "after_training", KNOWN)
-    assert both == combine(each)
-    assert both.mean == pytest.approx((each[0].mean + each[1].mean) / 2)
-    swapped = {(key, 1 - seed): own for (key, seed), own in KNOWN.items()}
-    assert gain_over_local(runs_of([0]), "after_training", swapped).mean != pytest.approx(each[0].mean)
-
-
-def test_clients_that_were_not_recorded_one_by_one_have_a_gain_without_an_interval():
-    bare = {key: own.model_copy(update={"clients": ()}) for key, own in KNOWN.items()}
-    (found, whole) = (gain_over_local(runs_of([0]), "after_training", known) for known in (bare, KNOWN))
-    assert (found.mean, found.ci95) == (pytest.approx(whole.mean), None)
-    assert gain_words(found) == "+16.7"
-
-
-def test_one_step_is_never_compared_with_epochs():
-    one_step = LocalTraining(max_steps=1, batch_size=1)
-    found = page(image(40.0, target="model", training=one_step), image(0.1, target="model"))
-    assert sorted(frontier.task["local work"] for frontier in found) == ["", "one local step on one image a round"]
-
-
 def test_other_grants_and_tasks_never_share_a_set_and_rounds_are_taken_as_needed():
     found = page(
         image(), image(method="fedre"), image(method="fedre", rounds_seen=5, attack="unmix"), image(dataset="mnist")
@@ -286,6 +235,19 @@ def test_seeds_of_an_upload_are_one_point():
     assert point.trained.ends == (0.8, 1.0)
 
 
+def test_results_without_accuracy_have_no_point():
+    bare, compared, _ = image()
+    bare = dataclasses.replace(bare, about=but(bare.about, run_accuracy={}))
+    assert page((bare, compared, ())) == ()
+    assert page(member()) == ()
+
+
+def test_one_step_is_never_compared_with_epochs():
+    one_step = LocalTraining(max_steps=1, batch_size=1)
+    found = page(image(40.0, target="model", training=one_step), image(0.1, target="model"))
+    assert sorted(frontier.task["local work"] for frontier in found) == ["", "one local step on one image a round"]
+
+
 def test_what_another_card_gives_away_is_told():
     leak, compared, _ = image(4.0, stands=True, attack="joint")
     card = dataclasses.replace(leak.about.knowledge, labels="inferred")
@@ -296,13 +258,6 @@ def test_what_another_card_gives_away_is_told():
     assert "†" in frontier_svg((first,))
 
 
-def test_results_without_accuracy_have_no_point():
-    bare, compared, _ = image()
-    bare = dataclasses.replace(bare, about=but(bare.about, run_accuracy={}))
-    assert page((bare, compared, ())) == ()
-    assert page(member()) == ()
-
-
 def test_labels_tell_what_differs():
     noisy = result(defenses=(DefenseChoice("noise", {"scale": 0.3}),))
     abouts = [r.about for r in (result(width=32), result(width=64), noisy, result("fedgh"))]
@@ -310,3 +265,21 @@ def test_labels_tell_what_differs():
     both = [r.about for r in (result(), result(target="entangled"))]
     assert point_labels(both) == ["fedre, prototype", "fedre, entangled"]
     assert ABOUT.defense == "none"
+
+
+def test_a_reason_of_one_question_leaves_the_others_tested():
+    open_vectors = Reason(name="not_excluded", value=0.2, beside=0.02, measure="vectors")
+    (found,) = page(image(-9.0, reasons=(open_vectors,), method="fedre"), image(3.0, stands=True))
+    assert next(p for p in found.points if p.label == "fedre").effects["images"].found == "none"
+
+
+def test_of_attacks_on_different_targets_the_one_that_comes_nearest_to_a_claim_is_drawn():
+    whole = (result("fedre", 9.0, target="entangled"), (judged(mean=9.0, p_value=0.4),), ())
+    apart = (judged(mean=-2.0, p_value=0.01), judged("vectors", 0.1, p_value=0.9))
+    (found,) = page(whole, (result("fedre", attack="unmix", target="entangled"), apart, ()))
+    assert found.points[0].effects["images"].attack == "unmix"
+    claimed = (judged(mean=-2.0, p_value=0.4), judged("identified", 0.4, stands=True))
+    (found,) = page(image(9.0), (result("fedgh", attack="joint"), claimed, ()))
+    point = found.points[0]
+    assert (point.kind, point.effects["images"].attack, point.effects["images"].value) == ("some", "joint", -2.0)
+    assert point.effects["images"].found == "leak"

@@ -8,7 +8,7 @@ import pytest
 from frontier_cases import LOOSE, image, member, page
 from hypothesis import given
 from hypothesis import strategies as st
-from table_cases import told
+from looped import each
 
 from fedpriv.pages.chart_axes import Decibels, Linear
 from fedpriv.pages.columns import table_files
@@ -60,12 +60,7 @@ def test_ticks_of_accuracy_say_where_they_are(low, span):
         assert 0 <= value <= 1 + 1e-9
 
 
-def test_half_steps_are_written_in_full():
-    assert [text for _, text in Decibels(-8, 1, 0, 100).ticks()][:3] == ["−7.5", "−5.0", "−2.5"]
-    assert "92.5 %" in [text for _, text in Linear(0.9, 0.99, 0, 100).ticks()]
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 25])
+@each("n", [1, 2, 7, 25])
 def test_labels_do_not_overlap(n):
     (found,) = crowd(n)
     for panel in panels(found):
@@ -78,27 +73,3 @@ def test_labels_do_not_overlap(n):
             assert one.right <= panel.width
             for two in boxes[:i]:
                 assert not one.overlaps(two)
-
-
-def test_noise_three_times_the_signal_is_visibly_dear(tmp_path):
-    """Mixtures are few, so that the head learns from the noise: a loss that accuracy after training hides."""
-    import fedpriv
-
-    settings = {"dataset": "digits", "per_class": 60, "clients": 6, "seed": 0, "strangers": 0.2}
-    settings |= {"rounds": 12, "lr": 0.03}
-    runs = [fedpriv.train("fedre", **settings, defense=defense) for defense in ([], ["noise:scale=3"])]
-    alone = fedpriv.train("local", **settings)
-    quick = {"target": "entangled", "attacks": "pixels", "iterations": 2, "restarts": 1, "control": False}
-    attacks = [fedpriv.attack(run, **quick) for run in runs]
-    page = fedpriv.report([*attacks, alone], out=tmp_path / "page").path
-    bare, noisy = sorted(told(page / "frontier.csv"), key=lambda row: row["defense"] != "none")
-    lost = {
-        moment: float(bare[f"gain_over_local_{moment}"]) - float(noisy[f"gain_over_local_{moment}"])
-        for moment in ("after_training", "after_broadcast")
-    }
-    assert lost["after_broadcast"] > 0.08 > lost["after_training"]
-    low, gain, high = (float(noisy[f"gain_over_local_after_broadcast{end}"]) for end in ("_low", "", "_high"))
-    assert low < gain < -0.08  # whoever takes part under the noise is worse off than alone
-    assert gain < high
-    assert {row["bettered"] for row in (bare, noisy)} == {"False"}
-    assert "long dashes: without exchange" in (page / "report.html").read_text()

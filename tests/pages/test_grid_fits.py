@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-
-import pytest
 import torch
+from looped import each
 
 from fedpriv.pages.grid import Column, draw_columns
 
@@ -28,7 +26,7 @@ def boxes(drawn) -> list:
     return [text.get_window_extent(renderer) for text in drawn.texts if text.get_text()]
 
 
-@pytest.mark.parametrize("columns", range(1, 9))
+@each("columns", range(1, 9))
 def test_no_text_lies_outside_the_picture(columns):
     drawn = figure(columns)
     for box in boxes(drawn):
@@ -37,7 +35,7 @@ def test_no_text_lies_outside_the_picture(columns):
         assert box.y1 <= drawn.bbox.y1
 
 
-@pytest.mark.parametrize("columns", [1, 5, 10])
+@each("columns", [1, 5, 10])
 def test_all_that_is_said_is_there_and_covers_nothing(columns):
     drawn = figure(columns)
     title, subtitle, *rest = drawn.texts
@@ -54,10 +52,3 @@ def test_a_word_wider_than_the_picture_is_broken():
     drawn = figure(1, title="w" * 300)
     assert drawn.texts[0].get_text().replace("\n", "") == "w" * 300
     assert all(box.x1 <= drawn.bbox.x1 for box in boxes(drawn))
-
-
-def test_notes_of_neighbours_do_not_overlap():
-    drawn = figure(8)
-    renderer = drawn.canvas.get_renderer()
-    notes = [t.get_window_extent(renderer) for t in drawn.texts if t.get_text().startswith("client")]
-    assert all(first.x1 < second.x0 for first, second in itertools.pairwise(notes))

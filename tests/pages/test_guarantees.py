@@ -1,6 +1,6 @@
 """A guarantee is never told without what it rests on."""
 
-import pytest
+from looped import each
 
 from fedpriv.pages.guarantees import guarantee
 
@@ -45,7 +45,7 @@ def test_conditions_by_hand():
     assert "group normalisation" in told["models were changed"]
 
 
-@pytest.mark.parametrize("record", [APPROXIMATE, CONDITIONAL])
+@each("record", [APPROXIMATE, CONDITIONAL])
 def test_no_condition_is_dropped(record):
     told = " ".join(value for _, value in guarantee("fedgh", record).conditions)
     for key, value in record.items():

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from fedpriv.util.escape import shell_word
 
+pytestmark = pytest.mark.hostile
+
 
 def shifts():
     """As many rows of names as it takes for each name to stand in some field, whatever stands in the others."""

@@ -1,15 +1,12 @@
 """What a study calls its methods and defenses, and what charts make of it."""
 
-import pytest
-from eval_cases import ABOUT, but, defended
+from looped import each
 
-from fedpriv.pages.frontier import point_labels
 from fedpriv.pages.labels import labelled
-from fedpriv.scoring.records import Labels
 
 
-@pytest.mark.parametrize(
-    ("label", "title", "name", "told"),
+@each(
+    "label, title, name, told",
     [
         ("My prototypes", "", "fedproto", "My prototypes (fedproto)"),
         ("fedproto", "", "fedproto", "fedproto"),
@@ -23,13 +20,3 @@ from fedpriv.scoring.records import Labels
 )
 def test_a_label_stands_beside_the_name_unless_it_says_it(label, title, name, told):
     assert labelled(label, title, name) == told
-
-
-def test_points_of_charts_carry_labels():
-    own = but(ABOUT, method="fedproto", target="prototype")
-    abouts = [
-        but(own, defenses=(defended(scale=0.3),), labels=Labels(method="Mine", defense="Weak")),
-        but(own, labels=Labels(method="Mine", defense="none")),
-        own,
-    ]
-    assert point_labels(abouts) == ["Mine (fedproto) + Weak (noise scale=0.3)", "Mine (fedproto)", "fedproto"]

@@ -1,12 +1,9 @@
 """Audited claims on the page: a contradicted one is called so, with every figure beside it."""
 
-from types import SimpleNamespace
-
 import pytest
-from eval_cases import ABOUT, but, defended
+from looped import each
 
 import fedpriv
-from fedpriv.pages.defense_table import defenses
 from fedpriv.pages.privacy_claims import contradicted, told_claims
 from fedpriv.pages.report import Others, write_results
 from fedpriv.scoring.records import ClaimedPrivacy, EpsilonBound, PrivacyAuditRecord
@@ -65,13 +62,8 @@ def test_every_figure_stands_in_the_table():
     assert row["canaries"] == "1,000, 503 of them in: uploads that pass the defense"
 
 
-def test_what_is_not_claimed_is_a_dash():
-    row = told_claims([RECORD.model_copy(update={"claim": None, "verdict": "no claim"})])[0].row
-    assert {row[name] for name in ("epsilon claimed", "clip and noise imply", "of", "neighbours")} == {"–"}
-
-
-@pytest.mark.parametrize(
-    ("label", "method", "verdict", "wrong"),
+@each(
+    "label, method, verdict, wrong",
     [
         ("local-dp sensitivity=0.1", "fedavg", "contradicted", True),
         ("local-dp sensitivity=2", "fedavg", "contradicted", False),  # another noise
@@ -86,29 +78,6 @@ def test_an_audit_is_about_the_very_defense(label, method, verdict, wrong):
         name="local-dp", options={}, label=label, source="", guarantee="", answers=(), unanswered="", server_view="each"
     )
     assert contradicted([RECORD.model_copy(update={"verdict": verdict})], facts, method) is wrong
-
-
-def test_the_table_of_defenses_calls_a_contradicted_guarantee_so():
-    """Of two local-dp of different noise on one method, and one on another method, the audited one alone."""
-    audited = RECORD.model_copy(update={"defense": "local-dp sensitivity=0.1"})
-    attacks = [
-        SimpleNamespace(about=but(ABOUT, method=method, target="model", defenses=(defended("local-dp", **options),)))
-        for method, options in (
-            ("fedavg", {"sensitivity": 0.1}),
-            ("fedavg", {"sensitivity": 2.0}),
-            ("fedprox", {"sensitivity": 0.3}),
-        )
-    ]
-    told = {
-        one.name: one.guarantee.startswith("the epsilon it claims is contradicted")
-        for one in defenses(attacks, [audited])
-    }
-    assert told == {
-        "local-dp sensitivity=0.1": True,
-        "local-dp sensitivity=2.0": False,
-        "local-dp sensitivity=0.3": False,
-    }
-    assert not any("contradicted" in one.guarantee for one in defenses(attacks))
 
 
 def test_a_record_is_read_as_it_was_written_and_no_other(tmp_path):

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import pytest
 from eval_cases import asked, but, compared, defended
+from looped import each
 
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.alike import judge_results
@@ -40,7 +40,7 @@ def cells(markdown):
     return [dict(zip(names, line.strip("| ").split(" | "), strict=True)) for line in lines[2:]]
 
 
-@pytest.mark.parametrize("record", [MEMBERSHIP, PROPERTY], ids=["membership", "property"])
+@each("record", [MEMBERSHIP, PROPERTY])
 def test_the_defense_is_named_in_the_row_and_in_the_verdict(record):
     page, markdown = sections(three(record))
     assert [row["defense"] for row in cells(markdown)] == ["none", "noise scale=0.3", "noise scale=0.7"]
@@ -52,7 +52,7 @@ def test_the_defense_is_named_in_the_row_and_in_the_verdict(record):
     assert page.count("fedpriv audit s.toml") == 1
 
 
-@pytest.mark.parametrize("record", [MEMBERSHIP, PROPERTY], ids=["membership", "property"])
+@each("record", [MEMBERSHIP, PROPERTY])
 def test_the_labels_of_a_study_are_named_beside_the_registry_names(record):
     called = Labels(method="My <prototypes>", defense="Weak")
     page, markdown = sections([but(one, labels=called) for one in three(record)[1:]])
@@ -69,18 +69,6 @@ def test_seeds_data_sets_and_stages_are_told_where_they_differ():
     _, markdown = sections([bare, other])
     assert [(row["seed"], row["data set"]) for row in cells(markdown)] == [("0", "digits"), ("1", "cifar10")]
     assert "fedproto, prototype, early, cifar10, seed 1:" in markdown
-
-
-def test_findings_on_membership_alone_keep_defenses_apart():
-    records = {Path(f"{n}/membership"): record for n, record in enumerate(three(MEMBERSHIP))}
-    found = findings(records, judge_results(records))
-    assert sorted(one.name for one in found) == [
-        "prototype uploads of fedproto + noise scale=0.3, digits",
-        "prototype uploads of fedproto + noise scale=0.7, digits",
-        "prototype uploads of fedproto, digits",
-    ]
-    assert {one.sentence for one in found} == {"No attack that makes images was run."}
-    assert {one.kinds for one in found} == {("untested",)}  # without a control
 
 
 def test_findings_tell_stages_of_verdicts_and_seeds_together():

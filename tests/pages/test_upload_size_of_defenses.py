@@ -3,6 +3,7 @@
 import pytest
 from eval_cases import ABOUT, but
 from frontier_cases import QUANTISED, image, page
+from looped import each
 
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline
@@ -36,8 +37,8 @@ def test_what_is_not_encoded_counts_as_scalars():
     assert sent([]).words == sent([]).scalars == 640 + 10
 
 
-@pytest.mark.parametrize(
-    ("choice", "words"),
+@each(
+    "choice, words",
     [
         ("quantise:bits=4", 640 * 4 / 32 + 1 + 10),  # one scale, ten ids
         ("quantise:bits=2", 640 * 2 / 32 + 1 + 10),
@@ -53,8 +54,7 @@ def test_encoders_count_by_their_bits(choice, words):
 def test_an_encoder_can_win():
     # As the encoder sends them: as many entries and eight scales, in four bits each.
     (found,) = page(
-        image(method="fedavg", scalars=22603),
-        image(method="fedavg", scalars=22611, bits=4, defenses=QUANTISED),
+        image(method="fedavg", scalars=22603), image(method="fedavg", scalars=22611, bits=4, defenses=QUANTISED)
     )
     first = next(p for p in found.points if p.defense != "none")
     assert (first.scalars.mean, first.bytes.mean) == (pytest.approx(22611 / 8), pytest.approx(22611 / 2))

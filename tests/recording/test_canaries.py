@@ -13,6 +13,8 @@ from fedpriv.algebra.gaussian_mechanism import implied_epsilon
 from fedpriv.recording.canaries import FAR, canary, coin, direction
 from fedpriv.recording.run import RecordedRun
 
+pytestmark = pytest.mark.frameworks
+
 NODES = {100 + k: k for k in range(8)}
 ROUNDS = 12
 CLAIMED = {"clipping_norm": 1.0, "epsilon": 1.0, "delta": 1e-5}

@@ -31,6 +31,8 @@ from fedpriv.recording.partitions import read_partitions
 from fedpriv.recording.run import RecordedRun
 from fedpriv.util.errors import UserError
 
+pytestmark = pytest.mark.frameworks
+
 NODES = {8123: 0, 77: 1, 51: 2}
 
 

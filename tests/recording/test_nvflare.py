@@ -24,6 +24,8 @@ from nvflare.apis.fl_constant import FilterKey, FLContextKey, ProcessType, Reser
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.shareable import Shareable, make_reply
 
+pytestmark = pytest.mark.frameworks
+
 WEIGHTS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(2, dtype=np.float32)}
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from looped import each
 
 from fedpriv.experiment.reproduction.measured import PerUnit, difference, units
 from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value, order
@@ -15,8 +16,8 @@ def estimate(low, high):
     return Estimate(mean=(low + high) / 2, ci95=(low, high), n=3)
 
 
-@pytest.mark.parametrize(
-    ("interval", "word"),
+@each(
+    "interval, word",
     [
         ((78.5, 81.5), "holds"),
         ((78.0, 82.0), "holds"),
@@ -37,8 +38,8 @@ def test_one_seed_and_nothing_measured_tell_nothing():
     assert judge_value(ACCURACY, None, same_setting=True) == ("cannot be told", "not measured")
 
 
-@pytest.mark.parametrize(
-    ("value", "digits", "count", "word"),
+@each(
+    "value, digits, count, word",
     [(31.23, 2, 31.232, "holds"), (31.23, 2, 31.236, "does not hold"), (1.56, 2, 1.953125, "does not hold")],
 )
 def test_counts_hold_to_half_of_the_last_digit_at_any_scale(value, digits, count, word):

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from eval_cases import asked, attacked, compared
+from eval_cases import attacked, compared
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import each
 
 from fedpriv.scoring.intervals import compare
-from fedpriv.scoring.judgement import judge, judge_page
+from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.left_open import left_open
 from fedpriv.scoring.records import JudgedComparison
-from fedpriv.scoring.verdict import words
 
 
 def one(measure="images", mean=0.0, ci95=(-1.0, 1.0), *, least=0.5, adjusted=1.0, stands=False, value=None, **changes):
@@ -23,17 +23,15 @@ def told(*comparisons):
     return [(reason.name, reason.measure, reason.value) for reason in left_open(comparisons)]
 
 
-@pytest.mark.parametrize(
-    ("ends", "name"), [((-3.0, 0.5), None), ((-3.0, 0.6), "not_excluded"), ((0.6, 2.0), "not_sure")]
-)
-@pytest.mark.parametrize("measure", ["images", "vectors", "membership", "property"])
+@each("ends, name", [((-3.0, 0.5), None), ((-3.0, 0.6), "not_excluded"), ((0.6, 2.0), "not_sure")])
+@each("measure", ["images", "vectors", "membership", "property"])
 def test_a_mean_is_excluded_by_the_upper_end_of_its_interval(measure, ends, name):
     found = told(one(measure, mean=sum(ends) / 2, ci95=ends))
     expected = [] if name is None else [(name, measure, ends[0] if name == "not_sure" else ends[1])]
     assert found == expected
 
 
-@pytest.mark.parametrize("measure", ["beyond_3db", "identified", "classes", "vectors_identified", "members_found"])
+@each("measure", ["beyond_3db", "identified", "classes", "vectors_identified", "members_found"])
 def test_a_rate_is_left_open_where_more_was_seen_than_counts(measure):
     assert told(one(measure, 0.05, (-0.1, 0.3), least=0.05)) == []
     assert told(one(measure, 0.06, (-0.1, 0.3), least=0.05)) == [("not_excluded", measure, 0.3)]
@@ -64,27 +62,6 @@ def test_no_error_falls_below_zero_and_no_area_rises_above_one():
         ("not_excluded", "vectors", pytest.approx(0.2))
     ]
     assert told(one("property", 0.2, (-0.1, 0.6), value=0.7, least=0.05)) == [("not_excluded", "property", 0.5)]
-
-
-def test_sentences_say_how_much_is_left_open():
-    area = compared("property", 0.28, 0.03, ci95=(0.067, 0.42), least=0.05)
-    page = judge_page({0: asked("property", 0.78, control=0.5, comparisons=(area,)), 1: attacked(compared())})
-    assert words(page[0]).startswith(
-        "Not tested hard enough to say whether a property (is it the client's most frequent class) leaks: its AUC lies at "
-        "least 0.067 above the best guess's by its own interval, but that is not sure among the 2 comparisons shown here. "
-    )
-    wide = judge(attacked(compared("identified", 0.2, 0.4, ci95=(-0.1, 0.5), least=0.05)))
-    assert words(wide).startswith(
-        "Not tested hard enough to say: up to 50 points more of the images may be told from decoys than by the best guess "
-        "by its 95 % interval, and 5.0 points would count. So far "
-    )
-    rare = compared("membership", 0.2, 0.03, stratum="typical", ci95=(0.1, 0.3), least=0.05)
-    among = judge(asked(control=0.5, n_clients=10, comparisons=(compared("membership", -0.2, 0.9), rare)))
-    assert "leaks: among images that are typical of their class, its AUC lies at least 0.100 above" in words(among)
-    first = compared(mean=2.0, p_value=0.03, stratum="1", ci95=(0.6, 3.4))
-    assert "among targets made of 1 image, its images lie at least 0.6 dB above" in words(
-        judge(attacked(compared(), first))
-    )
 
 
 def test_no_better_than_a_guess_is_wrong_of_an_effect_that_counts_once_in_forty_times():

@@ -2,6 +2,7 @@
 
 import pytest
 from eval_cases import asked, attacked, but, compared, result, summary
+from looped import each
 
 from fedpriv.scoring.reasons import reasons_by_key
 from fedpriv.scoring.records import FiniteSummary
@@ -18,7 +19,7 @@ def test_nothing_is_said_against_a_thorough_attack():
     assert told(asked(control=0.5, comparisons=(compared("membership"),))) == []
 
 
-@pytest.mark.parametrize("number", [4, 5])
+@each("number", [4, 5])
 def test_few_clients(number):
     expected = [("few_clients", number, 5, "")] if number < 5 else []
     assert told(attacked(compared(), n_clients=number)) == expected
@@ -33,7 +34,7 @@ def test_what_is_missing():
     assert told(attacked(compared(), caveat="Two losses.")) == [("caveat", None, None, "Two losses.")]
 
 
-@pytest.mark.parametrize(("converged", "share"), [((True, False, False), 1 / 3), ((True, False), 0.5), ((False,), 0.0)])
+@each("converged, share", [((True, False, False), 1 / 3), ((True, False), 0.5), ((False,), 0.0)])
 def test_half_of_the_targets_must_converge(converged, share):
     record = attacked(compared())
     rows = tuple(but(record.targets[0], converged=one) for one in converged)
@@ -93,9 +94,7 @@ def trained(accuracy, guess=0.2, **changes):
     return attacked(compared(), training=Training(accuracy=accuracy, guess=guess), **changes)
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "name"), [(0.1, "at_chance"), (0.27, "at_chance"), (0.29, None), (0.2 + 0.8 * 0.1, None)]
-)
+@each("accuracy, name", [(0.1, "at_chance"), (0.27, "at_chance"), (0.29, None), (0.2 + 0.8 * 0.1, None)])
 def test_a_model_at_chance(accuracy, name):
     # Of the 80 % that a constant guess leaves wrong, a tenth is the least: 28 %.
     record = trained(accuracy + 1e-12)

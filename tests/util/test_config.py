@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from annotated_types import Gt
 from compare import expect_same
+from looped import each
 
 from fedpriv.attacks import ATTACKS
 from fedpriv.defenses import DEFENSES
@@ -54,7 +55,7 @@ def every_number():
                     yield name, target, key
 
 
-@pytest.mark.parametrize(("name", "target", "key"), list(every_number()))
+@each("name, target, key", list(every_number()))
 def test_no_option_takes_infinities_or_nan(name, target, key):
     needed = {"epsilon": 8} if name in ("dp-noise", "dp-sgd") and key not in ("epsilon", "noise_multiplier") else {}
     for value in (math.inf, -math.inf, math.nan, "inf", "nan"):
@@ -62,8 +63,8 @@ def test_no_option_takes_infinities_or_nan(name, target, key):
             parse(target, needed | {key: value}, "here")
 
 
-@pytest.mark.parametrize(
-    ("values", "complaint"),
+@each(
+    "values, complaint",
     [
         ({"nam": "a"}, "study.toml: unknown key 'nam'; did you mean 'name'"),
         ({"inner": {"rat": 1}}, "study.toml: unknown key 'inner.rat'; did you mean 'inner.rate'"),

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from looped import each
 
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
@@ -27,7 +28,7 @@ def one_card(monkeypatch):
 
 
 @pytest.mark.usefixtures("one_card")
-@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
+@each("name", ["auto", "cuda", "cuda:0"])
 def test_a_gpu_is_told_to_repeat_itself_in_full_precision(name):
     assert pick_device(name).type == "cuda"
     assert torch.are_deterministic_algorithms_enabled()
@@ -44,8 +45,8 @@ def test_a_cpu_beside_it_is_left_as_it_is():
 
 
 @pytest.mark.usefixtures("one_card")
-@pytest.mark.parametrize(
-    ("name", "said"),
+@each(
+    "name, said",
     [
         ("cuda:1", "this machine has 1 CUDA device"),
         ("tpu", "unknown device"),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from looped import each
 
 from fedpriv.util import memory
 from fedpriv.util.errors import UserError
@@ -25,7 +26,7 @@ def test_a_machine_without_limits_leaves_what_it_has_available(tmp_path):
     assert free_memory(system(tmp_path, MACHINE)) == 8 * GIB
 
 
-@pytest.mark.parametrize("place", ["sys/fs/cgroup/work/deep", "sys/fs/cgroup/work", "sys/fs/cgroup"])
+@each("place", ["sys/fs/cgroup/work/deep", "sys/fs/cgroup/work", "sys/fs/cgroup"])
 def test_the_tightest_control_group_around_the_process_counts(tmp_path, place):
     group = {
         "proc/self/cgroup": "0::/work/deep\n",

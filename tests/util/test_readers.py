@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.hostile
+
 HOME = Path(__file__).parents[2]
 PROGRAM = HOME / "benchmarks" / "faults" / "readers.py"
 

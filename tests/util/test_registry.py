@@ -1,15 +1,12 @@
 """Registries: members of this package, of other distributions, and by reference."""
 
 import sys
-from dataclasses import dataclass
 
 import pytest
-import torch
+from looped import each
 from outside_cases import OUTSIDE, distribution
 
 from fedpriv.attacks import ATTACKS, attacks_for
-from fedpriv.attacks.features.rounds import average_rows, averaged_upload
-from fedpriv.attacks.observation import Observation
 from fedpriv.datasets import DATASETS, load_dataset
 from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
 from fedpriv.federation.run_directory import DefenseChoice
@@ -17,8 +14,8 @@ from fedpriv.methods import METHODS, default_method
 from fedpriv.models import MODELS, default_width, family
 from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import Registry, is_reference, split_reference
-from fedpriv.wire.kinds import CLASS_MEANS, payload_kind
+from fedpriv.util.registry import is_reference, split_reference
+from fedpriv.wire.kinds import CLASS_MEANS
 from fedpriv.wire.payload import DECLARED
 from fedpriv.wire.payloads import PAYLOADS
 
@@ -56,7 +53,7 @@ def outside(monkeypatch):
 # ---------------------------------------------------------------- members of another distribution
 
 
-@pytest.mark.parametrize("noun", MEMBERS)
+@each("noun", MEMBERS)
 def test_a_member_of_another_distribution_is_found_listed_and_marked(noun, outside):
     table, (name, target) = REGISTRIES[noun], MEMBERS[noun]
     assert name in table
@@ -68,25 +65,13 @@ def test_a_member_of_another_distribution_is_found_listed_and_marked(noun, outsi
     assert set(table.load_all()) == set(table)
 
 
-@pytest.mark.parametrize("noun", MEMBERS)
+@each("noun", MEMBERS)
 def test_without_the_distribution_there_is_no_such_member(noun):
     table, (name, _) = REGISTRIES[noun], MEMBERS[noun]
     assert name not in table
     assert len(table) == len(table.builtins)
     with pytest.raises(UserError, match=f"unknown {noun} '{name}'"):
         table.load(name)
-
-
-def test_entry_points_are_left_alone_until_a_name_is_asked_for(outside, monkeypatch):
-    def refuse(**_):
-        raise AssertionError("entry points were read")
-
-    monkeypatch.setattr("fedpriv.util.registry.metadata.entry_points", refuse)
-    table = Registry("method", {"own": "fedpriv.methods.local:METHOD"}, group="fedpriv.unheard-of")
-    assert "own" in table
-    assert table["own"] == "fedpriv.methods.local:METHOD"
-    with pytest.raises(AssertionError, match="were read"):
-        list(table)
 
 
 def test_members_from_outside_take_their_place_among_the_others(outside):
@@ -101,19 +86,10 @@ def test_members_from_outside_take_their_place_among_the_others(outside):
     assert default_width("one-layer") == 512
 
 
-def test_rows_of_another_packages_kind_are_averaged_over_rounds_in_their_own_kind(outside):
-    made, classes, draw = payload_kind("direction"), torch.tensor([1, 4]), torch.Generator().manual_seed(0)
-    seen = [Observation(number, 0, (made(torch.randn(2, 6, generator=draw), classes),), ()) for number in range(1, 6)]
-    (found,) = averaged_upload(seen, seen[-1])
-    assert type(found) is made
-    assert torch.equal(found.features, average_rows(seen, seen[-1]))
-    assert not torch.equal(found.features, seen[-1].upload[0].features)
-
-
 # ---------------------------------------------------------------- clashes and breakage
 
 
-@pytest.mark.parametrize("noun", MEMBERS)
+@pytest.mark.parametrize("noun", ["method", "data set"])
 def test_this_package_wins_and_a_clash_is_one_line(noun, tmp_path, monkeypatch, caplog):
     table = REGISTRIES[noun]
     name = next(iter(table.builtins))
@@ -128,17 +104,6 @@ def test_this_package_wins_and_a_clash_is_one_line(noun, tmp_path, monkeypatch, 
     assert "member_usurper" not in sys.modules
 
 
-def test_of_two_distributions_the_first_by_name_wins(tmp_path, monkeypatch, caplog):
-    for name in ("bravo", "alpha"):
-        distribution(
-            tmp_path, name, {DATASETS.group: {"mine": f"member_{name}:load"}}, {f"member_{name}": "def load(o): 0"}
-        )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert DATASETS["mine"] == "member_alpha:load"
-    assert DATASETS.origin("mine") == "alpha 1.0"
-    assert "'mine' of bravo is passed over: alpha has one of that name" in caplog.text
-
-
 BROKEN = {
     "import member_missing_part": "module 'member_broken' cannot be imported: ModuleNotFoundError: No module named",
     "raise RuntimeError('two\\nlines')": "module 'member_broken' cannot be imported: RuntimeError: two lines",
@@ -148,8 +113,10 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("text", BROKEN)
-@pytest.mark.parametrize("noun", MEMBERS)
+@pytest.mark.parametrize(
+    ("noun", "text"),
+    [("method", text) for text in BROKEN] + [(noun, "OTHER = 1") for noun in MEMBERS if noun != "method"],
+)
 def test_a_broken_module_is_one_line_and_hides_no_other_member(noun, text, tmp_path, monkeypatch, caplog):
     table = REGISTRIES[noun]
     distribution(tmp_path, "broken", {table.group: {"shard": "member_broken:THING"}}, {"member_broken": text})
@@ -162,8 +129,8 @@ def test_a_broken_module_is_one_line_and_hides_no_other_member(noun, text, tmp_p
     assert f"warning: left out: {noun} 'shard'" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("noun", "complaint"),
+@each(
+    "noun, complaint",
     [
         ("method", "expected a fedpriv.federation.method.Method, got int"),
         ("attack", "expected a dataclass"),
@@ -193,14 +160,6 @@ def test_a_method_that_sends_an_unknown_kind_is_refused(tmp_path, monkeypatch):
         METHODS.load("member_methods:ADDED")
 
 
-def test_a_payload_under_another_name_than_its_own_is_refused(tmp_path, monkeypatch):
-    points = {PAYLOADS.group: {"bearing": "outsider:Directions"}}
-    distribution(tmp_path, "renamed", points, {"outsider": (OUTSIDE / "outsider.py").read_text()})
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match=r"kind of payload 'bearing' of renamed 1[.]0: expected a kind of that name"):
-        payload_kind("bearing")
-
-
 # ---------------------------------------------------------------- references
 
 
@@ -215,14 +174,6 @@ def test_references_and_options_are_told_apart():
     assert parse_choice("my.own:Blur:radius=2,kind=box") == DefenseChoice("my.own:Blur", {"radius": "2", "kind": "box"})
 
 
-def test_what_a_reference_led_to_is_known_but_runs_only_where_it_is_named():
-    table = Registry("attack", {"dip": ATTACKS["dip"]})
-    assert table.own_name(ATTACKS["average"]) == "average"
-    assert "average" in table
-    assert table.load("average") is ATTACKS.load("average")
-    assert list(table) == list(table.load_all()) == ["dip"]
-
-
 def test_an_attack_by_reference_is_known_by_its_own_name_from_then_on(outside, monkeypatch):
     assert ATTACKS.own_name("outsider:RandomSearch") == "random-search"
     assert ATTACKS.own_name("dip") == "dip"
@@ -234,9 +185,9 @@ def test_an_attack_by_reference_is_known_by_its_own_name_from_then_on(outside, m
         ATTACKS.own_name("outsider:RandomSearch")
 
 
-@pytest.mark.parametrize("noun", MEMBERS)
-@pytest.mark.parametrize(
-    ("reference", "complaint"),
+@each("noun", MEMBERS)
+@each(
+    "reference, complaint",
     [
         ("outsider:Nothing", "module 'outsider' has no 'Nothing'"),
         ("no.such.place:X", "module 'no.such.place' cannot be"),
@@ -252,15 +203,3 @@ def test_a_data_set_has_to_be_one(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match=r"expected a fedpriv\.datasets\.types\.Dataset, got list"):
         load_dataset("member_data:load")
-
-
-@dataclass(frozen=True)
-class Nameless:
-    """Nearly an attack."""
-
-
-def test_an_attack_says_what_it_is_on(monkeypatch):
-    from fedpriv.attacks.contract import refuse_no_attack
-
-    with pytest.raises(UserError, match=r"expected a dataclass that inherits from fedpriv\.attacks\.contract\.Attack"):
-        refuse_no_attack("x", Nameless)

@@ -1,0 +1,278 @@
+"""Pages in a real browser: sorted, searched and printed, read on any screen in both themes, and asking nobody for anything.
+
+Needs Debian's chromium with its driver, and selenium; skips where one is missing.
+"""
+
+import itertools
+import json
+import os
+import re
+from base64 import b64decode
+
+import pytest
+from browser import axe, faint, overflowing, show, unfold
+from eval_cases import federated, firsts, images, reconstruction, truths
+from eval_cases import stored_attack as attack
+
+import fedpriv
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.federation.run_directory import DefenseChoice
+from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
+
+ATTACKS, ENTRIES = 20, 6
+SCALARS = {"fedre": 138, "fedgh": 522, "fedallrep": 17344, "fedproto": 530}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A page over twenty attacks of 32 x 32 colour images, with every section that needs no budget or stage."""
+    home = tmp_path_factory.mktemp("browser")
+    single, several = truths([1] * 12, shape=(3, 32, 32)), truths([1, 2, 5, 12] * 3, shape=(3, 32, 32))
+    methods = {"fedre": "entangled", "fedgh": "prototype", "fedallrep": "representation", "fedproto": "prototype"}
+    homes = []
+    for number, (method, seed) in enumerate(itertools.product(methods, range(5))):
+        secrets = single if method == "fedallrep" else several
+        seen = firsts(secrets)
+        blurred = (0.2 * seed * seen + (1 - 0.2 * seed) * images(12, shape=(3, 32, 32), seed=number)[:, None]).clamp(
+            0, 1
+        )
+        chosen = (DefenseChoice("noise", {"scale": 0.3}),) if seed == 4 else ()
+        name = ("dip", "pixels", "joint", "unmix", "dip")[seed]
+        homes.append(
+            attack(
+                home / f"{method}-{seed}" / name,
+                blurred,
+                secrets,
+                permuted=reconstruction(images(12, shape=(3, 32, 32), seed=100 + number)[:, None]),
+                attack=name,
+                method=method,
+                target=methods[method],
+                knowledge=KnowledgeCard(rounds_seen=12 if name == "unmix" else 1),
+                **federated(method, seed % 2, 0.9 + 0.01 * (seed % 2), SCALARS[method], defenses=chosen),
+            )
+        )
+    assert len(homes) == ATTACKS
+    failed = UnfinishedCell("fedre--none--s1", "fedre", "none", "entangled", 1, "failed", "stopped: not finite")
+    write_report(homes, home / "report", study=StudyFacts(21, (failed,), commands=("fedpriv audit study.toml",)))
+    return home / "report" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A page over one upload."""
+    home, secrets = tmp_path_factory.mktemp("small"), truths([1, 2, 5, 12] * 3)
+    homes = [
+        attack(home / name, 0.9 * firsts(secrets), secrets, attack=name, target="prototype")
+        for name in ("dip", "pixels", "joint", "decoder", "average")
+    ]
+    write_report(homes, home / "report")
+    return home / "report" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """Six results of three methods and two kinds of uploads, of which two leak, and a folder of something else."""
+    home, secrets = tmp_path_factory.mktemp("index") / "results", truths([1] * 12, shape=(3, 32, 32))
+    seen = firsts(secrets)
+    control = reconstruction(seen.flip(0), per_client=1)
+    for number in range(ENTRIES):
+        share = 0.95 if number < 2 else 0.05
+        method = ("fedre", "fedgh", "fedallrep")[number % 3]
+        about = {"method": method, "target": "entangled" if method == "fedre" else "prototype"}
+        place = home / f"{'abcdef'[number]}-of-{method}"
+        attack(place, share * seen + (1 - share) / 2, secrets, permuted=control, **about)
+        for name in ("about.json", "metrics.json"):
+            os.utime(place / name, (1e9 + 1e6 * number,) * 2)
+    (home / "foreign").mkdir()
+    return fedpriv.report(home, index=True, out=home / "index").pages[0]
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    """Two suites on the same twelve images: one attack got worse, one did not change."""
+    home, secrets = tmp_path_factory.mktemp("compared"), truths([1] * 12, shape=(3, 32, 32))
+    seen = firsts(secrets)
+    for suite, share in (("first", 0.9), ("second", 0.4)):
+        attack(home / suite / "dip", share * seen + (1 - share) / 2, secrets)
+        attack(home / suite / "pixels", 0.5 * seen, secrets, options={"iterations": 100 * share})
+    return fedpriv.compare(home / "first", home / "second", out=home / "page").page
+
+
+# ---------------------------------------------------------------- every page
+
+
+def white_on_paper(driver, page):
+    show(driver, page, 718, theme="dark")  # A4 less its margins: what did not fit would be cut off on paper
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert driver.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 718
+    assert faint(driver) == {}
+
+
+def test_every_page_is_read_on_any_screen_and_on_paper(driver, report, small, index, comparison):
+    for page, (width, theme) in itertools.product(
+        (report, small, index, comparison), ((390, "light"), (768, "dark"), (1280, "light"))
+    ):
+        show(driver, page, width, theme)
+        unfold(driver)
+        assert overflowing(driver) == [], (page, width)
+        assert faint(driver) == {}, (page, theme)
+        if page != report:
+            assert axe(driver) == [], (page, width, theme)
+    for page in (report, index, comparison):
+        white_on_paper(driver, page)
+
+
+def test_without_the_script_all_is_there(driver, report, index):
+    driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        show(driver, report)
+        assert driver.find_elements("css selector", "th button") == []
+        assert len(driver.find_elements("css selector", "#card-1 tbody tr")) > 5
+        show(driver, index)
+        assert len(driver.find_elements("css selector", "#entries article")) == ENTRIES
+        assert driver.find_elements("css selector", ".tools") == []
+    finally:
+        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_nothing_is_fetched_and_nothing_is_complained_of(driver, report, index):
+    for page in (report, index):
+        driver.get_log("performance")
+        driver.get_log("browser")
+        show(driver, page)
+        seen = [json.loads(line["message"])["message"] for line in driver.get_log("performance")]
+        urls = {entry["params"]["request"]["url"] for entry in seen if entry["method"] == "Network.requestWillBeSent"}
+        assert {url for url in urls if not url.startswith("data:")} == {page.as_uri()}
+        assert driver.get_log("browser") == []
+
+
+# ---------------------------------------------------------------- a report
+
+
+def column(driver, table, number):
+    """Return the values that a column is sorted by, from above."""
+    script = """
+        return [...document.querySelectorAll(arguments[0] + " tbody tr")].map(
+            (row) => row.cells[arguments[1]].dataset.value ?? row.cells[arguments[1]].textContent.trim())"""
+    return driver.execute_script(script, table, number)
+
+
+def head(driver, table, name):
+    """Return the button of a header cell, and the number of its column."""
+    heads = driver.find_elements("css selector", f"{table} thead th, {table} thead td")
+    number = next(i for i, cell in enumerate(heads) if cell.text.lower().startswith(name))
+    return heads[number], heads[number].find_element("css selector", "button"), number
+
+
+def test_sorting_by_mouse(driver, report):
+    show(driver, report)
+    table = "#card-1 table"
+    cell, button, number = head(driver, table, "psnr")
+    before = [float(value) for value in column(driver, table, number)]
+    button.click()
+    assert cell.get_attribute("aria-sort") == "descending"
+    assert [float(value) for value in column(driver, table, number)] == sorted(before, reverse=True)
+    button.click()
+    assert cell.get_attribute("aria-sort") == "ascending"
+    assert [float(value) for value in column(driver, table, number)] == sorted(before)
+    other, button, number = head(driver, table, "upload")
+    button.click()
+    assert other.get_attribute("aria-sort") == "ascending"
+    assert cell.get_attribute("aria-sort") is None
+    names = column(driver, table, number)
+    assert names == sorted(names)
+    told = driver.execute_script(
+        "return [...document.querySelectorAll('[role=status]')].map(e => e.textContent).join('')"
+    )
+    assert told == "Sorted by upload, ascending."
+
+
+def test_print_shows_everything(driver, report):
+    white_on_paper(driver, report)
+    assert driver.execute_script("return getComputedStyle(document.querySelector('nav')).display") == "none"
+    driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert driver.execute_script("return [...document.querySelectorAll('details')].every((part) => part.open)")
+    printed = driver.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.27, "paperHeight": 11.69, "scale": 1})
+    assert b64decode(printed["data"]).startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", b64decode(printed["data"]))) <= 3 * ATTACKS
+
+
+def test_attacks_are_found_by_words_and_by_finding(driver, report):
+    from selenium.webdriver.support.select import Select
+
+    show(driver, report)
+    rows = "return [...document.querySelectorAll('table.attacks tbody tr')].filter((row) => !row.hidden).length"
+    assert driver.execute_script(rows) == ATTACKS
+    driver.find_element("css selector", ".tools input").send_keys("unmix fedre")
+    assert driver.execute_script(rows) == 1
+    sections = "return [...document.querySelectorAll('section.attack')].filter((part) => !part.hidden).length"
+    assert driver.execute_script(sections) == 1
+    assert driver.find_element("css selector", ".tools [role=status]").text == f"1 of {ATTACKS} attacks"
+    driver.find_element("css selector", ".tools input").clear()
+    driver.find_element("css selector", ".tools input").send_keys(" ")
+    choice = Select(driver.find_element("css selector", ".tools select"))
+    choice.select_by_visible_text("images leak")
+    assert 0 < driver.execute_script(rows) < ATTACKS
+
+
+def test_a_picture_opens_large_by_keyboard_and_closes(driver, report):
+    from selenium.webdriver import ActionChains, Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    show(driver, report)
+    image = driver.find_element("css selector", ".strip img")
+    small = image.rect["width"]
+    driver.execute_script("arguments[0].focus()", image)
+    ActionChains(driver).send_keys(Keys.ENTER).perform()
+    large = driver.find_element("css selector", "dialog[open] img")
+    assert large.rect["width"] > 3 * small
+    assert driver.find_element("css selector", "dialog p").text == image.get_attribute("alt")
+    ActionChains(driver).send_keys(Keys.ESCAPE).perform()
+    WebDriverWait(driver, 5).until(lambda page: not page.find_elements("css selector", "dialog"))  # it goes on "close"
+
+
+# ---------------------------------------------------------------- an index, a comparison
+
+
+def names(driver):
+    script = """return [...document.querySelectorAll("#entries article")].filter((one) => !one.hidden)
+        .map((one) => JSON.parse(one.dataset.name))"""
+    return driver.execute_script(script)
+
+
+def choice(driver, label):
+    from selenium.webdriver.support.select import Select
+
+    return Select(driver.find_element("css selector", f"select[aria-label='{label}']"))
+
+
+def test_entries_are_found_by_words_and_choices_and_put_in_order(driver, index):
+    show(driver, index)
+    newest = names(driver)
+    assert [name[0] for name in newest] == list("fedcba")
+    choice(driver, "Order").select_by_visible_text("by name")
+    assert names(driver) == newest[::-1]
+    choice(driver, "Order").select_by_visible_text("gravest finding first")
+    assert {name[0] for name in names(driver)[:2]} == {"a", "b"}
+    choice(driver, "Show results of this method").select_by_visible_text("fedgh")
+    assert {name[0] for name in names(driver)} == {"b", "e"}
+    choice(driver, "Show results of this finding").select_by_visible_text("images leak")
+    assert [name[0] for name in names(driver)] == ["b"]
+    assert driver.find_element("css selector", ".tools [role=status]").text == f"1 of {ENTRIES} results"
+    driver.find_element("css selector", ".tools input").send_keys("nowhere")
+    assert names(driver) == []
+
+
+def test_dots_and_bars_lie_by_the_line_of_no_difference_as_the_verdicts_say(driver, comparison):
+    show(driver, comparison, 1280)
+    middle = """
+        return [...document.querySelectorAll("#changes tbody tr")].map((row) => ["i", "u", "b", "em"].map((tag) => {
+            const box = row.querySelector(".scale " + tag).getBoundingClientRect();
+            return [box.left, box.right, (box.left + box.right) / 2]; }))"""
+    worse, same = driver.execute_script(middle)
+    line, dot, bar, band = worse
+    assert bar[1] < line[2], "the interval lies below zero"
+    assert bar[0] - 1 <= dot[2] <= bar[1] + 1
+    assert dot[2] < band[0], "outside of what is noise"
+    assert same[1][2] == pytest.approx(same[0][2], abs=1)
