@@ -25,7 +25,7 @@ class Client:
     client: int
     train: Samples
     options: object = None
-    seen: object = None
+    representation_cache: object = None
 
 
 def client(number, *labels):
