@@ -49,7 +49,7 @@ BUDGET: dict[str, int] = {
     "models": 1122,
     "wire": 1133,
     "recording": 1365,
-    "federation": 4064,
+    "federation": 4069,
     "methods": 4075,
     "defenses": 2396,
     "attacks": 21507,

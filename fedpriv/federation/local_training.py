@@ -39,6 +39,8 @@ class Part:
 class Sgd:
     """Moves parameters against their gradients: v = momentum v + g, p = p - rate v, where g = gradient + weight_decay p.
 
+    By torch's own function: ``torch.optim.SGD`` imports a compiler, a second or two of every process.
+
     Attributes:
         parts: parameters with their step sizes.
         learning_rate: of parts that have none of their own.

@@ -401,6 +401,9 @@ def _checked(kind: type[R], found: object, where: str) -> R:
 def refuse_gaps(run: RunDirectory, last_round: int) -> None:
     """Check that a run has the lines and stored messages of its rounds up to the last that is done.
 
+    Lines that the list of a folder does not know yet are what a crash left, and are dropped. Where that list itself lost a
+    line, lines of rounds that are done would go with them.
+
     Args:
         run: its lines beyond ``last_round`` are cut off already.
         last_round: of the newest checkpoint, or 0.
