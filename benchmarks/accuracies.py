@@ -30,7 +30,7 @@ from rich.progress import track
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining, Method
 from fedpriv.federation.prepared import load_data
 from fedpriv.federation.rounds import run

@@ -23,7 +23,7 @@ import torch
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining, Method
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory

@@ -58,8 +58,7 @@ def alone(asked: argparse.Namespace) -> dict[str, float]:
 
     from fedpriv.datasets.federated import PartitionOptions
     from fedpriv.experiment.federation import prepare
-    from fedpriv.federation.client_part import ClientJob, ClientResult
-    from fedpriv.federation.engines.local import run_clients
+    from fedpriv.federation.engine import ClientJob, ClientResult, run_clients
     from fedpriv.federation.prepared import Federation
     from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunConfig, RunDirectory

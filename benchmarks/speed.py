@@ -146,7 +146,7 @@ def rounds_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     import torch
 
     from fedpriv.experiment.federation import prepare
-    from fedpriv.federation.engines.local import run_clients
+    from fedpriv.federation.engine import run_clients
     from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
 

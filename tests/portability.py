@@ -68,7 +68,7 @@ SENSITIVE = (
     "methods/test_fedgen.py",
     "methods/test_fedkd.py",
     "methods/test_fedral.py",
-    "methods/test_matrices_and_prototypes.py",
+    "methods/test_kernels_and_prototypes.py",
     "methods/test_small_models.py",
 )
 

@@ -49,15 +49,15 @@ BUDGET: dict[str, int] = {
     "models": 1122,
     "wire": 1109,
     "recording": 1365,
-    "federation": 4373,
-    "methods": 4076,
+    "federation": 4067,
+    "methods": 4074,
     "defenses": 2396,
     "attacks": 21023,
     "evidence": 2130,
     "scoring": 7801,
-    "pages": 8070,
+    "pages": 8069,
     "calibration": 1152,
-    "experiment": 16252,
+    "experiment": 16250,
     "cli": 2108,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
@@ -123,7 +123,7 @@ def ours(module: str) -> set[str]:
 def test_tensors_are_written_under_names_of_our_own():
     """A library that is given a path may leave a temporary file beside it; only unfinished folders are swept whole."""
     writers = {module for module in trees() for _, name, _ in imported(module) if name == "save_file"}
-    assert writers == {"fedpriv.federation.state_files"}
+    assert writers == {"fedpriv.federation.states"}
 
 
 def test_every_room_is_in_the_table():

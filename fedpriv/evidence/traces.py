@@ -15,9 +15,9 @@ from torch import Tensor
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard, Observation, Statistics, TargetId
 from fedpriv.evidence.norm_statistics import exact_statistics
+from fedpriv.federation.capture import load_trace, trace_path
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.federation.truth_files import load_trace, trace_path
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
 

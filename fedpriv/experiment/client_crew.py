@@ -14,8 +14,7 @@ import torch
 from fedpriv.experiment.flower.wire import fingerprint
 from fedpriv.experiment.processes import Process, cause, start
 from fedpriv.experiment.worker_number import number_of_workers, patience_for
-from fedpriv.federation.client_part import ClientJob, ClientResult, client_part
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.engine import ClientJob, ClientResult, client_part, run_clients
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.trace import Trace
 from fedpriv.util.code import carried

@@ -30,7 +30,7 @@ def main() -> None:
 
     from fedpriv.experiment.federation import prepare
     from fedpriv.experiment.flower.wire import fingerprint
-    from fedpriv.federation.client_part import ClientJob, client_part
+    from fedpriv.federation.engine import ClientJob, client_part
     from fedpriv.wire.message_files import packed, unpacked
 
     config, threads = asked.get().result()

@@ -12,7 +12,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
-    from fedpriv.federation.client_part import Engine
+    from fedpriv.federation.engine import Engine
     from fedpriv.federation.prepared import Federation
     from fedpriv.federation.run_directory import EngineChoice, RunDirectory
     from fedpriv.federation.summary import RunSummary

@@ -11,7 +11,7 @@ from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
-    from fedpriv.federation.client_part import Engine
+    from fedpriv.federation.engine import Engine
     from fedpriv.federation.prepared import Federation
     from fedpriv.federation.run_directory import RunConfig, RunDirectory
     from fedpriv.federation.summary import RunSummary
@@ -49,7 +49,7 @@ def train_run(
     """
     from fedpriv.experiment.engines import check_engine, deployed, opened, refuse_workers
     from fedpriv.experiment.federation import prepare
-    from fedpriv.federation.footprint import refuse_training
+    from fedpriv.federation.prepared import refuse_training
     from fedpriv.federation.run_directory import RunDirectory
 
     if not callable(clients_by):
@@ -61,7 +61,7 @@ def train_run(
     if not resume:
         folders.check_free(out, force=force)
     federation = prepare(config, chosen, download=download)
-    refuse_training(federation.clients, federation.tests, federation.server.device)
+    refuse_training(federation)
     with folders.output(out, "run", force=force, resume=resume, listener=listener):
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:
@@ -88,11 +88,11 @@ def _run(federation: Federation, directory: RunDirectory, clients: Engine, liste
 
 def _tell_facts(federation: Federation, listener: Listener) -> None:
     """Tell what was done to the images, and which clients no round samples."""
-    from fedpriv.federation.unsampled import unsampled_facts, warning
+    from fedpriv.federation.evaluate import unsampled_facts, unsampled_warning
 
     if federation.data.dataset.brought:
         listener.say(f"{federation.data.dataset.name}: {federation.data.dataset.brought}")
     config = federation.config
     absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
     if absent is not None and config.unsampled != "left_out":
-        listener.warn(warning(absent, config.clients))
+        listener.warn(unsampled_warning(absent, config.clients))

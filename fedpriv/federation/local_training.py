@@ -2,25 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim.sgd import sgd
 
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.defense import Loss, Work, guarded
 from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining, State
-from fedpriv.federation.sgd import Part, Sgd, velocity_by_name, velocity_of
 from fedpriv.federation.states import put
 from fedpriv.federation.trace import Trace
 from fedpriv.models.layout import channels_last, takes_channels_last, weights_channels_last
 from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import generator, global_seed
 
+
+@dataclass(frozen=True)
+class Part:
+    """Parameters that are trained at a step size of their own, or at that of the training.
+
+    Attributes:
+        parameters: to move.
+        learning_rate: their step size; None for the training's.
+    """
+
+    parameters: tuple[nn.Parameter, ...]
+    learning_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Moves parameters against their gradients: v = momentum v + g, p = p - rate v, where g = gradient + weight_decay p.
+
+    By torch's own function: ``torch.optim.SGD`` imports a compiler, a second or two of every process.
+
+    Attributes:
+        parts: parameters with their step sizes.
+        learning_rate: of parts that have none of their own.
+        momentum: of the velocity, which begins as the first gradient.
+        weight_decay: of the squared norm, halved.
+        velocity: parameter -> what earlier steps left, same shape; changed by every step where there is momentum.
+    """
+
+    parts: Sequence[Part]
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    velocity: dict[Tensor, Tensor] = field(default_factory=dict)
+
+    def forget_gradients(self) -> None:
+        """Take the gradients off all parameters."""
+        for part in self.parts:
+            for parameter in part.parameters:
+                parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every parameter that has a gradient."""
+        for part in self.parts:
+            moved: list[Tensor] = [one for one in part.parameters if one.grad is not None]
+            velocities = [self.velocity.get(one) for one in moved]
+            sgd(
+                moved,
+                [one.grad for one in moved if one.grad is not None],
+                velocities,
+                foreach=True,
+                weight_decay=self.weight_decay,
+                momentum=self.momentum,
+                lr=part.learning_rate or self.learning_rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+            self.velocity.update((one, now) for one, now in zip(moved, velocities, strict=True) if now is not None)
+
+
+def velocity_of(module: nn.Module, known: Mapping[str, Tensor]) -> dict[Tensor, Tensor]:
+    """Return velocities by parameter from velocities by name, copied; of names that the module lacks, none."""
+    return {one: known[name].clone() for name, one in module.named_parameters() if name in known}
+
+
+def velocity_by_name(module: nn.Module, velocity: Mapping[Tensor, Tensor]) -> dict[str, Tensor]:
+    """Return a copy of every velocity by its parameter's name in a module."""
+    return {
+        name: velocity[one].clone(memory_format=torch.contiguous_format)
+        for name, one in module.named_parameters()
+        if one in velocity
+    }
+
+
 EVALUATION_BATCH = 256
+
+
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -182,9 +260,20 @@ def represent_by(
     """
     module = setup.model if model is None else model
     put(module, state, prefix)
-    if setup.seen is None:
+    cache = setup.representation_cache
+    if cache is None:
         return represent(module, images)
-    return setup.seen.features(prefix, state, images, lambda: represent(module, images))
+    # A state is never changed in place, so images and weights are known again as the very tensors that they were.
+    extractor = {
+        name: value
+        for name, value in state.items()
+        if name.startswith(f"{prefix}.") and not name.startswith(f"{prefix}.head.")
+    }
+    last = cache.get(prefix)
+    same = last is not None and last[0] is images and last[1].keys() == extractor.keys()
+    if last is None or not same or any(last[1][name] is not value for name, value in extractor.items()):
+        last = cache[prefix] = images, extractor, represent(module, images)
+    return last[2]
 
 
 @torch.no_grad()

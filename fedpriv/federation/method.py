@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import GradientTransform
-from fedpriv.federation.seen import Seen
 from fedpriv.federation.trace import Trace
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
@@ -88,7 +87,8 @@ class ClientSetup:
             that need them; else None. What is handed out beforehand is not in the ledger.
         public_labels: their classes ``(p,)`` int64, of methods that need these too; else None.
         trace: where a client step notes the images of each of its local steps, and of a mixture. Never read by a method.
-        seen: representations of the images that the client is being scored on; None where it is not.
+        representation_cache: while the client is scored, the images, weights and representations that were computed last, by
+            the prefix of the model in the state; None where it is not.
     """
 
     client: int
@@ -101,7 +101,9 @@ class ClientSetup:
     public: Tensor | None = field(default=None, compare=False, repr=False)
     public_labels: Tensor | None = field(default=None, compare=False, repr=False)
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
-    seen: Seen | None = field(default=None, compare=False, repr=False)
+    representation_cache: dict[str, tuple[Tensor, State, Tensor]] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @property
     def n_classes(self) -> int:
@@ -206,7 +208,7 @@ class Method:
         needs_public: whether public images are needed; server and clients hold them.
         needs_public_labels: whether clients are told the classes of public images.
         sizes: (sizes of a federation, with the method's options) -> scalars of a settled round that the declared shapes of
-            the payloads do not tell; see :func:`fedpriv.federation.planned_traffic.message_sizes`.
+            the payloads do not tell; see :func:`fedpriv.federation.cost.message_sizes`.
         extra_predictors: further ways to predict, by name, from the private model (``model.*`` in the state) alone;
             their accuracy is recorded beside the main one.
         server_predict: (server setup, server state, images) -> scores, where the server trains a model of its own; its

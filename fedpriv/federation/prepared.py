@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,23 @@ import torch
 
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.federated import federate, public_split, set_strangers_aside, validation_split
-from fedpriv.datasets.types import FederatedData, Samples, as_unit
-from fedpriv.federation.defense import Defense, DefensePipeline
-from fedpriv.federation.footprint import refuse_images, refuse_networks
-from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, ServerSetup, State
-from fedpriv.federation.plans import check_plan, protection_plan
+from fedpriv.datasets.types import Dataset, FederatedData, Samples, as_unit
+from fedpriv.federation.defense import Defense, DefensePipeline, ProtectionPlan
+from fedpriv.federation.local_training import EVALUATION_BATCH, has_batch_norm, steps
+from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, Plan, ServerSetup, State
 from fedpriv.federation.run_directory import RunConfig, dataset_title
 from fedpriv.federation.states import on_device
-from fedpriv.federation.validation import refuse_useless
 from fedpriv.models import default_width, family
-from fedpriv.models.build import build_model
+from fedpriv.models.build import build_model, footprint
 from fedpriv.models.shapes import ImageShape
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
-from fedpriv.util.errors import blaming
+from fedpriv.util.errors import UserError, blaming
+from fedpriv.util.memory import require
 from fedpriv.util.registry import is_reference
 from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import payload_kind
 
 
 class ModelCache:
@@ -174,7 +175,7 @@ def prepare(
             client=k,
             blueprint=blueprint,
             model=cache(blueprint),
-            train=_as_float(data.train(k)).to(device),
+            train=Samples(as_unit(data.train(k).images), data.train(k).labels).to(device),
             training=config.training,
             options=options,
             scratch=cache,
@@ -215,5 +216,143 @@ def init_rng(config: RunConfig) -> torch.Generator:
     return generator(config.seed, "initial-weights")
 
 
-def _as_float(samples: Samples) -> Samples:
-    return Samples(as_unit(samples.images), samples.labels)
+def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSetup]) -> ProtectionPlan:
+    """Return a federation as defenses are told of it."""
+    options, blueprints = setups[0].options, tuple(setup.blueprint for setup in setups)
+    local_phases = method.local_phases(options, config.training)
+    return ProtectionPlan(
+        method=method.name,
+        uploads=method.uploads,
+        accepted_substitutes=method.accepted_substitutes,
+        blueprints=blueprints,
+        n_clients=config.clients,
+        rounds=config.rounds,
+        train_sizes=tuple(len(setup.train) for setup in setups),
+        batch_size=config.training.batch_size,
+        epochs=config.training.epochs,
+        max_steps=config.training.max_steps,
+        broadcasts=method.broadcasts,
+        options=options,
+        linear_aggregation=method.linear_aggregation,
+        trained=tuple(dict.fromkeys((*blueprints, *(method.shared(own, options) for own in blueprints)))),
+        steps=tuple(sum(steps(len(setup.train), training) for training in local_phases) for setup in setups),
+        non_sgd_computation=method.non_sgd_computation(options),
+    )
+
+
+def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, has_public: bool) -> None:
+    """Check that a method can run on these clients."""
+    names = sorted({setup.blueprint.name for setup in setups})
+    if method.homogeneous and len(names) > 1:
+        raise UserError(
+            f"method {method.name!r} needs one architecture for all clients, but {argument('models')} gives "
+            f"{', '.join(names)}; pass one model, for example {argument('models', names[0])}"
+        )
+    if method.needs_public and not has_public:
+        raise UserError(f"method {method.name!r} needs public images; set some aside with {argument('public')} N")
+    for setup in setups:
+        if len(setup.train) < 2 and has_batch_norm(setup.model):
+            raise UserError(
+                f"client {setup.client} holds one training image, but {setup.blueprint.name} has batch normalisation, "
+                f"which needs two; use fewer clients, more data, another model or a larger {argument('least_per_client')}"
+            )
+    method.check(
+        Plan(
+            blueprints=tuple(setup.blueprint for setup in setups),
+            options=options,
+            has_public=has_public,
+            train_sizes=tuple(len(setup.train) for setup in setups),
+            training=setups[0].training,
+        )
+    )
+
+
+def places(validation: Samples, setup: ClientSetup) -> torch.Tensor:
+    """Return the places, ascending, of the validation images whose class a client trains on."""
+    return torch.isin(validation.labels, setup.train.labels.to(validation.labels.device)).nonzero().squeeze(1)
+
+
+def refuse_useless(validation: Samples, setups: Sequence[ClientSetup]) -> None:
+    """Check that some client has a validation image of its classes.
+
+    Raises:
+        UserError: where none has.
+    """
+    if not any(len(places(validation, setup)) for setup in setups):
+        raise UserError(
+            f"{argument('validation', len(validation))}: none of these images is of a class that a client trains on; set "
+            "more aside",
+            keys=("validation",),
+        )
+
+
+def refuse_images(dataset: Dataset) -> None:
+    """Refuse images that cannot be divided: each is copied when it is given to somebody, and trained on as floats.
+
+    Raises:
+        UserError: naming what would fit.
+    """
+    images = dataset.samples.images
+    number, each = len(images), images[:1].numel()
+
+    def fits(free: int) -> str:
+        fewer = free // max(1, each * (4 + images.element_size())) // max(1, dataset.n_classes)
+        also = f" or {argument('per_class', fewer)}" * (fewer > 0)
+        return f"smaller images ({argument('image_size')}){also} would fit"
+
+    shape = " x ".join(map(str, images.shape[1:]))
+    what = f"dividing data set {dataset.name!r}, {number:,} images of {shape},"
+    require(number * each * (4 + images.element_size()), what, fits, "image_size")
+
+
+def refuse_networks(blueprints: Collection[Blueprint], device: torch.device) -> None:
+    """Refuse networks of which the CPU's memory cannot hold one of each; a GPU says itself when it is full.
+
+    Raises:
+        UserError: naming the settings that make them smaller.
+    """
+    different = set(blueprints)
+    if device.type == "cpu":
+        weights = sum(footprint(blueprint).weights for blueprint in different)
+        require(weights, f"one of each network ({len(different)})", lambda free: _smaller(), "models")
+
+
+def refuse_training(federation: Federation) -> None:
+    """Refuse a federation that the CPU's memory cannot hold while it trains; a GPU says itself when it is full.
+
+    Counted are the order of a client's images in every epoch, the weights and gradients of each architecture, the uploads of
+    a round where they are whole networks, and of one batch what training keeps for the way back or what a layer takes in an
+    evaluation. States of clients may lie in files.
+
+    Raises:
+        UserError: naming what would fit.
+    """
+    if federation.server.device.type != "cpu":
+        return
+    setups, tests = federation.clients, federation.tests
+    training, most = setups[0].training, max(len(setup.train) for setup in setups)
+    order = 8 * most  # a round's batches are drawn before its first step
+    orders = f"{training.epochs:,} orders of {most:,} images"
+    require(order * training.epochs, orders, lambda free: f"{argument('epochs', free // order)} would fit", "epochs")
+    sizes = {blueprint: footprint(blueprint) for blueprint in {setup.blueprint for setup in setups}}
+    weights = 2 * sum(size.weights for size in sizes.values())
+    if any(payload_kind(kind).network in ("whole", "extractor") for kind in federation.method.uploads):
+        senders = [setups[k].blueprint for k in federation.participants(1)]
+        weights += sum(sizes[blueprint].weights for blueprint in senders)
+        fewer = f"fewer {argument('clients')} or {_smaller()}"
+        require(weights, f"the models of {len(senders):,} clients", lambda free: fewer, "models")
+    kept, widest = max(size.kept for size in sizes.values()), max(size.widest for size in sizes.values())
+    smaller = f"a smaller {argument('image_size')} would fit"
+
+    def fits(free: int) -> str:
+        fitting = max(0, free - weights) // max(1, kept)
+        return f"{argument('batch_size', fitting)} would fit" if fitting else smaller
+
+    batch, shown = min(training.batch_size, most), min(EVALUATION_BATCH, max(map(len, tests)))
+    require(weights + batch * kept, f"training on batches of {batch} images", fits, "batch_size")
+    told = f"the models' answers to {shown} test images at a time"
+    require(weights + shown * widest, told, lambda free: smaller, "image_size")
+
+
+def _smaller() -> str:
+    return f"smaller {argument('models')}, {argument('width')} or {argument('image_size')} would fit"

@@ -7,29 +7,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from fedpriv.federation.accuracy import evaluate, is_evaluated, round_line, summarise
 from fedpriv.federation.capture import capture, is_captured
-from fedpriv.federation.client_part import ClientJob, Engine
-from fedpriv.federation.convergence import MeasuredStep, measure
+from fedpriv.federation.convergence import MeasuredStep, measure, overall
+from fedpriv.federation.cost import client_operations
 from fedpriv.federation.defense import defense_facts
-from fedpriv.federation.gaps import refuse_gaps
-from fedpriv.federation.kept_states import KeptStates, kept_states
+from fedpriv.federation.engine import ClientJob, Engine, RoundJobs
+from fedpriv.federation.evaluate import accuracy, evaluate, is_evaluated, unsampled_facts, validate
 from fedpriv.federation.method import State
-from fedpriv.federation.operations import client_operations
-from fedpriv.federation.plans import protection_plan
-from fedpriv.federation.prepared import Federation, init_rng
+from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.federation.regions import save_regions
-from fedpriv.federation.round_jobs import RoundJobs
-from fedpriv.federation.run_directory import Checkpoint, RunDirectory
+from fedpriv.federation.run_directory import Checkpoint, RunDirectory, dataset_title, refuse_gaps
+from fedpriv.federation.state_store import StateStore, state_store
 from fedpriv.federation.states import message_on, on_device
-from fedpriv.federation.summary import ClientFailure, ConvergenceLine, Counts, RoundAccuracy, RunSummary
+from fedpriv.federation.summary import (
+    ClientFailure,
+    Communication,
+    ConvergenceLine,
+    Counts,
+    ReachedAccuracy,
+    RoundAccuracy,
+    RoundLine,
+    RunSummary,
+    Total,
+    Traffic,
+    ValidationAccuracy,
+)
 from fedpriv.federation.trace import Trace
-from fedpriv.federation.unsampled import unsampled_facts
-from fedpriv.federation.validation import validate
 from fedpriv.util.config import plain
 from fedpriv.util.errors import WorkError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import Entry, entries
+from fedpriv.wire.ledger import Count, Entry, count, entries
 from fedpriv.wire.payloads import Message
 
 Report: TypeAlias = Callable[[int, int, str], None]
@@ -82,7 +89,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
     """
     config = federation.config
     standing = _standing(federation, directory)
-    with kept_states(directory, config.clients, federation.initial_state, federation.server.device) as states:
+    with state_store(directory, config.clients, federation.initial_state, federation.server.device) as states:
         for _ in range(standing.done, config.rounds):
             standing = _round(federation, directory, engine, states, standing, report)
         save_regions(directory, federation.data, federation.method, federation.clients, states, standing.broadcast)
@@ -95,7 +102,7 @@ def _round(
     federation: Federation,
     directory: RunDirectory,
     engine: Engine,
-    states: KeptStates,
+    states: StateStore,
     standing: _Standing,
     report: Report | None,
 ) -> _Standing:
@@ -127,12 +134,15 @@ def _round(
     if is_evaluated(config, round_):
         ended = _evaluated(federation, states, standing, ended)
         validation = validate(method, federation.clients, federation.data.validation, states, next_broadcast)
-    line = round_line(
-        round_,
-        answers.clients,
-        ended.evaluation if ended.evaluated == round_ else {},
-        wire,
-        left_out=untrained if config.unsampled == "left_out" else (),
+    evaluated = ended.evaluation if ended.evaluated == round_ else {}
+    left_out = untrained if config.unsampled == "left_out" else ()
+    line = RoundLine(
+        round=round_,
+        participants=answers.clients,
+        accuracy={when: accuracy(counts, left_out) for when, counts in evaluated.items()},
+        clients={when: tuple((right, n) for right, n in counts) for when, counts in evaluated.items()},
+        communication=plain(count(wire)),
+        left_out=left_out,
         validation=validation,
         failures=tuple(answers.failures),
     )
@@ -153,7 +163,7 @@ def _round(
     return ended
 
 
-def _evaluated(federation: Federation, states: KeptStates, before: _Standing, ended: _Standing) -> _Standing:
+def _evaluated(federation: Federation, states: StateStore, before: _Standing, ended: _Standing) -> _Standing:
     """Return the standing at the end of a round with every client's accuracy, given that before the round."""
     of_server = {} if before.evaluated == before.done else {"after_broadcast_server_model"}
     evaluation = evaluate(
@@ -170,7 +180,7 @@ def _evaluated(federation: Federation, states: KeptStates, before: _Standing, en
 
 
 def _answers(
-    federation: Federation, engine: Engine, jobs: RoundJobs, states: KeptStates, report: Report | None
+    federation: Federation, engine: Engine, jobs: RoundJobs, states: StateStore, report: Report | None
 ) -> _Answers:
     """Have a round's jobs run, and take the states that came of them.
 
@@ -205,7 +215,7 @@ def _measured(
     federation: Federation,
     jobs: Sequence[ClientJob],
     answers: _Answers,
-    states: KeptStates,
+    states: StateStore,
     next_broadcast: Message,
 ) -> ConvergenceLine | None:
     """Estimate the constants of a convergence proof from the jobs that were answered, as they were; None where none was."""
@@ -237,13 +247,63 @@ def _wire(
 
 
 def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[int, ...]) -> RunSummary:
-    config, method = federation.config, federation.method
-    defenses = tuple(defense_facts(defense) for defense in federation.pipeline.defenses)
-    privacy = federation.pipeline.privacy(protection_plan(config, method, federation.clients))
-    work = client_operations(method, federation.clients, federation.server)
-    absent = unsampled_facts(untrained, federation.clients, config.unsampled)
-    done = federation.data.dataset.brought
-    return summarise(directory, config, work, unsampled=absent, defenses=defenses, privacy=privacy, images=done)
+    """Return the summary of a finished run from its lines."""
+    config, method, pipeline = federation.config, federation.method, federation.pipeline
+    lines, totals = directory.rounds(), count(directory.ledger())
+    evaluated = [line for line in lines if line.accuracy]
+    return RunSummary(
+        method=config.method,
+        dataset=dataset_title(config),
+        images=federation.data.dataset.brought,
+        rounds=len(lines),
+        accuracy={when: _over_rounds(evaluated, when) for when in lines[-1].accuracy},
+        communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),
+        privacy=plain(pipeline.privacy(protection_plan(config, method, federation.clients))),
+        defenses=tuple(defense_facts(defense) for defense in pipeline.defenses),
+        flops=client_operations(method, federation.clients, federation.server),
+        unsampled=unsampled_facts(untrained, federation.clients, config.unsampled),
+        convergence=overall(directory.convergence()),
+        seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
+        seed=config.seed,
+        validation=_validated(evaluated),
+        engine=config.engine.name,
+        failures=sum(len(line.failures) for line in lines),
+    )
+
+
+def _validated(lines: Sequence[RoundLine]) -> dict[str, ValidationAccuracy]:
+    """Return the accuracy on validation images over a run's evaluated rounds; nothing where there were none."""
+    found = {}
+    for when, last in lines[-1].validation.items():
+        best = max(lines, key=lambda line: line.validation[when].mean_over_clients)
+        found[when] = ValidationAccuracy(
+            pooled=last.pooled,
+            mean_over_clients=last.mean_over_clients,
+            best=best.validation[when].mean_over_clients,
+            best_round=best.round,
+        )
+    return found
+
+
+def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:
+    best = max(lines, key=lambda line: line.accuracy[when].pooled)
+    best_mean = max(lines, key=lambda line: line.accuracy[when].mean_over_clients)
+    last = lines[-1].accuracy[when]
+    return ReachedAccuracy(
+        final=last.pooled,
+        best=best.accuracy[when].pooled,
+        best_round=best.round,
+        pooled=last.pooled,
+        mean_over_clients=last.mean_over_clients,
+        best_mean_over_clients=best_mean.accuracy[when].mean_over_clients,
+        best_mean_round=best_mean.round,
+        clients=tuple(pair for k, pair in enumerate(lines[-1].clients[when]) if k not in lines[-1].left_out),
+    )
+
+
+def _traffic(total: Count, rounds: int) -> Traffic:
+    of_a_round = {f"{name}_per_round": value / rounds for name, value in plain(total).items()}
+    return Traffic(**of_a_round, total=Total(**plain(total)))
 
 
 def _standing(federation: Federation, directory: RunDirectory) -> _Standing:

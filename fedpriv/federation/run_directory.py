@@ -10,7 +10,7 @@
     captures.jsonl   every stored message
     uploads/round-0007/client-003.safetensors
     broadcasts/round-0007.safetensors        what the clients of that round answered
-    truth/           for scorers: what clients did in those rounds (fedpriv.federation.truth_files)
+    truth/           for scorers: what clients did in those rounds (fedpriv.federation.capture)
     checkpoints/round-0007/                  server.safetensors, client-003.safetensors, evaluation.json
     regions.safetensors                      where samples are points: what classifiers say over the plane
     flower.json      how a SuperLink's side of it ended; only where one ran it
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -34,8 +34,8 @@ from pydantic import ValidationError
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.method import LocalTraining, State
-from fedpriv.federation.state_files import load_state, save_state
-from fedpriv.federation.summary import ConvergenceLine, Counts, RoundLine, RunSummary
+from fedpriv.federation.states import load_state, save_state
+from fedpriv.federation.summary import ConvergenceLine, Counts, RoundLine, RunSummary, Treatment
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.code import code_arguments
@@ -45,12 +45,16 @@ from fedpriv.util.files import append_all, link, read_json, read_lines, whole_fo
 from fedpriv.util.folders import occupied, telling_name
 from fedpriv.util.manifest import mark
 from fedpriv.util.record import Record, first_fault
-from fedpriv.wire.ledger import Entry
+from fedpriv.wire.ledger import Count, Entry, count
 from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payload import Message
 
 FORMAT = 5
+
+
 AUTO_CAPTURE_BYTES = 1 << 20
+
+
 R = TypeVar("R", bound=Record)
 
 
@@ -97,7 +101,7 @@ class RunConfig:
         clients: number of clients K.
         participation: share of clients in a round, in (0, 1].
         unsampled: clients that no round has sampled yet are ``counted`` in accuracies as they are, ``left_out``, or counted
-            with batch-norm statistics of their own images (``own_statistics``); :mod:`fedpriv.federation.unsampled`.
+            with batch-norm statistics of their own images (``own_statistics``); :mod:`fedpriv.federation.evaluate`.
         rounds: number of rounds.
         models: a family or a comma-separated list of models; client k gets entry k mod length.
         width: representation width d; None for the family's default.
@@ -128,7 +132,7 @@ class RunConfig:
     partition: PartitionOptions = field(default_factory=PartitionOptions)
     clients: Annotated[int, Ge(1)] = 10
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
-    unsampled: Literal["counted", "left_out", "own_statistics"] = "counted"
+    unsampled: Treatment = "counted"
     rounds: Annotated[int, Ge(1)] = 20
     models: str = "small"
     width: Annotated[int, Ge(1), Le(65_536)] | None = None
@@ -392,3 +396,51 @@ def _checked(kind: type[R], found: object, where: str) -> R:
         return kind.model_validate_json(json.dumps(found), strict=True)
     except ValidationError as error:
         raise UserError(f"{where}: {first_fault(error)}; train the run again") from error
+
+
+def refuse_gaps(run: RunDirectory, last_round: int) -> None:
+    """Check that a run has the lines and stored messages of its rounds up to the last that is done.
+
+    Lines that the list of a folder does not know yet are what a crash left, and are dropped. Where that list itself lost a
+    line, lines of rounds that are done would go with them.
+
+    Args:
+        run: its lines beyond ``last_round`` are cut off already.
+        last_round: of the newest checkpoint, or 0.
+
+    Raises:
+        UserError: naming the file that lacks some.
+    """
+    expected = list(range(1, last_round + 1))
+    for name in ("metrics", "timings"):
+        path = run.path / f"{name}.jsonl"
+        found = [row["round"] for row in run.lines(name)] if expected or path.is_file() else []
+        if found != expected:
+            raise _gap(path, f"a line for each of {last_round} rounds is expected, got {len(found)}")
+    if not expected:
+        return
+    told: dict[str, Count] = {"paper": Count(), "full": Count()}
+    for line in run.rounds():
+        for kind in told:
+            one = getattr(line.communication, kind)
+            told[kind] += Count(**one.model_dump())
+    if count(run.ledger()) != told:
+        raise _gap(run.path / "ledger.jsonl", "its messages do not add up to the communication in metrics.jsonl")
+    for listing, folders in (("captures", ("uploads", "broadcasts")), ("truth/files", ("truth",))):
+        path = run.path / f"{listing}.jsonl"
+        listed = {row["file"] for row in run.lines(listing)} if path.is_file() else set()
+        stored = {name for folder in folders for name in _stored(run.path, run.path / folder, last_round)}
+        if not stored <= listed:
+            raise _gap(path, f"does not list {min(stored - listed)}, which is there")
+
+
+def _stored(home: Path, folder: Path, last_round: int) -> Iterable[str]:
+    """Return the stored messages of rounds that are done, from the run's folder."""
+    for path in folder.rglob("*.safetensors") if folder.is_dir() else ():
+        own = path.relative_to(folder).parts[0].removesuffix(".safetensors").removeprefix("round-")
+        if path.is_file() and own.isdecimal() and int(own) <= last_round:
+            yield path.relative_to(home).as_posix()
+
+
+def _gap(path: Path, why: str) -> UserError:
+    return UserError(f"{path}: {why}; train the run again")

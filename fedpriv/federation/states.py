@@ -1,15 +1,20 @@
-"""Between modules and flat states."""
+"""Flat states: from modules and to them, on devices, and as files, one a client or server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fedpriv.federation.method import State
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import checked_tensors
 from fedpriv.wire.payload import Message
 
 
@@ -76,3 +81,22 @@ def message_on(device: torch.device, message: Message) -> Message:
         type(payload)(**{spec.name: move(getattr(payload, spec.name)) for spec in fields(payload)})
         for payload in message
     )
+
+
+def save_state(path: Path, state: State) -> None:
+    """Write a state into a folder that is being made."""
+    save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, path)
+
+
+def load_state(path: Path) -> State:
+    """Read a state back.
+
+    Raises:
+        UserError: where it is missing or damaged.
+    """
+    try:
+        return dict(load_file(checked_tensors(path)))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path}: damaged checkpoint ({error})") from error

@@ -14,6 +14,10 @@ Counts = Mapping[str, Sequence[Sequence[int]]]
 """``[correct, total]`` test images of every client, by when they were counted: ``after_training``, ``after_broadcast``, and
 both with ``_NAME`` for every further way to predict."""
 
+Treatment = Literal["counted", "left_out", "own_statistics"]
+"""What becomes of clients that no round has sampled yet: counted as they are, left out of every accuracy, or counted with
+batch-norm statistics of their own training images (:mod:`fedpriv.federation.evaluate`)."""
+
 
 class DefenseFacts(Record):
     """A defense of a run, as it was when the run was attacked.
@@ -76,7 +80,7 @@ class ReachedAccuracy(Record):
 
 
 class ValidationAccuracy(Record):
-    """Accuracy on validation images over the rounds of a run, in [0, 1] (:mod:`fedpriv.federation.validation`).
+    """Accuracy on validation images over the rounds of a run, in [0, 1] (:mod:`fedpriv.federation.evaluate`).
 
     Attributes:
         pooled, mean_over_clients: after the last round, over all pairs of a client and an image of its classes, and every
@@ -124,7 +128,7 @@ class Communication(Record):
 
 
 class Work(Record):
-    """Floating-point operations of clients in a settled round (:mod:`fedpriv.federation.operations`).
+    """Floating-point operations of clients in a settled round (:mod:`fedpriv.federation.cost`).
 
     Attributes:
         per_client_round: of all that the method's client step does, forward and backward, one number a client; empty
@@ -154,7 +158,7 @@ class Work(Record):
 
 
 class Unsampled(Record):
-    """Clients that no round of a run sampled (:mod:`fedpriv.federation.unsampled`).
+    """Clients that no round of a run sampled (:mod:`fedpriv.federation.evaluate`).
 
     Attributes:
         clients: their numbers.
@@ -164,7 +168,7 @@ class Unsampled(Record):
 
     clients: tuple[int, ...]
     batch_norm: tuple[int, ...]
-    treatment: Literal["counted", "left_out", "own_statistics"]
+    treatment: Treatment
 
 
 class ClientFailure(Record):

@@ -1,7 +1,7 @@
 """A client step's notes of its own doing: the images of each local step, and their weights in a mixture.
 
 The note is the truth that attacks are scored against. It is written as the work is done, changes nothing of it, and is
-stored apart from what the server sees (:mod:`fedpriv.federation.truth_files`).
+stored apart from what the server sees (:mod:`fedpriv.federation.capture`).
 """
 
 from __future__ import annotations

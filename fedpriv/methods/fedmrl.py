@@ -36,7 +36,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.local_training import EVALUATION_BATCH, represent_by, train
+from fedpriv.federation.local_training import EVALUATION_BATCH, Part, represent_by, train
 from fedpriv.federation.method import (
     ClientSetup,
     LocalTraining,
@@ -47,7 +47,6 @@ from fedpriv.federation.method import (
     State,
     Uploads,
 )
-from fedpriv.federation.sgd import Part
 from fedpriv.federation.states import parameters, put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared.personal_model import draw_seed

@@ -33,9 +33,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks, support
-from fedpriv.federation.local_training import represent_by, train
+from fedpriv.federation.local_training import Part, represent_by, train
 from fedpriv.federation.method import ClientSetup, LocalTraining, Method, Plan, ServerSetup, State, Uploads
-from fedpriv.federation.sgd import Part
 from fedpriv.federation.states import put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared import personal_model

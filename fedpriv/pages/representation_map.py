@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.federation.representations import Representations
+from fedpriv.federation.evaluate import Representations
 from fedpriv.pages import curves
 from fedpriv.pages.prototype_map import PrototypeMap, on_plane
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpriv.federation.evaluate import Representations, unsampled_words
 from fedpriv.federation.regions import Regions, load_regions
-from fedpriv.federation.representations import Representations
-from fedpriv.federation.unsampled import unsampled_words
 from fedpriv.pages import curves
 from fedpriv.pages.columns import table_files
 from fedpriv.pages.convergence_charts import charts

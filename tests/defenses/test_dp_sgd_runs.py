@@ -16,9 +16,9 @@ from fedpriv.evidence.gather import gather
 from fedpriv.evidence.traces import used_images
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation import rounds
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.cost import client_operations
+from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.operations import client_operations
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
 

@@ -12,9 +12,9 @@ from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.defenses import parse_choice
 from fedpriv.evidence.gather import gather, truths
+from fedpriv.federation.capture import load_trace
 from fedpriv.federation.local_training import represent
 from fedpriv.federation.states import put
-from fedpriv.federation.truth_files import load_trace
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Kernel, Model, Representations, SampleCount, get_payload

@@ -14,7 +14,7 @@ from fedpriv.cli.main import run as command
 from fedpriv.defenses import DEFENSES, parse_choice
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import Defense, DefensePipeline
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory

@@ -24,7 +24,7 @@ from fedpriv.defenses.precode import divergent_step
 from fedpriv.defenses.soteria import low, pruned_step, scores
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import DefensePipeline, plain_step
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.engine import run_clients
 from fedpriv.federation.local_training import classification_loss, local_batches, train
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.rounds import run

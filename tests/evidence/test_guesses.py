@@ -12,7 +12,7 @@ from fedpriv.evidence.gather import gather
 from fedpriv.evidence.guesses import with_guesses
 from fedpriv.evidence.truths import truths
 from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory

@@ -19,11 +19,11 @@ from fedpriv.evidence.gather import gather
 from fedpriv.evidence.held import held_in_run, used_in_rounds
 from fedpriv.evidence.traces import granted, local_steps, mixing_weights
 from fedpriv.evidence.truths import truths
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.capture import load_trace, trace_bytes, trace_path
+from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.trace import LocalTrace, Trace
-from fedpriv.federation.truth_files import load_trace, trace_bytes, trace_path
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
 
@@ -134,7 +134,7 @@ def importers(module):
 
 def test_nothing_but_the_evaluator_reads_the_trace():
     handed_on = "experiment/flower/wire"  # from the node where it was made to the process that stores the run
-    assert importers("fedpriv.federation.truth_files") == {"federation/capture", "evidence/traces", handed_on}
+    assert importers("fedpriv.federation.capture") == {"federation/rounds", "evidence/traces", handed_on}
     readers = importers("fedpriv.evidence.traces")
     assert readers == {"evidence/gather", "evidence/grants", "evidence/truths", "evidence/held"}
     closed = ("fedpriv.evidence", "fedpriv.scoring", "fedpriv.federation.rounds", "fedpriv.federation.run_directory")

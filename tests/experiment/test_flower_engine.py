@@ -19,7 +19,7 @@ from fedpriv.cli import main as command
 from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.flower import client, deployment, simulation, switches, wire
 from fedpriv.experiment.flower.engine import FlowerEngine
-from fedpriv.federation.client_part import ClientJob, client_part
+from fedpriv.federation.engine import ClientJob, client_part
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
 from fedpriv.methods import METHODS
 from fedpriv.util.device import pick_device
@@ -323,8 +323,8 @@ def test_the_servers_side_resumes_what_the_directory_describes_and_leaves_word(t
 
 def test_no_file_of_the_engine_names_a_method():
     package = Path(fedpriv.__file__).parent
-    places = [*(package / "federation/engines").glob("*.py"), *(package / "experiment/flower").glob("*.py")]
-    places += [package / "experiment/engines.py", package / "federation/client_part.py"]
+    places = [*(package / "experiment/flower").glob("*.py"), package / "experiment/engines.py"]
+    places.append(package / "federation/engine.py")
     names = {name for name in METHODS if name != "local"}  # an engine is called so too
     assert len(places) > 8
     for path in places:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedpriv.algebra.low_rank import compress
-from fedpriv.federation.planned_traffic import communication, with_models
+from fedpriv.federation.cost import communication, with_models
 from fedpriv.federation.states import parameters
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model

@@ -7,8 +7,8 @@ import pytest
 from federations import CPU, files, small, train_small
 
 from fedpriv.experiment.federation import prepare
-from fedpriv.federation import accuracy as module
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation import evaluate as module
+from fedpriv.federation.engine import run_clients
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.run_records import load_runs

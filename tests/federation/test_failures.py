@@ -6,7 +6,7 @@ import pytest
 from federations import CPU, files, small, train_small
 
 from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.engine import run_clients
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import EngineChoice, RunDirectory
 from fedpriv.federation.summary import ClientFailure

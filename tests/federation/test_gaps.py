@@ -3,8 +3,7 @@
 import pytest
 from federations import small, train_small
 
-from fedpriv.federation.gaps import refuse_gaps
-from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.run_directory import RunDirectory, refuse_gaps
 from fedpriv.util.errors import UserError
 from fedpriv.util.manifest import MARKER
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedpriv.federation.operation_counter import OperationCounter
+from fedpriv.federation.cost import OperationCounter
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 

@@ -11,14 +11,15 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedpriv.datasets.types import Samples
-from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining, NoOptions, ServerSetup
-from fedpriv.federation.operations import (
+from fedpriv.federation.cost import (
+    PlannedClients,
     client_operations,
     images_per_round,
+    planned_operations,
     step_operations,
     training_flops_per_image,
 )
-from fedpriv.federation.planned_operations import PlannedClients, planned_operations
+from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining, NoOptions, ServerSetup
 from fedpriv.federation.states import take
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
@@ -88,7 +89,7 @@ def test_operations_are_proportional_to_the_batch(name, monkeypatch):
     blueprint = Blueprint(name, (3, 32, 32), 10, 64)
     model = build_model(blueprint, 0)
     two = training_flops_per_image(model, blueprint)
-    monkeypatch.setattr("fedpriv.federation.operations.COUNTED_BATCH", 5)
+    monkeypatch.setattr("fedpriv.federation.cost.COUNTED_BATCH", 5)
     assert training_flops_per_image(model, blueprint) == two
 
 

@@ -7,8 +7,8 @@ from compare import expect_close, expect_same
 from federations import CPU, small, train_small
 
 from fedpriv.experiment.federation import prepare
+from fedpriv.federation.evaluate import stored_representations
 from fedpriv.federation.local_training import represent
-from fedpriv.federation.representations import stored_representations
 from fedpriv.federation.states import put
 from fedpriv.methods import METHODS
 from fedpriv.pages.representation_map import representation_map, silhouette, words
@@ -42,7 +42,7 @@ def test_many_images_are_thinned_evenly_and_clients_of_no_round_are_left_out(tmp
     absent = federation.unsampled(1)
     everything = stored_representations(federation, run, "images")
     assert set(everything.clients.tolist()) == set(range(4)) - set(absent)
-    monkeypatch.setattr("fedpriv.federation.representations.MOST_IMAGES", 10)
+    monkeypatch.setattr("fedpriv.federation.evaluate.MOST_IMAGES", 10)
     few = stored_representations(federation, run, "images")
     assert 2 <= len(few.features) <= 10 + 2
     assert set(few.clients.tolist()) == set(everything.clients.tolist())

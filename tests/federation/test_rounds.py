@@ -13,8 +13,8 @@ from federations import CPU, files, small, train_small
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.experiment.federation import prepare
-from fedpriv.federation.accuracy import accuracy
-from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.engine import run_clients
+from fedpriv.federation.evaluate import accuracy
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedpriv.federation import local_training
-from fedpriv.federation.sgd import Part, Sgd, velocity_by_name, velocity_of
+from fedpriv.federation.local_training import Part, Sgd, velocity_by_name, velocity_of
 
 
 def network(seed=0):

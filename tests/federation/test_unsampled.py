@@ -7,11 +7,10 @@ from federations import files, small, train_small
 from torch import nn
 
 from fedpriv.datasets.types import Samples
-from fedpriv.federation.accuracy import accuracy
+from fedpriv.federation.evaluate import accuracy, unsampled_warning, unsampled_words, with_own_statistics
 from fedpriv.federation.method import ClientSetup, LocalTraining, NoOptions
 from fedpriv.federation.states import take
 from fedpriv.federation.summary import RoundAccuracy, Unsampled
-from fedpriv.federation.unsampled import unsampled_words, warning, with_own_statistics
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.pages.run_records import load_runs
 from fedpriv.pages.runs_report import write_runs_report
@@ -125,9 +124,9 @@ def test_what_readers_are_told():
     assert "2 of 10 clients (2, 5)" in told
     assert "1 of them with batch-norm statistics of no image" in told
     assert "statistics of their own images" in unsampled_words(Unsampled(**facts, treatment="own_statistics"), 10)
-    line = warning(Unsampled(**facts, treatment="counted"), 10)
+    line = unsampled_warning(Unsampled(**facts, treatment="counted"), 10)
     assert "are sampled in no round" in line
     assert line.endswith("see unsampled='left_out' or unsampled='own_statistics'")
     many = Unsampled(clients=tuple(range(20)), batch_norm=(), treatment="counted")
-    assert "(0, 1, 2, 3, 4, 5, 6, 7, ...)" in warning(many, 30)
-    assert warning(many, 30).endswith("see unsampled='left_out'")
+    assert "(0, 1, 2, 3, 4, 5, 6, 7, ...)" in unsampled_warning(many, 30)
+    assert unsampled_warning(many, 30).endswith("see unsampled='left_out'")

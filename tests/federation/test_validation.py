@@ -12,9 +12,9 @@ import fedpriv
 from fedpriv.datasets import load_dataset
 from fedpriv.datasets.federated import public_split, validation_split
 from fedpriv.datasets.types import Samples
-from fedpriv.federation.prepared import load_data
+from fedpriv.federation.evaluate import validate
+from fedpriv.federation.prepared import load_data, places, refuse_useless
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.federation.validation import places, refuse_useless, validate
 from fedpriv.util.errors import UserError
 
 
@@ -25,7 +25,7 @@ class Client:
     client: int
     train: Samples
     options: object = None
-    seen: object = None
+    representation_cache: object = None
 
 
 def client(number, *labels):

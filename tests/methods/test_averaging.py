@@ -207,7 +207,7 @@ def test_a_side_generator_leaves_the_other_where_it_is():
 
 
 def test_ten_clients_exchange_what_the_published_table_says():
-    from fedpriv.federation.planned_traffic import message_sizes
+    from fedpriv.federation.cost import message_sizes
     from fedpriv.methods import METHODS
     from fedpriv.wire.ledger import FederationSizes, count
 
@@ -230,7 +230,7 @@ def test_ten_clients_exchange_what_the_published_table_says():
 
 
 def test_methods_that_average_models_refuse_different_architectures():
-    from fedpriv.federation.plans import check_plan
+    from fedpriv.federation.prepared import check_plan
     from fedpriv.methods import METHODS
 
     setups = World("lg-fedavg").setups

@@ -8,7 +8,7 @@ from compare import expect_close, expect_same
 from method_cases import SHAPE, World
 
 from fedpriv.algebra.low_rank import compress, recover
-from fedpriv.federation.planned_traffic import message_sizes
+from fedpriv.federation.cost import message_sizes
 from fedpriv.methods import fedkd
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

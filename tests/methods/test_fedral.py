@@ -6,9 +6,9 @@ from compare import expect_close, expect_same
 from method_cases import CLASSES, SHAPE, SIZES, WIDTH, World
 from torch.nn.functional import cross_entropy
 
+from fedpriv.federation.cost import message_sizes
 from fedpriv.federation.local_training import local_batches, represent
 from fedpriv.federation.method import LocalTraining, Plan
-from fedpriv.federation.planned_traffic import message_sizes
 from fedpriv.federation.states import put
 from fedpriv.methods import fedral
 from fedpriv.models.split import Blueprint

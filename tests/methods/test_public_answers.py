@@ -9,10 +9,10 @@ from method_cases import CLASSES, SHAPE, World, played, same
 from torch.nn.functional import cross_entropy, l1_loss
 
 from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.federation.cost import message_sizes
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.federation.local_training import classify, local_batches
 from fedpriv.federation.method import GuardedTraining, LocalTraining
-from fedpriv.federation.planned_traffic import message_sizes
 from fedpriv.federation.states import put
 from fedpriv.methods import ds_fl, fedmd
 from fedpriv.methods.shared.public_answers import distil, on_public

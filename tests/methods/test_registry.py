@@ -276,7 +276,7 @@ def facts_of(world, broadcast):
 
 @each("name, options", ROWS)
 def test_the_ledger_of_a_settled_round_agrees_with_the_computed_communication(name, options):
-    from fedpriv.federation.planned_traffic import message_sizes
+    from fedpriv.federation.cost import message_sizes
 
     world = World(name, options, batch_size=4)
     server, broadcast, states = world.start()

@@ -9,10 +9,9 @@ from method_cases import CLASSES, SHAPE, WIDTH, World, copies, played, same
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.accuracy import evaluate
+from fedpriv.federation.cost import PlannedClients, message_sizes, model_parameters, planned_operations
+from fedpriv.federation.evaluate import evaluate
 from fedpriv.federation.method import LocalTraining, Plan
-from fedpriv.federation.planned_operations import PlannedClients, planned_operations
-from fedpriv.federation.planned_traffic import message_sizes, model_parameters
 from fedpriv.federation.states import inner
 from fedpriv.methods import fedapen, fedkd, fedmrl, fml
 from fedpriv.methods.shared.mutual import clip_each, divergence

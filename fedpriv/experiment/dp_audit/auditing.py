@@ -15,8 +15,7 @@ from fedpriv.experiment.dp_audit.claims import Claim, StatedClaim, claims
 from fedpriv.experiment.dp_audit.training_canaries import audited_client, training_scores
 from fedpriv.experiment.dp_audit.upload_canaries import UploadCanaries, upload_canaries
 from fedpriv.federation.defense import ProtectionPlan, defense_facts
-from fedpriv.federation.plans import protection_plan
-from fedpriv.federation.prepared import Federation
+from fedpriv.federation.prepared import Federation, protection_plan
 from fedpriv.scoring.privacy_audit.counts import Scores
 from fedpriv.scoring.privacy_audit.verdict import Design, as_record, audit_scores, finite, sentence, word
 from fedpriv.scoring.records.privacy_audit import PrivacyAuditRecord, Way

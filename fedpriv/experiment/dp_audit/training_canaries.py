@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from fedpriv.datasets.types import Samples
 from fedpriv.defenses.shared.signals import signal
-from fedpriv.federation.client_part import ClientJob, client_part
 from fedpriv.federation.defense import GradientTransform, ProtectionPlan, Step, Work
+from fedpriv.federation.engine import ClientJob, client_part
 from fedpriv.federation.method import GuardedTraining, LocalTraining
-from fedpriv.federation.plans import protection_plan
-from fedpriv.federation.prepared import Federation, init_rng
+from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Report
 from fedpriv.util.seeds import generator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.flower.wire import fingerprint, pack_refusal, pack_result, read_job
-from fedpriv.federation.client_part import client_part
+from fedpriv.federation.engine import client_part
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.states import message_on, on_device

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from fedpriv.experiment.flower.wire import RefusedError, fingerprint, pack_job, read_result
-from fedpriv.federation.client_part import ClientJob, ClientResult
+from fedpriv.federation.engine import ClientJob, ClientResult
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.summary import ClientFailure
 from fedpriv.util.errors import UserError, WorkError, short_line
@@ -21,7 +21,7 @@ LINGERS: Final = 60.0
 
 
 class FlowerEngine:
-    """Runs the jobs of rounds on the nodes of a Flower federation; see :data:`fedpriv.federation.client_part.Engine`.
+    """Runs the jobs of rounds on the nodes of a Flower federation; see :data:`fedpriv.federation.engine.Engine`.
 
     Nodes take turns, whichever are there as the round begins. None keeps anything of a client: one that goes away takes no
     state with it, and one that comes late is told all it needs.

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 import fedpriv
-from fedpriv.federation.client_part import ClientJob, ClientResult
+from fedpriv.federation.capture import trace_blocks, trace_of
+from fedpriv.federation.engine import ClientJob, ClientResult
 from fedpriv.federation.method import ClientSetup
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.states import message_on, on_device
 from fedpriv.federation.trace import Trace
-from fedpriv.federation.truth_files import trace_blocks, trace_of
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import json_value

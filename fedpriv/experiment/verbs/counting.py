@@ -18,9 +18,8 @@ from fedpriv.experiment.federation_settings import (
 )
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
+from fedpriv.federation.cost import PlannedClients, communication, planned_operations, with_models
 from fedpriv.federation.method import Method
-from fedpriv.federation.planned_operations import PlannedClients, planned_operations
-from fedpriv.federation.planned_traffic import communication, held, with_models
 from fedpriv.federation.prepared import load_division
 from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
@@ -164,8 +163,10 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         known = {name: given[name] for name in FLAG_NAMES if given.get(name) is not None and name != "option"}
         config = named_config("local", {**known, "models": models or "small"}, given.get("seed", 0))
         federated, image_shape = load_division(config, download=given.get("download", False))
-        models, sizes = config.models, held(federated)
-        train_sizes = tuple(class_counts(federated).sum(1).tolist())
+        models, counts = config.models, class_counts(federated)
+        sizes = {"classes": federated.dataset.n_classes, "pairs": int((counts > 0).sum()), "samples": int(counts.sum())}
+        sizes["known_classes"] = int(counts.any(0).sum())
+        train_sizes = tuple(counts.sum(1).tolist())
         where = {"dataset": config.dataset, "partition": config.partition.name, "seed": config.seed}
     else:
         checked = ("clients", "image_size", *(("width",) if models is not None else ()))

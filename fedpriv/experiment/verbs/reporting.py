@@ -16,7 +16,7 @@ from fedpriv.experiment.verbs import indexing
 from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.experiment.verbs.training import Run
-from fedpriv.federation.representations import KINDS, Representations, stored_representations
+from fedpriv.federation.evaluate import KINDS, Representations, stored_representations
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.baselines import baselines
 from fedpriv.pages.left_out import readable

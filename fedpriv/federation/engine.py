@@ -1,9 +1,10 @@
-"""A client's part of a round, wherever it runs: its step, and the defenses of what it uploads."""
+"""A client's part of a round, the jobs of a round, and the engine that runs them one after another in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import overload
 
 from fedpriv.federation.defense import Sender
 from fedpriv.federation.method import State
@@ -90,3 +91,41 @@ def _refuse_non_finite(job: ClientJob, state: State, upload: Message) -> None:
             f"round {job.round}, client {job.client}: {found[0]} became NaN or infinite; "
             f"training diverged, try a smaller {argument('lr')}"
         )
+
+
+@dataclass(frozen=True)
+class RoundJobs(Sequence[ClientJob]):
+    """The jobs of a round by their place, so that memory need not hold the states of all its clients at once.
+
+    Attributes:
+        round: from 1.
+        clients: of the round, ascending.
+        states: of all clients; a job takes its state from here as it stands when the job is asked for.
+        broadcast: what the server sent.
+    """
+
+    round: int
+    clients: tuple[int, ...]
+    states: Sequence[State] = field(repr=False)
+    broadcast: Message = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @overload
+    def __getitem__(self, place: int) -> ClientJob: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[ClientJob]: ...
+
+    def __getitem__(self, place: int | slice) -> ClientJob | Sequence[ClientJob]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        client = self.clients[place]
+        return ClientJob(self.round, client, self.states[client], self.broadcast)
+
+
+def run_clients(federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[ClientResult]:
+    """Run the jobs in their order, yielding each result as it is ready."""
+    for job in jobs:
+        yield client_part(federation, job)

@@ -10,17 +10,17 @@ import torch
 from federations import CPU, files, small, train_small
 
 from fedpriv.experiment.federation import prepare
-from fedpriv.federation import kept_states as module
-from fedpriv.federation.engines.local import run_clients
-from fedpriv.federation.kept_states import kept_states
+from fedpriv.federation import state_store as module
+from fedpriv.federation.engine import run_clients
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.state_store import state_store
 
 CONFIG = small("fedproto", per_class=20, clients=8, participation=0.25, rounds=4, checkpoint_every=3)
 
 
-@pytest.mark.parametrize("held", [0, module.HELD])
+@pytest.mark.parametrize("held", [0, module.BYTES_IN_MEMORY])
 def test_during_a_round_only_states_of_its_clients_are_in_memory_and_no_more_than_may(tmp_path, monkeypatch, held):
     seen = []
 
@@ -30,7 +30,7 @@ def test_during_a_round_only_states_of_its_clients_are_in_memory_and_no_more_tha
 
     load, first = module.load_state, Federation.initial_state
     number = re.compile(r"client-(\d+)")
-    monkeypatch.setattr(module, "HELD", held)
+    monkeypatch.setattr(module, "BYTES_IN_MEMORY", held)
     monkeypatch.setattr(module, "load_state", lambda path: watched(int(number.search(path.name)[1]), load(path)))
     monkeypatch.setattr(Federation, "initial_state", lambda self, client: watched(client, first(self, client)))
     found = []
@@ -55,7 +55,7 @@ def test_during_a_round_only_states_of_its_clients_are_in_memory_and_no_more_tha
 
 def test_what_memory_may_hold_changes_no_result(tmp_path, monkeypatch):
     train_small(tmp_path / "held", CONFIG)
-    monkeypatch.setattr(module, "HELD", 0)
+    monkeypatch.setattr(module, "BYTES_IN_MEMORY", 0)
     train_small(tmp_path / "spilled", CONFIG)
     assert files(tmp_path / "spilled") == files(tmp_path / "held")
 
@@ -68,14 +68,14 @@ def test_states_come_back_as_they_were_put_in(tmp_path):
         drawn.append(client)
         return {"model.weight": torch.full((2,), float(client))}
 
-    with kept_states(directory, 3, first, CPU) as states:
+    with state_store(directory, 3, first, CPU) as states:
         assert [states[k]["model.weight"].tolist() for k in (0, 0, 2)] == [[0, 0], [0, 0], [2, 2]]
         assert drawn == [0, 2]
         states.begin([0])
         states.change(0, {"model.weight": torch.tensor([0.1, torch.pi])})
-        assert (states.held, set(states.files)) == ({0}, {2})
+        assert (states.in_memory, set(states.files)) == ({0}, {2})
         states.begin([1])
-        assert (states.held, set(states.files)) == (set(), {0, 2})
+        assert (states.in_memory, set(states.files)) == (set(), {0, 2})
         assert torch.equal(states[0]["model.weight"], torch.tensor([0.1, torch.pi]))
         states.begin([0])
         states.change(0, {"model.weight": torch.tensor([5.0, 5.0])})

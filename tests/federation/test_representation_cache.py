@@ -8,8 +8,7 @@ from federations import CPU, small
 
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation import local_training
-from fedpriv.federation.accuracy import evaluate
-from fedpriv.federation.seen import Seen
+from fedpriv.federation.evaluate import evaluate
 
 
 def first_round(method, **options):
@@ -56,23 +55,27 @@ def test_scores_from_what_was_seen_are_those_of_looking_again(method):
     ways = [found.predict, *found.extra_predictors.values()]
     ways += found.further_predictors(federation.clients[0].options).values()
     for own, test, state in zip(federation.clients, federation.tests, states, strict=True):
-        remembering = replace(own, seen=Seen())
+        remembering = replace(own, representation_cache={})
         for one in (state, found.apply_broadcast(own, state, answer), state):
             for predict in ways:
                 assert torch.equal(predict(remembering, one, test.images), predict(own, one, test.images))
 
 
-def test_other_images_and_other_weights_are_looked_at():
-    seen, state, images = Seen(), {"model.w": torch.ones(1), "model.head.w": torch.ones(1)}, torch.zeros(2)
-    asked = []
-
-    def features(state, images, prefix="model"):
-        return seen.features(prefix, state, images, lambda: asked.append(prefix) or torch.zeros(1))
-
-    features(state, images)
-    features(state | {"model.head.w": torch.zeros(1), "other": torch.zeros(1)}, images)
-    assert asked == ["model"]
-    features(state | {"model.w": torch.ones(1)}, images)  # equal, and another tensor
-    features(state, images.clone())
-    features(state, images, "small")
-    assert asked == ["model", "model", "model", "small"]
+def test_other_images_and_other_weights_are_represented_anew(monkeypatch):
+    federation, (state, *_), _ = first_round("local")
+    setup, images = replace(federation.clients[0], representation_cache={}), federation.tests[0].images
+    done, represent = [], local_training.represent
+    monkeypatch.setattr(local_training, "represent", lambda model, shown: done.append(1) or represent(model, shown))
+    first = next(name for name in state if name.startswith("model.") and not name.startswith("model.head."))
+    head = {"model.head.weight": state["model.head.weight"] + 1, "other": torch.zeros(1)}
+    for state_, shown, passes in [
+        (state, images, 1),
+        (state | head, images, 1),
+        (state | {first: state[first].clone()}, images, 2),  # equal, and another tensor
+        (state | {first: state[first] + 1}, images, 3),
+        (state | {first: state[first] + 1}, images.clone(), 4),
+    ]:
+        found = local_training.represent_by(setup, state_, shown)
+        assert len(done) == passes
+        assert torch.equal(found, local_training.represent_by(federation.clients[0], state_, shown))
+        done.pop()

@@ -12,15 +12,14 @@ import torch
 
 from fedpriv.federation.method import State
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.federation.state_files import load_state, save_state
-from fedpriv.federation.states import on_device
+from fedpriv.federation.states import load_state, on_device, save_state
 from fedpriv.util.files import scratch_folder
 
-HELD = 48 << 20
+BYTES_IN_MEMORY = 48 << 20
 """Bytes of states that memory holds: of a round of ten clients with four-layer networks all, of fifty some."""
 
 
-class KeptStates(Sequence[State]):
+class StateStore(Sequence[State]):
     """The states of all clients, of which memory holds those that a round changed last, as far as they are small.
 
     The others lie in the run's newest checkpoint, or, where they changed since, beside it in a folder that is gone with the
@@ -34,7 +33,7 @@ class KeptStates(Sequence[State]):
         self._folder = folder
         self._lock = threading.RLock()
         self._files: dict[int, Path] = {}
-        self._held: dict[int, State] = {}
+        self._in_memory: dict[int, State] = {}
         self._bytes = 0
         self._unsaved: set[int] = set()
         newest = directory.newest_checkpoint()
@@ -57,8 +56,8 @@ class KeptStates(Sequence[State]):
         if not 0 <= client < self._clients:
             raise IndexError(client)
         with self._lock:
-            if client in self._held:
-                return self._held[client]
+            if client in self._in_memory:
+                return self._in_memory[client]
             if client not in self._files:
                 state = self._first(client)
                 self._files[client] = self._spill(client, state)
@@ -66,9 +65,9 @@ class KeptStates(Sequence[State]):
             return on_device(self._device, load_state(self._files[client]))
 
     @property
-    def held(self) -> frozenset[int]:
+    def in_memory(self) -> frozenset[int]:
         """The clients whose states are in memory."""
-        return frozenset(self._held)
+        return frozenset(self._in_memory)
 
     @property
     def files(self) -> Mapping[int, Path]:
@@ -77,24 +76,24 @@ class KeptStates(Sequence[State]):
 
     def begin(self, chosen: Collection[int]) -> None:
         """Begin a round: states of clients that are not in it leave memory."""
-        for client in [held for held in self._held if held not in chosen]:
+        for client in [k for k in self._in_memory if k not in chosen]:
             self._let_go(client)
 
     def change(self, client: int, state: State) -> None:
         """Take a client's state after its part in the round; those that came before leave memory where it holds too much."""
         with self._lock:
-            if client in self._held:
-                self._bytes -= _size(self._held.pop(client))
-            self._held[client] = state
+            if client in self._in_memory:
+                self._bytes -= _size(self._in_memory.pop(client))
+            self._in_memory[client] = state
             self._bytes += _size(state)
             self._unsaved.add(client)
-            for older in [*self._held]:
-                if self._bytes <= HELD or older == client:
+            for older in [*self._in_memory]:
+                if self._bytes <= BYTES_IN_MEMORY or older == client:
                     break
                 self._let_go(older)
 
     def _let_go(self, client: int) -> None:
-        state = self._held.pop(client)
+        state = self._in_memory.pop(client)
         self._bytes -= _size(state)
         if client in self._unsaved:
             self._files[client] = self._spill(client, state)
@@ -119,9 +118,9 @@ def _size(state: State) -> int:
 
 
 @contextmanager
-def kept_states(
+def state_store(
     directory: RunDirectory, clients: int, first: Callable[[int], State], device: torch.device
-) -> Iterator[KeptStates]:
+) -> Iterator[StateStore]:
     """Open the states of a run's clients, as its newest checkpoint has them.
 
     Args:
@@ -131,4 +130,4 @@ def kept_states(
         device: where states are handed out.
     """
     with scratch_folder(directory.path / "states") as folder:
-        yield KeptStates(directory, clients, first, device, folder)
+        yield StateStore(directory, clients, first, device, folder)

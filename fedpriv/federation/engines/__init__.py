@@ -1,1 +1,0 @@
-"""Engines: they run client steps."""
