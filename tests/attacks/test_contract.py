@@ -15,7 +15,7 @@ from federations import small, train_small
 import fedpriv.attacks
 from fedpriv.attacks import ATTACKS
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.infer.contract import Asked, Candidates, Inference, InferenceProblem, Scores
+from fedpriv.attacks.inference.base import Asked, Candidates, Inference, InferenceProblem, Scores
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
 from fedpriv.attacks.recover.then_invert import INVERSIONS, RecoverThenInvert
 from fedpriv.evidence.gather import gather

@@ -4,8 +4,8 @@ import pytest
 import torch
 from compare import expect_close
 
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.property_features import describe
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.property_features import describe
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.recover.hidden_weights import expected_weights, infer_hidden
 from fedpriv.attacks.recover.round_posterior import Uploads, infer

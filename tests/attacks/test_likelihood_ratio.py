@@ -8,10 +8,10 @@ import torch
 from compare import expect_close
 from gradient_cases import clients, knowledge_of, linear_net, noise_images
 
-from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
-from fedpriv.attacks.infer.likelihood_ratio import LikelihoodRatio, _size, ratios
-from fedpriv.attacks.infer.membership_update import training_of
-from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves, trained_alike
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem
+from fedpriv.attacks.inference.likelihood_ratio import LikelihoodRatio, _size, ratios
+from fedpriv.attacks.inference.shadow_clients import draw_halves, draw_without, train_shadow_updates
+from fedpriv.attacks.inference.update_scores import training_of
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
@@ -104,7 +104,7 @@ def test_the_span_of_a_network_without_a_fully_connected_layer_is_refused_by_nam
 
 def test_shadows_hold_half_of_the_candidates_class_by_class_and_fill_up():
     asked, spare = torch.tensor([0] * 6 + [1] * 4), torch.tensor([0, 1, 2] * 20)
-    held = drawn_halves(asked, spare, 6, 12, generator(1))
+    held = draw_halves(asked, spare, 6, 12, generator(1))
     inside = torch.stack([torch.isin(torch.arange(10), own) for own in held])
     assert inside.sum(0).tolist() == [3] * 10
     for own in held:
@@ -112,7 +112,7 @@ def test_shadows_hold_half_of_the_candidates_class_by_class_and_fill_up():
         assert len(own.unique()) == len(own) == 12
         assert int((asked[own[own < 10]] == 1).sum()) == 2
         assert 2 not in labels  # of a class that no candidate has
-    assert all(int(own.min()) >= 10 for own in drawn_apart(asked, spare, 4, 12, generator(1)))
+    assert all(int(own.min()) >= 10 for own in draw_without(asked, spare, 4, 12, generator(1)))
 
 
 def test_an_attacker_without_images_or_facts_is_refused():
@@ -164,9 +164,9 @@ def test_shadows_take_the_steps_that_a_defense_of_training_computes():
         calls.append((len(some), float(torch.rand(1, generator=rng))))
         (2 * torch.nn.functional.cross_entropy(network(some), answers)).backward()
 
-    (plain,) = trained_alike(training, labels, held, facts, (1,))
-    (double,) = trained_alike(training, labels, held, facts, (1,), compute=twice)
-    (again,) = trained_alike(training, labels, held, facts, (1,), compute=twice)
+    (plain,) = train_shadow_updates(training, labels, held, facts, (1,))
+    (double,) = train_shadow_updates(training, labels, held, facts, (1,), compute=twice)
+    (again,) = train_shadow_updates(training, labels, held, facts, (1,), compute=twice)
     for name, before in training.before.items():
         expect_close(double.after[name] - before, 2 * (plain.after[name] - before), atol=1e-6)
         assert torch.equal(double.after[name], again.after[name])
@@ -205,8 +205,8 @@ def test_of_an_extractor_a_defense_of_training_goes_through_the_private_head():
     def plainly(network, some, answers, rng):
         torch.nn.functional.cross_entropy(network(some), answers).backward()
 
-    (plain,) = trained_alike(training, labels, held, facts, (1,))
-    (through,) = trained_alike(training, labels, held, facts, (1,), compute=plainly)
+    (plain,) = train_shadow_updates(training, labels, held, facts, (1,))
+    (through,) = train_shadow_updates(training, labels, held, facts, (1,), compute=plainly)
     assert plain.after.keys() == through.after.keys() == state.keys()
     for name, value in plain.after.items():
         expect_close(through.after[name], value, atol=1e-6)

@@ -8,8 +8,8 @@ import torch
 import fedpriv
 from fedpriv import calibrate
 from fedpriv.attacks.contract import Attack
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.property import PropertyInference
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.observation import Cost, Reconstruction
 from fedpriv.attacks.recover.head_update import HeadUpdate
 from fedpriv.calibration.coverage import FAR_OFF, coverage, coverage_table, sizes

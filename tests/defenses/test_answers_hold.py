@@ -8,7 +8,7 @@ from gradient_cases import CPU, clients, images_and_labels, knowledge_of, psnr, 
 from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.infer.membership_update import update_signals
+from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.recover.unmixing import UnmixedInversion

@@ -1,39 +1,27 @@
-"""The null of membership: is this upload nearer to the candidate than uploads that never saw it?
+"""Calibration of membership signals: is this upload nearer to the candidate than uploads that never saw it?
 
-How near a candidate lies to an upload says as much about the candidate as about membership: easy images are near to every
-client's. Data of clients are disjoint in the main, so the other clients' uploads, each under its own extractor, show how
-near an upload comes that was not computed from the candidate, and rounds are averaged over (the principle of FedMIA: Zhu et
-al., CVPR 2025). Three rules, by what is compared.
+Easy images are near to every client's upload. Clients' data are mostly disjoint, so the other clients' uploads, each under
+its own extractor, show how near an upload comes that was not computed from the candidate (the principle of FedMIA: Zhu et
+al., CVPR 2025). Three rules:
 
-Distances d_k(x) of candidate x from client k's upload:
+Distances d_k(x) of candidate x from client k's upload, in logarithms, because a distance of zero, which only a member
+reaches, must outweigh everything, and by half, because a few others know a candidate's difficulty but roughly:
 
     score(x) = 1/2 mean over the other clients j of log d_j(x)  -  log d_k(x).
 
-In logarithms, because a distance of zero, which only a member reaches, must outweigh everything: differences of the
-distances themselves, or over their spread as in the paper, bury it (of raw representations they found 7 to 10 % of the
-members at 1 % false positives, where the distance alone finds all). By half, because a handful of others, whose extractors
-are not the client's, know a candidate's difficulty but roughly.
-
-What trained weights say of a candidate, s_k(x), is first of all about its class: training on a class lowers the loss of all
-its images, and an update resembles the gradients of all of them. So what is usual among the candidates of a class is taken
-off before anything is compared,
+Signals s_k(x) of trained weights, which are mostly about the class of x, less the median of all candidates m_k and of the n
+of the class m_k(y), each on the scale of its own spread:
 
     c_k(x) = s_k(x) - (n m_k(class of x) + m_k) / (n + 1),
-    score(x) = c_k(x) - 1/2 mean over the other clients j of c_j(x),
+    score(x) = c_k(x) - 1/2 mean over the other clients j of c_j(x).
 
-with m_k the median of s_k over all candidates, and m_k(y) over the n of class y, each c_k on the scale of its own spread.
+Signals from the same public inputs for everybody, compared candidate by candidate, and then less the class median as above,
+with d(x) the standard deviation of the others' signals:
 
-What a client's network makes of public inputs, the same inputs for everybody, is the one thing where clients can be held
-against one another candidate by candidate, as in the paper:
+    z(x) = (s_k(x) - mean of the others' s_j(x)) / (d(x) + 0.3 median of d over candidates).
 
-    z(x) = (s_k(x) - mean of the others' s_j(x)) / (d(x) + 0.3 median of d over candidates),
-
-with d(x) the standard deviation of the others' s_j(x), and then z less what is usual among the candidates of a class, as
-above. A floor under d, because nine clients do not know a spread.
-
-With several rounds the scores of each are put on one scale and averaged. The same scores, with another client j in the place
-of the client and without the client's own upload, are what images score that an upload was not computed from: from these
-(or from images of the attacker's own, scored for the client itself) a threshold is set without the truth.
+The same scores with another client in the place of the client, or of the attacker's own images, are those of non-members: a
+threshold is set from them without the truth.
 """
 
 from __future__ import annotations
@@ -48,16 +36,16 @@ LEAST = 1e-9
 """A distance that counts as none."""
 
 SHARE = 0.5
-"""Of the others' mean that is taken off; 0 is the distance alone. Chosen on five federations, confirmed on four others."""
+"""Share of the others' mean that is taken off. Chosen on five federations, confirmed on four others."""
 
 FLOOR = 0.3
-"""Of the median spread of other clients' signals that is added to each; chosen on six federations, where 0.1 and 1 did as
-well, confirmed on others."""
+"""Share of the median spread of other clients' signals that is added to each. Chosen on six federations, where 0.1 and 1 did
+as well, confirmed on others."""
 
 FEWEST_FOR_A_SPREAD = 3
 """Other clients below which a candidate's spread is not taken."""
 
-OWN_IMAGES = -1
+AUXILIARY = -1
 """Key of scores of the attacker's own images, beside those of other clients by their number."""
 
 Rule = Callable[[Tensor, Sequence[Tensor]], Tensor]
@@ -65,12 +53,12 @@ Rule = Callable[[Tensor, Sequence[Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
-class Judged:
+class CandidateScores:
     """Scores of one client's candidates by one round, or by all.
 
     Attributes:
         scores: ``(n,)`` float64; minus infinity where membership is ruled out.
-        known: scores ``(m,)`` of what is no member, by the other client in whose upload it is not, or :data:`OWN_IMAGES`.
+        known: scores ``(m,)`` of what is no member, by the other client in whose upload it is not, or :data:`AUXILIARY`.
     """
 
     scores: Tensor
@@ -82,7 +70,7 @@ class Judged:
         return found[found.isfinite()]
 
 
-def judged(own: Tensor, others: Mapping[int, Tensor], n_asked: int, rule: Rule) -> Judged:
+def score_candidates(own: Tensor, others: Mapping[int, Tensor], n_asked: int, rule: Rule) -> CandidateScores:
     """Score candidates, and what the attacker knows to be no members.
 
     Args:
@@ -93,29 +81,29 @@ def judged(own: Tensor, others: Mapping[int, Tensor], n_asked: int, rule: Rule) 
     """
     scores = rule(own, list(others.values()))
     if n_asked < len(own):
-        return Judged(scores[:n_asked], {OWN_IMAGES: scores[n_asked:]})
+        return CandidateScores(scores[:n_asked], {AUXILIARY: scores[n_asked:]})
     known = {}
     if len(others) > 1:
         for client, signals in others.items():
             known[client] = rule(signals, [one for other, one in others.items() if other != client])
-    return Judged(scores, known)
+    return CandidateScores(scores, known)
 
 
-def over_rounds(rounds: Sequence[Judged]) -> Judged:
+def average_rounds(rounds: Sequence[CandidateScores]) -> CandidateScores:
     """Return the mean over rounds of scores on one scale: those of candidates less their median, over their spread.
 
-    A round's own verdict that membership is ruled out stands if the last round gives it. One round is returned as it is.
+    Candidates that the last round rules out stay ruled out. One round is returned as it is.
     """
     if len(rounds) == 1:
         return rounds[0]
     scaled: list[Tensor] = []
     known: dict[int, list[Tensor]] = {}
     for one in rounds:
-        told = one.scores[one.scores.isfinite()]
-        if not len(told):
+        finite = one.scores[one.scores.isfinite()]
+        if not len(finite):
             continue
-        middle = told.median()
-        spread = (told - middle).abs().median()
+        middle = finite.median()
+        spread = (finite - middle).abs().median()
         spread = spread if spread > 0 else torch.ones_like(spread)
         scaled.append((one.scores - middle) / spread)
         for client, values in one.known.items():
@@ -123,21 +111,21 @@ def over_rounds(rounds: Sequence[Judged]) -> Judged:
     if not scaled:
         return rounds[-1]
     mean = _mean_of_finite(scaled).masked_fill(~rounds[-1].scores.isfinite(), -torch.inf)
-    return Judged(mean, {client: _mean_of_finite(values) for client, values in known.items()})
+    return CandidateScores(mean, {client: _mean_of_finite(values) for client, values in known.items()})
 
 
 def _mean_of_finite(rows: Sequence[Tensor]) -> Tensor:
     stack = torch.stack(list(rows))
-    told = stack.isfinite()
-    total = torch.where(told, stack, torch.zeros((), dtype=stack.dtype)).sum(0)
-    return torch.where(told.any(0), total / told.sum(0).clamp_min(1), -torch.inf)
+    finite = stack.isfinite()
+    total = torch.where(finite, stack, torch.zeros((), dtype=stack.dtype)).sum(0)
+    return torch.where(finite.any(0), total / finite.sum(0).clamp_min(1), -torch.inf)
 
 
-def beside_others(own: Tensor, others: Sequence[Tensor]) -> Tensor:
+def calibrate_by_other_clients(own: Tensor, others: Sequence[Tensor]) -> Tensor:
     """Return scores ``(n,)`` of distances, float64; minus infinity where the client's own upload rules the candidate out.
 
-    A client whose upload does not speak of a candidate's class says nothing of it; where no other client's does, the mean
-    over all candidates stands in.
+    The calibration is the mean over the other clients whose uploads hold the candidate's class, or where none does over all
+    candidates.
 
     Args:
         own: distances ``(n,)`` from the client's upload, at least 0; infinite where membership is ruled out.
@@ -146,17 +134,17 @@ def beside_others(own: Tensor, others: Sequence[Tensor]) -> Tensor:
     if not others:
         return -own.double()
     logs = torch.stack([_log(one) for one in others])
-    told = logs.isfinite()
-    known = torch.where(told, logs, torch.zeros((), dtype=torch.float64))
-    number = told.sum(0)
-    overall = known.sum() / told.sum().clamp_min(1)
-    null = torch.where(number > 0, known.sum(0) / number.clamp_min(1), overall)
+    finite = logs.isfinite()
+    finite_logs = torch.where(finite, logs, torch.zeros((), dtype=torch.float64))
+    number = finite.sum(0)
+    overall = finite_logs.sum() / finite.sum().clamp_min(1)
+    null = torch.where(number > 0, finite_logs.sum(0) / number.clamp_min(1), overall)
     return SHARE * null - _log(own)
 
 
-def within_classes(labels: Tensor) -> Rule:
+def calibrate_by_class(labels: Tensor) -> Rule:
     """Return the rule for signals of trained weights, of candidates of classes ``(n,)``."""
-    remaining = _less_the_usual(labels)
+    remaining = _subtract_class_median(labels)
 
     def centred(signals: Tensor) -> Tensor:
         found = remaining(signals.double())
@@ -170,9 +158,9 @@ def within_classes(labels: Tensor) -> Rule:
     return rule
 
 
-def beyond_the_spread(labels: Tensor) -> Rule:
+def calibrate_by_spread(labels: Tensor) -> Rule:
     """Return the rule for signals of answers to public inputs, of candidates of classes ``(n,)``."""
-    remaining = _less_the_usual(labels)
+    remaining = _subtract_class_median(labels)
 
     def rule(own: Tensor, others: Sequence[Tensor]) -> Tensor:
         above = own.double()
@@ -188,7 +176,7 @@ def beyond_the_spread(labels: Tensor) -> Rule:
     return rule
 
 
-def _less_the_usual(labels: Tensor) -> Callable[[Tensor], Tensor]:
+def _subtract_class_median(labels: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the map that takes the median of its class, drawn towards the median of all, off each value ``(n,)``."""
     _, place, number = labels.cpu().unique(return_inverse=True, return_counts=True)
 
@@ -202,7 +190,7 @@ def _less_the_usual(labels: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _median(values: Tensor) -> Tensor:
-    """Return the middle value, of an even number the mean of the two."""
+    """Return the median; of an even number the mean of the middle two."""
     middle: Tensor = values.quantile(0.5)
     return middle
 
