@@ -10,6 +10,7 @@ from compare import expect_same
 from federations import DIGITS
 from sklearn.datasets import load_digits
 
+from fedpriv.attacks.inference.base import InferenceProblem
 from fedpriv.attacks.inference.property import BY_BIASES, PropertyInference
 from fedpriv.attacks.inference.property_features import class_similarity, describe, kernel_class_scores
 from fedpriv.attacks.inference.shadow_clients import KnownClient, shadow_clients
@@ -178,9 +179,10 @@ def test_shadow_clients_upload_what_they_are_shown():
         assert all(2 <= int(one.counts.sum()) <= 70 for one in made)
         for a, b in zip(made, again, strict=True):
             expect_same(a.counts, b.counts)
-    few = Samples(images[:20], own.labels[:20])
+    card = KnowledgeCard(attacker_data="same_domain")
+    few = Knowledge(card, (1, 8, 8), 10, public_images=images[:20], public_labels=own.labels[:20])
     with pytest.raises(UserError, match="expected at least 40"):
-        tuple(shadow_clients(like, few, 10, 3, 0, training=short, mechanism="RAP", batch=None))
+        PropertyInference(by="learned")(InferenceProblem((like,), few))
 
 
 # ---------------------------------------------------------------- kernels

@@ -58,26 +58,23 @@ class CandidateScores:
 
     Attributes:
         scores: ``(n,)`` float64; minus infinity where membership is ruled out.
-        known: scores ``(m,)`` of what is no member, by the other client in whose upload it is not, or :data:`AUXILIARY`.
+        known: scores ``(m,)`` of known non-members, by the other client whose upload they are of, or :data:`AUXILIARY`.
     """
 
     scores: Tensor
     known: Mapping[int, Tensor]
 
     def null(self) -> Tensor:
-        """Return all scores of what is no member ``(m,)``, of classes that the upload speaks of."""
-        found = torch.cat([torch.empty(0, dtype=torch.float64), *self.known.values()])
-        return found[found.isfinite()]
+        """Return all finite scores of known non-members ``(m,)``."""
+        scores = torch.cat([torch.empty(0, dtype=torch.float64), *self.known.values()])
+        return scores[scores.isfinite()]
 
 
 def score_candidates(own: Tensor, others: Mapping[int, Tensor], n_asked: int, rule: Rule) -> CandidateScores:
-    """Score candidates, and what the attacker knows to be no members.
+    """Score ``n_asked`` candidates, and known non-members.
 
-    Args:
-        own: signals ``(n,)`` of the client's upload for its candidates, and after them for images of the attacker's own.
-        others: the same of other clients' uploads.
-        n_asked: how many are candidates.
-        rule: of scoring.
+    Signals ``own`` ``(n,)`` of the client's upload are of the candidates, and after them of images of the attacker's own;
+    ``others`` are those of other clients' uploads.
     """
     scores = rule(own, list(others.values()))
     if n_asked < len(own):
@@ -133,13 +130,13 @@ def calibrate_by_other_clients(own: Tensor, others: Sequence[Tensor]) -> Tensor:
     """
     if not others:
         return -own.double()
-    logs = torch.stack([_log(one) for one in others])
+    logs = torch.stack([one.double().clamp_min(LEAST).log() for one in others])
     finite = logs.isfinite()
     finite_logs = torch.where(finite, logs, torch.zeros((), dtype=torch.float64))
     number = finite.sum(0)
     overall = finite_logs.sum() / finite.sum().clamp_min(1)
     null = torch.where(number > 0, finite_logs.sum(0) / number.clamp_min(1), overall)
-    return SHARE * null - _log(own)
+    return SHARE * null - own.double().clamp_min(LEAST).log()
 
 
 def calibrate_by_class(labels: Tensor) -> Rule:
@@ -169,7 +166,7 @@ def calibrate_by_spread(labels: Tensor) -> Rule:
             above = above - table.mean(0)
             if len(others) >= FEWEST_FOR_A_SPREAD:
                 spread = table.std(0)
-                floor = FLOOR * _median(spread)
+                floor = FLOOR * spread.quantile(0.5)
                 above = above / torch.where(floor > 0, spread + floor, torch.ones_like(spread))
         return remaining(above)
 
@@ -181,19 +178,9 @@ def _subtract_class_median(labels: Tensor) -> Callable[[Tensor], Tensor]:
     _, place, number = labels.cpu().unique(return_inverse=True, return_counts=True)
 
     def remaining(values: Tensor) -> Tensor:
-        middles = torch.stack([_median(values[place == one]) for one in range(len(number))])
-        usual = (number * middles + _median(values)) / (number + 1)
+        middles = torch.stack([values[place == one].quantile(0.5) for one in range(len(number))])
+        usual = (number * middles + values.quantile(0.5)) / (number + 1)
         found: Tensor = values - usual[place]
         return found
 
     return remaining
-
-
-def _median(values: Tensor) -> Tensor:
-    """Return the median; of an even number the mean of the middle two."""
-    middle: Tensor = values.quantile(0.5)
-    return middle
-
-
-def _log(distances: Tensor) -> Tensor:
-    return distances.double().clamp_min(LEAST).log()

@@ -5,8 +5,7 @@ It takes as long as the federation's own training of so many clients, and so run
 From the broadcast that the client answered, the server trains shadow clients on images of its own choice, some of which are
 candidates. What a shadow's weights say of a candidate is one normal distribution over shadows that held it and another over
 those that did not; the score is the log likelihood ratio at what the client's weights say (LiRA: Carlini et al., "Membership
-inference attacks from first principles", IEEE S&P 2022). ``offline`` trains shadows without candidates and scores how far
-above the second distribution the client is.
+inference attacks from first principles", IEEE S&P 2022).
 
 Differences from the source: shadows start where the client started, so a few dozen steps make one, and one round is scored,
 or the mean over some. Spreads are pooled over candidates, the distance between a candidate's two means is shrunk towards the
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Scores
 from fedpriv.attacks.inference.calibration import AUXILIARY, CandidateScores, average_rounds, calibrate_by_class
-from fedpriv.attacks.inference.shadow_clients import LEAST_IMAGES, draw_halves, draw_without, train_shadow_updates
+from fedpriv.attacks.inference.shadow_clients import LEAST_IMAGES, draw_halves, train_shadow_updates
 from fedpriv.attacks.inference.update_scores import Training, alignments, nearness, refuse_span, training_of
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.updates import require_facts
@@ -52,15 +51,12 @@ class LikelihoodRatio(Inference):
 
     Attributes:
         candidates: the most members, and as many non-members, for each client.
-        variant: ``online`` trains shadows on candidates, each in half of them; ``offline`` on the attacker's own images
-            alone.
         judge: ``span`` or ``gradient`` of :mod:`fedpriv.attacks.inference.update_scores`, or ``loss``, as the log odds of
             the class; ``together`` for all of them, the first where a layer before the head is uploaded.
         shadows: shadow clients for each client and round.
     """
 
     candidates: Annotated[int, Ge(1)] = 100
-    variant: Literal["online", "offline"] = "online"
     judge: Literal["together", "span", "gradient", "loss"] = "together"
     shadows: Annotated[int, Ge(8)] = 32
 
@@ -120,8 +116,7 @@ class LikelihoodRatio(Inference):
 
         def made() -> tuple[list[Training], Tensor]:
             rng = generator(*parts)
-            draw = draw_halves if self.variant == "online" else draw_without
-            client_images = draw(labels[:n_asked], labels[n_asked:], self._number, _size(seen, facts), rng)
+            client_images = draw_halves(labels[:n_asked], labels[n_asked:], self._number, _size(seen, facts), rng)
             inside = torch.zeros(len(client_images), len(labels), dtype=torch.bool)
             for place, own in enumerate(client_images):
                 inside[place, own] = True
@@ -140,13 +135,13 @@ class LikelihoodRatio(Inference):
             )
         signals, inside = torch.cat([signals[:, :1], signals[:, 1:][:, there]], 1), inside[there]
         usual = calibrate_by_class(labels[:n_asked])
-        rows = ratios(signals, inside, online=self.variant == "online")
+        rows = ratios(signals, inside)
         scores = torch.stack([usual(row, ()) for row in rows])
         return CandidateScores(scores[0], {AUXILIARY: scores[1:][~inside]})
 
     def _signals(self, training: Training, shadows: list[Training], labels: Tensor, n_asked: int) -> Tensor:
         """Return signals of the client for each candidate, and below them those of each shadow ``(q, 1 + s, n)``."""
-        asked, answers = training.first(n_asked), labels[:n_asked]
+        asked, answers = replace(training, inputs=training.inputs[:n_asked]), labels[:n_asked]
         every = [asked, *(replace(asked, after=one.after, project=one.project) for one in shadows)]
         if self.judge == "span" and not training.layers:
             raise refuse_span(self.name)
@@ -161,21 +156,18 @@ class LikelihoodRatio(Inference):
         return torch.stack(found)
 
 
-def ratios(signals: Tensor, inside: Tensor, *, online: bool) -> Tensor:
+def ratios(signals: Tensor, inside: Tensor) -> Tensor:
     """Return log likelihood ratios ``(1 + s, n)`` of the client, and of each shadow by all others.
 
-    Args:
-        signals: ``(q, 1 + s, n)`` of the client and of s shadows.
-        inside: ``(s, n)`` bool, which candidates each shadow held; none of them unless ``online``.
-        online: whether candidates have a distribution of members as well.
+    Signals ``(q, 1 + s, n)`` are of the client and of s shadows; ``inside`` ``(s, n)`` marks the candidates of each shadow.
     """
     rows = []
     for place in range(signals.shape[1]):
         kept = torch.ones(len(inside), dtype=torch.bool)
         if place:
             kept[place - 1] = False
-        apart = _uncorrelated(signals, signals[:, 1:][:, kept], inside[kept]) if online else signals
-        each = [_ratio(one[place], one[1:][kept], inside[kept], online=online) for one in apart]
+        apart = _uncorrelated(signals, signals[:, 1:][:, kept], inside[kept])
+        each = [_ratio(one[place], one[1:][kept], inside[kept]) for one in apart]
         rows.append(torch.stack(each).sum(0))
     return torch.stack(rows)
 
@@ -201,10 +193,8 @@ def _uncorrelated(signals: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
     return turned.view_as(signals)
 
 
-def _ratio(own: Tensor, shadows: Tensor, inside: Tensor, *, online: bool) -> Tensor:
+def _ratio(own: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
     without, spread_out, n_out = _fitted(shadows, ~inside)
-    if not online:
-        return (own - without) / spread_out
     within, spread_in, n_in = _fitted(shadows, inside)
     spread = ((spread_out.square() + spread_in.square()) / 2).sqrt()
     apart = (within - without) / spread

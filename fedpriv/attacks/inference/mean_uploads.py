@@ -39,6 +39,24 @@ FOLDS = 5
 TINY = 1e-30
 """Least variance and squared length that is divided by."""
 
+AVERAGES = CLASS_MEANS | MIXTURES
+"""Means of representations."""
+
+MEANS = AVERAGES | CLASS_OUTPUTS
+"""Means of representations or outputs."""
+
+REHEARSALS = 16
+"""Simulations of a client's defense, for its mean and variance."""
+
+_LEAST_SCALE = 1e-2
+"""Least share of length left by a defense that a deviation is scaled up by."""
+
+_WHOLE = 0.9
+"""Share of entries that are not zero below which a defense drops entries, and does not just round some to zero."""
+
+_BENT = 0.9
+"""A defense that leaves less than this part of its share for twice the length is a bound on lengths."""
+
 
 @dataclass(frozen=True)
 class ClassCovariance:
@@ -71,7 +89,7 @@ class ClassCovariance:
         return self.means.get(label, self.overall)
 
     def without(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the move of a class's mean when each of these ``(n, d)`` is left out; of the only one to the mean of all."""
+        """Return the move of a class's mean without each of these ``(n, d)``; without the only one to the mean of all."""
         found = torch.empty_like(features)
         for label in labels.unique().tolist():
             asked, middle, number = labels == label, self.means[label], self.numbers[label]
@@ -126,24 +144,6 @@ def _principal(rows: Tensor) -> tuple[Tensor, Tensor]:
     values, vectors = values[kept], vectors[:, kept]
     directions: Tensor = (vectors.T @ rows) / values.sqrt()[:, None] if wide else vectors.T
     return values, directions
-
-
-AVERAGES = CLASS_MEANS | MIXTURES
-"""Means of representations."""
-
-MEANS = AVERAGES | CLASS_OUTPUTS
-"""Means of representations or outputs."""
-
-REHEARSALS = 16
-"""Simulations of a client's defense, for its mean and variance."""
-
-_LEAST_SCALE = 1e-2
-"""Least share of length left by a defense that a deviation is scaled up by."""
-_WHOLE = 0.9
-"""Share of entries that are not zero below which a defense drops entries, and does not just round some to zero."""
-
-_BENT = 0.9
-"""A defense that leaves less than this part of its share for twice the length is a bound on lengths."""
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,9 @@ def read_mean_round(seen: Observation, knowledge: Knowledge, images: Tensor, own
     first = MeanUpload(rows, classes.cpu(), weights)
     if sent.kind in CLASS_OUTPUTS:
         features = _outputs(features, *knowledge.heads[seen.client], first, labels.cpu())
-    found = MeanRound(first, features[: len(images)], features[len(images) :])
+    round_ = MeanRound(first, features[: len(images)], features[len(images) :])
     defend = knowledge.defended.get((seen.round, seen.client))
-    return found if defend is None else _undefended(found, labels.cpu(), defend)
+    return round_ if defend is None else _undefended(round_, labels.cpu(), defend)
 
 
 def _outputs(features: Tensor, weight: Tensor, bias: Tensor, sent: MeanUpload, labels: Tensor) -> Tensor:

@@ -49,8 +49,6 @@ from fedpriv.attacks.inference.membership_scores import (
 )
 from fedpriv.attacks.inference.update_scores import Judge, update_signals
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import (
     ANSWERS,
@@ -82,9 +80,8 @@ class MembershipInference(Inference):
 
     Attributes:
         candidates: the most members, and as many non-members, for each client.
-        score: of vectors: ``deviation`` of means and mixtures from their expectation, relative squared ``distance``, or
-            ``cosine``; ``auto`` for the first where the attacker has labelled images of the clients' domain, else the
-            second.
+        score: of vectors: relative squared ``distance``, or ``cosine``; ``auto`` for the deviation of means and mixtures
+            from their expectation where the attacker has labelled images of the clients' domain, else ``distance``.
         null: calibration by the other ``clients``' uploads (of trained weights, kernels and outputs on public samples also
             by the other candidates of a class), or ``none``.
         judge: of trained weights: ``span``, ``gradient`` or ``loss``; ``auto`` for the first where a layer before the head
@@ -94,7 +91,7 @@ class MembershipInference(Inference):
     """
 
     candidates: Annotated[int, Ge(1)] = 100
-    score: Literal["auto", "deviation", "distance", "cosine"] = "auto"
+    score: Literal["auto", "distance", "cosine"] = "auto"
     null: Literal["clients", "none"] = "clients"
     judge: Judge = "auto"
     classes: Literal["sent", "any"] = "sent"
@@ -114,7 +111,7 @@ class MembershipInference(Inference):
 
     def rounds_on(self, kind: str, card: KnowledgeCard) -> int:
         """Return the default number of rounds: of distances the newest alone; several do no better."""
-        if kind in AVERAGES and self.score in ("auto", "deviation") and card.attacker_data == "same_domain":
+        if kind in AVERAGES and self.score == "auto" and card.attacker_data == "same_domain":
             return MOST_ROUNDS_OF_MEANS
         return 1 if kind in COMPARED else self.most_rounds
 
@@ -152,24 +149,12 @@ class MembershipInference(Inference):
 
     def _deviates(self, seen: Observation, knowledge: Knowledge, kind: str | None) -> bool:
         """True where a mean or a mixture is scored by its deviation from the attacker's own images."""
-        if self.score not in ("auto", "deviation") or (kind is not None and kind not in COMPARED):
+        if self.score != "auto" or (kind is not None and kind not in COMPARED):
             return False
         sent, labels = COMPARED.first(seen.upload), knowledge.public_labels
-        vectors = (
-            sent is not None and sent.kind in AVERAGES and (self.classes == "sent" or sent.said("weights") is None)
-        )
-        granted = labels is not None and knowledge.card.attacker_data == "same_domain" and enough_images(labels)
-        if self.score == "deviation" and not vectors:
-            raise UserError(
-                "attack 'membership': score='deviation' is for class means, and for mixtures whose weights are told (not "
-                "with classes='any'); use score='distance'"
-            )
-        if self.score == "deviation" and not granted:
-            raise UserError(
-                "attack 'membership': score='deviation' needs labelled images of the clients' domain; train the run with "
-                f"{argument('strangers', 0.5)}, or use score='distance'"
-            )
-        return vectors and granted
+        if sent is None or sent.kind not in AVERAGES or (self.classes == "any" and sent.said("weights") is not None):
+            return False
+        return labels is not None and knowledge.card.attacker_data == "same_domain" and enough_images(labels)
 
     def _rule(self, kind: str | None, labels: Tensor, beside: bool) -> Rule:
         if kind is not None and kind in ANSWERS | TRAINED and self.null == "clients":
@@ -192,10 +177,12 @@ class MembershipInference(Inference):
             else:
                 rows = _answer_signals([mine, *beside], asked, knowledge)
             return rows[0], {seen.client: row for seen, row in zip(beside, rows[1:], strict=True)}
-        others = {
-            seen.client: self.likeness(seen, replace(asked, client=seen.client), knowledge, kind) for seen in beside
-        }
-        return self.likeness(mine, asked, knowledge, kind), others
+        others = {seen.client: self._nearness(seen, replace(asked, client=seen.client), knowledge) for seen in beside}
+        return self._nearness(mine, asked, knowledge), others
+
+    def _nearness(self, seen: Observation, asked: Candidates, knowledge: Knowledge) -> Tensor:
+        every_class = self.classes == "any"
+        return nearness_to_upload(seen, asked, knowledge, cosine=self.score == "cosine", every_class=every_class)
 
     def _calibrates(self, knowledge: Knowledge, kind: str | None, own: Observation, seen: Observation) -> bool:
         """True for another client's upload that candidates can be compared with as with the client's own.
@@ -237,24 +224,6 @@ class MembershipInference(Inference):
             asked.client,
             torch.cat([asked.images, images[chosen].to(asked.images.device)]),
             torch.cat([asked.labels, labels.to(asked.labels.device)[chosen]]),
-        )
-
-    def likeness(
-        self, observation: Observation, candidates: Candidates, knowledge: Knowledge, kind: str | None = None
-    ) -> Tensor:
-        """Return scores ``(n,)``, float64 on the CPU; minus infinity where membership is ruled out.
-
-        The observation is the client's, or the permuted control; ``kind`` says which payload is attacked, None for whatever
-        can be compared directly.
-        """
-        if kind is not None and kind in TRAINED:
-            seen = replace(observation, client=candidates.client)
-            return update_signals([seen], candidates.images, candidates.labels, knowledge, self.judge)[0]
-        kind = kind or _answer_in(observation)
-        if kind is not None and kind in ANSWERS:
-            return _answer_signals([observation], candidates, knowledge)[0]
-        return nearness_to_upload(
-            observation, candidates, knowledge, cosine=self.score == "cosine", every_class=self.classes == "any"
         )
 
 

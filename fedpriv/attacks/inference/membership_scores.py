@@ -55,6 +55,7 @@ from fedpriv.attacks.inference.mean_uploads import (
 )
 from fedpriv.attacks.inference.member_counts import LIKELY, MemberCounts, estimate_member_counts
 from fedpriv.attacks.inference.property_features import known_classes
+from fedpriv.attacks.inference.update_scores import granted_head
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.attacks.read.class_outputs import read_outputs
 from fedpriv.attacks.read.extractors import represent
@@ -66,7 +67,6 @@ from fedpriv.attacks.read.public_outputs import (
     public_samples,
 )
 from fedpriv.attacks.read.target_features import upload_holds
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import CLASS_OUTPUTS, VECTORS
@@ -112,12 +112,7 @@ def nearness_to_upload(
 
 
 def _divergences(features: Tensor, rows: Tensor, client: int, knowledge: Knowledge) -> Tensor:
-    if client not in knowledge.heads:
-        raise UserError(
-            "attack 'membership' on class outputs needs the client's head too; pass "
-            f"{argument('knowledge', {'extractor': 'white_box'})}"
-        )
-    weight, bias = (value.double().cpu() for value in knowledge.heads[client])
+    weight, bias = (value.double().cpu() for value in granted_head(client, knowledge))
     outputs, softmax = read_outputs(rows)
     uploaded = outputs if softmax else outputs.softmax(1)
     own = (uploaded * uploaded.clamp(min=1e-30).log()).sum(1)
@@ -142,11 +137,7 @@ def leave_one_out_scores(groups: Sequence[Group], own_labels: Tensor, asked: Ten
     are those of the images of other :data:`FOLDS`, means those of all but the image: means of fewer images would share their
     error with the deviations, and every non-member would seem to be a member.
 
-    Args:
-        groups: of classes.
-        own_labels: of the attacker's own images ``(m,)``.
-        asked: classes of candidates ``(n,)``.
-        seed: parts of the seed by which images are divided into folds.
+    The attacker's own images are of classes ``own_labels`` ``(m,)``, candidates of classes ``asked`` ``(n,)``.
     """
     parts = torch.randperm(len(own_labels), generator=generator(*seed)) % FOLDS
     found, classes = [torch.empty(0, dtype=torch.float64)], [own_labels[:0]]
@@ -169,8 +160,8 @@ def leave_one_out_scores(groups: Sequence[Group], own_labels: Tensor, asked: Ten
             found.append(group.cosines(rows, moved, labels))
             classes.append(labels)
     scores, of = torch.cat(found), torch.cat(classes)
-    told = scores.isfinite()
-    return _in_proportion(scores[told], of[told], asked)
+    finite = scores.isfinite()
+    return _in_proportion(scores[finite], of[finite], asked)
 
 
 def _in_proportion(scores: Tensor, classes: Tensor, wanted: Tensor) -> Tensor:

@@ -77,6 +77,9 @@ BY_BIASES = "the changes of the head's biases"
 CERTAIN = 1e6
 """Size of the score of disclosed answers, above and below all others."""
 
+LEAST_CLIENTS = 3
+"""Fewest clients whose uploads are compared, or learned from."""
+
 Means = Literal["learned", "compared", "deviation", "gradients", "biases"]
 """What answers that are not disclosed are computed from."""
 
@@ -106,10 +109,6 @@ def are_outputs(uploads: Mapping[int, Observation]) -> bool:
     return all(PUBLIC_OUTPUTS.first(seen.upload) is not None for seen in uploads.values())
 
 
-LEAST_CLIENTS = 3
-"""Fewest clients whose uploads are compared, or learned from."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PropertyInference(Inference):
     """Answer a question about each class of a client.
@@ -125,7 +124,6 @@ class PropertyInference(Inference):
         epochs: the most passes of a shadow client over its images.
         steps: the most steps of its training, of 16 images each; more teach no more.
         mechanism: of shadow clients' entangled uploads; the protocol is public.
-        penalty: strength of the regression's L2 penalty.
         by: what answers that are not disclosed are computed from: ``auto`` for deviations or gradients where the card grants
             what these take, for ``biases`` of a head where it does not; otherwise ``learned``.
         encodings: of mixtures: ``sent``, so that they disclose classes, or ``hidden``, so that classes are learned from the
@@ -139,7 +137,6 @@ class PropertyInference(Inference):
     epochs: Annotated[int, Ge(1)] = 30
     steps: Annotated[int, Ge(1)] = 200
     mechanism: Mechanism = "RAP"
-    penalty: Annotated[float, Gt(0)] = 1.0
     by: Literal["auto", "learned", "biases"] = "auto"
     encodings: Literal["sent", "hidden"] = "sent"
 
@@ -215,7 +212,7 @@ class PropertyInference(Inference):
         if bool(wanted.any()) and not bool(wanted.all()):
             from sklearn.linear_model import LogisticRegression  # slow to import, and reports read this module
 
-            fitted = LogisticRegression(C=1 / self.penalty, class_weight="balanced", max_iter=2000)
+            fitted = LogisticRegression(class_weight="balanced", max_iter=2000)
             fitted.fit(((table - centre) / scale).numpy(), wanted.numpy())
             weight, bias = torch.from_numpy(np.asarray(fitted.coef_[0], dtype=np.float64)), float(fitted.intercept_[0])
         return Learned(centre, scale, weight, bias)
@@ -223,52 +220,49 @@ class PropertyInference(Inference):
     def run(self, problem: InferenceProblem) -> Scores:
         """Answer the question about every client's classes; raises UserError where there is nothing to learn from."""
         asked, n_classes = self.ask(problem), problem.knowledge.n_classes
-        if len(asked.certain) < len(problem.uploads):
-            if asked.means == "gradients":
-                return self._by_shares(problem, asked, shares_by_gradients(problem), BY_GRADIENTS)
-            if asked.means == "biases":
-                deltas = {client: delta.softmax(0) for client, delta in head_bias_delta(problem).items()}
-                return replace(self._by_shares(problem, asked, deltas, BY_BIASES), shares={})
-            if asked.means == "deviation":
-                shares = shares_by_counts(problem)
-                if shares is not None:
-                    return self._by_shares(problem, asked, shares, BY_DEVIATION)
-                self._refuse_teachers(problem.knowledge, len(problem.uploads), bool(asked.certain), asked.question)
-        learned, source = self._learned(problem, asked)
+        shares, source = self._shares(problem, asked)
+        learned: Mapping[int, Learned | None] = {}
+        if shares is None:
+            learned, source = self._learned(problem, asked)
         classes_of, scores = {}, {}
         for client, seen in problem.uploads.items():
             if client in asked.compared:
                 classes, values = asked.compared[client]
+            elif shares is not None and client not in asked.certain:
+                classes = asked.classes[client]
+                own = shares[client][classes]
+                values = own.log() - (-own).log1p() if asked.question == "share" else own.log()
             else:
-                classes, values = self.score(seen, asked.question, n_classes, learned[client], asked.disclosed[client])
+                classes, values = self.score(
+                    seen, asked.question, n_classes, learned.get(client), asked.disclosed[client]
+                )
             classes_of[client] = classes
             scores[client] = (2 * values - 1) * CERTAIN if client in asked.certain else values
+        if asked.compared and are_outputs(problem.uploads):
+            shares = {client: values.softmax(0) for client, values in scores.items()}
         others = self.colludes and len(asked.certain) < len(scores)
-        outputs = bool(asked.compared) and are_outputs(problem.uploads)
         return Scores(
             replace(asked, classes=classes_of),
             scores,
-            shares={client: values.softmax(0) for client, values in scores.items()} if outputs else {},
+            shares={} if shares is None or asked.means == "biases" else shares,
             source=source,
             colluders="all other clients" if others else "",
         )
 
-    def _by_shares(
-        self, problem: InferenceProblem, asked: Inquiry, shares: Mapping[int, Tensor], source: str
-    ) -> Scores:
-        """Answer by the shares of classes, or by what clients disclosed."""
-        classes_of, scores = {}, {}
-        for client in problem.uploads:
-            certain = self.read_off(asked.disclosed[client], asked.question, problem.knowledge.n_classes)
-            if certain is not None:
-                classes_of[client], scores[client] = certain[0], (2 * certain[1] - 1) * CERTAIN
-                continue
-            classes = classes_of[client] = asked.classes[client]
-            own = shares[client][classes]
-            scores[client] = own.log() - (-own).log1p() if asked.question == "share" else own.log()
-        return Scores(
-            replace(asked, classes=classes_of), scores, shares=shares, source=_partly_disclosed(asked) + source
-        )
+    def _shares(self, problem: InferenceProblem, asked: Inquiry) -> tuple[dict[int, Tensor] | None, str]:
+        """Return shares of classes by client, and their source; None where answers are disclosed, compared or learned."""
+        some, shares = _partly_disclosed(asked), None
+        if len(asked.certain) < len(problem.uploads):
+            if asked.means == "gradients":
+                return shares_by_gradients(problem), some + BY_GRADIENTS
+            if asked.means == "biases":
+                deltas = head_bias_delta(problem)
+                return {client: delta.softmax(0) for client, delta in deltas.items()}, some + BY_BIASES
+            if asked.means == "deviation":
+                shares = shares_by_counts(problem)
+                if shares is None:
+                    self._refuse_teachers(problem.knowledge, len(problem.uploads), bool(asked.certain), asked.question)
+        return shares, some + BY_DEVIATION
 
     def score(
         self,
@@ -339,18 +333,14 @@ class PropertyInference(Inference):
         """Return the means of answers that are neither disclosed nor compared."""
         uploads, card = list(problem.uploads.values()), problem.knowledge.card
         means = [MEANS.first(seen.upload) for seen in uploads]
-        if all(one is not None and self.takes_extractor(one.kind, card) for one in means) and can_count_members(
-            problem
-        ):
+        granted = all(one is not None and self.takes_extractor(one.kind, card) for one in means)
+        if granted and can_count_members(problem):
             return "deviation"
-        if not self._reads_weights or not all(TRAINED.first(seen.upload) is not None for seen in uploads):
-            return self._refuse_biases()
-        if self.by == "auto" and can_mix_gradients(problem):
+        weights = self._reads_weights and all(TRAINED.first(seen.upload) is not None for seen in uploads)
+        if weights and self.by == "auto" and can_mix_gradients(problem):
             return "gradients"
-        return "biases" if has_head_bias(problem) else self._refuse_biases()
-
-    def _refuse_biases(self) -> Means:
-        """Return that answers are learned, unless biases were asked for."""
+        if weights and has_head_bias(problem):
+            return "biases"
         if self.by == "biases":
             raise UserError("property: by=biases needs uploads of a model or head that was broadcast too; drop it")
         return "learned"

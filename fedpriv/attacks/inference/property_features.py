@@ -98,7 +98,7 @@ def describe(observation: Observation, n_classes: int, *, hidden: bool = False) 
     hidden = hidden and find_payload(observation.upload, Entangled) is not None
     named = None if hidden else held_classes(observation.upload)
     classes = torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
-    found = _numbers(observation, classes, hidden=hidden)
+    found = _features(observation, classes, hidden=hidden)
     if found is None:
         raise UserError(
             f"{upload_holds(observation)}; attack 'property' learns from prototypes, entangled vectors, class outputs and "
@@ -110,7 +110,7 @@ def describe(observation: Observation, n_classes: int, *, hidden: bool = False) 
     return classes, torch.cat([own, beside.where(own.std(0, unbiased=False) > 1e-9, 0.0), crowd], 1)
 
 
-def _numbers(observation: Observation, classes: Tensor, *, hidden: bool) -> list[Tensor] | None:
+def _features(observation: Observation, classes: Tensor, *, hidden: bool) -> list[Tensor] | None:
     head = find_payload(observation.broadcast, Classifier)
     upload = observation.upload
     if (means := find_payload(upload, Prototypes)) is not None:
@@ -121,7 +121,10 @@ def _numbers(observation: Observation, classes: Tensor, *, hidden: bool) -> list
         weights = [] if hidden else [mixed.label_encoding.cpu()[classes]]
         return [*weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
     sent = find_payload(upload, Classifier)
-    return None if sent is None or head is None else _of_update(sent, head)
+    if sent is None or head is None:
+        return None
+    weight, bias = ((sent.state[name] - head.state[name]).cpu() for name in ("weight", "bias"))
+    return [bias, weight.norm(dim=1), weight.mean(1), (weight * head.state["weight"].cpu()).sum(1)]
 
 
 def _of_prototypes(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Tensor]:
@@ -154,12 +157,6 @@ def _of_outputs(values: Tensor, classes: Tensor) -> list[Tensor]:
     # How much of the class leaks into the client's other classes: a common class draws mistakes.
     drawn = (column.sum(0) - own) / max(1, len(classes) - 1)
     return [own, (1 - own).clamp_min(1e-6).log(), entropy, drawn, drawn.clamp_min(1e-6).log()]
-
-
-def _of_update(sent: Classifier, head: Classifier) -> list[Tensor]:
-    weight = (sent.state["weight"] - head.state["weight"]).cpu()
-    bias = (sent.state["bias"] - head.state["bias"]).cpu()
-    return [bias, weight.norm(dim=1), weight.mean(1), (weight * head.state["weight"].cpu()).sum(1)]
 
 
 def public_logit_shares(uploads: Mapping[int, Observation]) -> dict[int, Tensor]:

@@ -28,7 +28,6 @@ from fedpriv.attacks.read.target_features import kinds_in
 from fedpriv.attacks.read.updates import Tangent, Weights
 from fedpriv.datasets.types import Samples
 from fedpriv.models.split import SplitModel
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, HEADS, MIXTURES, VECTORS
@@ -74,11 +73,6 @@ def shadow_clients(
         mechanism: of entangled uploads.
         batch: the local step, for classifiers; None takes one pass at learning rate 0.1.
     """
-    if len(own) < LEAST_IMAGES:
-        raise UserError(
-            f"attack 'property' got {len(own)} images to make clients of; expected at least {LEAST_IMAGES} (train the "
-            f"run with {argument('public')} N)"
-        )
     template = _Template(like, n_classes, training, mechanism, batch)
     for place in range(number):
         rng = generator(seed, "shadow client", place)
@@ -115,18 +109,15 @@ class _Template:
 
     def trained(self, held: Samples, seed: int, rng: torch.Generator) -> SplitModel:
         """Return a model that starts from the broadcast head and is pulled towards broadcast vectors and outputs."""
-        model = substitute(held.images, self.n_classes, self._width(), seed)
+        widths = [
+            payload.rows().shape[1] if payload.kind in VECTORS else payload.parameters()["weight"].shape[1]
+            for payload in (*self.like.upload, *self.like.broadcast)
+            if payload.kind in VECTORS | HEADS
+        ]
+        model = substitute(held.images, self.n_classes, widths[0] if widths else WIDTH, seed)
         self._take_head(model)
         train_substitute(list(model.parameters()), held, self._loss(model, held.images.device), self.training, rng)
         return model.eval()
-
-    def _width(self) -> int:
-        for payload in (*self.like.upload, *self.like.broadcast):
-            if payload.kind in VECTORS:
-                return payload.rows().shape[1]
-            if payload.kind in HEADS:
-                return payload.parameters()["weight"].shape[1]
-        return WIDTH
 
     def _take_head(self, model: SplitModel) -> None:
         sent = find_payload(self.like.broadcast, Classifier)
@@ -165,27 +156,21 @@ class _Template:
         with torch.no_grad():
             features = torch.cat([model.represent(part) for part in held.images.split(256)])
             logits = model.head(features)
-        for payload in self.like.upload:
-            found = self._payload(payload, features, logits, held.labels, rng)
-            if found is not None:
-                return found
-        raise UserError(f"attack 'property': no client can be made up that uploads {kinds_in(self.like.upload)}")
+        labels, classes = held.labels, held.labels.unique()
 
-    def _payload(
-        self, like: Payload, features: Tensor, logits: Tensor, labels: Tensor, rng: torch.Generator
-    ) -> Payload | None:
-        if like.kind in MIXTURES:
-            weights = sample_weights(labels, self.mechanism, rng)
-            return Entangled(*(value.cpu() for value in entangle(features, labels, weights, self.n_classes)))
-        classes = labels.unique()
-        if like.kind in CLASS_MEANS:
-            means = torch.stack([features[labels == label].mean(0) for label in classes])
-            return Prototypes(means.cpu(), classes.cpu())
-        if like.kind in CLASS_OUTPUTS:
-            answers = logits.softmax(1) if is_distribution(like.rows()) else logits
-            means = torch.stack([answers[labels == label].mean(0) for label in classes])
-            return ClassLogits(means.cpu(), classes.cpu())
-        return None
+        def means(rows: Tensor) -> Tensor:
+            return torch.stack([rows[labels == label].mean(0) for label in classes]).cpu()
+
+        for payload in self.like.upload:
+            if payload.kind in MIXTURES:
+                weights = sample_weights(labels, self.mechanism, rng)
+                return Entangled(*(value.cpu() for value in entangle(features, labels, weights, self.n_classes)))
+            if payload.kind in CLASS_MEANS:
+                return Prototypes(means(features), classes.cpu())
+            if payload.kind in CLASS_OUTPUTS:
+                outputs = logits.softmax(1) if is_distribution(payload.rows()) else logits
+                return ClassLogits(means(outputs), classes.cpu())
+        raise UserError(f"attack 'property': no client can be made up that uploads {kinds_in(self.like.upload)}")
 
     def _classifier(self, model: SplitModel, held: Samples, rng: torch.Generator) -> Classifier:
         """Return the head after one round of local steps from the broadcast one."""
@@ -303,12 +288,6 @@ def draw_halves(asked: Tensor, spare: Tensor, number: int, wanted: int, rng: tor
     first = [_half_of_each_class(asked, rng) for _ in range(number // 2)]
     chosen = [one for inside in first for one in (inside, ~inside)]
     return [_filled(inside.nonzero().squeeze(1), asked, spare, wanted, rng) for inside in chosen]
-
-
-def draw_without(asked: Tensor, spare: Tensor, number: int, wanted: int, rng: torch.Generator) -> list[Tensor]:
-    """Return places of the images of simulated clients that hold no candidate; see :func:`draw_halves`."""
-    none = torch.empty(0, dtype=torch.int64)
-    return [_filled(none, asked, spare, wanted, rng) for _ in range(number)]
 
 
 def _half_of_each_class(labels: Tensor, rng: torch.Generator) -> Tensor:

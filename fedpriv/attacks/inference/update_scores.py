@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -42,7 +42,7 @@ from fedpriv.attacks.read.updates import HEAD, Tangent, Update, Weights, read_up
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import TRAINED
-from fedpriv.wire.payloads import AngleMatrix, Classifier, Payload, find_payload, get_payload
+from fedpriv.wire.payloads import AngleMatrix, Classifier, find_payload, get_payload
 
 BATCH = 256
 """Images in a pass."""
@@ -210,10 +210,6 @@ class Training:
         own = logits.gather(1, labels[:, None])
         return (own - logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1, keepdim=True))[:, 0]
 
-    def first(self, number: int) -> Training:
-        """Return the same for the first so many inputs."""
-        return replace(self, inputs=self.inputs[:number])
-
     def comparable(self, changes: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the comparable part of changes of the weights, stacked along a first axis: ``(n, p)`` a parameter."""
         kept = changes if self.project is None else self.project(changes)
@@ -311,11 +307,10 @@ def update_signals(
         return spans(trainings)
     alike: list[list[int]] = []
     for place, one in enumerate(trainings):
-        started = next((places for places in alike if trainings[places[0]].starts_like(one)), None)
-        if started is None:
-            alike.append([place])
-        else:
-            started.append(place)
+        started = next((places for places in alike if trainings[places[0]].starts_like(one)), [])
+        if not started:
+            alike.append(started)
+        started.append(place)
     found = torch.empty(len(seen), len(labels), dtype=torch.float64)
     compare = loss_drops if judge == "loss" else alignments
     for places in alike:
@@ -326,14 +321,18 @@ def update_signals(
 
 def training_of(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
     """Return a client's training as a loss of images ``(n, c, h, w)``."""
+    for kind in (Classifier, AngleMatrix):
+        if find_payload(seen.upload, kind) is not None and find_payload(seen.broadcast, kind) is None:
+            raise UserError(f"broadcast of round {seen.round}: holds no {kind.kind} to compare the upload with")
     if find_payload(seen.upload, Classifier) is not None:
         return _of_classifier(seen, represent(knowledge, client, images).double())
     if find_payload(seen.upload, AngleMatrix) is not None:
-        return _of_angle_matrix(seen, represent(knowledge, client, images).double(), _head(client, knowledge))
+        return _of_angle_matrix(seen, represent(knowledge, client, images).double(), granted_head(client, knowledge))
     return _of_model(seen, client, images, knowledge)
 
 
-def _head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
+def granted_head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
+    """Return the weight and bias of a client's head, where granted."""
     if client not in knowledge.heads:
         raise UserError(
             f"no head of client {client} was handed over; pass {argument('knowledge', {'extractor': 'white_box'})}"
@@ -341,13 +340,7 @@ def _head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     return knowledge.heads[client]
 
 
-def _require_broadcast(seen: Observation, kind: type[Payload]) -> None:
-    if find_payload(seen.broadcast, kind) is None:
-        raise UserError(f"broadcast of round {seen.round}: holds no {kind.kind} to compare the upload with")
-
-
 def _of_classifier(seen: Observation, features: Tensor) -> Training:
-    _require_broadcast(seen, Classifier)
     before, after = (
         {name: get_payload(message, Classifier).state[name].double().cpu() for name in ("weight", "bias")}
         for message in (seen.broadcast, seen.upload)
@@ -363,7 +356,6 @@ def _of_classifier(seen: Observation, features: Tensor) -> Training:
 
 
 def _of_angle_matrix(seen: Observation, features: Tensor, head: tuple[Tensor, Tensor]) -> Training:
-    _require_broadcast(seen, AngleMatrix)
     whole = dense(get_payload(seen.broadcast, AngleMatrix).blocks.cpu()).double()
     after = get_payload(seen.upload, AngleMatrix).blocks.cpu().double()
     before = diagonal_blocks(whole, len(after))
@@ -395,7 +387,7 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
     update = read_update(seen, shapes, images.device)
     rest: Weights = {}
     if update.before.keys() != shapes.keys():
-        rest = private_head(_head(client, knowledge), update.before)
+        rest = private_head(granted_head(client, knowledge), update.before)
         model.load_state_dict(rest, strict=False)
 
     def logits(weights: Weights, some: Tensor) -> Tensor:
