@@ -164,7 +164,7 @@ def test_few_images_make_no_covariance():
 
 
 @pytest.mark.parametrize("kind", ["prototype", "entangled"])
-def test_it_is_the_default_where_own_images_are_granted_and_refused_by_name_where_not(kind):
+def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(kind):
     inside, labels = drawn(60, 15)
     own, own_labels = drawn(200, 16)
     rows, classes = means(inside, labels)

@@ -216,9 +216,9 @@ def _fitted(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _size(seen: Observation, facts: BatchFacts) -> int:
     """Return the number of images of a client: as it discloses, or those of its steps up to the first short one."""
-    told = [size for size in (one.said("size") for one in seen.upload) if size is not None]
-    if told:
-        return int(told[0])
+    disclosed = [size for size in (one.said("size") for one in seen.upload) if size is not None]
+    if disclosed:
+        return int(disclosed[0])
     total = 0
     for size in facts.sizes or (facts.batch_size,) * facts.steps:
         total += size

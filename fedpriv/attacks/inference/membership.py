@@ -70,7 +70,7 @@ MOST_OTHERS, FEW_OTHERS, FEWEST_OTHERS = 20, 4, 2
 """The most other clients that calibrate trained weights: of whole models, where all share the candidates' gradients; of
 single layers; and where each takes another pass through a network, or another projection."""
 
-MOST_STRANGERS = 100
+MOST_OWN_IMAGES = 100
 """The most images of the attacker's own that are scored for a client."""
 
 
@@ -124,7 +124,7 @@ class MembershipInference(Inference):
         """Score the candidates of every client."""
         found = {client: self._score_client(problem, asked) for client, asked in problem.candidates.items()}
         null = {client: one.null() for client, one in found.items() if one.known}
-        known = "images of the attacker's own" if self._knows_strangers(problem) else "other clients' uploads"
+        known = "images of the attacker's own" if self._has_non_members(problem) else "other clients' uploads"
         return Scores(
             self.ask(problem),
             {client: one.scores for client, one in found.items()},
@@ -139,7 +139,7 @@ class MembershipInference(Inference):
         if self._deviates(seen[-1][1][asked.client], seen[-1][0], kind):
             mine = [(uploads[asked.client], knowledge) for knowledge, uploads in seen]
             return _by_deviation(problem, asked, [one for one in mine if self._deviates(*one, kind)])
-        with_own = self._with_strangers(problem, asked)
+        with_own = self._with_own_images(problem, asked)
         rounds: list[CandidateScores] = []
         for knowledge, uploads in seen:
             own, others = self._signals(uploads, with_own, knowledge, kind)
@@ -207,19 +207,19 @@ class MembershipInference(Inference):
             return False
         return not torch.equal(mine.rows(), theirs.rows())
 
-    def _knows_strangers(self, problem: InferenceProblem) -> bool:
+    def _has_non_members(self, problem: InferenceProblem) -> bool:
         """True where the attacker has labelled images that no client trained on, which public ones may be."""
         kind = problem.kind or next(filter(None, map(_answer_in, problem.uploads.values())), None)
         return problem.knowledge.public_labels is not None and (kind is None or kind not in ANSWERS)
 
-    def _with_strangers(self, problem: InferenceProblem, asked: Candidates) -> Candidates:
+    def _with_own_images(self, problem: InferenceProblem, asked: Candidates) -> Candidates:
         """Return candidates followed by the attacker's own images of the same classes."""
         images, labels = problem.knowledge.public_images, problem.knowledge.public_labels
-        if images is None or labels is None or not self._knows_strangers(problem):
+        if images is None or labels is None or not self._has_non_members(problem):
             return asked
         there = torch.isin(labels.cpu(), asked.labels.cpu()).nonzero().squeeze(1)
         order = torch.randperm(len(there), generator=generator(problem.seed, "strangers", asked.client))
-        chosen = there[order[:MOST_STRANGERS]]
+        chosen = there[order[:MOST_OWN_IMAGES]]
         return Candidates(
             asked.client,
             torch.cat([asked.images, images[chosen].to(asked.images.device)]),

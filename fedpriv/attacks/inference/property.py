@@ -228,14 +228,14 @@ class PropertyInference(Inference):
         for client, seen in problem.uploads.items():
             if client in asked.compared:
                 classes, values = asked.compared[client]
-            elif shares is not None and client not in asked.certain:
+            elif (certain := self.read_off(asked.disclosed[client], asked.question, n_classes)) is not None:
+                classes, values = certain
+            elif shares is not None:
                 classes = asked.classes[client]
                 own = shares[client][classes]
                 values = own.log() - (-own).log1p() if asked.question == "share" else own.log()
             else:
-                classes, values = self.score(
-                    seen, asked.question, n_classes, learned.get(client), asked.disclosed[client]
-                )
+                classes, values = self.score(seen, asked.question, n_classes, learned.get(client))
             classes_of[client] = classes
             scores[client] = (2 * values - 1) * CERTAIN if client in asked.certain else values
         if asked.compared and are_outputs(problem.uploads):
@@ -265,21 +265,9 @@ class PropertyInference(Inference):
         return shares, some + BY_DEVIATION
 
     def score(
-        self,
-        observation: Observation,
-        question: Property,
-        n_classes: int,
-        learned: Learned | None,
-        disclosed: Said | None = None,
+        self, observation: Observation, question: Property, n_classes: int, learned: Learned | None
     ) -> tuple[Tensor, Tensor]:
-        """Return classes ``(k,)`` and a score for each ``(k,)``, float64; a higher score is a likelier yes.
-
-        Scores are 0 and 1 where they are ``disclosed``, in all rounds or else in this upload; without these and without
-        anything ``learned`` all are the same.
-        """
-        certain = self.read_off(said((observation.upload,)) if disclosed is None else disclosed, question, n_classes)
-        if certain is not None:
-            return certain
+        """Return classes ``(k,)`` and log-odds of each ``(k,)``, float64; all the same without anything learned."""
         classes, rows = self._describe(observation, n_classes)
         odds = torch.zeros(len(rows), dtype=torch.float64) if learned is None else learned(rows)
         # One class of a client has the majority, so its classes compete with one another.
@@ -290,7 +278,7 @@ class PropertyInference(Inference):
 
     @property
     def colludes(self) -> bool:
-        """True where it is told how many images of each class other clients have."""
+        """True where other clients tell it how many images of each class they have."""
         return self.known == "others"
 
     def ask(self, problem: InferenceProblem) -> Inquiry:
