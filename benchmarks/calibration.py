@@ -17,7 +17,7 @@ from string import Template
 
 import torch
 
-from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.invert.inversion import PixelInversion
 from fedpriv.calibration.coverage import CLIENTS, Covered, coverage, coverage_table
 from fedpriv.calibration.own import Calibration, rates_table

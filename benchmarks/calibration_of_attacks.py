@@ -34,9 +34,9 @@ from fedpriv.attacks.gradients.inverting_gradients import GradientDip, Inverting
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.pooled import PooledBatch
 from fedpriv.attacks.gradients.separation_of_mixtures import MixtureSeparation
-from fedpriv.attacks.infer.likelihood_ratio import LikelihoodRatio
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.property import PropertyInference
+from fedpriv.attacks.inference.likelihood_ratio import LikelihoodRatio
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.invert.class_inversion import ClassInversion
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.generated import GeneratorInversion

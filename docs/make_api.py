@@ -42,7 +42,7 @@ CONTRACTS = {
         "fedpriv.attacks.observation": (
             *("Observation", "Knowledge", "KnowledgeCard", "BatchFacts", "Needs", "TargetId", "Reconstruction", "Cost"),
         ),
-        "fedpriv.attacks.infer.contract": ("Inference", "InferenceProblem", "Asked", "Candidates", "Scores"),
+        "fedpriv.attacks.inference.base": ("Inference", "InferenceProblem", "Asked", "Candidates", "Scores"),
     },
     "Data sets": {"fedpriv.datasets": ("SourceOptions",), "fedpriv.datasets.types": ("Dataset", "Samples")},
     "Metrics": {"fedpriv.scoring.leakage": ("Metric",)},

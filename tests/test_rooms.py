@@ -49,12 +49,12 @@ BUDGET: dict[str, int] = {
     "models": 1122,
     "wire": 1109,
     "recording": 1365,
-    "federation": 4067,
+    "federation": 4066,
     "methods": 4074,
     "defenses": 2396,
-    "attacks": 21023,
+    "attacks": 20517,
     "evidence": 2130,
-    "scoring": 7801,
+    "scoring": 7802,
     "pages": 8069,
     "calibration": 1152,
     "experiment": 16250,
@@ -63,7 +63,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1835
+RESERVE = 1834
 """Lines that no room has yet."""
 
 VERBS = {

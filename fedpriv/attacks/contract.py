@@ -97,7 +97,7 @@ class Declared(ABC):
         return ""
 
 
-_FAMILIES = (__name__, "fedpriv.attacks.infer.contract")
+_FAMILIES = (__name__, "fedpriv.attacks.inference.base")
 """The modules that hold the final calls."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.attacks.contract import Attack
-from fedpriv.attacks.infer.contract import Inference
+from fedpriv.attacks.inference.base import Inference
 from fedpriv.calibration.rates import Rate, counted, table
 from fedpriv.calibration.simulated import about, inferred
 from fedpriv.calibration.world import NULLS, Kind, Upload, World, raw

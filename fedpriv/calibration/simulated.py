@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem, Scores
+from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem, Scores
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Observation, Reconstruction
 from fedpriv.calibration.world import CLASSES, SHAPE, World, raw
 from fedpriv.scoring import inference

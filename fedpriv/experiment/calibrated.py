@@ -24,7 +24,7 @@ from fedpriv.util.seeds import derive_seed
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
-    from fedpriv.attacks.infer.contract import Inference
+    from fedpriv.attacks.inference.base import Inference
     from fedpriv.experiment.execution import AttackContext
     from fedpriv.experiment.plan import AttackPlan
     from fedpriv.federation.prepared import Federation

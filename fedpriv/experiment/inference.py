@@ -13,7 +13,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.infer.contract import Inference
+    from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.evidence.gather import Evidence
     from fedpriv.experiment.execution import AttackContext

@@ -14,7 +14,7 @@ from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack, Declared
-    from fedpriv.attacks.infer.contract import Inference
+    from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.evidence.reach import Setting
     from fedpriv.evidence.stages import Stage

@@ -19,7 +19,7 @@ from fedpriv.util.manifest import contents, identity
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
-    from fedpriv.attacks.infer.contract import Inference
+    from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.evidence.stages import Stage
     from fedpriv.experiment.plan import AttackPlan

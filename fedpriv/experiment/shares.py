@@ -167,7 +167,7 @@ def _only(plan: AttackPlan, names: Collection[str]) -> AttackPlan:
 
 
 def _takes_shadows(plan: AttackPlan, made: Declared) -> bool:
-    from fedpriv.attacks.infer.contract import Inference
+    from fedpriv.attacks.inference.base import Inference
 
     if plan.card.extractor != "shadow":
         return False

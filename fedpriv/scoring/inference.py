@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpriv.attacks.infer.contract import Inference
+from fedpriv.attacks.inference.base import Inference
 from fedpriv.scoring import membership, property
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.records import InferenceResult, Provenance

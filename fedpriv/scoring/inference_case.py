@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment
+from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.held import HeldImages

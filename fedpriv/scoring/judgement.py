@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-from fedpriv.attacks.infer.property_question import IN_CLEAR, QUESTIONS
+from fedpriv.attacks.inference.property import IN_CLEAR, QUESTIONS
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.family import attainable, holm
 from fedpriv.scoring.floors import LABELS

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.attacks.infer.contract import Candidates, Inference, Scores
+from fedpriv.attacks.inference.base import Candidates, Inference, Scores
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.evidence.held import HeldImages
 from fedpriv.scoring.accusations import accusations

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedpriv.attacks.infer.contract import Candidates, InferenceProblem, Moment
-from fedpriv.attacks.infer.membership_update import training_of
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
+from fedpriv.attacks.inference.update_scores import training_of
 from fedpriv.attacks.inputs.extractors import represent
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_OUTPUTS, TRAINED, VECTORS, Kinds

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem
-from fedpriv.attacks.infer.property_question import QUESTIONS as QUESTIONS
+from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem
+from fedpriv.attacks.inference.property import QUESTIONS as QUESTIONS
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.inference_case import InferenceCase

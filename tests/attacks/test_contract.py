@@ -15,7 +15,7 @@ from looped import each
 from fedpriv.attacks import ATTACKS
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.features.base import INVERSIONS, RecoverThenInvert
-from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem
+from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
 from fedpriv.evidence.gather import gather
 from fedpriv.federation.method import LocalTraining

@@ -6,8 +6,9 @@ from compare import expect_close
 
 from fedpriv.attacks.features.hidden_weights import expected_weights, infer_hidden
 from fedpriv.attacks.features.posterior import Uploads, infer
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.property_features import describe
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.property_features import describe
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.wire.payloads import Classifier, Entangled
 
@@ -87,13 +88,12 @@ def observation(encoding):
 
 
 def test_no_encoding_rules_a_member_out_that_is_not_believed():
-    class Held:
-        client, images, labels = 0, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 0])
-
+    held = Candidates(0, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 0]))
     knowledge = Knowledge(KnowledgeCard(), (1, 1, 2), 2, extractors={0: lambda images: images})
     seen = observation([1.0, 0.0])
-    assert MembershipInference().likeness(seen, Held, knowledge).tolist() == pytest.approx([-torch.inf, -2.0])
-    assert MembershipInference(classes="any").likeness(seen, Held, knowledge).tolist() == pytest.approx([0.0, -2.0])
+    problem = InferenceProblem((seen,), knowledge, candidates={0: held})
+    assert MembershipInference()(problem).values[0].tolist() == pytest.approx([-torch.inf, -2.0])
+    assert MembershipInference(classes="any")(problem).values[0].tolist() == pytest.approx([0.0, -2.0])
 
 
 def test_a_hidden_encoding_names_no_class():

@@ -8,10 +8,10 @@ import torch
 from compare import expect_close
 from gradient_cases import clients, knowledge_of, linear_net, noise_images
 
-from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
-from fedpriv.attacks.infer.likelihood_ratio import LikelihoodRatio, _size, ratios
-from fedpriv.attacks.infer.membership_update import training_of
-from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves, trained_alike
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem
+from fedpriv.attacks.inference.likelihood_ratio import LikelihoodRatio, _size, ratios
+from fedpriv.attacks.inference.shadow_clients import draw_halves, train_shadow_updates
+from fedpriv.attacks.inference.update_scores import training_of
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
@@ -41,20 +41,20 @@ def problem(client=0):
 
 
 MEMBER = np.arange(2 * EACH) < EACH
-WAYS = [(variant, judge) for variant in ("online", "offline") for judge in ("gradient", "loss", "span", "together")]
+JUDGES = ("gradient", "loss", "span", "together")
 
 
-@pytest.mark.parametrize(("variant", "judge"), WAYS)
-def test_members_of_a_step_are_found(variant, judge):
-    found = LikelihoodRatio(variant=variant, judge=judge, shadows=16)(problem())
+@pytest.mark.parametrize("judge", JUDGES)
+def test_members_of_a_step_are_found(judge):
+    found = LikelihoodRatio(judge=judge, shadows=16)(problem())
     assert area(found.values[0].numpy(), MEMBER) > 0.8
     assert found.null[0].isfinite().all()
-    assert len(found.null[0]) == (16 * EACH if variant == "online" else 32 * EACH)  # half of each shadow's, or all
+    assert len(found.null[0]) == 16 * EACH  # half of each shadow's
 
 
-@pytest.mark.parametrize(("variant", "judge"), WAYS)
-def test_members_of_another_client_are_not(variant, judge):
-    found = LikelihoodRatio(variant=variant, judge=judge, shadows=16)(problem(1))
+@pytest.mark.parametrize("judge", JUDGES)
+def test_members_of_another_client_are_not(judge):
+    found = LikelihoodRatio(judge=judge, shadows=16)(problem(1))
     assert area(found.values[1].numpy(), MEMBER) < 0.2
 
 
@@ -69,11 +69,11 @@ def test_ratios_of_normal_signals_tell_members_and_shadows_are_judged_by_the_oth
     member = torch.arange(400) < 200
     held = torch.cat([member[None], inside])
     signals = torch.randn(33, 400, generator=rng, dtype=torch.float64) + 2 * held + torch.randn(400, generator=rng)
-    found = ratios(signals[None], inside, online=True)
+    found = ratios(signals[None], inside)
     assert area(found[0].numpy(), member.numpy()) > 0.9
     null = found[1:][~inside]
     assert float((found[0][~member] > null.quantile(0.95)).double().mean()) == pytest.approx(0.05, abs=0.04)
-    nothing = ratios((signals - 2 * held)[None], inside, online=True)
+    nothing = ratios((signals - 2 * held)[None], inside)
     assert abs(area(nothing[0].numpy(), member.numpy()) - 0.5) < 0.1
 
 
@@ -84,15 +84,13 @@ def test_signals_that_share_their_noise_tell_together_what_neither_tells_alone()
     held = torch.cat([member[None], inside])
     shared, own = torch.randn(2, 33, 400, generator=rng, dtype=torch.float64)
     signals = torch.stack([shared + held, shared + 0.2 * own])
-    each = [area(ratios(one[None], inside, online=True)[0].numpy(), member.numpy()) for one in signals]
-    both = ratios(signals, inside, online=True)
+    each = [area(ratios(one[None], inside)[0].numpy(), member.numpy()) for one in signals]
+    both = ratios(signals, inside)
     assert each[0] < 0.85
     assert each[1] < 0.6
     assert area(both[0].numpy(), member.numpy()) > 0.95
     assert float((both[0][~member] > both[1:][~inside].quantile(0.95)).double().mean()) == pytest.approx(0.05, abs=0.04)
-    expect_close(
-        both, ratios(signals * torch.tensor([3.0, 50.0])[:, None, None], inside, online=True), rtol=1e-4, atol=1e-4
-    )
+    expect_close(both, ratios(signals * torch.tensor([3.0, 50.0])[:, None, None], inside), rtol=1e-4, atol=1e-4)
 
 
 def test_the_span_of_a_network_without_a_fully_connected_layer_is_refused_by_name():
@@ -104,7 +102,7 @@ def test_the_span_of_a_network_without_a_fully_connected_layer_is_refused_by_nam
 
 def test_shadows_hold_half_of_the_candidates_class_by_class_and_fill_up():
     asked, spare = torch.tensor([0] * 6 + [1] * 4), torch.tensor([0, 1, 2] * 20)
-    held = drawn_halves(asked, spare, 6, 12, generator(1))
+    held = draw_halves(asked, spare, 6, 12, generator(1))
     inside = torch.stack([torch.isin(torch.arange(10), own) for own in held])
     assert inside.sum(0).tolist() == [3] * 10
     for own in held:
@@ -112,7 +110,6 @@ def test_shadows_hold_half_of_the_candidates_class_by_class_and_fill_up():
         assert len(own.unique()) == len(own) == 12
         assert int((asked[own[own < 10]] == 1).sum()) == 2
         assert 2 not in labels  # of a class that no candidate has
-    assert all(int(own.min()) >= 10 for own in drawn_apart(asked, spare, 4, 12, generator(1)))
 
 
 def test_an_attacker_without_images_or_facts_is_refused():
@@ -164,9 +161,9 @@ def test_shadows_take_the_steps_that_a_defense_of_training_computes():
         calls.append((len(some), float(torch.rand(1, generator=rng))))
         (2 * torch.nn.functional.cross_entropy(network(some), answers)).backward()
 
-    (plain,) = trained_alike(training, labels, held, facts, (1,))
-    (double,) = trained_alike(training, labels, held, facts, (1,), compute=twice)
-    (again,) = trained_alike(training, labels, held, facts, (1,), compute=twice)
+    (plain,) = train_shadow_updates(training, labels, held, facts, (1,))
+    (double,) = train_shadow_updates(training, labels, held, facts, (1,), compute=twice)
+    (again,) = train_shadow_updates(training, labels, held, facts, (1,), compute=twice)
     for name, before in training.before.items():
         expect_close(double.after[name] - before, 2 * (plain.after[name] - before), atol=1e-6)
         assert torch.equal(double.after[name], again.after[name])
@@ -205,8 +202,8 @@ def test_of_an_extractor_a_defense_of_training_goes_through_the_private_head():
     def plainly(network, some, answers, rng):
         torch.nn.functional.cross_entropy(network(some), answers).backward()
 
-    (plain,) = trained_alike(training, labels, held, facts, (1,))
-    (through,) = trained_alike(training, labels, held, facts, (1,), compute=plainly)
+    (plain,) = train_shadow_updates(training, labels, held, facts, (1,))
+    (through,) = train_shadow_updates(training, labels, held, facts, (1,), compute=plainly)
     assert plain.after.keys() == through.after.keys() == state.keys()
     for name, value in plain.after.items():
         expect_close(through.after[name], value, atol=1e-6)

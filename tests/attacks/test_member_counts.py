@@ -10,11 +10,10 @@ from compare import expect_close
 from deviation_cases import CLASSES, WIDTH, drawn, means
 from federations import DIGITS
 
-from fedpriv.attacks.infer.contract import InferenceProblem, Moment
-from fedpriv.attacks.infer.member_counts import countable, counted_shares, numbers_of_members
-from fedpriv.attacks.infer.property import PropertyInference
-from fedpriv.attacks.infer.property_question import BY_DEVIATION
-from fedpriv.attacks.infer.sent_means import Round, Sent, as_round
+from fedpriv.attacks.inference.base import InferenceProblem, Moment
+from fedpriv.attacks.inference.mean_uploads import MeanRound, MeanUpload, read_mean_round
+from fedpriv.attacks.inference.member_counts import can_count_members, estimate_member_counts, shares_by_counts
+from fedpriv.attacks.inference.property import BY_DEVIATION, PropertyInference
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.cli.main import run
 from fedpriv.scoring.storage import load_scores
@@ -40,8 +39,8 @@ def mixtures(rounds, seed, own, held=HELD, alike=False):
         weights = torch.rand(CLASSES, generator=draw, dtype=torch.float64)
         weights = torch.full_like(weights, 1 / CLASSES) if alike else weights / weights.sum()
         mixture = (weights @ middles) @ turned + 1e-3 * torch.randn(WIDTH, generator=draw, dtype=torch.float64)
-        sent = Sent(mixture.expand(CLASSES, -1), torch.arange(CLASSES), weights)
-        found.append(Round(sent, own[:0] @ turned, own @ turned))
+        sent = MeanUpload(mixture.expand(CLASSES, -1), torch.arange(CLASSES), weights)
+        found.append(MeanRound(sent, own[:0] @ turned, own @ turned))
     return found
 
 
@@ -49,7 +48,7 @@ def mixtures(rounds, seed, own, held=HELD, alike=False):
 def test_a_mean_tells_the_number_of_its_images(seed):
     own, labels = drawn(400, 30 + seed)
     rows = members(40 + seed)
-    found = numbers_of_members([Round(Sent(rows, torch.arange(CLASSES)), own[:0], own)], labels).numbers
+    found = estimate_member_counts([MeanRound(MeanUpload(rows, torch.arange(CLASSES)), own[:0], own)], labels).numbers
     assert list(found) == [0, 1, 2]
     for label, number in enumerate(HELD):
         assert number / 3 < found[label] < 3 * number
@@ -59,7 +58,7 @@ def test_a_mean_tells_the_number_of_its_images(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_mixtures_of_several_rounds_tell_it_of_every_class(seed):
     own, labels = drawn(400, 50 + seed)
-    found = numbers_of_members(mixtures(15, 60 + seed, own), labels).numbers
+    found = estimate_member_counts(mixtures(15, 60 + seed, own), labels).numbers
     assert found[0] < found[1] < found[2]
     for label, number in enumerate(HELD):
         assert number / 4 < found[label] < 4 * number
@@ -67,7 +66,7 @@ def test_mixtures_of_several_rounds_tell_it_of_every_class(seed):
 
 def test_the_same_weights_in_every_round_tell_no_class_from_another():
     own, labels = drawn(400, 70)
-    found = list(numbers_of_members(mixtures(15, 71, own, alike=True), labels).numbers.values())
+    found = list(estimate_member_counts(mixtures(15, 71, own, alike=True), labels).numbers.values())
     assert max(found) < 1.3 * min(found)
 
 
@@ -85,7 +84,7 @@ def test_rounds_that_show_other_entries_are_put_together():
             ]
         if name == "as zeros":
             seen = [replace(one, entries=None) for one in seen]
-        found[name] = list(numbers_of_members(seen, labels).numbers.values())
+        found[name] = list(estimate_member_counts(seen, labels).numbers.values())
     for name in ("whole", "in part"):
         assert found[name] == sorted(found[name])
         for told, number in zip(found[name], HELD, strict=True):
@@ -96,8 +95,8 @@ def test_rounds_that_show_other_entries_are_put_together():
 def test_equal_numbers_are_told_as_about_equal():
     own, labels = drawn(400, 72)
     for seed in range(3):
-        found = numbers_of_members(
-            [Round(Sent(members(73 + seed, (20, 20, 20)), torch.arange(3)), own[:0], own)], labels
+        found = estimate_member_counts(
+            [MeanRound(MeanUpload(members(73 + seed, (20, 20, 20)), torch.arange(3)), own[:0], own)], labels
         )
         assert max(found.numbers.values()) < 4 * min(found.numbers.values())
 
@@ -107,8 +106,10 @@ def test_uploads_that_lie_nowhere_near_are_told_as_few_and_numbers_stay_finite(s
     own, labels = drawn(400, 75)
     for weights in (None, torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)):
         rows = (size * torch.ones(1, WIDTH, dtype=torch.float64)).expand(CLASSES, -1)
-        rounds = [Round(Sent(rows, torch.arange(CLASSES), weights), own[:0], own)] * (1 if weights is None else 3)
-        found = list(numbers_of_members(rounds, labels).numbers.values())
+        rounds = [MeanRound(MeanUpload(rows, torch.arange(CLASSES), weights), own[:0], own)] * (
+            1 if weights is None else 3
+        )
+        found = list(estimate_member_counts(rounds, labels).numbers.values())
         assert np.isfinite(found).all()
         assert min(found) >= 1
         assert size < 1 or weights is not None or max(found) < 1.5
@@ -117,7 +118,7 @@ def test_uploads_that_lie_nowhere_near_are_told_as_few_and_numbers_stay_finite(s
 def test_a_network_that_answers_everything_alike_tells_nothing():
     alike, labels = torch.ones(60, WIDTH, dtype=torch.float64), torch.arange(60) % CLASSES
     rows, classes = means(alike, labels)
-    found = numbers_of_members([Round(Sent(rows, classes), alike[:0], alike)], labels).numbers
+    found = estimate_member_counts([MeanRound(MeanUpload(rows, classes), alike[:0], alike)], labels).numbers
     assert len({round(value, 6) for value in found.values()}) == 1
     assert all(np.isfinite(list(found.values())))
 
@@ -144,17 +145,17 @@ def test_it_answers_the_question_where_images_and_extractors_are_granted(kind):
     assert found.source == BY_DEVIATION
     assert found.asked.classes[0].tolist() == [0, 1, 2]
     assert int(found.values[0].argmax()) == 2
-    assert torch.equal(found.shares[0], counted_shares(problem)[0])
+    assert torch.equal(found.shares[0], shares_by_counts(problem)[0])
     wanted = torch.tensor(HELD, dtype=torch.float64) / sum(HELD)
     assert float((found.shares[0] - wanted).abs().sum() / 2) < 0.2
     share = PropertyInference(question="share", threshold=0.5)(problem)
     assert share.asked.classes[0].tolist() == [0, 1, 2]
     assert (share.values[0] > 0).tolist() == [False, False, True]  # log odds: above half
     alone = InferenceProblem((rounds[-1],), granted, kind)
-    assert countable(alone) == (kind == "prototype")  # the weights of one round take nothing apart
+    assert can_count_members(alone) == (kind == "prototype")  # the weights of one round take nothing apart
     shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     same = tuple(Moment((seen_of(kind, rows, t, shares),), granted) for t in range(1, 13))
-    assert countable(InferenceProblem((seen_of(kind, rows, 13, shares),), granted, kind, earlier=same)) == (
+    assert can_count_members(InferenceProblem((seen_of(kind, rows, 13, shares),), granted, kind, earlier=same)) == (
         kind == "prototype"
     )
 
@@ -180,7 +181,7 @@ def test_what_a_named_defense_does_is_reckoned_with(kind):
     told = replace(granted, defended={(1, 0): defend})
     wanted = torch.tensor(HELD, dtype=torch.float64) / sum(HELD)
     apart = [
-        float((counted_shares(InferenceProblem((seen,), one))[0] - wanted).abs().sum() / 2) for one in (granted, told)
+        float((shares_by_counts(InferenceProblem((seen,), one))[0] - wanted).abs().sum() / 2) for one in (granted, told)
     ]
     assert apart[1] < 0.35
     assert apart[1] < apart[0] - 0.1
@@ -201,8 +202,8 @@ def test_mixtures_that_differ_too_much_over_rounds_are_not_taken_apart(noise, co
     problem = InferenceProblem(
         (seen[-1],), granted, "entangled", earlier=tuple(Moment((one,), granted) for one in seen[:-1])
     )
-    assert countable(problem)
-    assert (counted_shares(problem) is not None) == counted
+    assert can_count_members(problem)
+    assert (shares_by_counts(problem) is not None) == counted
     found = PropertyInference(question="majority", shadow_clients=2, epochs=1)(problem)
     assert found.source == (BY_DEVIATION if counted else "2 shadow clients")
 
@@ -284,5 +285,5 @@ def test_class_outputs_are_held_against_outputs_of_their_kind(softmax, step):
     )
     sent = ClassLogits(rows.float(), classes)
     pictures = own.view(-1, 1, 6, 6)
-    found = as_round(Observation(1, 0, (sent,), ()), known, pictures[:0], pictures, labels)
+    found = read_mean_round(Observation(1, 0, (sent,), ()), known, pictures[:0], pictures, labels)
     expect_close(found.own, answers, atol=1e-4)

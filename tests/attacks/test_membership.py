@@ -15,9 +15,9 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import dense
-from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.membership_null import beside_others
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem
+from fedpriv.attacks.inference.calibration import calibrate_by_other_clients
+from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inputs.targets import class_counts, held_classes
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.cli.main import run
@@ -115,7 +115,7 @@ def test_distances_beside_the_others_by_hand():
         torch.tensor([1.0, 0.0, torch.inf]),
         [torch.tensor([4.0, 1.0, 2.0]), torch.tensor([9.0, torch.inf, 2.0])],
     )
-    found = beside_others(own, others)
+    found = calibrate_by_other_clients(own, others)
     assert found[0] == pytest.approx(0.5 * np.log(6))  # the mean of log 4 and log 9
     assert found[1] == pytest.approx(-np.log(1e-9))  # one of the others speaks of it, at distance 1
     assert found[2] == -torch.inf
@@ -123,7 +123,7 @@ def test_distances_beside_the_others_by_hand():
 
 def test_a_class_that_nobody_else_speaks_of_is_held_against_the_mean_of_all():
     nobody = torch.tensor([torch.inf, 4.0])
-    found = beside_others(torch.tensor([1.0, 1.0]), [nobody, nobody])
+    found = calibrate_by_other_clients(torch.tensor([1.0, 1.0]), [nobody, nobody])
     assert found.tolist() == pytest.approx([0.5 * np.log(4)] * 2)
 
 

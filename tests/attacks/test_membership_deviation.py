@@ -7,28 +7,34 @@ from compare import expect_close
 from deviation_cases import CLASSES, WIDTH, drawn, means
 from sklearn.metrics import roc_auc_score
 
-from fedpriv.attacks.infer.class_scatter import FEWEST, RIDGE, enough, scatter
-from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.membership_deviation import by_classes, deviations, left_out
-from fedpriv.attacks.infer.sent_means import Round, Sent, as_round
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem
+from fedpriv.attacks.inference.mean_uploads import (
+    FEWEST,
+    RIDGE,
+    MeanRound,
+    MeanUpload,
+    class_covariance,
+    enough_images,
+    read_mean_round,
+)
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.membership_scores import deviation_scores, group_by_class, leave_one_out_scores
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Prototypes
 
 
 def told(rounds, labels, own_labels):
-    return deviations(by_classes(rounds, own_labels), labels)
+    return deviation_scores(group_by_class(rounds, own_labels), labels)
 
 
 def scored(own, features, labels, *sent):
     """Scores by one round."""
-    return told([Round(Sent(*sent), features, own[0])], labels, own[1])
+    return told([MeanRound(MeanUpload(*sent), features, own[0])], labels, own[1])
 
 
 def test_products_are_those_of_the_inverse_covariance():
     features, labels = drawn(60, 2)
-    there = scatter(features, labels)
+    there = class_covariance(features, labels)
     apart = features - torch.stack([features[labels == label].mean(0) for label in range(CLASSES)])[labels]
     covariance = apart.T @ apart / (60 - CLASSES)
     inverse = torch.linalg.inv(covariance + RIDGE * covariance.trace() / WIDTH * torch.eye(WIDTH, dtype=torch.float64))
@@ -82,8 +88,8 @@ def test_own_images_that_are_left_out_score_as_strangers():
     inside, labels = drawn(60, 12)
     rows, classes = means(inside, labels)
     own, strangers = drawn(300, 13), drawn(300, 14)
-    groups = by_classes([Round(Sent(rows, classes), strangers[0], own[0])], own[1])
-    null = left_out(groups, own[1], own[1], 0, "own images")
+    groups = group_by_class([MeanRound(MeanUpload(rows, classes), strangers[0], own[0])], own[1])
+    null = leave_one_out_scores(groups, own[1], own[1], 0, "own images")
     beside = scored(own, *strangers, rows, classes)
     assert len(null) == 300
     assert abs(float(null.mean() - beside.mean())) < 0.05
@@ -100,8 +106,8 @@ def rounds_of(number, inside, labels, asked, own):
         weights = weights / weights.sum()
         mixture = (weights[:, None] * means(inside, labels)[0]).sum(0) @ turn
         mixture = mixture + 1e-3 * torch.randn(WIDTH, generator=draw, dtype=torch.float64)
-        sent = Sent(mixture.expand(CLASSES, -1), torch.arange(CLASSES), weights)
-        found.append(Round(sent, asked @ turn, own @ turn))
+        sent = MeanUpload(mixture.expand(CLASSES, -1), torch.arange(CLASSES), weights)
+        found.append(MeanRound(sent, asked @ turn, own @ turn))
     return found
 
 
@@ -116,7 +122,7 @@ def test_mixtures_of_several_rounds_are_taken_apart_into_classes():
     areas = [roc_auc_score(truth, scores) for scores in (one, several, apart)]
     assert areas[1] > areas[0] + 0.05
     assert areas[1] > areas[2] - 0.03  # nearly what the class means themselves would tell
-    null = left_out(by_classes(rounds, own_labels), own_labels, own_labels, 0, "own images")
+    null = leave_one_out_scores(group_by_class(rounds, own_labels), own_labels, own_labels, 0, "own images")
     assert abs(float(null.mean() - several[60:].mean())) < 0.05
 
 
@@ -131,7 +137,10 @@ def test_means_of_several_rounds_are_averaged_over_those_that_speak_of_a_class()
     inside, labels = drawn(30, 23)
     own, own_labels = drawn(200, 24)
     rows, classes = means(inside, labels)
-    whole, part = Round(Sent(rows, classes), inside, own), Round(Sent(rows[:1], classes[:1]), inside, own)
+    whole, part = (
+        MeanRound(MeanUpload(rows, classes), inside, own),
+        MeanRound(MeanUpload(rows[:1], classes[:1]), inside, own),
+    )
     both = told([whole, part], labels, own_labels)
     expect_close(both, told([whole], labels, own_labels), atol=1e-9)
     assert told([part], labels, own_labels)[labels > 0].isinf().all()
@@ -140,7 +149,7 @@ def test_means_of_several_rounds_are_averaged_over_those_that_speak_of_a_class()
 def test_principal_directions_are_those_of_the_singular_values_of_wide_and_of_tall_rows():
     for number in (WIDTH // 2, 3 * WIDTH):
         rows = torch.randn(number, WIDTH, generator=torch.Generator().manual_seed(25), dtype=torch.float64)
-        there = scatter(torch.cat([rows, -rows]), torch.zeros(2 * number, dtype=torch.int64))
+        there = class_covariance(torch.cat([rows, -rows]), torch.zeros(2 * number, dtype=torch.int64))
         _, values, _ = torch.linalg.svd(torch.cat([rows, -rows]), full_matrices=False)
         known = values[values > 1e-6].square() / (2 * number - 1) + there.least
         expect_close(there.variances.sort().values, known.sort().values, rtol=1e-6, atol=0)
@@ -149,13 +158,13 @@ def test_principal_directions_are_those_of_the_singular_values_of_wide_and_of_ta
 
 
 def test_few_images_make_no_covariance():
-    assert not enough(torch.zeros(FEWEST, dtype=torch.int64))
-    assert enough(torch.zeros(FEWEST + 1, dtype=torch.int64))
-    assert not enough(torch.arange(100))
+    assert not enough_images(torch.zeros(FEWEST, dtype=torch.int64))
+    assert enough_images(torch.zeros(FEWEST + 1, dtype=torch.int64))
+    assert not enough_images(torch.arange(100))
 
 
 @pytest.mark.parametrize("kind", ["prototype", "entangled"])
-def test_it_is_the_default_where_own_images_are_granted_and_refused_by_name_where_not(kind):
+def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(kind):
     inside, labels = drawn(60, 15)
     own, own_labels = drawn(200, 16)
     rows, classes = means(inside, labels)
@@ -174,20 +183,15 @@ def test_it_is_the_default_where_own_images_are_granted_and_refused_by_name_wher
         public_labels=own_labels,
     )
     values = {}
-    for score in ("auto", "deviation", "distance"):
+    for score in ("auto", "distance"):
         found = MembershipInference(score=score)(InferenceProblem((seen,), granted, kind, asked))
         values[score] = found.values[0]
         assert len(found.null[0]) > 0
         assert found.null_source == "images of the attacker's own"
-    expect_close(values["auto"], values["deviation"], atol=0)
     assert not torch.allclose(values["auto"], values["distance"])
-    if kind == "entangled":
-        with pytest.raises(UserError, match="mixtures whose weights are told"):
-            MembershipInference(score="deviation", classes="any")(InferenceProblem((seen,), granted, kind, asked))
     bare = Knowledge(KnowledgeCard(), (1, 6, 6), CLASSES, extractors=granted.extractors)
-    MembershipInference()(InferenceProblem((seen,), bare, kind, asked))
-    with pytest.raises(UserError, match="score='deviation' needs labelled images"):
-        MembershipInference(score="deviation")(InferenceProblem((seen,), bare, kind, asked))
+    without = MembershipInference()(InferenceProblem((seen,), bare, kind, asked))
+    expect_close(without.values[0], values["distance"], atol=1e-9)
 
 
 def granted_for(own, own_labels, defend):
@@ -239,7 +243,7 @@ def test_entries_that_were_not_sent_are_left_out_and_others_are_as_sent():
     sent = largest(rows.float(), 0)
     seen = Observation(1, 0, (Prototypes(sent, classes),), ())
     known = granted_for(own, own_labels, largest)
-    found = as_round(seen, known, known.public_images[:2], known.public_images, own_labels)
+    found = read_mean_round(seen, known, known.public_images[:2], known.public_images, own_labels)
     assert torch.equal(found.entries, sent != 0)
     parts = found.parts()
     assert [part.sent.classes.tolist() for part in parts] == [[0], [1], [2]]
@@ -247,30 +251,32 @@ def test_entries_that_were_not_sent_are_left_out_and_others_are_as_sent():
         expect_close(part.sent.rows[0].float(), sent[place], atol=1e-5)
         assert not part.own[:, sent[place] == 0].any()
         expect_close(part.own[:, sent[place] != 0].float(), own[:, sent[place] != 0].float(), atol=1e-5)
-    whole = as_round(seen, granted_for(own, own_labels, clipped), known.public_images, known.public_images, own_labels)
+    whole = read_mean_round(
+        seen, granted_for(own, own_labels, clipped), known.public_images, known.public_images, own_labels
+    )
     assert whole.parts() == [whole]
 
 
 def test_known_strangers_are_of_the_candidates_classes_in_their_proportions():
     inside, labels = drawn(60, 31)
     own, own_labels = drawn(300, 32)
-    groups = by_classes([Round(Sent(*means(inside, labels)), own, own)], own_labels)
+    groups = group_by_class([MeanRound(MeanUpload(*means(inside, labels)), own, own)], own_labels)
     asked = torch.tensor([0] * 10 + [1] * 40)
-    mixed = left_out(groups, own_labels, asked, 0)
+    mixed = leave_one_out_scores(groups, own_labels, asked, 0)
     assert len(mixed) == 125  # of 100 each: all of class 1, a quarter as many of class 0
-    alone = [left_out(groups, own_labels, torch.tensor([label]), 0) for label in range(3)]
+    alone = [leave_one_out_scores(groups, own_labels, torch.tensor([label]), 0) for label in range(3)]
     assert all(len(one) == 100 for one in alone)
     expect_close(torch.cat([alone[0][:25], alone[1]]), mixed, atol=1e-12)
-    assert len(left_out(groups, own_labels, torch.tensor([7]), 0)) == 0
+    assert len(leave_one_out_scores(groups, own_labels, torch.tensor([7]), 0)) == 0
 
 
 def test_an_attacker_of_few_images_knows_no_strangers_and_scores_all_the_same():
     """Four fifths of them make no scatter, so that none can be judged by the others."""
     inside, labels = drawn(12, 33)
     own, own_labels = drawn(FEWEST + CLASSES, 34)
-    assert enough(own_labels)
-    groups = by_classes([Round(Sent(*means(inside, labels)), inside, own)], own_labels)
-    assert len(left_out(groups, own_labels, labels, 0)) == 0
-    assert deviations(groups, labels).isfinite().all()
+    assert enough_images(own_labels)
+    groups = group_by_class([MeanRound(MeanUpload(*means(inside, labels)), inside, own)], own_labels)
+    assert len(leave_one_out_scores(groups, own_labels, labels, 0)) == 0
+    assert deviation_scores(groups, labels).isfinite().all()
     nobody = torch.zeros(0, dtype=torch.int64)
-    assert len(left_out(groups, own_labels, nobody, 0)) == 0
+    assert len(leave_one_out_scores(groups, own_labels, nobody, 0)) == 0

@@ -11,11 +11,11 @@ from federations import DIGITS
 from torch.nn.functional import cosine_similarity
 
 from fedpriv.algebra.matrices import linear_kernel
-from fedpriv.attacks.infer.contract import Candidates, InferenceProblem, Moment
-from fedpriv.attacks.infer.kernel_classes import known_classes
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.membership_kernel import WIDTH, kernel_signals
-from fedpriv.attacks.infer.membership_null import FLOOR, beyond_the_spread
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
+from fedpriv.attacks.inference.calibration import FLOOR, calibrate_by_spread
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.membership_scores import WIDTH, kernel_signals
+from fedpriv.attacks.inference.property_features import known_classes
 from fedpriv.attacks.inputs.outputs import extrapolate, extrapolation_weights
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.cli.main import run
@@ -138,14 +138,14 @@ def test_differences_in_the_spread_of_others_by_hand():
     above = [2 / (1 + FLOOR * 1.5), -2 / (2 + FLOOR * 1.5)]
     # Each is alone in its class: half of what it is beyond the median of all is left.
     expected = [(one - sum(above) / 2) / 2 for one in above]
-    assert beyond_the_spread(torch.tensor([0, 1]))(own, others).tolist() == pytest.approx(expected)
+    assert calibrate_by_spread(torch.tensor([0, 1]))(own, others).tolist() == pytest.approx(expected)
 
 
 def test_two_others_have_no_spread_and_others_that_agree_have_none_either():
     labels, own, one = torch.zeros(3).long(), torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.0, 1.0, 1.0])
-    assert beyond_the_spread(labels)(own, [one, one]).tolist() == pytest.approx([0, 0, 4])
-    assert beyond_the_spread(labels)(own, [one] * 5).tolist() == pytest.approx([0, 0, 4])
-    assert beyond_the_spread(labels)(own, []).tolist() == pytest.approx([-1, 0, 4])
+    assert calibrate_by_spread(labels)(own, [one, one]).tolist() == pytest.approx([0, 0, 4])
+    assert calibrate_by_spread(labels)(own, [one] * 5).tolist() == pytest.approx([0, 0, 4])
+    assert calibrate_by_spread(labels)(own, []).tolist() == pytest.approx([-1, 0, 4])
 
 
 def test_thresholds_come_from_the_other_kernels_of_the_round():
@@ -164,7 +164,7 @@ def test_one_and_the_same_kernel_of_all_is_no_null():
     same = tuple(Observation(1, o.client, observations[0].upload, o.broadcast) for o in observations)
     alone = scored(same, candidates, knowledge).values[0]
     signals = kernel_signals(same[:1], candidates[0].images, candidates[0].labels, knowledge)[0]
-    expect_close(alone, beyond_the_spread(candidates[0].labels)(signals, ()), atol=1e-12)
+    expect_close(alone, calibrate_by_spread(candidates[0].labels)(signals, ()), atol=1e-12)
 
 
 def test_what_a_kernel_is_about_is_asked_for():

@@ -12,10 +12,9 @@ from torch import nn
 from torch.nn.functional import softplus
 
 from fedpriv.algebra.low_rank import compress
-from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.membership_span import Layer, chosen_layer, nearness, outside
-from fedpriv.attacks.infer.membership_update import update_signals
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.update_scores import Layer, chosen_layer, nearness, outside, update_signals
 from fedpriv.attacks.observation import Observation
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import LowRankModel, Model

@@ -10,11 +10,10 @@ from compare import expect_same
 from federations import DIGITS
 from sklearn.datasets import load_digits
 
-from fedpriv.attacks.infer.kernel_classes import compare, likeness
-from fedpriv.attacks.infer.property import PropertyInference
-from fedpriv.attacks.infer.property_features import describe
-from fedpriv.attacks.infer.property_question import BY_BIASES
-from fedpriv.attacks.infer.shadow_clients import KnownClient, shadow_clients
+from fedpriv.attacks.inference.base import InferenceProblem
+from fedpriv.attacks.inference.property import BY_BIASES, PropertyInference
+from fedpriv.attacks.inference.property_features import class_similarity, describe, kernel_class_scores
+from fedpriv.attacks.inference.shadow_clients import KnownClient, shadow_clients
 from fedpriv.attacks.inputs.targets import said
 from fedpriv.attacks.invert.shadow import ShadowTraining
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
@@ -180,9 +179,10 @@ def test_shadow_clients_upload_what_they_are_shown():
         assert all(2 <= int(one.counts.sum()) <= 70 for one in made)
         for a, b in zip(made, again, strict=True):
             expect_same(a.counts, b.counts)
-    few = Samples(images[:20], own.labels[:20])
+    card = KnowledgeCard(attacker_data="same_domain")
+    few = Knowledge(card, (1, 8, 8), 10, public_images=images[:20], public_labels=own.labels[:20])
     with pytest.raises(UserError, match="expected at least 40"):
-        tuple(shadow_clients(like, few, 10, 3, 0, training=short, mechanism="RAP", batch=None))
+        PropertyInference(by="learned")(InferenceProblem((like,), few))
 
 
 # ---------------------------------------------------------------- kernels
@@ -191,13 +191,13 @@ def test_shadow_clients_upload_what_they_are_shown():
 def test_likeness_by_hand():
     # Images at -1, -1, 0, 1 and 1 of a line, already centred: squares 1, 1, 0, 1, 1, mean 0.8.
     places = torch.tensor([-1.0, -1.0, 0.0, 1.0, 1.0])
-    found = likeness(torch.outer(places, places), torch.tensor([0, 0, 1, 2, 0]), 4)
+    found = class_similarity(torch.outer(places, places), torch.tensor([0, 0, 1, 2, 0]), 4)
     # Class 0 has pairs of products 1, -1 and -1; classes 1 to 3 have no pair.
     assert found[0] == pytest.approx(-1 / 3 / 0.8)
     assert found[1:].isnan().all()
     shifted, longer = torch.outer(places + 3, places + 3), 5 * torch.outer(places, places)
     for same in (shifted, longer):
-        assert likeness(same, torch.tensor([0, 0, 1, 2, 0]), 4)[0] == pytest.approx(float(found[0]))
+        assert class_similarity(same, torch.tensor([0, 0, 1, 2, 0]), 4)[0] == pytest.approx(float(found[0]))
 
 
 def kernel_clients(number, *, tell=True):
@@ -219,14 +219,14 @@ def kernel_clients(number, *, tell=True):
 @pytest.mark.parametrize(("tell", "low", "high"), [(True, 0.8, 1.0), (False, 0.4, 0.6)])
 def test_kernels_tell_the_classes_that_clients_set_apart_and_no_others(tell, low, high):
     uploads, held, images, labels = kernel_clients(20, tell=tell)
-    found = compare(uploads, images, labels, C)
+    found = kernel_class_scores(uploads, images, labels, C)
     assert low < area(np.concatenate([scores.numpy() for _, scores in found.values()]), held) <= high
 
 
 def test_images_that_are_not_the_attackers_have_no_class():
     uploads, _, images, labels = kernel_clients(3)
     with pytest.raises(UserError, match="none of the attacker's own"):
-        compare(uploads, images[1:], labels[1:], C)
+        kernel_class_scores(uploads, images[1:], labels[1:], C)
 
 
 # ---------------------------------------------------------------- on real runs

@@ -11,10 +11,10 @@ from federations import DIGITS
 from torch.nn.functional import cosine_similarity
 
 import fedpriv
-from fedpriv.attacks.infer import answer_classes
-from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.property import PropertyInference
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.property import PropertyInference
+from fedpriv.attacks.inference.property_features import public_logit_shares
 from fedpriv.attacks.inputs.outputs import extrapolate
 from fedpriv.attacks.invert import paired_logits
 from fedpriv.attacks.invert.decoder import divided
@@ -92,7 +92,7 @@ def test_without_noise_the_bias_is_the_logarithm_of_shares_beside_the_others():
     uploads, counts = bayes_clients(3, noise=0.0)
     shares = (counts + 0.5) / (counts + 0.5).sum(1, keepdim=True)
     logs = shares.double().log()
-    for client, found in answer_classes.bias(uploads).items():
+    for client, found in public_logit_shares(uploads).items():
         others = logs[torch.arange(3) != client].mean(0)
         expected = logs[client] - others
         expect_close(found, expected - expected.mean(), atol=1e-4)

@@ -9,8 +9,8 @@ import fedpriv
 from fedpriv import calibrate
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.features.closed_form import HeadUpdate
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.property import PropertyInference
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.observation import Cost, Reconstruction
 from fedpriv.calibration.coverage import FAR_OFF, coverage, coverage_table, sizes
 from fedpriv.calibration.own import RAW, rates_table

@@ -6,7 +6,7 @@ import torch
 from eval_cases import ABOUT
 
 from fedpriv.algebra.matrices import linear_kernel
-from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.gather import Evidence

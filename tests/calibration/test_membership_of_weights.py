@@ -9,7 +9,7 @@ from eval_cases import ABOUT
 from gradient_cases import clients, knowledge_of, linear_net, noise_images
 from torch import nn
 
-from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.observation import Observation
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.gather import Evidence

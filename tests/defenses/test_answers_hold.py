@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.infer.membership_update import update_signals
+from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.defenses import build_defenses, parse_choice

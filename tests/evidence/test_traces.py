@@ -11,8 +11,8 @@ import torch
 from federations import CPU, small, train_small
 
 import fedpriv
-from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
-from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem
+from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.gather import gather

@@ -10,8 +10,8 @@ import torch
 from command_line import call
 
 import fedpriv
-from fedpriv.attacks.infer.membership import MembershipInference
-from fedpriv.attacks.infer.property import PropertyInference
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.reach import Setting, parse_reach
 from fedpriv.experiment.plan import AttackPlan, build_attacks

@@ -9,7 +9,7 @@ import pytest
 import torch
 from eval_cases import ABOUT, asked, but
 
-from fedpriv.attacks.infer.contract import Asked, Inference, Scores
+from fedpriv.attacks.inference.base import Asked, Inference, Scores
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets.types import Samples

@@ -10,7 +10,7 @@ from gradient_cases import clients, knowledge_of, linear_net, noise_images
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
+from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment, Scores
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.calibration.simulated import inferred
 from fedpriv.calibration.world import World, raw

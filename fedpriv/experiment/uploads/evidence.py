@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.contract import Attack, Declared
-from fedpriv.attacks.infer.contract import Inference
+from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.invert.shadow import shadow_extractor
 from fedpriv.attacks.observation import (
     BatchFacts,

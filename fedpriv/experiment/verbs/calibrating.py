@@ -20,7 +20,7 @@ from fedpriv.util.seeds import derive_seed
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
-    from fedpriv.attacks.infer.contract import Inference
+    from fedpriv.attacks.inference.base import Inference
     from fedpriv.calibration.world import Kind
 
 DRAWN = ("representation", "prototype")

@@ -1,7 +1,7 @@
-"""The contract of inferences, which answer questions about clients by scores: a third one is a file and a line in the table.
+"""The contract of inferences, which answer questions about clients by scores.
 
-An inference sees uploads, what the card grants, and what is asked. It is handed neither a run nor an answer, so that it
-works over any evidence; whoever has the answers judges the scores (:mod:`fedpriv.scoring.inference`).
+An inference sees uploads, what the card grants, and the questions. It gets neither a run nor the true answers, so it works
+over any evidence; :mod:`fedpriv.scoring.inference` judges its scores.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fedpriv.util.errors import UserError
 
 @dataclass(frozen=True)
 class Candidates:
-    """Images of which some were a client's training images; which, is not said.
+    """Images of which some were a client's training images.
 
     Attributes:
-        client: whose members are looked for.
+        client: the client whose members are searched.
         images: ``(n, c, h, w)`` in [0, 1].
-        labels: ``(n,)`` their classes, which the attacker knows.
+        labels: ``(n,)`` their classes.
     """
 
     client: int
@@ -39,7 +39,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Moment:
-    """A round before the newest: what the server saw of it, and the grants about it."""
+    """A round: what the server saw of it, and the grants about it."""
 
     observations: tuple[Observation, ...]
     knowledge: Knowledge
@@ -47,19 +47,19 @@ class Moment:
 
 @dataclass(frozen=True)
 class InferenceProblem:
-    """One call's problem. Everything by client holds the clients that uploaded in the newest round.
+    """The input of one call. Mappings by client hold the clients that uploaded in the newest round.
 
     Attributes:
         observations: what the server saw.
         knowledge: card and grants.
         kind: of upload that is attacked, where a message holds several; None for whatever can be compared directly.
-        candidates: client -> images that are asked about; empty for an inference that asks about classes.
-        disclosed: client -> what it said in clear in any round; of one that is not there its newest upload is asked.
-        colluders: client -> how many images of each class it has ``(C,)`` int64, of clients in league with the attacker.
-        seed: of everything drawn.
-        progress: called with (units done, units planned) by an inference whose work has units.
-        earlier: rounds before the newest, in order, for an inference that takes several.
-        trained: shadows that are trained already.
+        candidates: client -> candidate images; empty for an inference about classes.
+        disclosed: client -> labels and counts that it disclosed in any round; without an entry those of its newest upload.
+        colluders: client -> images of each class ``(C,)`` int64, of clients that collude with the attacker.
+        seed: of all random draws.
+        progress: called with (units done, units planned).
+        earlier: rounds before the newest, in order.
+        trained: shadow clients that are trained already.
     """
 
     observations: tuple[Observation, ...]
@@ -79,19 +79,28 @@ class InferenceProblem:
         newest = max(seen.round for seen in self.observations)
         return {seen.client: seen for seen in self.observations if seen.round == newest}
 
+    @property
+    def rounds(self) -> tuple[Moment, ...]:
+        """All rounds in order; of the newest the uploads of that round alone."""
+        return (*self.earlier, Moment(tuple(self.uploads.values()), self.knowledge))
+
+    def uploads_of(self, client: int) -> list[tuple[Observation, Knowledge]]:
+        """Return a client's uploads in all rounds, each with the grants about its round."""
+        return [(seen, one.knowledge) for one in self.rounds for seen in one.observations if seen.client == client]
+
     def said(self) -> dict[int, Said]:
-        """Return each client's words in clear."""
+        """Return each client's disclosed labels and counts."""
         return {k: self.disclosed.get(k) or said((seen.upload,)) for k, seen in self.uploads.items()}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Questions, and of whom.
+    """The questions of an inference.
 
     Attributes:
-        classes: client -> the class ``(n,)`` that each of its questions is about.
-        question: a name of it.
-        threshold: where it depends on one.
+        classes: client -> the class ``(n,)`` of each of its questions.
+        question: its name.
+        threshold: of the question, where it has one.
     """
 
     classes: Mapping[int, Tensor]
@@ -104,17 +113,15 @@ class Scores:
     """Answers of an inference.
 
     Attributes:
-        asked: what of whom.
+        asked: the questions.
         values: client -> a score of each question ``(n,)`` float64 on the CPU; higher for a likelier yes, minus infinity
             where a yes is ruled out.
         source: in words, where scores were learned from; empty where nothing was learned.
-        colluders: in words, who was in league with the attacker; empty for nobody.
-        seconds: what it took, measured by the call.
-        shares: client -> an estimate of its class shares ``(C,)`` that sum to one, float64 on the CPU, of an inference that
-            makes one.
-        null: client -> scores ``(m,)`` of what the attacker knows to be a no, on the scale of the client's ``values``, from
-            which thresholds are set; nothing where it knows of none.
-        null_source: in words, what those are.
+        colluders: in words, who colluded with the attacker; empty for nobody.
+        seconds: duration, measured by the call.
+        shares: client -> an estimate of its class shares ``(C,)``, float64 on the CPU, of an inference that makes one.
+        null: client -> scores ``(m,)`` of known negatives, on the scale of ``values``, from which thresholds are set.
+        null_source: in words, what the negatives are.
     """
 
     asked: Asked
@@ -132,11 +139,9 @@ class Inference(Declared):
     """An attack that returns scores.
 
     Attributes:
-        asks: whether a candidate image was a member (the answer is who trained on it), or something of a class (the answer
-            follows from how many images of each class a client has).
-        reads_every_round: whether it uses what clients said in clear in all stored rounds; its card then says so.
-        most_rounds: rounds that it takes one by one and puts together, where nobody says how many; 1 where it never takes
-            more than the newest.
+        asks: about ``images`` (was it a member?) or ``classes`` (how many images of it has the client?).
+        reads_every_round: whether it uses disclosed labels of all stored rounds; its card then says so.
+        most_rounds: rounds that it combines by default; 1 where it never takes more than the newest.
     """
 
     result = "scores"
@@ -145,35 +150,35 @@ class Inference(Declared):
     most_rounds: ClassVar[int] = 1
 
     def takes_extractor(self, kind: str, granted: KnowledgeCard) -> bool:
-        """True if it uses clients' extractors on a kind of upload, where these are granted; otherwise uploads are enough."""
+        """True if it uses clients' extractors, where granted, on a kind of upload."""
         return True
 
     def card(self, granted: KnowledgeCard, kind: str) -> KnowledgeCard:
-        """Return its part of the grants: one round, and no extractor where uploads of a kind are enough."""
+        """Return the grants that it uses: one round, and an extractor only where it takes one."""
         extractor = granted.extractor if self.takes_extractor(kind, granted) else "none"
         return replace(granted, rounds_seen=1, extractor=extractor)
 
     @property
     def uses_rounds(self) -> bool:
-        """True where it takes several rounds one by one."""
+        """True where it combines several rounds."""
         return self.most_rounds > 1
 
     def rounds_on(self, kind: str, card: KnowledgeCard) -> int:
-        """Return the number of rounds that it takes of a kind of upload, by these grants, where nobody says how many."""
+        """Return the default number of rounds for a kind of upload and these grants."""
         return self.most_rounds
 
     @property
     def colludes(self) -> bool:
-        """True where it is told how many images of each class other clients have."""
+        """True where other clients tell it how many images of each class they have."""
         return False
 
     @property
     def n_candidates(self) -> int:
-        """Members, and as many non-members, that are tried for each client at most, where it asks about images."""
+        """The most members, and as many non-members, for each client, where it asks about images."""
         return 100
 
     def ask(self, problem: InferenceProblem) -> Asked:
-        """Return the questions, before anything is computed, or refuse where they cannot be answered."""
+        """Return the questions, before anything is computed; raises UserError where they cannot be answered."""
         return Asked({client: one.labels for client, one in problem.candidates.items()})
 
     def answers(self, counts: Tensor, question: str) -> Tensor:
@@ -182,22 +187,18 @@ class Inference(Declared):
 
     @final
     def __call__(self, problem: InferenceProblem) -> Scores:
-        """Answer the questions of a problem.
-
-        Raises:
-            UserError: when the card lacks a grant, nothing can be answered, or ``run`` returned no score for each question.
-        """
+        """Answer the questions of a problem; raises UserError when a grant or a score is missing."""
         self.requirements_for(problem.kind).refuse(self.name, problem.knowledge.card)
         began = time.perf_counter()
-        found = replace(self.run(problem), seconds=time.perf_counter() - began)
-        for client, classes in found.asked.classes.items():
-            values = found.values.get(client, torch.empty(0))
+        scores = replace(self.run(problem), seconds=time.perf_counter() - began)
+        for client, classes in scores.asked.classes.items():
+            values = scores.values.get(client, torch.empty(0))
             if values.shape != classes.shape or bool(values.isnan().any()):
                 raise UserError(
                     f"attack {self.name!r} returned scores {tuple(values.shape)} for client {client}; expected "
                     f"{tuple(classes.shape)} numbers"
                 )
-        return found
+        return scores
 
     @abstractmethod
     def run(self, problem: InferenceProblem) -> Scores:

@@ -2,24 +2,17 @@
 
 It takes as long as the federation's own training of so many clients, and so runs only when it is named.
 
-The server makes shadow clients up (:mod:`fedpriv.attacks.infer.shadow_updates`): from the broadcast that the client answered
-it trains on images of its own choice, some of which are candidates. What a shadow's weights say of a candidate that the
-shadow held, and of one that it did not, are two normal distributions a candidate; the score is their log likelihood ratio at
-what the client's own weights say (LiRA: Carlini et al., "Membership inference attacks from first principles", IEEE S&P
-2022). ``offline`` trains shadows without any candidate, and scores how far above the second distribution the client's
-weights are.
+From the broadcast that the client answered, the server trains shadow clients on images of its own choice, some of which are
+candidates. What a shadow's weights say of a candidate is one normal distribution over shadows that held it and another over
+those that did not; the score is the log likelihood ratio at what the client's weights say (LiRA: Carlini et al., "Membership
+inference attacks from first principles", IEEE S&P 2022).
 
-Where this differs from the source. Shadows start where the client started, so a few dozen steps make one, and what is judged
-is one round, or the mean over some. Of few shadows a spread is not known candidate by candidate: it is that over all
-candidates; and the distance between a candidate's two means is drawn towards the mean distance, as far as its scatter is
-what so few shadows leave. What is usual among candidates of a class is taken off, for the client's shares of classes are
-known but in part.
+Differences from the source: shadows start where the client started, so a few dozen steps make one, and one round is scored,
+or the mean over some. Spreads are pooled over candidates, the distance between a candidate's two means is shrunk towards the
+mean distance, and the median of a class is taken off, because shares of classes are known but in part. Several signals are
+combined as normal with one covariance. Shadows train and upload behind the client's defenses.
 
-Several signals are judged together, as normal with one covariance. Shadows train and upload behind the client's defenses:
-an upload that one changed would lie off all of them otherwise, members or not.
-
-A threshold is set by the shadows themselves: each is scored in the client's place against all others, on what it did not
-hold.
+A threshold is set by the shadows: each is scored in the client's place against all others, on what it did not hold.
 """
 
 from __future__ import annotations
@@ -31,11 +24,10 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
-from fedpriv.attacks.infer.membership_null import Judged, over_rounds, within_classes
-from fedpriv.attacks.infer.membership_span import nearness
-from fedpriv.attacks.infer.membership_update import Training, alignments, training_of
-from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves, trained_alike
+from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Scores
+from fedpriv.attacks.inference.calibration import AUXILIARY, CandidateScores, average_rounds, calibrate_by_class
+from fedpriv.attacks.inference.shadow_clients import LEAST_IMAGES, draw_halves, train_shadow_updates
+from fedpriv.attacks.inference.update_scores import Training, alignments, nearness, refuse_span, training_of
 from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.trained import Same
@@ -43,20 +35,14 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import BESIDE_A_HEAD, HEADS, TRAINED
 
-SHADOWS = -2
-"""Key of scores of shadows' own outsiders; see :class:`fedpriv.attacks.infer.membership_null.Judged`."""
-
-LEAST_IMAGES = 40
-"""Images of its own below which the attacker makes no clients up."""
-
 FEWEST_SHADOWS = 4
-"""Shadow clients that must not diverge."""
+"""Fewest shadow clients whose training must not diverge."""
 
 _STEADY = 1e-9
-"""Least share of a signal's variance that is its own."""
+"""Ridge on the correlation of signals."""
 
 _MOST_VALUES = 2**28
-"""Values of all shadows' updates that are held at a time at most: 2 GiB."""
+"""The most values of all shadows' updates: 2 GiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +50,13 @@ class LikelihoodRatio(Inference):
     """Score candidates by shadow clients that held them and shadow clients that did not.
 
     Attributes:
-        candidates: how many members, and as many non-members, are tried for each client at most.
-        variant: ``online`` trains shadows on candidates, each in half of them; ``offline`` on the attacker's own images
-            alone.
-        judge: what weights say of a candidate: how near its input to a fully connected layer lies to the ``span`` of that
-            layer's change, the cosine between the update and its ``gradient``, or its ``loss``, as the log odds of its
-            class; ``together`` for all of them, the first where a layer before the head is uploaded.
+        candidates: the most members, and as many non-members, for each client.
+        judge: ``span`` or ``gradient`` of :mod:`fedpriv.attacks.inference.update_scores`, or ``loss``, as the log odds of
+            the class; ``together`` for all of them, the first where a layer before the head is uploaded.
         shadows: shadow clients for each client and round.
     """
 
     candidates: Annotated[int, Ge(1)] = 100
-    variant: Literal["online", "offline"] = "online"
     judge: Literal["together", "span", "gradient", "loss"] = "together"
     shadows: Annotated[int, Ge(8)] = 32
 
@@ -93,14 +75,15 @@ class LikelihoodRatio(Inference):
 
     @property
     def n_candidates(self) -> int:
-        """Members, and as many non-members, that are tried for each client at most."""
+        """The most members, and as many non-members, for each client."""
         return self.candidates
 
     def run(self, problem: InferenceProblem) -> Scores:
         """Score the candidates of every client."""
-        found: dict[int, Judged] = {}
+        found: dict[int, CandidateScores] = {}
         for client, asked in problem.candidates.items():
-            found[client] = self._judged(problem, asked)
+            seen = problem.uploads_of(client)
+            found[client] = average_rounds([self._of_round(problem, one, asked, known) for one, known in seen])
             if problem.progress is not None:
                 problem.progress(len(found), len(problem.candidates))
         return Scores(
@@ -115,17 +98,9 @@ class LikelihoodRatio(Inference):
     def _number(self) -> int:
         return self.shadows + self.shadows % 2
 
-    def _judged(self, problem: InferenceProblem, asked: Candidates) -> Judged:
-        rounds = []
-        for moment in (*problem.earlier, Moment(tuple(problem.uploads.values()), problem.knowledge)):
-            uploads = {seen.client: seen for seen in moment.observations}
-            if asked.client in uploads:
-                rounds.append(self._of_round(problem, uploads[asked.client], asked, moment.knowledge))
-        return over_rounds(rounds)
-
     def _of_round(
         self, problem: InferenceProblem, seen: Observation, asked: Candidates, knowledge: Knowledge
-    ) -> Judged:
+    ) -> CandidateScores:
         images, labels = _own_images(knowledge, asked)
         training = training_of(seen, seen.client, images, knowledge)
         facts = require_facts(self.name, knowledge, seen.client)
@@ -141,12 +116,13 @@ class LikelihoodRatio(Inference):
 
         def made() -> tuple[list[Training], Tensor]:
             rng = generator(*parts)
-            draw = drawn_halves if self.variant == "online" else drawn_apart
-            held = draw(labels[:n_asked], labels[n_asked:], self._number, _size(seen, facts), rng)
-            inside = torch.zeros(len(held), len(labels), dtype=torch.bool)
-            for place, own in enumerate(held):
+            client_images = draw_halves(labels[:n_asked], labels[n_asked:], self._number, _size(seen, facts), rng)
+            inside = torch.zeros(len(client_images), len(labels), dtype=torch.bool)
+            for place, own in enumerate(client_images):
                 inside[place, own] = True
-            found = trained_alike(training, labels.to(images.device), held, facts, parts, compute, defend)
+            found = train_shadow_updates(
+                training, labels.to(images.device), client_images, facts, parts, compute, defend
+            )
             return found, inside[:, :n_asked]
 
         shadows, inside = problem.trained.get(key, made)
@@ -158,20 +134,17 @@ class LikelihoodRatio(Inference):
                 f"learning rate {facts.learning_rate:g}; expected {FEWEST_SHADOWS} that do not; check the batch facts"
             )
         signals, inside = torch.cat([signals[:, :1], signals[:, 1:][:, there]], 1), inside[there]
-        usual = within_classes(labels[:n_asked])
-        rows = ratios(signals, inside, online=self.variant == "online")
+        usual = calibrate_by_class(labels[:n_asked])
+        rows = ratios(signals, inside)
         scores = torch.stack([usual(row, ()) for row in rows])
-        return Judged(scores[0], {SHADOWS: scores[1:][~inside]})
+        return CandidateScores(scores[0], {AUXILIARY: scores[1:][~inside]})
 
     def _signals(self, training: Training, shadows: list[Training], labels: Tensor, n_asked: int) -> Tensor:
         """Return signals of the client for each candidate, and below them those of each shadow ``(q, 1 + s, n)``."""
-        asked, answers = training.first(n_asked), labels[:n_asked]
+        asked, answers = replace(training, inputs=training.inputs[:n_asked]), labels[:n_asked]
         every = [asked, *(replace(asked, after=one.after, project=one.project) for one in shadows)]
         if self.judge == "span" and not training.layers:
-            raise UserError(
-                f"attack {self.name!r}: judge='span' needs a fully connected layer among the uploaded weights; got none; "
-                "use judge='gradient'"
-            )
+            raise refuse_span(self.name)
         found = []
         if self.judge in ("together", "gradient"):
             found.append(alignments(every, answers).double().cpu())
@@ -183,21 +156,18 @@ class LikelihoodRatio(Inference):
         return torch.stack(found)
 
 
-def ratios(signals: Tensor, inside: Tensor, *, online: bool) -> Tensor:
+def ratios(signals: Tensor, inside: Tensor) -> Tensor:
     """Return log likelihood ratios ``(1 + s, n)`` of the client, and of each shadow by all others.
 
-    Args:
-        signals: ``(q, 1 + s, n)`` of the client and of s shadows.
-        inside: ``(s, n)`` bool, which candidates each shadow held; none of them unless ``online``.
-        online: whether candidates have a distribution of members as well.
+    Signals ``(q, 1 + s, n)`` are of the client and of s shadows; ``inside`` ``(s, n)`` marks the candidates of each shadow.
     """
     rows = []
     for place in range(signals.shape[1]):
         kept = torch.ones(len(inside), dtype=torch.bool)
         if place:
             kept[place - 1] = False
-        apart = _uncorrelated(signals, signals[:, 1:][:, kept], inside[kept]) if online else signals
-        each = [_ratio(one[place], one[1:][kept], inside[kept], online=online) for one in apart]
+        apart = _uncorrelated(signals, signals[:, 1:][:, kept], inside[kept])
+        each = [_ratio(one[place], one[1:][kept], inside[kept]) for one in apart]
         rows.append(torch.stack(each).sum(0))
     return torch.stack(rows)
 
@@ -205,8 +175,7 @@ def ratios(signals: Tensor, inside: Tensor, *, online: bool) -> Tensor:
 def _uncorrelated(signals: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
     """Return signals ``(q, ..., n)`` turned so that those of shadows do not correlate around each candidate's means.
 
-    Of normal distributions of one covariance the log likelihood ratio is then the sum of those of each signal. Where nothing
-    is known of members, turned signals would not say in which direction these lie.
+    The log likelihood ratio of normal distributions of one covariance is then the sum over signals.
     """
     if len(signals) == 1:
         return signals
@@ -224,10 +193,8 @@ def _uncorrelated(signals: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
     return turned.view_as(signals)
 
 
-def _ratio(own: Tensor, shadows: Tensor, inside: Tensor, *, online: bool) -> Tensor:
+def _ratio(own: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
     without, spread_out, n_out = _fitted(shadows, ~inside)
-    if not online:
-        return (own - without) / spread_out
     within, spread_in, n_in = _fitted(shadows, inside)
     spread = ((spread_out.square() + spread_in.square()) / 2).sqrt()
     apart = (within - without) / spread
@@ -248,13 +215,10 @@ def _fitted(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _size(seen: Observation, facts: BatchFacts) -> int:
-    """Return the number of images of a client: as it says, or those of its steps up to the first short one.
-
-    That ends an epoch, but where batches are drawn at random.
-    """
-    told = [size for size in (one.said("size") for one in seen.upload) if size is not None]
-    if told:
-        return int(told[0])
+    """Return the number of images of a client: as it discloses, or those of its steps up to the first short one."""
+    disclosed = [size for size in (one.said("size") for one in seen.upload) if size is not None]
+    if disclosed:
+        return int(disclosed[0])
     total = 0
     for size in facts.sizes or (facts.batch_size,) * facts.steps:
         total += size

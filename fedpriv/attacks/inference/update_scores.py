@@ -1,31 +1,29 @@
-"""Membership from what training did to uploaded weights.
+"""Membership scores from what training did to uploaded weights, by the broadcast and the upload alone.
 
-Three scores of a candidate (x, y), all from the broadcast and the upload alone:
+- ``span``: how nearly a candidate's input to a fully connected layer lies in the row space of that layer's change. Whatever
+  the loss, a step on images i changes weights W and bias b of z = W a + b by -lr sum_i d_i a_i^T and -lr sum_i d_i, so the
+  change M of (W, b), of m rows, has its rows in the span of the members' (a_i, 1). With errors of standard deviation e in M,
+  the share of an input x = (a, 1) outside of that span is
 
-- ``span``: how nearly what goes into a fully connected layer lies in the row space of that layer's change
-  (:mod:`fedpriv.attacks.infer.membership_span`); asks neither for the loss nor for the label.
-- ``loss``: its cross-entropy at the broadcast weights less that at the uploaded ones. A member's falls more. Taking the
-  difference instead of the loss after training (Yeom et al. 2018) calibrates by how hard the candidate is (Watson et al.
-  2022), and costs the server nothing: it sent the one and received the other.
-- ``gradient``: the cosine between the update and the candidate's own gradient at the broadcast weights (Nasr et al. 2019
-  have a network judge such gradients). Of one step on one image it is exactly 1 for that image.
+      r(x) = min over u of (||x - M^T u||^2 + s ||u||^2) / ||x||^2 = s x^T (M^T M + s)^-1 x / ||x||^2,
 
-By default ``span`` judges where a fully connected layer before the head is uploaded, ``gradient`` elsewhere: a head has as
-many rows as classes, which a few images fill.
+  with s = e^2 (sqrt(m) + sqrt(d))^2, about the square of the largest singular value of such errors; e is what rounding to
+  single precision leaves. The score is -log r. Larger s, as noise or quantisation would suggest, did no better. (SPEAR,
+  Dimitrov et al., NeurIPS 2024, inverts batches by this span; the score is ours.)
+- ``loss``: the cross-entropy at the broadcast weights less that at the uploaded ones: the loss (Yeom et al., CSF 2018)
+  calibrated by how hard the candidate is (Watson et al., ICLR 2022).
+- ``gradient``: the cosine between the update and the candidate's gradient at the broadcast weights (after Nasr et al., S&P
+  2019). Of one step on one image it is 1 for that image.
 
-What the loss is computed with, by kind of upload: a whole, small or low-rank model is complete; a classifier takes the
-client's representations; an extractor and an angle matrix take its private head.
-
-Sources: Yeom et al., "Privacy risk in machine learning" (CSF 2018); Watson et al., "On the importance of difficulty
-calibration in membership inference attacks" (ICLR 2022); Nasr et al., "Comprehensive privacy analysis of deep learning"
-(IEEE S&P 2019).
+A whole, small or low-rank model has its own loss; a classifier takes the client's representations; an extractor and an angle
+matrix take its private head.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -34,20 +32,29 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 from torch.nn.functional import cross_entropy
 
+from fedpriv.algebra.low_rank import leading
 from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.attacks.gradients.local_step import private_head
-from fedpriv.attacks.infer.membership_span import Layer, chosen_layer, layer_of, nearness, rounding, with_ones
 from fedpriv.attacks.inputs.extractors import represent
 from fedpriv.attacks.inputs.targets import upload_holds
-from fedpriv.attacks.inputs.updates import Weights, read_update
+from fedpriv.attacks.inputs.updates import HEAD, Tangent, Update, Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import TRAINED
-from fedpriv.wire.payloads import AngleMatrix, Classifier, Payload, find_payload, get_payload
+from fedpriv.wire.payloads import AngleMatrix, Classifier, find_payload, get_payload
 
 BATCH = 256
-"""Candidates in a pass."""
+"""Images in a pass."""
+
+LEAST = 1e-10
+"""Share of an input outside of the row space below which all are alike."""
+
+_ROUNDING = 2.0**-24
+"""The largest standard deviation of rounding to single precision, over the size of the value."""
+
+_STEADY = 1e-14
+"""Least s over the trace of M M^T: below, double precision solves nothing."""
 
 _GRADIENT_VALUES = 2**24
 """Values of candidates' gradients held at a time."""
@@ -59,19 +66,117 @@ Judge = Literal["auto", "span", "gradient", "loss"]
 
 
 @dataclass(frozen=True)
+class Layer:
+    """The change of a fully connected layer by training, and what goes into it.
+
+    Attributes:
+        change: weights after training -> ``(m, d)`` float64, of a layer with a bias that of the bias as its last column.
+        error: standard deviation of the error of an entry.
+        inputs: candidates -> ``(n, d)`` float64, a one for the bias.
+    """
+
+    change: Callable[[Weights], Tensor]
+    error: float
+    inputs: Callable[[], Tensor]
+
+
+def chosen_layer(model: nn.Module, names: Collection[str]) -> tuple[str | None, bool]:
+    """Return the first fully connected layer before the head among ``names``, else the head, and whether it is before it."""
+    layers = [str(name) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    head = next((name for name in layers if f"{name}.".startswith(HEAD)), layers[-1] if layers else "")
+    there = [name for name in layers if f"{name}.weight" in names]
+    hidden = next((name for name in there if name != head), None)
+    return (hidden, True) if hidden is not None else (next(iter(there), None), False)
+
+
+def layer_of(model: nn.Module, name: str, update: Update, images: Tensor) -> Layer:
+    """Return a layer of a network and its inputs, of images ``(n, c, h, w)``.
+
+    Of a matrix of which only leading singular triples arrived, U^T (W - W') is known exactly, and of the rest too little.
+    """
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    truncated = update.project.left.get(weight) if isinstance(update.project, Tangent) else None
+    rank = None if truncated is None else truncated.shape[-1]
+    biased = bias in update.before and rank is None
+
+    def change(after: Weights) -> Tensor:
+        found = (update.before[weight] - after[weight]).double()
+        if rank is not None:
+            return leading(after[weight], rank)[0].double().mT @ found
+        return torch.cat([found, (update.before[bias] - after[bias]).double()[:, None]], 1) if biased else found
+
+    def inputs() -> Tensor:
+        found = _inputs(model, update.before, name, images)
+        return with_ones(found) if biased else found
+
+    return Layer(change, rounding(update.before[weight]), inputs)
+
+
+def with_ones(rows: Tensor) -> Tensor:
+    """Return rows ``(n, d)`` with a one behind each ``(n, d + 1)``, which a bias is multiplied with."""
+    return torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
+
+
+def rounding(weight: Tensor) -> float:
+    """Return the size of errors of the change of a weight that travels in single precision."""
+    return _ROUNDING * float(weight.double().square().mean().sqrt())
+
+
+def _inputs(model: nn.Module, weights: Weights, name: str, images: Tensor) -> Tensor:
+    seen: list[Tensor] = []
+    hook = model.get_submodule(name).register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    try:
+        with torch.no_grad():
+            for some in images.split(BATCH):
+                functional_call(model, weights, (some,))
+    finally:
+        hook.remove()
+    return torch.cat(seen).double().reshape(len(images), -1)
+
+
+def outside(change: Tensor, error: float, inputs: Tensor) -> Tensor:
+    """Return the share of inputs ``(n, d)`` that lies outside of the row space of a change ``(m, d)``: ``(n,)`` in [0, 1].
+
+    ``error`` is the standard deviation of the error of an entry.
+    """
+    m, d = change.shape
+    whole = inputs.square().sum(1)
+    length = whole.clamp_min(torch.finfo(inputs.dtype).tiny)
+    total = float(change.square().sum())
+    if total == 0:
+        return torch.ones_like(length)
+    allowed = max(error**2 * (m**0.5 + d**0.5) ** 2, _STEADY * total)
+    parts, gram = (inputs @ change.T, change @ change.T) if m <= d else (inputs, change.T @ change)
+    factor = torch.linalg.cholesky(gram + allowed * torch.eye(len(gram)).to(gram))
+    inner = (parts * torch.cholesky_solve(parts.T, factor).T).sum(1)
+    outer = ((length - inner if m <= d else allowed * inner) / length).clamp(0, 1)
+    return torch.where(whole > 0, outer, 1.0)  # an input of zeros says nothing of anybody
+
+
+def nearness(layers: Sequence[Layer], after: Weights, inputs: Sequence[Tensor]) -> Tensor:
+    """Return -log of the share of inputs outside of the row space, summed over layers ``(n,)``, float64 on the CPU.
+
+    Of training that led to the weights ``after``; zero where nothing changed.
+    """
+    pairs = zip(layers, inputs, strict=True)
+    found = [outside(layer.change(after), layer.error, rows).clamp_min(LEAST).log() for layer, rows in pairs]
+    return -torch.stack(found).sum(0).cpu()
+
+
+@dataclass(frozen=True)
 class Training:
-    """A client's training as a loss that candidates can be put into.
+    """A client's training, as a loss of candidates.
 
     Attributes:
         before: broadcast weights by name.
         after: uploaded weights by the same names.
         inputs: candidates ``(n, ...)`` as the weights take them: images, or representations.
         logits: (weights, some inputs ``(b, ...)``) -> ``(b, C)``.
-        project: what can be compared of an update; None for everything.
-        complete: whether the weights are all there is, so that two trainings from the same ones have the same loss.
-        layers: fully connected layers that the span of their changes is asked for: one of a network, blocks of a mapping.
+        project: update -> its comparable part; None for everything.
+        complete: whether the weights are the whole model, so that two trainings from the same ones have the same loss.
+        layers: fully connected layers for ``span``: one of a network, blocks of a mapping.
         hidden: whether that is a layer before a head.
-        network: takes the weights and images, with the private head in it where one is; None of a single layer.
+        network: takes the weights and images, with a private head in it; None of a single layer.
     """
 
     before: Weights
@@ -90,22 +195,20 @@ class Training:
             self.complete and other.complete and all(torch.equal(self.before[k], other.before[k]) for k in self.before)
         )
 
+    def outputs(self, weights: Weights) -> Tensor:
+        """Return logits of candidates ``(n, C)``, float64."""
+        with torch.no_grad():
+            return torch.cat([self.logits(weights, some) for some in self.inputs.split(BATCH)]).double()
+
     def losses(self, weights: Weights, labels: Tensor) -> Tensor:
         """Return the loss of each candidate ``(n,)``, float64."""
-        with torch.no_grad():
-            found = torch.cat([self.logits(weights, some) for some in self.inputs.split(BATCH)]).double()
-        return cross_entropy(found, labels, reduction="none")
+        return cross_entropy(self.outputs(weights), labels, reduction="none")
 
     def log_odds(self, weights: Weights, labels: Tensor) -> Tensor:
         """Return the log odds of each candidate's class ``(n,)``, float64."""
-        with torch.no_grad():
-            found = torch.cat([self.logits(weights, some) for some in self.inputs.split(BATCH)]).double()
-        own = found.gather(1, labels[:, None])
-        return (own - found.scatter(1, labels[:, None], -torch.inf).logsumexp(1, keepdim=True))[:, 0]
-
-    def first(self, number: int) -> Training:
-        """Return the same for the first so many inputs."""
-        return replace(self, inputs=self.inputs[:number])
+        logits = self.outputs(weights)
+        own = logits.gather(1, labels[:, None])
+        return (own - logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1, keepdim=True))[:, 0]
 
     def comparable(self, changes: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the comparable part of changes of the weights, stacked along a first axis: ``(n, p)`` a parameter."""
@@ -114,7 +217,7 @@ class Training:
 
     @property
     def update(self) -> list[Tensor]:
-        """The part of the update that can be compared, ``(1, p)`` a parameter, of length one altogether."""
+        """The comparable part of the update, ``(1, p)`` a parameter, of length one altogether."""
         parts = self.comparable({name: (value - self.after[name])[None] for name, value in self.before.items()})
         length = torch.stack([part.double().square().sum() for part in parts]).sum().sqrt().clamp_min(_TINY)
         return [(part.double() / length).to(part.dtype) for part in parts]
@@ -150,16 +253,9 @@ def alignments(trainings: Sequence[Training], labels: Tensor) -> Tensor:
 
 
 def spans(trainings: Sequence[Training]) -> Tensor:
-    """Return -log of the share of each candidate's inputs outside of what layers were changed by ``(k, n)``, on the CPU.
-
-    Raises:
-        UserError: when the weights have no fully connected layer.
-    """
+    """Return the ``span`` scores of each candidate by each training ``(k, n)``, on the CPU."""
     if not all(one.layers for one in trainings):
-        raise UserError(
-            "attack 'membership': judge='span' needs a fully connected layer among the uploaded weights; got none; use "
-            "judge='gradient'"
-        )
+        raise refuse_span("membership")
     found: list[Tensor] = []
     known: list[tuple[Training, list[Tensor]]] = []
     for one in trainings:
@@ -171,6 +267,14 @@ def spans(trainings: Sequence[Training]) -> Tensor:
     return torch.stack(found)
 
 
+def refuse_span(attack: str) -> UserError:
+    """Return the error for weights without a fully connected layer."""
+    return UserError(
+        f"attack {attack!r}: judge='span' needs a fully connected layer among the uploaded weights; got none; use "
+        "judge='gradient'"
+    )
+
+
 def _same_inputs(one: Training, other: Training) -> bool:
     """True where candidates come to the layers alike: with the same weights before them, from the same images."""
     return one.inputs is other.inputs and all(torch.equal(one.before[name], other.before[name]) for name in one.before)
@@ -179,8 +283,7 @@ def _same_inputs(one: Training, other: Training) -> bool:
 def _cosines(updates: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     """Return the cosines ``(k, n)``, float64, of updates of length one and gradients, ``(k, p)`` and ``(n, p)`` a parameter.
 
-    Parameter by parameter, in the type they come in: a stack of gradients is the largest thing there is, and copies of it
-    would take most of the time.
+    Parameter by parameter and without copies of the gradients, which are the largest tensors.
     """
     pairs = list(zip(updates, gradients, strict=True))
     inner = torch.stack([(update @ gradient.T).double() for update, gradient in pairs]).sum(0)
@@ -195,30 +298,19 @@ def update_signals(
     knowledge: Knowledge,
     judge: Judge = "auto",
 ) -> Tensor:
-    """Return the signal of each upload for each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)``, float64.
+    """Return the signal of k uploads for each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)`` float64.
 
-    On the CPU. A client's extractor and head are used where its upload is a part of a model.
-
-    Args:
-        seen: k observations.
-        images: of the candidates.
-        labels: of the candidates.
-        knowledge: with the rest of each client's model, where that is private.
-        judge: which of the scores.
-
-    Raises:
-        UserError: when a message holds no trained weights, or the rest of the model was not granted.
+    On the CPU. ``knowledge`` has the rest of each client's model, where an upload is a part of one.
     """
     trainings = [training_of(one, one.client, images, knowledge) for one in seen]
     if judge == "span" or (judge == "auto" and all(one.hidden for one in trainings)):
         return spans(trainings)
     alike: list[list[int]] = []
     for place, one in enumerate(trainings):
-        started = next((places for places in alike if trainings[places[0]].starts_like(one)), None)
-        if started is None:
-            alike.append([place])
-        else:
-            started.append(place)
+        started = next((places for places in alike if trainings[places[0]].starts_like(one)), [])
+        if not started:
+            alike.append(started)
+        started.append(place)
     found = torch.empty(len(seen), len(labels), dtype=torch.float64)
     compare = loss_drops if judge == "loss" else alignments
     for places in alike:
@@ -228,19 +320,19 @@ def update_signals(
 
 
 def training_of(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
-    """Return a client's training as a loss of images ``(n, c, h, w)``.
-
-    Raises:
-        UserError: when a message holds no trained weights, or the rest of the model was not granted.
-    """
+    """Return a client's training as a loss of images ``(n, c, h, w)``."""
+    for kind in (Classifier, AngleMatrix):
+        if find_payload(seen.upload, kind) is not None and find_payload(seen.broadcast, kind) is None:
+            raise UserError(f"broadcast of round {seen.round}: holds no {kind.kind} to compare the upload with")
     if find_payload(seen.upload, Classifier) is not None:
         return _of_classifier(seen, represent(knowledge, client, images).double())
     if find_payload(seen.upload, AngleMatrix) is not None:
-        return _of_angle_matrix(seen, represent(knowledge, client, images).double(), _head(client, knowledge))
+        return _of_angle_matrix(seen, represent(knowledge, client, images).double(), granted_head(client, knowledge))
     return _of_model(seen, client, images, knowledge)
 
 
-def _head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
+def granted_head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
+    """Return the weight and bias of a client's head, where granted."""
     if client not in knowledge.heads:
         raise UserError(
             f"no head of client {client} was handed over; pass {argument('knowledge', {'extractor': 'white_box'})}"
@@ -248,13 +340,7 @@ def _head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     return knowledge.heads[client]
 
 
-def _answered(seen: Observation, kind: type[Payload]) -> None:
-    if find_payload(seen.broadcast, kind) is None:
-        raise UserError(f"broadcast of round {seen.round}: holds no {kind.kind} to compare the upload with")
-
-
 def _of_classifier(seen: Observation, features: Tensor) -> Training:
-    _answered(seen, Classifier)
     before, after = (
         {name: get_payload(message, Classifier).state[name].double().cpu() for name in ("weight", "bias")}
         for message in (seen.broadcast, seen.upload)
@@ -270,7 +356,6 @@ def _of_classifier(seen: Observation, features: Tensor) -> Training:
 
 
 def _of_angle_matrix(seen: Observation, features: Tensor, head: tuple[Tensor, Tensor]) -> Training:
-    _answered(seen, AngleMatrix)
     whole = dense(get_payload(seen.broadcast, AngleMatrix).blocks.cpu()).double()
     after = get_payload(seen.upload, AngleMatrix).blocks.cpu().double()
     before = diagonal_blocks(whole, len(after))
@@ -302,7 +387,7 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
     update = read_update(seen, shapes, images.device)
     rest: Weights = {}
     if update.before.keys() != shapes.keys():
-        rest = private_head(_head(client, knowledge), update.before)
+        rest = private_head(granted_head(client, knowledge), update.before)
         model.load_state_dict(rest, strict=False)
 
     def logits(weights: Weights, some: Tensor) -> Tensor:
@@ -324,10 +409,7 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
 
 
 def _without_statistics(model: nn.Module, device: torch.device) -> nn.Module:
-    """Return a copy in evaluation mode whose batch norms, if any, take the statistics of what they are given.
-
-    Running statistics stay with the client: they are no part of these uploads.
-    """
+    """Return a copy in evaluation mode whose batch norms take batch statistics: running ones are not uploaded."""
     copied = copy.deepcopy(model).to(device).eval()
     replace_all_batch_norm_modules_(copied)
     return copied

@@ -1,0 +1,314 @@
+"""Shadow clients: simulated from the attacker's own labelled images, trained as the broadcast suggests, and uploading.
+
+Nothing of a method is used but what the protocol shows: a client gets a broadcast, trains on its images, and uploads a
+payload of a known kind. :func:`shadow_clients` trains private models, from the broadcast classifier where there is one, and
+pulled towards broadcast prototypes and class outputs where there are some. :func:`train_shadow_updates` trains the weights
+that travel, by plain SGD in batches of a client's sizes, through what was granted of the rest of its model and behind its
+defenses; momentum, weight decay and further terms of a method's loss are not followed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import grad
+from torch.nn.functional import cross_entropy
+
+from fedpriv.algebra.entanglement import Mechanism, entangle, sample_weights
+from fedpriv.attacks.inference.update_scores import Training
+from fedpriv.attacks.inputs.outputs import output_distance, read_outputs
+from fedpriv.attacks.inputs.targets import kinds_in
+from fedpriv.attacks.inputs.updates import Tangent, Weights
+from fedpriv.attacks.invert.shadow import WIDTH, ShadowTraining, by_class, substitute, train_substitute
+from fedpriv.attacks.observation import BatchFacts, LocalGradient, Observation, WeightRehearsal
+from fedpriv.datasets.types import Samples
+from fedpriv.models.split import SplitModel
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import derive_seed, generator, global_seed
+from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, HEADS, MIXTURES, VECTORS
+from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Payload, Prototypes, find_payload
+
+_CONCENTRATIONS = (0.1, 0.3, 1.0)
+
+BATCH, RATE = 16, 2e-3
+"""Images a step, and Adam's step size, of a client's training."""
+
+LEAST_IMAGES = 40
+"""Fewest images of its own of which the attacker simulates clients."""
+
+
+@dataclass(frozen=True)
+class KnownClient:
+    """An upload of a client with a known number of images of each class ``(C,)`` int64."""
+
+    observation: Observation
+    counts: Tensor
+
+
+def shadow_clients(
+    like: Observation,
+    own: Samples,
+    n_classes: int,
+    number: int,
+    seed: int,
+    *,
+    training: ShadowTraining,
+    mechanism: Mechanism,
+    batch: BatchFacts | None,
+) -> Iterator[KnownClient]:
+    """Yield simulated clients that upload what ``like`` does: of its kind and width, after its broadcast.
+
+    Args:
+        like: an upload of a real client.
+        own: the attacker's images ``(p, c, h, w)`` in [0, 1] with labels.
+        n_classes: C.
+        number: of clients.
+        seed: of all random draws.
+        training: of each client's model.
+        mechanism: of entangled uploads.
+        batch: the local step, for classifiers; None takes one pass at learning rate 0.1.
+    """
+    template = _Template(like, n_classes, training, mechanism, batch)
+    for place in range(number):
+        rng = generator(seed, "shadow client", place)
+        index = _draw_images(own.labels.cpu(), n_classes, place, rng)
+        held = Samples(own.images[index], own.labels[index].to(own.images.device))
+        model = template.trained(held, derive_seed(seed, "shadow client", place), rng)
+        upload = template.uploaded(model, held, rng)
+        counts = torch.bincount(held.labels.cpu(), minlength=n_classes)
+        yield KnownClient(Observation(like.round, -1 - place, (upload,), like.broadcast), counts)
+
+
+def _draw_images(labels: Tensor, n_classes: int, place: int, rng: torch.Generator) -> Tensor:
+    """Draw a client's images, half of all where they last, with class shares from a Dirichlet distribution."""
+    alpha = _CONCENTRATIONS[place % len(_CONCENTRATIONS)]
+    seed = int(torch.randint(2**31, (1,), generator=rng))
+    wanted = np.round(np.random.default_rng(seed).dirichlet([alpha] * n_classes) * len(labels) / 2).astype(int)
+    chosen = []
+    for label in range(n_classes):
+        places = (labels == label).nonzero().flatten()
+        chosen.append(places[torch.randperm(len(places), generator=rng)[: int(wanted[label])]])
+    index = torch.cat(chosen)
+    return index if len(index) > 1 else torch.randperm(len(labels), generator=rng)[:2]
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A real client's observation, and how simulated ones train and upload."""
+
+    like: Observation
+    n_classes: int
+    training: ShadowTraining
+    mechanism: Mechanism
+    batch: BatchFacts | None
+
+    def trained(self, held: Samples, seed: int, rng: torch.Generator) -> SplitModel:
+        """Return a model that starts from the broadcast head and is pulled towards broadcast vectors and outputs."""
+        widths = [
+            payload.rows().shape[1] if payload.kind in VECTORS else payload.parameters()["weight"].shape[1]
+            for payload in (*self.like.upload, *self.like.broadcast)
+            if payload.kind in VECTORS | HEADS
+        ]
+        model = substitute(held.images, self.n_classes, widths[0] if widths else WIDTH, seed)
+        self._take_head(model)
+        train_substitute(list(model.parameters()), held, self._loss(model, held.images.device), self.training, rng)
+        return model.eval()
+
+    def _take_head(self, model: SplitModel) -> None:
+        sent = find_payload(self.like.broadcast, Classifier)
+        if sent is not None:
+            with torch.no_grad():
+                model.head.weight.copy_(sent.state["weight"])
+                model.head.bias.copy_(sent.state["bias"])
+
+    def _loss(self, model: SplitModel, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+        broadcast = self.like.broadcast
+        means, outputs = find_payload(broadcast, Prototypes), find_payload(broadcast, ClassLogits)
+        near = None if means is None else by_class(means.features, means.classes, self.n_classes, device)
+        alike, softmax = None, False
+        if outputs is not None:
+            values, softmax = read_outputs(outputs.values)
+            alike = by_class(values, outputs.classes, self.n_classes, device)
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            features = model.represent(images)
+            logits = model.head(features)
+            total = cross_entropy(logits, labels)
+            if near is not None:
+                table, known = near
+                total = total + ((features - table[labels]).square().mean(1) * known[labels]).mean()
+            if alike is not None:
+                table, known = alike
+                total = total + (output_distance(logits, table[labels], softmax=softmax) * known[labels]).mean()
+            return total
+
+        return loss
+
+    def uploaded(self, model: SplitModel, held: Samples, rng: torch.Generator) -> Payload:
+        """Return the payload that a client with this model and these images sends."""
+        if HEADS.first(self.like.upload) is not None:
+            return self._classifier(model, held, rng)
+        with torch.no_grad():
+            features = torch.cat([model.represent(part) for part in held.images.split(256)])
+            logits = model.head(features)
+        labels, classes = held.labels, held.labels.unique()
+
+        def means(rows: Tensor) -> Tensor:
+            return torch.stack([rows[labels == label].mean(0) for label in classes]).cpu()
+
+        for payload in self.like.upload:
+            if payload.kind in MIXTURES:
+                weights = sample_weights(labels, self.mechanism, rng)
+                return Entangled(*(value.cpu() for value in entangle(features, labels, weights, self.n_classes)))
+            if payload.kind in CLASS_MEANS:
+                return Prototypes(means(features), classes.cpu())
+            if payload.kind in CLASS_OUTPUTS:
+                outputs = logits.softmax(1) if read_outputs(payload.rows())[1] else logits
+                return ClassLogits(means(outputs), classes.cpu())
+        raise UserError(f"attack 'property': no client can be made up that uploads {kinds_in(self.like.upload)}")
+
+    def _classifier(self, model: SplitModel, held: Samples, rng: torch.Generator) -> Classifier:
+        """Return the head after one round of local steps from the broadcast one."""
+        self._take_head(model)
+        batch, labels = self.batch, held.labels
+        size = BATCH if batch is None else batch.batch_size
+        steps = max(1, len(labels) // size) if batch is None else batch.steps
+        rate, parameters = 0.1 if batch is None else batch.learning_rate, list(model.parameters())
+        for _ in range(steps):
+            index = torch.randperm(len(labels), generator=rng)[:size].to(labels.device)
+            loss = cross_entropy(model(held.images[index]), labels[index])
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for value, gradient in zip(parameters, gradients, strict=True):
+                    value.sub_(gradient, alpha=rate)
+        return Classifier({name: value.detach().cpu().clone() for name, value in model.head.state_dict().items()})
+
+
+def train_shadow_updates(
+    training: Training,
+    labels: Tensor,
+    client_images: Sequence[Tensor],
+    facts: BatchFacts,
+    seed: Sequence[int | str],
+    compute: LocalGradient | None = None,
+    defend: WeightRehearsal | None = None,
+) -> list[Training]:
+    """Return trainings that start like a client's and end where other images lead.
+
+    Args:
+        training: the client's.
+        labels: ``(n,)`` classes of all images of the attacker, in the order of the training's inputs.
+        client_images: of each simulated client, the places ``(m,)`` of its images among them, at least one.
+        facts: of the client's local steps.
+        seed: parts of the seed of batches, and of what defenses draw.
+        compute: the gradient of a batch where defenses change it; None for that of the loss alone.
+        defend: the client's defenses of its upload, or None.
+    """
+    found = []
+    for number, own in enumerate(client_images):
+        rng = generator(*seed, "shadow update", number)
+        batches = _batches(own, facts, rng)
+        if compute is None or training.network is None:
+            after = _trained(training, labels, batches, facts.learning_rate)
+        else:
+            drawn = derive_seed(*seed, "shadow guards", number)
+            after = _guarded(training, training.network, labels, batches, facts.learning_rate, compute, drawn)
+        if defend is not None:
+            after = defend(after, derive_seed(*seed, "shadow defenses", number))
+        project = training.project.at(after) if isinstance(training.project, Tangent) else training.project
+        found.append(replace(training, after=after, project=project))
+    return found
+
+
+def _trained(training: Training, labels: Tensor, batches: Sequence[Tensor], learning_rate: float) -> Weights:
+    def loss(weights: Weights, some: Tensor, answers: Tensor) -> Tensor:
+        return cross_entropy(training.logits(weights, some), answers)
+
+    slope = grad(loss)
+    weights = dict(training.before)
+    for batch in batches:
+        gradient = slope(weights, training.inputs[batch], labels[batch])
+        weights = {name: value - learning_rate * gradient[name] for name, value in weights.items()}
+    return {name: value.detach() for name, value in weights.items()}
+
+
+def _guarded(
+    training: Training,
+    network: nn.Module,
+    labels: Tensor,
+    batches: Sequence[Tensor],
+    learning_rate: float,
+    compute: LocalGradient,
+    seed: int,
+) -> Weights:
+    copied, rng = copy.deepcopy(network).train(), generator(seed)
+    copied.load_state_dict(training.before, strict=False)
+    for name, parameter in copied.named_parameters():
+        parameter.requires_grad_(name in training.before)
+    with global_seed(seed):
+        for batch in batches:
+            copied.zero_grad(set_to_none=True)
+            compute(copied, training.inputs[batch], labels[batch], rng)
+            with torch.no_grad():
+                for parameter in copied.parameters():
+                    if parameter.grad is not None:
+                        parameter.sub_(parameter.grad, alpha=learning_rate)
+    return {name: value.detach() for name, value in copied.named_parameters() if value.requires_grad}
+
+
+def _batches(own: Tensor, facts: BatchFacts, rng: torch.Generator) -> list[Tensor]:
+    """Draw batches of the sizes of the client's steps from consecutive random orders of its images."""
+    sizes = facts.sizes or (facts.batch_size,) * facts.steps
+    left, found = own[:0], []
+    for size in sizes:
+        while len(left) < min(size, len(own)):
+            left = torch.cat([left, own[torch.randperm(len(own), generator=rng)]])
+        found.append(left[:size])
+        left = left[size:]
+    return found
+
+
+def draw_halves(asked: Tensor, spare: Tensor, number: int, wanted: int, rng: torch.Generator) -> list[Tensor]:
+    """Return places of the images of simulated clients, of which each candidate is in half.
+
+    They hold half of the candidates of each class, so that shares of classes are right.
+
+    Args:
+        asked: classes ``(n,)`` of the candidates, which are the first n images.
+        spare: classes ``(m,)`` of the attacker's own images, which follow.
+        number: of clients, even.
+        wanted: the least images of a client, where there are that many.
+        rng: draws.
+    """
+    first = [_half_of_each_class(asked, rng) for _ in range(number // 2)]
+    chosen = [one for inside in first for one in (inside, ~inside)]
+    return [_filled(inside.nonzero().squeeze(1), asked, spare, wanted, rng) for inside in chosen]
+
+
+def _half_of_each_class(labels: Tensor, rng: torch.Generator) -> Tensor:
+    inside = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        places = (labels == label).nonzero().squeeze(1)
+        order = places[torch.randperm(len(places), generator=rng)]
+        odd = int(torch.randint(2, (1,), generator=rng)) if len(places) % 2 else 0
+        inside[order[: len(places) // 2 + odd]] = True
+    return inside
+
+
+def _filled(own: Tensor, asked: Tensor, spare: Tensor, wanted: int, rng: torch.Generator) -> Tensor:
+    """Fill up with the attacker's own images, by the candidates' shares of classes."""
+    missing = wanted - len(own)
+    if missing <= 0 or not len(spare):
+        return own
+    shares = torch.bincount(asked, minlength=int(max(asked.max(), spare.max())) + 1).double()[spare]
+    if not bool((shares > 0).any()):
+        return own
+    per_class = torch.bincount(spare).double()[spare]
+    chances = shares / per_class
+    drawn = torch.multinomial(chances, min(missing, int((chances > 0).sum())), generator=rng)
+    return torch.cat([own, len(asked) + drawn])
