@@ -25,8 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT["scoring"] = {*MAY_IMPORT["evidence"], "evidence"}
 MAY_IMPORT["pages"] = {*MAY_IMPORT["scoring"], "scoring"}
-MAY_IMPORT["calibration"] = {*MAY_IMPORT["pages"], "pages"}
-MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "calibration", "methods", "defenses", "recording"}
+MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "methods", "defenses", "recording"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["experiment"], "experiment"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
 count like any other."""
@@ -56,7 +55,6 @@ BUDGET: dict[str, int] = {
     "evidence": 2130,
     "scoring": 7801,
     "pages": 8070,
-    "calibration": 1152,
     "experiment": 16604,
     "cli": 2111,
 }
@@ -81,7 +79,6 @@ VERBS = {
     "doctor",
     "compare",
     "explain",
-    "calibrate",
 }
 """Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""
 
