@@ -31,8 +31,6 @@ twice that. The first is what a raw representation gives away."""
 SOME = "the truth of some"
 """A leak of every third target, of which the first grade of the truth is returned; of the others, another client's."""
 
-_EVERY = 3
-
 
 def _origin(world: World) -> dict[str, Any]:
     names = dict.fromkeys(("method", "dataset"), "simulated")
@@ -43,7 +41,7 @@ def inverted(world: World, name: str) -> ReconstructionRecord:
     """The record of a simulated inversion with its control, by its name among :data:`INVERSIONS`, :data:`GRADES` or SOME."""
     if name == SOME:
         right, wrong = _truth_and_noise(world, "truth", 0), _null(world, "another client's", 1)
-        leaks = torch.arange(len(world.targets)) % _EVERY == 0
+        leaks = torch.arange(len(world.targets)) % 3 == 0
         found = tuple(
             torch.where(leaks.view(-1, *[1] * (own.dim() - 1)), own, other)
             for own, other in zip(right, _null(world, "another client's", 0), strict=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from rates import counted, parser, table
@@ -39,18 +39,8 @@ MANY = 20
 PAGE = "whole page"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The statement of a page on one attack.
-
-    Attributes:
-        attack: what it was, or :data:`PAGE`.
-        unit: kind of upload, and whether the world's images are drawn alike.
-        leak: whether there was something to find.
-        alone: kind of its verdict where it stands alone on a page.
-        together: kind of its verdict on the whole page.
-        claims: measures claimed on the whole page, with those by design by themselves.
-    """
+class Outcome(NamedTuple):
+    """The statement of a page on one attack: its verdict alone, on the whole page, and the measures claimed there."""
 
     attack: str
     unit: str

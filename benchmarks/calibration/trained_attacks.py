@@ -381,7 +381,7 @@ def main() -> None:
     given.add_argument("--out", type=Path, required=True)
     chosen = given.parse_args()
     if unknown := set(chosen.lines or ()) - {line.name for line in LINES}:
-        given.error(f"--lines: unknown {', '.join(sorted(unknown))}; there are: {', '.join(line.name for line in LINES)}")
+        given.error(f"--lines: unknown: {', '.join(sorted(unknown))}; there are: {[line.name for line in LINES]}")
     lines = [line for line in LINES if chosen.lines is None or line.name in chosen.lines]
     if chosen.attack:
         lines = [own_line(chosen.attack, chosen.kind, chosen.setting, chosen.knowledge)]
