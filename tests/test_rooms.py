@@ -12,6 +12,7 @@ HOME = Path(fedpriv.__file__).parent
 
 MAY_IMPORT: dict[str, set[str]] = {
     "util": set(),
+    "claims": {"util"},
     "algebra": {"util"},
     "datasets": {"util", "algebra"},
     "models": {"util", "algebra"},
@@ -24,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evidence": {"util", "algebra", "datasets", "models", "wire", "federation", "attacks"},
 }
 MAY_IMPORT["scoring"] = {*MAY_IMPORT["evidence"], "evidence"}
-MAY_IMPORT["pages"] = {*MAY_IMPORT["scoring"], "scoring"}
+MAY_IMPORT["pages"] = {*MAY_IMPORT["scoring"], "scoring", "claims"}
 MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "methods", "defenses", "recording"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["experiment"], "experiment"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
@@ -43,6 +44,7 @@ as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
     "util": 3034,
+    "claims": 374,
     "algebra": 781,
     "datasets": 1761,
     "models": 1122,
@@ -54,8 +56,8 @@ BUDGET: dict[str, int] = {
     "attacks": 21507,
     "evidence": 2130,
     "scoring": 7801,
-    "pages": 8070,
-    "experiment": 16604,
+    "pages": 7681,
+    "experiment": 16106,
     "cli": 2111,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that

@@ -4,8 +4,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+from fedpriv.claims import claims
 from fedpriv.pages.claim_card import never
-from fedpriv.pages.claims import claims
 from fedpriv.scoring.records import ClaimCard
 
 MAKER = Path(__file__).parents[2] / "docs" / "make_study.py"

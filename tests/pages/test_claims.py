@@ -4,14 +4,16 @@ import copy
 import tomllib
 from importlib import resources
 
+import numpy as np
 import pytest
 
+from fedpriv.claims import claims, find_claim, matching, parsed
 from fedpriv.datasets import DATASETS
+from fedpriv.datasets.partition import dirichlet_partition, split_train_test
 from fedpriv.experiment.federation_settings import FLAG_NAMES
-from fedpriv.experiment.reproduction.settings import measure_of, paper_setting, places, setting_at, sizes_of
+from fedpriv.experiment.reproduction.plan import measure_of, places, setting_at, sizes_of
 from fedpriv.experiment.verbs.counting import CostSettings
 from fedpriv.methods import METHODS
-from fedpriv.pages.claims import claims, find_claim, matching, parsed
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import KINDS
 
@@ -19,7 +21,7 @@ FILES = sorted(claims())
 
 
 def raw(name):
-    return tomllib.loads((resources.files("fedpriv.pages.claims") / f"{name}.toml").read_text("utf-8"))
+    return tomllib.loads((resources.files("fedpriv.claims") / f"{name}.toml").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -37,7 +39,7 @@ def test_every_claim_is_whole(name):
         if claim.counted:
             assert set(sizes_of(claim, place)) <= CostSettings.__optional_keys__
         else:
-            told = paper_setting(claim, place)
+            told = setting_at(claim, place)
             assert set(told) <= {*FLAG_NAMES, "option"}
             assert told["dataset"] in DATASETS
             assert set(setting_at(claim, place, "cpu")) <= {*FLAG_NAMES, "option"}
@@ -74,6 +76,53 @@ def test_what_a_paper_concludes_is_what_its_own_values_say(name):
                     other,
                 )
         assert compared
+
+
+PRINTED = [
+    ("fedre-table-1", "FedRE", "CIFAR-10, practical", 82.60),
+    ("fedre-table-2", "FedRE", "upload", 5.12),
+    ("fedre-table-11-homogeneous", "FedGen", "CIFAR-100, upload", 9247.08),
+    ("fedre-table-12", "Local", "TinyImageNet, practical", 31.44),
+    ("fedre-figure-4", "Prototypes", "PSNR", 10.25),
+    ("fedhenn-table-1", "FedProx", "CIFAR-10, 100 clients, 2 classes", 53.8),
+    ("fedmrl-table-1", "FedMRL", "CIFAR-10, 10 clients", 96.63),
+    ("fedmrl-table-3", "FedMRL", "CIFAR-100, 10 clients", 74.52),
+    ("fedral-table-3", "FedRAL", "CIFAR-100, pathological", 58.70),
+    ("fedral-table-5", "FedRAL", "PSNR", 6.28),
+]
+"""Cells that were compared with the papers by hand."""
+
+AVERAGES = {
+    "fedre-table-1": (53.98, 53.35, 53.15, 53.80, 50.28, 50.49, 50.26, 53.48, 54.04, 57.79),
+    "fedre-table-12": (60.63, 58.54, 60.03, 59.98, 58.40, 57.99, 60.40, 60.37, 63.21),
+    "fedre-table-12-global": (31.14, 31.16, 44.09, 31.12),
+}
+"""Averages of rows over six columns that the paper prints beside them."""
+
+
+def test_values_are_those_of_the_papers():
+    for name, row, column, value in PRINTED:
+        (place,) = [one for one in places(claims()[name]) if one.name == f"{row} | {column}"]
+        assert place.claimed == value
+    for name, averages in AVERAGES.items():
+        for row, average in zip(claims()[name].rows, averages, strict=True):
+            assert sum(row.values) / 6 == pytest.approx(average, abs=0.0051)
+    numbers = dict.fromkeys(("fedhenn", "fedmrl", "fedral", "fedre"), 0)
+    for name in FILES:
+        numbers[name.partition("-")[0]] += sum(place.claimed is not None for place in places(claims()[name]))
+    assert numbers == {"fedhenn": 34, "fedmrl": 210, "fedral": 104, "fedre": 369}
+
+
+def test_pairs_behind_the_counts_are_those_of_the_division():
+    """TinyImageNet's validation part, which lies in one folder, counts as its first class."""
+    images = {"CIFAR-10": [6000] * 10, "CIFAR-100": [600] * 100, "TinyImageNet": [10_500] + [500] * 199}
+    for data, counts in images.items():
+        labels, rng = np.repeat(np.arange(len(counts)), counts), np.random.RandomState(0)
+        parts = [train for train, _ in split_train_test(dirichlet_partition(labels, 10, 0.1, rng), 0.75, rng)]
+        pairs = sum(len(np.unique(labels[part])) for part in parts)
+        for setting in ("homogeneous", "heterogeneous"):
+            columns = [one for one in claims()[f"fedre-table-11-{setting}"].columns if one.data == data]
+            assert {(one.sizes["pairs"], one.sizes["classes"]) for one in columns} == {(pairs, len(counts))}
 
 
 def test_claims_stand_beside_results_on_the_same_data_alone():
