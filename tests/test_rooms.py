@@ -56,7 +56,7 @@ BUDGET: dict[str, int] = {
     "attacks": 21507,
     "evidence": 2130,
     "scoring": 7801,
-    "pages": 7681,
+    "pages": 7665,
     "experiment": 16106,
     "cli": 2111,
 }
