@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from calibration.rates import table
 from PIL import Image
 
 import fedpriv
 from fedpriv.attacks.invert.decoder import DecoderInversion, pairs
 from fedpriv.attacks.invert.decoder_network import DecoderTraining, train_decoder
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.calibration.rates import table
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths
 from fedpriv.experiment.federation import prepare

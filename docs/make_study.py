@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.pages.claims import Claim, claims
+from fedpriv.claims import Claim, claims
 from fedpriv.scoring.records import ClaimCard
 
 PAGE = Path(__file__).with_name("study.md")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import BatchFacts as BatchFacts
     from fedpriv.attacks.observation import KnowledgeCard as KnowledgeCard
-    from fedpriv.calibration.own import Calibration as Calibration
     from fedpriv.experiment.study.run import StudyResult as StudyResult
     from fedpriv.experiment.uploads.given import Gradient as Gradient
     from fedpriv.experiment.uploads.given import Update as Update
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.auditing import StudyPlan as StudyPlan
     from fedpriv.experiment.verbs.auditing import audit as audit
     from fedpriv.experiment.verbs.auditing import plan as plan
-    from fedpriv.experiment.verbs.calibrating import calibrate as calibrate
     from fedpriv.experiment.verbs.cataloguing import Catalogue as Catalogue
     from fedpriv.experiment.verbs.cataloguing import catalogue as catalogue
     from fedpriv.experiment.verbs.comparing import Changes as Changes
@@ -85,7 +83,6 @@ _PLACES = {
     "reproduce": _VERBS + "reproducing",
     "data": _VERBS + "dividing",
     "doctor": _VERBS + "diagnosing",
-    "calibrate": _VERBS + "calibrating",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
     "PrivacyAudit": _VERBS + "privacy_auditing",
@@ -100,7 +97,6 @@ _PLACES = {
     "Changes": _VERBS + "comparing",
     "Diagnosis": _VERBS + "diagnosing",
     "Explanation": _VERBS + "explaining",
-    "Calibration": "fedpriv.calibration.own",
     "Update": "fedpriv.experiment.uploads.given",
     "Gradient": "fedpriv.experiment.uploads.given",
     "BatchFacts": "fedpriv.attacks.observation",

@@ -27,7 +27,6 @@ VERBS = (
         "data",
         "plan",
     ),
-    "calibrate",
     "doctor",
     "compare",
     "explain",
@@ -42,7 +41,6 @@ OTHERS = (
     *(
         "AttackResult",
         "BatchFacts",
-        "Calibration",
         "Catalogue",
         "Changes",
         "Diagnosis",

@@ -12,6 +12,7 @@ HOME = Path(fedpriv.__file__).parent
 
 MAY_IMPORT: dict[str, set[str]] = {
     "util": set(),
+    "claims": {"util"},
     "algebra": {"util"},
     "datasets": {"util", "algebra"},
     "models": {"util", "algebra"},
@@ -24,9 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evidence": {"util", "algebra", "datasets", "models", "wire", "federation", "attacks"},
 }
 MAY_IMPORT["scoring"] = {*MAY_IMPORT["evidence"], "evidence"}
-MAY_IMPORT["pages"] = {*MAY_IMPORT["scoring"], "scoring"}
-MAY_IMPORT["calibration"] = {*MAY_IMPORT["pages"], "pages"}
-MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "calibration", "methods", "defenses", "recording"}
+MAY_IMPORT["pages"] = {*MAY_IMPORT["scoring"], "scoring", "claims"}
+MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "methods", "defenses", "recording"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["experiment"], "experiment"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
 count like any other."""
@@ -52,18 +52,18 @@ BUDGET: dict[str, int] = {
     "federation": 4066,
     "methods": 4074,
     "defenses": 2396,
-    "attacks": 20517,
+    "attacks": 20509,
     "evidence": 2130,
-    "scoring": 7802,
-    "pages": 8069,
-    "calibration": 1152,
-    "experiment": 16250,
+    "scoring": 7801,
+    "pages": 7664,
+    "calibration": 0,
+    "experiment": 15752,
     "cli": 2108,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1834
+RESERVE = 1848
 """Lines that no room has yet."""
 
 VERBS = {
@@ -81,7 +81,6 @@ VERBS = {
     "doctor",
     "compare",
     "explain",
-    "calibrate",
 }
 """Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""
 

@@ -49,32 +49,23 @@ class CellView:
     verdict: str
 
 
-@dataclass(frozen=True)
-class OrderView:
-    """A comparison as a page shows it."""
-
-    what: str
-    within: str
-    claimed: str
-    measured: str
-    units: str
-
-
 def write_claim_card(folder: Path, card: ClaimCard) -> None:
     """Write ``claim.json``, ``claim.html`` and ``claim.md`` into a folder."""
     views = [
         _view(cell, len(card.seeds)) for cell in card.cells if cell.claimed is not None or cell.measured is not None
     ]
-    columns = list(dict.fromkeys(cell.column for cell in card.cells))
+    units: dict[str, str] = {}
+    for cell in card.cells:
+        units.setdefault(cell.column, cell.unit)
     by_place = {(view.cell.row, view.cell.column): view for view in views}
     values = {
         "card": card,
         "scale": COUNTED if card.quantity in ("communication", "computation") else SCALES[card.scale],
         "badges": BADGES,
         "cells": views,
-        "columns": [f"{column} ({unit})" if (unit := _unit(card, column)) else column for column in columns],
+        "columns": [f"{column} ({unit})" if unit else column for column, unit in units.items()],
         "matrix": [
-            (row, [by_place.get((row, column)) for column in columns])
+            (row, [by_place.get((row, column)) for column in units])
             for row in dict.fromkeys(cell.row for cell in card.cells)
         ],
         "floors": any(cell.floor is not None for cell in card.cells),
@@ -89,10 +80,6 @@ def write_claim_card(folder: Path, card: ClaimCard) -> None:
     write_record(folder, card)
     write_text(folder / PAGE, environment(autoescape=True).get_template("claim.html.j2").render(values))
     write_text(folder / TEXT, environment(autoescape=False).get_template("claim.md.j2").render(values))
-
-
-def _unit(card: ClaimCard, column: str) -> str:
-    return next(cell.unit for cell in card.cells if cell.column == column)
 
 
 def _whys(views: Sequence[CellView]) -> list[tuple[str, str]]:
@@ -110,14 +97,11 @@ def headline(card: ClaimCard) -> str:
     at = "" if card.scale == "paper" or not card.seeds else f" at scale {card.scale}"
     tried = [cell for cell in card.cells if cell.measured is not None and cell.verdict is not None]
     counts = [(word, sum(cell.verdict == word for cell in tried)) for word in BADGES]
-    told = ", ".join(f"{number} {_of_values(word)}" for word, number in counts if number)
+    words = {"holds": "hold", "does not hold": "do not", "below the floor": "lie below the floor"}
+    told = ", ".join(f"{number} {words.get(word, word)}" for word, number in counts if number)
     held = sum(one.verdict == "holds" for one in card.statements)
     orders = f"; {held} of {len(card.statements)} statements hold{at}" if card.statements else ""
     return f"of {len(tried)} values tried, {told or 'none can be judged'}{orders}"
-
-
-def _of_values(word: ClaimWord) -> str:
-    return {"holds": "hold", "does not hold": "do not", "below the floor": "lie below the floor"}.get(word, word)
 
 
 def never(cell: ClaimCell, seeds: int) -> str:
@@ -143,16 +127,16 @@ def _estimate(found: Estimate | None, digits: int) -> str:
     return _number(found.mean, digits) + interval
 
 
-def _order(own: ClaimedOrder) -> OrderView:
-    interval: Sequence[float] = own.ci95 or ()
-    ends = f" [{interval[0]:+,.2f}, {interval[1]:+,.2f}]" if interval else ""
-    return OrderView(
-        what=f"{own.better} ahead of {own.than}",
-        within=own.within,
-        claimed="–" if own.claimed is None else f"{own.claimed:+,.2f}",
-        measured="–" if own.difference is None else f"{own.difference:+,.2f}{ends}",
-        units=f"{own.n} {own.over}" if own.n and own.ci95 is not None else "–",
-    )
+def _order(own: ClaimedOrder) -> dict[str, str]:
+    """Return the words of a comparison by column."""
+    ends = f" [{own.ci95[0]:+,.2f}, {own.ci95[1]:+,.2f}]" if own.ci95 else ""
+    return {
+        "what": f"{own.better} ahead of {own.than}",
+        "within": own.within,
+        "claimed": "–" if own.claimed is None else f"{own.claimed:+,.2f}",
+        "measured": "–" if own.difference is None else f"{own.difference:+,.2f}{ends}",
+        "units": f"{own.n} {own.over}" if own.n and own.ci95 is not None else "–",
+    }
 
 
 def _number(value: float, digits: int) -> str:

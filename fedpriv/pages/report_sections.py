@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedpriv.claims import Claim, Column, Quantity, Row, matching, speaks_of
 from fedpriv.pages.alike import upload_key
-from fedpriv.pages.claims import Claim, Column, Quantity, Row, matching, speaks_of
 from fedpriv.pages.findings import Finding
 from fedpriv.pages.frontier import Frontier, point_labels, run_figures
 from fedpriv.pages.frontier_plot import describe, panels

@@ -4,7 +4,7 @@ import json
 
 from command_line import call
 
-from fedpriv.pages.claims import claims
+from fedpriv.claims import claims
 
 
 def test_list_claims(capsys):

@@ -5,12 +5,12 @@ from command_line import call
 
 import fedpriv
 from fedpriv.attacks import ATTACKS
+from fedpriv.claims import claims
 from fedpriv.datasets import DATASETS
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 from fedpriv.models import FAMILIES, MODELS
 from fedpriv.pages.attack_pages import attack_pages
-from fedpriv.pages.claims import claims
 from fedpriv.scoring.leakage import METRICS
 from fedpriv.wire.payloads import PAYLOADS
 

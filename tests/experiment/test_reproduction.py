@@ -9,12 +9,28 @@ import pytest
 from markupsafe import escape
 
 import fedpriv
-from fedpriv.experiment.reproduction.judging import Found, Made, _same_data, card_of
-from fedpriv.experiment.reproduction.measured import PerUnit, StudyOutcome, difference, mean_of, over_clients
-from fedpriv.experiment.reproduction.plan import Asked, Plan, planned
-from fedpriv.experiment.reproduction.settings import measure_of, places, seeds_at, setting_at, study_at
+from fedpriv.claims import claims, find_claim, parsed
+from fedpriv.experiment.reproduction.judging import (
+    Found,
+    PerUnit,
+    StudyOutcome,
+    _same_data,
+    card_of,
+    difference,
+    mean_of,
+    over_clients,
+)
+from fedpriv.experiment.reproduction.plan import (
+    Asked,
+    Plan,
+    measure_of,
+    places,
+    planned,
+    seeds_at,
+    setting_at,
+    study_at,
+)
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.pages.claims import claims, find_claim, parsed
 from fedpriv.scoring.records import ClaimCard
 from fedpriv.scoring.storage import read_record
 from fedpriv.util.errors import UserError
@@ -225,8 +241,7 @@ def test_an_order_of_reconstructions_that_a_guess_surpasses_tells_of_no_leak(gue
     guesses = {0: PerUnit(guess + noise.normal(0, 0.1, 10), np.arange(10))}
     tried = tuple(place for place in places(claim) if place.column.name == "PSNR")
     found = {place.name: cell(mean) for place, mean in zip(tried, (11.0, 10.0, 9.0), strict=True)}
-    plan = Plan(tried, (), {}, {}, (0,))
-    card = card_of("x", claim, Asked("cpu"), plan, found, Made("fedpriv"))
+    card = card_of("x", claim, Asked("cpu"), Plan(tried, seeds=(0,)), found, command="fedpriv")
     assert [one.verdict for one in card.statements if one.orders and one.orders[0].n] == [verdict] * 2
 
 

@@ -5,8 +5,8 @@ import pytest
 from looped import each
 
 import fedpriv
+from fedpriv.claims import claims
 from fedpriv.datasets.partition import dirichlet_partition, pathological_partition, split_train_test
-from fedpriv.pages.claims import claims
 
 
 def cells(name):

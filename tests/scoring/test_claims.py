@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from looped import each
 
-from fedpriv.experiment.reproduction.measured import PerUnit, difference, units
+from fedpriv.experiment.reproduction.judging import PerUnit, difference, units
 from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value, order
 from fedpriv.scoring.records import Estimate
 from fedpriv.scoring.records.claim import ClaimedOrder

@@ -7,13 +7,13 @@ import pytest
 import torch
 from eval_cases import ABOUT
 from gradient_cases import clients, knowledge_of, linear_net, noise_images
+from simulated import inferred
 from torch import nn
 from torch.nn.functional import cross_entropy
+from worlds import World
 
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment, Scores
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.calibration.simulated import inferred
-from fedpriv.calibration.world import World, raw
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import evaluate
@@ -103,15 +103,13 @@ class Shown(Inference):
 
 def test_a_clients_look_is_not_claimed_as_membership():
     world = World(3, (2,) * 12, "prototype")
-    record = inferred(world, Shown(world=world), raw(world), "shown")
+    record = inferred(world, Shown(world=world), "shown")
     assert record.nonmembers == "held_out"
     assert record.n_candidates == 2 * 12 * 24
     assert abs(record.auc.value - 0.5) < 0.06
     assert judge(record).kind in ("none", "untested")
     truth = replace(world.held, held_out={})
-    evidence = replace(
-        world.evidence(raw(world)), permuted=None
-    )  # an upload gives the look away, another client's does not
+    evidence = replace(world.evidence, permuted=None)  # an upload gives the look away, another client's does not
     case = InferenceCase(evidence, truth, world.kind, world.seed)
     others = evaluate(Shown(world=world), case, PROVENANCE)
     assert others.auc.value > 0.7  # the look tells whose image it is
@@ -123,8 +121,8 @@ def test_what_the_assumed_networks_tell_is_no_leak_of_the_upload():
     world = World(4, (2,) * 12, "prototype")
     held, members = world.held, torch.cat(world.images)
     knowing = {k: lambda images: world.represent((images + near(images, members)) / 2) for k in world.clients}
-    evidence = world.evidence(raw(world))
-    evidence = replace(evidence, permuted=None, knowledge=replace(evidence.knowledge, extractors=knowing))
+    granted = replace(world.knowledge, extractors=knowing)
+    evidence = replace(world.evidence, permuted=None, knowledge=granted)
     record = evaluate(Shown(world=world, by="baseline"), InferenceCase(evidence, held, world.kind, 0), PROVENANCE)
     assert record.baseline.name == record.comparisons[0].against == "assumed_extractor"
     assert record.baseline.auc.value == record.auc.value > 0.6

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from epsilon_bounds import ESTIMATES, audits, gaussian, laplace, randomised_response
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from fedpriv.calibration.privacy_audit import ESTIMATES, audits, gaussian, laplace, randomised_response
 from fedpriv.scoring.privacy_audit.bounds import (
     gaussian_threshold_epsilon,
     one_run_epsilon,

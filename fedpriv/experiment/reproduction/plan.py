@@ -1,18 +1,176 @@
-"""From a claim to what is run: the cells that are tried, and the study that trains and attacks them."""
+"""From a claim to what is run: the cells that are tried, their setting at a scale, and the study that trains them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedpriv.claims import SCALES, Claim, Column, Measure, Row, ScaledDown
 from fedpriv.experiment.federation_settings import run_config
-from fedpriv.experiment.reproduction.settings import PAPER, Place, places, seeds_at, setting_at, study_at
-from fedpriv.pages.claims import SCALES, Claim, ScaledDown
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, unknown_name
+
+PAPER = "paper"
+
+_SMALL = {"image_size": None, "width": None, "participation": 1.0, "local_steps": None}
+DEFAULTS: Mapping[str, ScaledDown] = {
+    "smoke": ScaledDown(
+        setting={
+            **_SMALL,
+            **{"dataset": "digits", "data_dir": None, "per_class": 12, "clients": 3, "rounds": 1, "epochs": 1},
+            **{"models": "small", "batch_size": 10, "lr": 0.05, "classes_per_client": 4, "least_per_client": 4},
+            **{"public": 0, "imbalance": 2.0},
+        },
+        study={"targets": 2},
+        seeds=(0,),
+    ),
+    "cpu": ScaledDown(
+        setting={
+            **_SMALL,
+            **{"per_class": 100, "clients": 10, "rounds": 20, "epochs": 1, "models": "small", "batch_size": 10},
+            **{"lr": 0.05, "least_per_client": 10},
+        },
+        study={"targets": 24},
+        seeds=(0, 1, 2),
+    ),
+}
+"""What a scale puts in the place of every paper's setting, before what the claim itself says of that scale."""
+
+_OF_PARTITIONS = {
+    "classes_per_client": ("pathological",),
+    "imbalance": ("long_tail",),
+    "least_per_client": ("dirichlet", "pathological", "long_tail"),
+}
+"""Settings that only some partitions have."""
+
+_USUAL = {"participation": 1.0, "public": 0}
+
+ONE_MODEL, PUBLIC = "small-cnn", 20
+"""For one architecture of a paper, where a family of small ones stands for several; public images at the smallest scale."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell of a table: its row, its column, and the place of the column among the claim's."""
+
+    row: Row
+    column: Column
+    number: int
+
+    @property
+    def name(self) -> str:
+        """``ROW | COLUMN``."""
+        return f"{self.row.name} | {self.column.name}"
+
+    @property
+    def claimed(self) -> float | None:
+        """The paper's value, or None."""
+        return self.row.values[self.number]
+
+    @property
+    def method(self) -> str | None:
+        """Registry name of the method, or None where the claim is about any."""
+        return self.row.method or self.column.method
+
+    @property
+    def target(self) -> str | None:
+        """Kind of upload, or None."""
+        return self.row.target or self.column.target
+
+
+def places(claim: Claim) -> tuple[Place, ...]:
+    """Return every cell of a claim, row by row."""
+    return tuple(Place(row, column, number) for row in claim.rows for number, column in enumerate(claim.columns))
+
+
+def measure_of(claim: Claim, place: Place, scale: str = PAPER) -> Measure:
+    """Return the measure of a cell at a scale."""
+    found = place.column.measure or claim.measure
+    return replace(found, reach=place.column.reach[scale]) if scale in place.column.reach else found
+
+
+def setting_at(claim: Claim, place: Place, scale: str = PAPER) -> dict[str, Any]:
+    """Return the settings of training of a cell at a scale, ``option`` with the method's; None leaves one at its default."""
+    printed = merged(claim.setting, place.column.setting, place.row.setting)
+    if scale == PAPER:
+        return printed
+    from fedpriv.models import family
+
+    shared = dict(DEFAULTS[scale].setting)
+    if scale == "smoke":
+        shared["public"] = PUBLIC if printed.get("public") else 0
+    if "models" in printed and len(family(str(printed["models"]))) == 1:
+        shared["models"] = ONE_MODEL
+    here = (table.get(scale) for table in (place.column.scales, place.row.scales))
+    found = merged(printed, shared, claim.scales.get(scale, ScaledDown()).setting, *(one or {} for one in here))
+    partition = found.get("partition", "dirichlet")
+    beside = {name for name, partitions in _OF_PARTITIONS.items() if partition not in partitions}
+    beside |= {name for name, value in _USUAL.items() if name not in printed and found.get(name) == value}
+    return {name: value for name, value in found.items() if value is not None and name not in beside}
+
+
+def sizes_of(claim: Claim, place: Place) -> dict[str, Any]:
+    """Return the sizes that a counted cell follows from."""
+    return merged(claim.sizes, place.column.sizes, place.row.sizes)
+
+
+def study_at(claim: Claim, scale: str) -> dict[str, Any]:
+    """Return the keys of a study for an attacked claim."""
+    smaller = () if scale == PAPER else (DEFAULTS[scale].study, claim.scales.get(scale, ScaledDown()).study)
+    return merged(claim.study, *smaller)
+
+
+def seeds_at(claim: Claim, scale: str) -> tuple[int, ...]:
+    """Return the seeds of the runs at a scale."""
+    if scale == PAPER:
+        return claim.seeds
+    return claim.scales.get(scale, ScaledDown()).seeds or DEFAULTS[scale].seeds
+
+
+def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tables in one, later ones winning; their ``option`` are merged in turn.
+
+    >>> merged({"alpha": 1, "option": {"a": 1}}, {"alpha": 2, "option": {"b": 2}})
+    {'alpha': 2, 'option': {'a': 1, 'b': 2}}
+    """
+    found: dict[str, Any] = {}
+    for table in tables:
+        option = {**found.get("option", {}), **table.get("option", {})}
+        found |= table
+        if option:
+            found["option"] = option
+    return found
+
+
+def changed(claim: Claim, tried: Sequence[Place], scale: str) -> dict[str, tuple[str, str]]:
+    """Return settings that differ from the paper's in some cell: name -> (the paper's, the one here), in words."""
+    pairs: dict[str, dict[tuple[str, str], None]] = {}
+    for place in tried:
+        before, now = setting_at(claim, place), setting_at(claim, place, scale)
+        if place.column.reach:
+            before, now = (
+                {**told, "accuracy to reach": measure_of(claim, place, at).reach}
+                for told, at in ((before, PAPER), (now, scale))
+            )
+        for name in dict.fromkeys((*before, *now)):
+            if before.get(name) != now.get(name):
+                pair = (_words(before.get(name)), _words(now.get(name)))
+                pairs.setdefault(name, {})[pair] = None
+    return {
+        name: ("; ".join(dict.fromkeys(one for one, _ in own)), "; ".join(dict.fromkeys(one for _, one in own)))
+        for name, own in pairs.items()
+    }
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "not told"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_words(own)}" for name, own in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -20,7 +178,7 @@ class Asked:
     """The part of a claim that is tried, and the data it is tried on.
 
     Attributes:
-        scale: one of :data:`fedpriv.pages.claims.SCALES`.
+        scale: one of :data:`fedpriv.claims.SCALES`.
         rows, columns: names; empty for those that the scale tries by default.
         seeds: empty for the scale's.
         data_dir: folder of the data sets in their original layouts.
@@ -50,50 +208,10 @@ class Plan:
     """
 
     tried: tuple[Place, ...]
-    left_out: tuple[str, ...]
-    labels: Mapping[str, str]
-    study: Mapping[str, Any]
-    seeds: tuple[int, ...]
-
-
-def chosen(claim: Claim, asked: Asked) -> tuple[Place, ...]:
-    """Return the cells that are asked for, or that a scale tries by default.
-
-    Raises:
-        UserError: for an unknown scale, row or column.
-    """
-    if asked.scale not in SCALES:
-        raise unknown_name("scale", asked.scale, SCALES)
-    own = claim.scales.get(asked.scale, ScaledDown())
-    for key, names, known in (
-        ("rows", asked.rows, [one.name for one in claim.rows]),
-        ("columns", asked.columns, [one.name for one in claim.columns]),
-    ):
-        for name in names:
-            if name not in known:
-                raise UserError(f"{argument(key, name)}: {unknown_name(key[:-1], name, known)}")
-    rows, columns = asked.rows or own.rows, asked.columns or own.columns
-    every = [
-        place
-        for place in places(claim)
-        if (not rows or place.row.name in rows) and (not columns or place.column.name in columns)
-    ]
-    if asked.scale == "smoke" and not (asked.rows or asked.columns or claim.counted):
-        runs = {_run(claim, place) for place in _few(every)}
-        every = [place for place in every if _run(claim, place) in runs]
-    return tuple(place for place in every if place.method is not None)
-
-
-def _few(every: Sequence[Place]) -> list[Place]:
-    """Return the cells of the first column and of the first row: each setting is tried once."""
-    first = every[:1]
-    return [place for place in every if any(place.number == one.number or place.row is one.row for one in first)]
-
-
-def _run(claim: Claim, place: Place) -> str:
-    """Return the key of cells that are of one run: they only measure differently."""
-    key = [place.method, place.target, setting_at(claim, place, "smoke")]
-    return json.dumps(key, sort_keys=True, default=str)
+    left_out: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    study: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
 
 
 def planned(claim: Claim, asked: Asked) -> Plan:
@@ -102,48 +220,64 @@ def planned(claim: Claim, asked: Asked) -> Plan:
     Raises:
         UserError: for an unknown scale, row or column; where no data is there for any cell.
     """
-    wanted = chosen(claim, asked)
+    wanted = _chosen(claim, asked)
     if not wanted:
         raise UserError("this claim speaks of no method, so there is nothing to run")
     if claim.counted:
-        return Plan(wanted, (), {}, {}, ())
+        return Plan(wanted)
     settings = {place.name: _with_data(place, setting_at(claim, place, asked.scale), asked) for place in wanted}
-    there = {key: _missing(dict(key), asked) for key in dict.fromkeys(_data_of(one) for one in settings.values())}
-    left_out = tuple(
-        dict.fromkeys(f"{place.name}: {why}" for place in wanted if (why := there[_data_of(settings[place.name])]))
-    )
-    tried = tuple(place for place in wanted if not there[_data_of(settings[place.name])])
+    data = {name: (str(one.get("dataset", "fashion")), one.get("data_dir")) for name, one in settings.items()}
+    missing = {one: _missing(*one, asked) for one in dict.fromkeys(data.values())}
+    tried = tuple(place for place in wanted if not missing[data[place.name]])
     if not tried:
-        raise UserError(next(why for why in there.values() if why))
-    labels, entries = _entries(tried, settings, attacked=claim.quantity == "inversion")
+        raise UserError(next(iter(missing.values())))
+    left_out = {f"{place.name}: {why}": None for place in wanted if (why := missing[data[place.name]])}
+    labels: dict[str, str] = {}
+    entries: dict[str, dict[str, Any]] = {}  # one for cells that only measure differently
+    for place in tried:
+        entry = {"name": place.method, **settings[place.name]}
+        if claim.quantity == "inversion" and place.target is not None:
+            entry["target"] = place.target
+        labels[place.name] = entries.setdefault(_key(entry), {**entry, "label": place.name})["label"]
     seeds = asked.seeds or seeds_at(claim, asked.scale)
-    study: dict[str, Any] = {"methods": entries, "seeds": list(seeds)}
+    study: dict[str, Any] = {"methods": list(entries.values()), "seeds": list(seeds)}
     if claim.quantity == "inversion":
         study = {**study_at(claim, asked.scale), **study, "local": False}
     else:
         study |= {"attacks": "none", "federation": {"capture": "none"}, "local": asked.scale != "smoke"}
-    return Plan(tried, left_out, labels, study, seeds)
+    return Plan(tried, tuple(left_out), labels, study, seeds)
 
 
-def _entries(
-    tried: Sequence[Place], settings: Mapping[str, Mapping[str, Any]], *, attacked: bool
-) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Return the label of every cell's method, and the methods: one for cells that only measure differently."""
-    labels: dict[str, str] = {}
-    entries: dict[str, dict[str, Any]] = {}
-    for place in tried:
-        own = {"name": place.method, **settings[place.name]}
-        if attacked and place.target is not None:
-            own["target"] = place.target
-        key = json.dumps(own, sort_keys=True, default=str)
-        entry = entries.setdefault(key, {**own, "label": place.name})
-        labels[place.name] = entry["label"]
-    return labels, list(entries.values())
+def _chosen(claim: Claim, asked: Asked) -> tuple[Place, ...]:
+    """Return the cells that are asked for, or that a scale tries by default.
+
+    Raises:
+        UserError: for an unknown scale, row or column.
+    """
+    if asked.scale not in SCALES:
+        raise unknown_name("scale", asked.scale, SCALES)
+    for key, names, table in (("rows", asked.rows, claim.rows), ("columns", asked.columns, claim.columns)):
+        known = [one.name for one in table]
+        for name in names:
+            if name not in known:
+                raise UserError(f"{argument(key, name)}: {unknown_name(key[:-1], name, known)}")
+    usual = claim.scales.get(asked.scale, ScaledDown())
+    rows, columns = asked.rows or usual.rows, asked.columns or usual.columns
+    every = [
+        place
+        for place in places(claim)
+        if (not rows or place.row.name in rows) and (not columns or place.column.name in columns)
+    ]
+    if asked.scale == "smoke" and every and not (asked.rows or asked.columns or claim.counted):
+        # the first row, the first column, and cells of the same runs, which only measure differently
+        keys = {place.name: _key([place.method, place.target, setting_at(claim, place, "smoke")]) for place in every}
+        runs = {keys[one.name] for one in every if one.number == every[0].number or one.row is every[0].row}
+        every = [place for place in every if keys[place.name] in runs]
+    return tuple(place for place in every if place.method is not None)
 
 
-# ---------------------------------------------------------------- data
-
-_EMBEDDED = ("digits", "fashion")
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _with_data(place: Place, setting: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
@@ -156,28 +290,14 @@ def _with_data(place: Place, setting: Mapping[str, Any], asked: Asked) -> dict[s
     return {**setting, **({} if asked.data_dir is None else {"data_dir": str(asked.data_dir)})}
 
 
-def _data_of(setting: Mapping[str, Any]) -> tuple[tuple[str, str | None], ...]:
-    return (("dataset", str(setting.get("dataset", "fashion"))), ("data_dir", setting.get("data_dir")))
-
-
-def _missing(data: Mapping[str, str | None], asked: Asked) -> str:
+def _missing(dataset: str, data_dir: str | None, asked: Asked) -> str:
     """Return why a data set is not there, or nothing."""
     from fedpriv.federation.prepared import load_division
 
+    small = {"image_size": 8, "per_class": 20, "clients": 2, "partition": "iid", "dataset": dataset}
     try:
-        config = run_config(
-            "local",
-            {"image_size": 8, "per_class": 20, **{k: v for k, v in data.items() if v is not None}},
-            0,
-        )
-        load_division(
-            replace(config, clients=2, partition=replace(config.partition, name="iid")), download=asked.download
-        )
+        config = run_config("local", small | ({} if data_dir is None else {"data_dir": data_dir}), 0)
+        load_division(config, download=asked.download)
     except UserError as error:
         return str(error)
     return ""
-
-
-def is_paper_setting(asked: Asked) -> bool:
-    """True where the paper's own setting is run."""
-    return asked.scale == PAPER and not asked.images

@@ -254,7 +254,7 @@ def _targets() -> list[dict[str, str]]:
 
 
 def _claims() -> list[dict[str, str]]:
-    from fedpriv.pages.claims import claims
+    from fedpriv.claims import claims
 
     return [
         {

@@ -102,8 +102,8 @@ def explain(name: str) -> Explanation:
 
 
 def _kind_of(name: str) -> Kind:
+    from fedpriv.claims import claims
     from fedpriv.models import FAMILIES
-    from fedpriv.pages.claims import claims
 
     if not isinstance(name, str):
         raise UserError(f"{argument('name', name)}: expected a name")
@@ -137,7 +137,7 @@ def _members(kind: Kind) -> Registry:
 
 
 def _claim(name: str) -> str:
-    from fedpriv.pages.claims import claims
+    from fedpriv.claims import claims
 
     claim = claims()[name]
     parts = [f"`fedpriv reproduce {name}` puts it to the test."]

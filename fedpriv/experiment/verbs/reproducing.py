@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
-from fedpriv.experiment.federation_settings import refuse_unknown
+from fedpriv.claims import Claim, find_claim
 from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.reproduction.judging import Found, Made, card_of, found_by_counting, found_by_study
-from fedpriv.experiment.reproduction.measured import StudyOutcome
-from fedpriv.experiment.reproduction.plan import Asked, Plan, planned
+from fedpriv.experiment.reproduction.judging import StudyOutcome, card_of, counted, trained
+from fedpriv.experiment.reproduction.plan import Asked, planned
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import Scratch, place
-from fedpriv.experiment.study.cells import Execution
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study
 from fedpriv.experiment.verbs.auditing import execution_of
 from fedpriv.pages.claim_card import PAGE, write_claim_card
-from fedpriv.pages.claims import Claim, find_claim
 from fedpriv.scoring.records import ClaimCard
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import CLAIM, read_record
@@ -68,21 +65,6 @@ class Reproduction(Tabular):
         return self.page.read_text(encoding="utf-8")
 
 
-class Circumstances(TypedDict, total=False):
-    """Circumstances of carrying a claim's study out.
-
-    Attributes:
-        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        compile: compile the networks of searches by Adam first; moves the last digits at most.
-        workers: processes at a time, one thread each; ``auto`` (default) takes one for each core that this process may use,
-            as far as memory lasts, and one where the device is a GPU.
-    """
-
-    device: str
-    compile: bool
-    workers: int | str
-
-
 @imports_what_is_named
 def reproduce(
     claim: str | Path,
@@ -98,9 +80,11 @@ def reproduce(
     precision: str | None = None,
     out: str | Path | None = None,
     force: bool = False,
+    device: str = "auto",
+    compile: bool = False,
+    workers: int | str = "auto",
     allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
-    **circumstances: Unpack[Circumstances],
 ) -> Reproduction:
     """Put a claim of a paper to the test: train, attack where it is about leakage, count what is counted, and judge.
 
@@ -120,15 +104,18 @@ def reproduce(
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
         out: folder to make; None for a temporary one, which is gone with the returned object.
         force: replace ``out`` if it holds another claim, or the same otherwise.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        compile: compile the networks of searches by Adam first; moves the last digits at most.
+        workers: processes at a time, one thread each; ``auto`` takes one for each core that this process may use, as far as
+            memory lasts, and one where the device is a GPU.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress.
-        circumstances: see :class:`Circumstances`.
 
     Raises:
         UserError: naming the argument that is wrong, before anything runs; where no data is there for any cell.
     """
-    refuse_unknown(circumstances, Circumstances.__optional_keys__)
-    execution = replace(execution_of({**circumstances, "download": download}), apart=scale != "smoke")
+    settings = {"device": device, "compile": compile, "workers": workers, "download": download}
+    execution = replace(execution_of(settings), apart=scale != "smoke")
     name, found = find_claim(claim)
     asked = Asked(
         scale=scale,
@@ -139,19 +126,27 @@ def reproduce(
         images=_folders(found, mapping("images", images)),
         download=download,
     )
-    plan = planned(found, asked)
-    rule = read_rule(redact)
-    if rule != NONE and plan.study:
-        plan = replace(plan, study={**plan.study, "redact": rule})
-    if precision is not None and plan.study:
-        plan = replace(plan, study={**plan.study, "precision": precision})
+    plan, rule = planned(found, asked), read_rule(redact)
+    changes = {"redact": None if rule == NONE else rule, "precision": precision}
+    if plan.study:
+        plan = replace(plan, study={**plan.study, **{key: own for key, own in changes.items() if own is not None}})
     folder, scratch = place(out)
     command = listener.command or call("reproduce", name, scale=scale)
     resume = _same_claim(folder, name, force=force)
     for line in plan.left_out:
         listener.say(f"left out: {line}")
     with folders.output(folder, "claim", force=force, resume=resume, listener=listener):
-        card, study = _put_to_the_test(name, found, asked, plan, folder, execution, command, listener)
+        study: StudyResult | None = None
+        if found.counted:
+            cells = {cell.name: counted(found, cell) for cell in plan.tried}
+            card = card_of(name, found, asked, plan, cells, command=command)
+        else:
+            parsed = parse_study(Origin(dict(plan.study)))
+            study = run_study(parsed, folder / STUDY, execution, command=command, listener=listener)
+            outcome = StudyOutcome(folder / STUDY, plan.labels)
+            cells = {cell.name: trained(found, cell, outcome, scale) for cell in plan.tried}
+            seconds = sum((row.seconds.train or 0) + (row.seconds.attack or 0) for row in study.rows)
+            card = card_of(name, found, asked, plan, cells, command=command, outcome=outcome, seconds=seconds)
         write_claim_card(folder, card)
     return Reproduction(folder, card, folder / PAGE, study, scratch)
 
@@ -160,9 +155,7 @@ def _seeds(given: Sequence[int] | str) -> tuple[int, ...]:
     try:
         return tuple(int(one) for one in (given.split(",") if isinstance(given, str) else given))
     except ValueError as error:
-        raise UserError(
-            f"{argument('seeds', given)}: expected whole numbers with commas between, such as 0,1,2"
-        ) from error
+        raise UserError(f"{argument('seeds', given)}: expected whole numbers with commas, such as 0,1,2") from error
 
 
 def _folders(claim: Claim, given: Mapping[str, Any]) -> dict[str, Path]:
@@ -174,11 +167,7 @@ def _folders(claim: Claim, given: Mapping[str, Any]) -> dict[str, Path]:
 
 
 def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
-    """Tell whether a folder holds the same claim, to go on with.
-
-    Raises:
-        UserError: when it holds another claim.
-    """
+    """Tell whether a folder holds the same claim, to go on with; another claim is refused."""
     if force or not folder.is_dir() or not ((folder / CLAIM).is_file() or (folder / STUDY).is_dir()):
         return False
     if not (folder / CLAIM).is_file():
@@ -187,26 +176,3 @@ def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
     if not isinstance(found, ClaimCard) or found.name != name:
         raise UserError(f"{folder}: holds another claim; choose another {argument('out')}, or {argument('force')}")
     return True
-
-
-def _put_to_the_test(
-    name: str,
-    claim: Claim,
-    asked: Asked,
-    plan: Plan,
-    folder: Path,
-    execution: Execution,
-    command: str,
-    listener: Listener,
-) -> tuple[ClaimCard, StudyResult | None]:
-    if claim.counted:
-        return card_of(name, claim, asked, plan, found_by_counting(claim, plan), Made(command)), None
-    study = run_study(
-        parse_study(Origin(dict(plan.study))), folder / STUDY, execution, command=command, listener=listener
-    )
-    outcome = StudyOutcome(folder / STUDY, plan.labels)
-    found: dict[str, Found] = found_by_study(claim, plan, outcome, asked.scale)
-    spent = [row.seconds for row in study.rows]
-    grids = tuple(dict.fromkeys((Path(STUDY) / path).as_posix() for one in plan.tried for path in outcome.grids(one)))
-    made = Made(command, outcome.failures(), sum((one.train or 0) + (one.attack or 0) for one in spent), grids)
-    return card_of(name, claim, asked, plan, found, made), study

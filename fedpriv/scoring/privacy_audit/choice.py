@@ -1,8 +1,8 @@
 """Rules of guessing that bounds rest on, chosen so that looking at the outcome costs what it has to.
 
 - :func:`over_frontier`: the best of all corners of the ROC curve's hull, each at alpha over their number, as jax_privacy's
-  auditing has it. The number is taken from the outcome, so that its error rate is observed (benchmarks/audit_dp.py), not
-  proven.
+  auditing has it. The number is taken from the outcome, so that its error rate is observed, not proven
+  (benchmarks/calibration/epsilon_bounds.py).
 - :func:`from_part`: a part of the canaries chooses the threshold, the others give the bound. Exact for independent releases.
 - :func:`over_ladder`: so many guesses as were fixed before, half of them of highest and half of lowest scores, each number
   at alpha over their count. Exact for one run, whose theorem allows any rule that looks at scores alone.

@@ -7,14 +7,13 @@ contrast of all its images in its own way, mildly. Of every federation three pag
 - others: the same with others' images as non-members, judged as if they were held-out images, which fedpriv does not do;
 - members: the images that entered the upload, beside held-out images.
 
-    OMP_NUM_THREADS=1 python benchmarks/membership_look.py --pages 40
+    OMP_NUM_THREADS=1 python benchmarks/calibration/membership_look.py --pages 40
 """
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from rates import parser
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy
 
@@ -110,9 +109,7 @@ def page(seed: int) -> dict[str, tuple[float, float, bool]]:
 
 def main() -> None:
     """Print the mean of each figure, and how many pages claim a leak."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pages", type=int, default=40)
-    number = parser.parse_args().pages
+    number = parser(__doc__, pages=40).parse_args().pages
     pages = [page(seed) for seed in range(number)]
     for name in pages[0]:
         auc, baseline, claimed = (torch.tensor([one[name][place] for one in pages]).float() for place in range(3))

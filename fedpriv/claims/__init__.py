@@ -9,7 +9,7 @@ test. docs/reproducing.md describes the fields.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -267,22 +267,13 @@ def claims() -> Mapping[str, Claim]:
 @functools.cache
 def _texts() -> Mapping[str, str]:
     """Return the files of all claims, by their names in alphabetical order."""
-    files = sorted(
-        (file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")), key=lambda f: f.name
-    )
-    return {file.name[: -len(".toml")]: file.read_text("utf-8") for file in files}
+    files = {file.name: file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")}
+    return {name.removesuffix(".toml"): files[name].read_text("utf-8") for name in sorted(files)}
 
 
 @functools.cache
 def _claim(name: str) -> Claim:
     return parsed(toml_table(_texts()[name]), f"{name}.toml")
-
-
-def _about(quantity: Quantity) -> Iterator[Claim]:
-    """Iterate over the claims about a quantity; of the others, which are most, nothing is parsed."""
-    for name, text in _texts().items():
-        if f'quantity = "{quantity}"' in text and _claim(name).quantity == quantity:
-            yield _claim(name)
 
 
 def find_claim(name: str | Path) -> tuple[str, Claim]:
@@ -305,18 +296,24 @@ def parsed(values: Table, where: str) -> Claim:
     Raises:
         UserError: naming the key that is wrong, a name that is there twice, or a name that is none of its rows or columns.
     """
-    found: Claim = parse(Claim, {**values, "rows": [_dashed(row) for row in values.get("rows", ())]}, where)
-    for axis, named in (("rows", found.rows), ("columns", found.columns)):
-        names = [one.name for one in named]
+    claim: Claim = parse(Claim, {**values, "rows": [_dashed(row) for row in values.get("rows", ())]}, where)
+    rows, columns = ([one.name for one in named] for named in (claim.rows, claim.columns))
+    for axis, names in (("rows", rows), ("columns", columns)):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None or not names:
             raise UserError(f"{where}: {axis}: {f'{twice!r} is there twice' if twice else 'expected at least one'}")
-    for row in found.rows:
+    for row in claim.rows:
         for name, listed in (("values", row.values), ("spread", row.spread or row.values)):
-            if len(listed) != len(found.columns):
-                raise UserError(f"{where}: row {row.name!r}: {len(listed)} {name} for {len(found.columns)} columns")
-    _refuse_unknown(found, where)
-    return found
+            if len(listed) != len(columns):
+                raise UserError(f"{where}: row {row.name!r}: {len(listed)} {name} for {len(columns)} columns")
+    for what, named, known in _names(claim, where, rows, columns):
+        for name in named:
+            if name not in known:
+                raise unknown_name(what, name, known)
+    for remark in claim.remarks:
+        if remark not in {f"{row} | {column}" for row in rows for column in columns}:
+            raise UserError(f"{where}: remarks: {remark!r} is no 'ROW | COLUMN'")
+    return claim
 
 
 def _dashed(row: Any) -> Any:
@@ -327,34 +324,21 @@ def _dashed(row: Any) -> Any:
     return {**row, **{name: [None if one == "-" else one for one in listed] for name, listed in lists.items()}}
 
 
-def _refuse_unknown(claim: Claim, where: str) -> None:
-    rows, columns = ([one.name for one in named] for named in (claim.rows, claim.columns))
-    for statement in claim.statements:
-        along, within = (rows, columns) if statement.along == "rows" else (columns, rows)
-        for key, names, known in (
-            ("better", (statement.better,), along),
-            ("than", statement.than, along),
-            ("within", statement.within, within),
-        ):
-            for name in names:
-                if name not in known:
-                    raise unknown_name(f"name ({where}: statement {statement.text!r}: {key})", name, known)
-    for scale, own in claim.scales.items():
-        for key, names, known in (("columns", own.columns, columns), ("rows", own.rows, rows)):
-            for name in names:
-                if name not in known:
-                    raise unknown_name(f"name ({where}: scales.{scale}.{key})", name, known)
-    named = [
-        *claim.scales,
-        *(n for row in claim.rows for n in row.scales),
-        *(n for col in claim.columns for n in (*col.scales, *col.reach)),
-    ]
-    for scale in named:
-        if scale not in SCALES[:-1]:
-            raise unknown_name(f"scale ({where})", scale, SCALES[:-1])
-    for remark in claim.remarks:
-        if remark not in {f"{row} | {column}" for row in rows for column in columns}:
-            raise UserError(f"{where}: remarks: {remark!r} is no 'ROW | COLUMN'")
+def _names(
+    claim: Claim, where: str, rows: Sequence[str], columns: Sequence[str]
+) -> Iterator[tuple[str, Iterable[str], Sequence[str]]]:
+    """Iterate over (place in the file, names there, the names that may be there)."""
+    for one in claim.statements:
+        along, within = (rows, columns) if one.along == "rows" else (columns, rows)
+        for key, names in (("better", (one.better,)), ("than", one.than), ("within", one.within)):
+            known = within if key == "within" else along
+            yield f"name ({where}: statement {one.text!r}: {key})", names, known
+    for scale, smaller in claim.scales.items():
+        yield f"name ({where}: scales.{scale}.columns)", smaller.columns, columns
+        yield f"name ({where}: scales.{scale}.rows)", smaller.rows, rows
+    scales = [claim.scales, *(row.scales for row in claim.rows)]
+    scales += [table for column in claim.columns for table in (column.scales, column.reach)]
+    yield f"scale ({where})", [scale for table in scales for scale in table], SCALES[:-1]
 
 
 def matching(
@@ -368,7 +352,8 @@ def matching(
     """
     wanted = set(uploads)
     found = []
-    for claim in _about(quantity):
+    named = [name for name, text in _texts().items() if f'quantity = "{quantity}"' in text]  # most need no parsing
+    for claim in map(_claim, named):
         places = {
             (row.name, place)
             for row in claim.rows

@@ -1,21 +1,16 @@
-"""Rates with their intervals, and the table that shows them."""
+"""Rates with their intervals, the table that shows them, and the numbers that a script takes."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedpriv.scoring.intervals import clopper_pearson
 
 
-@dataclass(frozen=True)
-class Rate:
-    """Rate of an event in independent trials.
-
-    Attributes:
-        hits: how often.
-        trials: of how many.
-    """
+class Rate(NamedTuple):
+    """Rate of an event in independent trials: so many hits of so many."""
 
     hits: int
     trials: int
@@ -53,3 +48,11 @@ def table(rows: Sequence[Mapping[str, object]]) -> str:
     head = list(rows[0])
     lines = [head, ["---"] * len(head), *([str(row.get(name, "")) for name in head] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def parser(doc: str | None, **numbers: int) -> argparse.ArgumentParser:
+    """Return a parser of whole numbers with these defaults."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    for name, default in numbers.items():
+        made.add_argument(f"--{name}", type=int, default=default)
+    return made

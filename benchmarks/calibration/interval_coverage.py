@@ -1,15 +1,19 @@
-"""Coverage of 95 % intervals, for 2 to 20 clients whose targets are alike."""
+"""Coverage of 95 % intervals, for 2 to 20 clients whose targets are alike.
+
+python benchmarks/calibration/interval_coverage.py --repetitions 10000 --seed 0 --workers 2
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]
+from rates import Rate, counted, parser, table
+from scipy.special import ndtr, ndtri
 
-from fedpriv.calibration.rates import Rate, counted, table
 from fedpriv.scoring.intervals import Values, clustered, combine, compare
 from fedpriv.scoring.reasons import FEW_CLIENTS
 from fedpriv.scoring.roc import Ranked
@@ -34,19 +38,8 @@ SPARED = 10
 """Skewed sizes, and fewer clients than support a claim, are drawn so many times less often."""
 
 
-@dataclass(frozen=True)
-class Covered:
-    """Coverage of the truth by intervals of one quantity.
-
-    Attributes:
-        what: the quantity.
-        skewed: whether sizes of clients fall as one over their rank.
-        rates: by number of clients.
-    """
-
-    what: str
-    skewed: bool
-    rates: dict[int, Rate]
+Covered = Mapping[tuple[str, bool], Mapping[int, Rate]]
+"""(quantity, skewed sizes) -> by number of clients, how often the truth lay in its interval."""
 
 
 def sizes(clients: int, skewed: bool) -> NDArray[np.int64]:
@@ -57,34 +50,21 @@ def sizes(clients: int, skewed: bool) -> NDArray[np.int64]:
     return np.asarray(np.maximum(1, np.round(ranks / ranks.sum() * TARGETS * clients)), dtype=np.int64)
 
 
-def coverage(repetitions: int, seed: int, clients: Sequence[int] = CLIENTS) -> list[Covered]:
+def coverage(repetitions: int, seed: int, clients: Sequence[int] = CLIENTS) -> Covered:
     """Coverage of means, shares, saturated shares, paired differences, areas, rates at 1 % and combined seeds.
 
     Values of a client have a correlation of 0.5: normal ones, and 0 or 1 with a chance that differs between clients as a
-    beta distribution.
-
-    Args:
-        repetitions: of each for clients of equal size, of whom there are enough for a claim; elsewhere a tenth of that.
-        seed: of everything drawn.
-        clients: numbers of clients.
+    beta distribution. Repetitions are for clients of equal size, of whom there are enough for a claim; elsewhere a tenth.
     """
-    found = []
+    found: dict[tuple[str, bool], dict[int, Rate]] = {}
     for skewed in (False, True):
-        whats = ["mean", FAR_OFF, "mean of 3 seeds", *(f"share of {p}" for p in SHARES)]
-        whats += [f"difference of shares {a} and {b}" for a, b in PAIRS] + [
-            "AUC",
-            "AUC less that of noise",
-            "found at 1 %",
-        ]
-        drawn: dict[str, dict[int, list[bool]]] = {what: {} for what in whats}
         for number in clients:
             rng = np.random.default_rng(derive_seed(seed, "coverage", number, int(skewed)))
-            of_each = sizes(number, skewed)
             full = number >= FEW_CLIENTS and not skewed
-            for _ in range(repetitions if full else max(1, repetitions // SPARED)):
-                for what, held in _trial(rng, of_each).items():
-                    drawn[what].setdefault(number, []).append(held)
-        found += [Covered(what, skewed, {k: counted(hits) for k, hits in own.items()}) for what, own in drawn.items()]
+            times = repetitions if full else max(1, repetitions // SPARED)
+            trials = [_trial(rng, sizes(number, skewed)) for _ in range(times)]
+            for what in trials[0]:
+                found.setdefault((what, skewed), {})[number] = counted(trial[what] for trial in trials)
     return found
 
 
@@ -137,10 +117,24 @@ def _holds(interval: tuple[float, float] | None, truth: float) -> bool:
     return interval is not None and interval[0] <= truth <= interval[1]
 
 
-def coverage_table(covered: Sequence[Covered]) -> str:
+def coverage_table(covered: Covered) -> str:
     """Coverage in per cent, a row a quantity, a column a number of clients."""
-    rows = []
-    for one in covered:
-        row = {"95 % interval of": one.what, "sizes": "skewed" if one.skewed else "equal"}
-        rows.append(row | {f"{k} clients": f"{100 * rate.share:.1f}" for k, rate in one.rates.items()})
-    return table(rows)
+    return table(
+        [
+            {"95 % interval of": what, "sizes": "skewed" if skewed else "equal"}
+            | {f"{k} clients": f"{100 * rate.share:.1f}" for k, rate in rates.items()}
+            for (what, skewed), rates in covered.items()
+        ]
+    )
+
+
+def main() -> None:
+    """Draw for every number of clients, and print the table."""
+    chosen = parser(__doc__, repetitions=10000, seed=0, workers=2).parse_args()
+    with ProcessPoolExecutor(chosen.workers) as pool:
+        each = list(pool.map(partial(coverage, chosen.repetitions, chosen.seed), [(number,) for number in CLIENTS]))
+    print(coverage_table({key: {k: v for own in each for k, v in own[key].items()} for key in each[0]}), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,14 +7,14 @@ carries nothing is drawn from the class, and a leak is the truth with noise.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from worlds import CLASSES, SHAPE, World
 
 from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem, Scores
-from fedpriv.attacks.observation import Cost, KnowledgeCard, Observation, Reconstruction
-from fedpriv.calibration.world import CLASSES, SHAPE, World, raw
+from fedpriv.attacks.observation import Cost, KnowledgeCard, Reconstruction
 from fedpriv.scoring import inference
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
@@ -31,26 +31,17 @@ twice that. The first is what a raw representation gives away."""
 SOME = "the truth of some"
 """A leak of every third target, of which the first grade of the truth is returned; of the others, another client's."""
 
-_EVERY = 3
 
-
-def about(world: World, attack: str, target: str | None = None) -> About:
-    """Provenance of a simulated result."""
-    return About(
-        target=target or world.kind,
-        attack=attack,
-        method="simulated",
-        dataset="simulated",
-        knowledge=KnowledgeCard(),
-        seed=world.seed,
-    )
+def _origin(world: World) -> dict[str, Any]:
+    names = dict.fromkeys(("method", "dataset"), "simulated")
+    return {**names, "target": world.kind, "knowledge": KnowledgeCard(), "seed": world.seed}
 
 
 def inverted(world: World, name: str) -> ReconstructionRecord:
     """The record of a simulated inversion with its control, by its name among :data:`INVERSIONS`, :data:`GRADES` or SOME."""
     if name == SOME:
         right, wrong = _truth_and_noise(world, "truth", 0), _null(world, "another client's", 1)
-        leaks = torch.arange(len(world.targets)) % _EVERY == 0
+        leaks = torch.arange(len(world.targets)) % 3 == 0
         found = tuple(
             torch.where(leaks.view(-1, *[1] * (own.dim() - 1)), own, other)
             for own, other in zip(right, _null(world, "another client's", 0), strict=True)
@@ -59,8 +50,8 @@ def inverted(world: World, name: str) -> ReconstructionRecord:
         found, wrong = _truth_and_noise(world, name, 0), _null(world, "another client's", 1)
     else:
         found, wrong = _null(world, name, 0), _null(world, name, 1)
-    truths = world.truths(world.evidence(raw(world)))
-    return score(_wrapped(world, *found), truths, _wrapped(world, *wrong), seed=world.seed, about=about(world, name))
+    about = About(attack=name, **_origin(world))
+    return score(_wrapped(world, *found), world.truths, _wrapped(world, *wrong), seed=world.seed, about=about)
 
 
 def _truth_and_noise(world: World, name: str, draw: int) -> tuple[Tensor, Tensor]:
@@ -112,16 +103,18 @@ def _wrapped(world: World, images: Tensor, features: Tensor) -> Reconstruction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatedInference(Inference):
+class Simulated(Inference):
     """Scores that are drawn: noise, the class's own, or the truth with noise.
 
     Attributes:
         world: holds the truth, which no real inference is handed.
+        asks: who was a member, or which two of four classes a client holds most of.
         shift: by how many standard deviations of a score a yes lies above a no; 0 for a null.
         by_class: standard deviation of what a class adds to its scores, which tells nothing of the client.
     """
 
     world: World
+    asks: Literal["images", "classes"] = "images"
     shift: float = 0.0
     by_class: float = 0.0
 
@@ -129,58 +122,36 @@ class SimulatedInference(Inference):
     summary = "scores that are drawn"
     targets: ClassVar[tuple[str, ...]] = ("representation", "prototype")
 
-    def scored(self, problem: InferenceProblem, asked: Asked, yes: dict[int, Tensor]) -> Scores:
-        """Scores of questions with these answers; of other uploads than the world's own they know nothing."""
-        own = problem.observations[0].upload[0].tensors()["features"]
-        known = torch.equal(own, raw(self.world)[0].upload[0].tensors()["features"])
+    def ask(self, problem: InferenceProblem) -> Asked:
+        """Candidates as usual, or every class of every client."""
+        if self.asks == "images":
+            return super().ask(problem)
+        return Asked({client: torch.arange(CLASSES) for client in problem.uploads}, "majority")
+
+    def answers(self, counts: Tensor, question: str) -> Tensor:
+        """The two classes of most images."""
+        return counts > counts.float().median()
+
+    def run(self, problem: InferenceProblem) -> Scores:
+        """Score; of other uploads than the world's own nothing is known."""
+        world, asked = self.world, self.ask(problem)
+        seen = problem.observations[0].upload[0].tensors()["features"]
+        known = torch.equal(seen, world.uploads[0].upload[0].tensors()["features"])
         rng = generator(problem.seed, "scores", int(known), str(self.shift), str(self.by_class))
         general = self.by_class * torch.randn(CLASSES, generator=rng)
         values = {}
         for client, labels in asked.classes.items():
+            if self.asks == "images":
+                images, members = problem.candidates[client].images.flatten(1), world.images[client].flatten(1)
+                yes = torch.cdist(images, members).min(1).values < 1e-6
+            else:
+                yes = self.answers(torch.bincount(world.held.labels(client), minlength=CLASSES), "majority")
             noise = torch.randn(len(labels), generator=rng) + 0.3 * torch.randn(1, generator=rng)
-            values[client] = (general[labels] + noise + self.shift * known * yes[client].float()).double()
+            values[client] = (general[labels] + noise + self.shift * known * yes.float()).double()
         return Scores(asked, values)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimulatedMembership(SimulatedInference):
-    """Who was a member."""
-
-    asks: ClassVar[Literal["images", "classes"]] = "images"
-
-    def run(self, problem: InferenceProblem) -> Scores:
-        """Score candidates."""
-        yes = {}
-        for client, one in problem.candidates.items():
-            own = self.world.images[client].flatten(1)
-            yes[client] = (torch.cdist(one.images.flatten(1), own).min(1).values < 1e-6).long()
-        return self.scored(problem, self.ask(problem), yes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedProperty(SimulatedInference):
-    """Which classes a client holds most of: of four, two."""
-
-    asks: ClassVar[Literal["images", "classes"]] = "classes"
-
-    def ask(self, problem: InferenceProblem) -> Asked:
-        """Every class of every client."""
-        return Asked({client: torch.arange(CLASSES) for client in problem.uploads}, "majority")
-
-    def answers(self, counts: Tensor, question: str) -> Tensor:
-        """The two of most images."""
-        return counts > counts.float().median()
-
-    def run(self, problem: InferenceProblem) -> Scores:
-        """Score classes."""
-        asked = self.ask(problem)
-        held = self.world.held
-        counts = {k: torch.bincount(held.labels(k), minlength=CLASSES) for k in asked.classes}
-        return self.scored(problem, asked, {k: self.answers(own, "majority").long() for k, own in counts.items()})
-
-
-def inferred(world: World, attack: Inference, observations: tuple[Observation, ...], name: str) -> InferenceResult:
+def inferred(world: World, attack: Inference, name: str) -> InferenceResult:
     """The record of an inference on a world's uploads, with its control."""
-    case = InferenceCase(world.evidence(observations), world.held, world.kind, world.seed)
-    known = about(world, name)
-    return inference.evaluate(attack, case, Provenance(**{key: getattr(known, key) for key in Provenance.model_fields}))
+    case = InferenceCase(world.evidence, world.held, world.kind, world.seed)
+    return inference.evaluate(attack, case, Provenance(attack=name, **_origin(world)))

@@ -1,4 +1,4 @@
-"""A small simulated federation whose truth is known: images by class and client, an extractor, uploads that may be null.
+"""A small simulated federation whose truth is known: images by class and client, an extractor, uploads.
 
 Images are so small that a thousand pages run in minutes. Those of a client are alike, as in a real federation, unless a
 world divides images by class alone, as a division of a data set does. A class is told from the others by an image of its
@@ -7,7 +7,7 @@ own, so that a guess that knows the class is worth something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -16,12 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.guesses import with_guesses
 from fedpriv.evidence.held import HeldImages
+from fedpriv.evidence.permuted import permute
 from fedpriv.evidence.pool import Pool
 from fedpriv.evidence.truth import Truth
 from fedpriv.util.seeds import generator
@@ -39,6 +41,12 @@ STRANGERS = 60
 """Images of each class that no client holds."""
 
 ROUND = 1
+
+
+def smooth(number: int, side: int, coarse: int, *seed: int | str) -> Tensor:
+    """Draw grey images ``(number, 1, side, side)`` of mean 0 and standard deviation near 1, smoothed from coarse ones."""
+    drawn = torch.randn(number, 1, coarse, coarse, generator=generator(*seed))
+    return 1.4 * interpolate(drawn, size=(side, side), mode="bilinear", align_corners=False)
 
 
 @dataclass(frozen=True)
@@ -64,9 +72,7 @@ class World:
 
     def smooth(self, number: int, *parts: int | str) -> Tensor:
         """Draw smooth images ``(number, c, h, w)`` of mean 0 and standard deviation near 1."""
-        channels, height, width = SHAPE
-        coarse = torch.randn(number, channels, height // 2, width // 2, generator=generator(self.seed, *parts))
-        return torch.nn.functional.interpolate(coarse, size=(height, width), mode="bilinear", align_corners=False) * 1.4
+        return smooth(number, SHAPE[1], SHAPE[1] // 2, self.seed, *parts)
 
     def draw(
         self, labels: Tensor, *parts: int | str, patterns: Tensor | None = None, look: Tensor | None = None
@@ -151,15 +157,12 @@ class World:
             return own[target.index : target.index + 1]
         return own[self.own_labels(target.client) == target.label]
 
-    def uploads(self, images: tuple[Tensor, ...] | None = None) -> tuple[Observation, ...]:
-        """The server's view of images like the clients' own, client by client; of their own without any."""
-        return self.seen([self.represent(own) for own in images or self.images])
-
-    def seen(self, features: list[Tensor]) -> tuple[Observation, ...]:
-        """The server's view where each client's images have these representations ``(n, d)``."""
+    @cached_property
+    def uploads(self) -> tuple[Observation, ...]:
+        """The server's view, client by client."""
         found = []
-        for client, own in zip(self.clients, features, strict=True):
-            labels = self.own_labels(client)
+        for client in self.clients:
+            own, labels = self.represent(self.images[client]), self.own_labels(client)
             if self.kind == "representation":
                 upload: Representations | Prototypes = Representations(own, labels)
             else:
@@ -174,16 +177,13 @@ class World:
         """White-box extractors, and classes, which uploads tell."""
         return Knowledge(KnowledgeCard(), SHAPE, CLASSES, extractors=dict.fromkeys(self.clients, self.represent))
 
-    def evidence(self, observations: tuple[Observation, ...]) -> Evidence:
+    @cached_property
+    def evidence(self) -> Evidence:
         """The attacker's knowledge, and the same with the next client's upload in each client's place."""
-        turned = observations[1:] + observations[:1]
-        permuted = tuple(
-            Observation(own.round, own.client, _as_labelled(own, other), own.broadcast)
-            for own, other in zip(observations, turned, strict=True)
-        )
-        return Evidence(observations, permuted, self.knowledge, self.targets)
+        return Evidence(self.uploads, permute(self.uploads), self.knowledge, self.targets)
 
-    def truths(self, evidence: Evidence) -> tuple[Truth, ...]:
+    @cached_property
+    def truths(self) -> tuple[Truth, ...]:
         """The truth behind the targets, and guesses at them without their upload."""
         unit: Literal["upload", "class"] = "upload" if self.kind == "representation" else "class"
         found = []
@@ -191,7 +191,7 @@ class World:
             members = self.behind(target)
             feature = self.represent(members).mean(0) if unit == "class" else None
             found.append(Truth.equal(members, torch.full((len(members),), target.label), self.pool, feature))
-        return with_guesses(found, evidence, self.kind, unit, device=torch.device("cpu"))
+        return with_guesses(found, self.evidence, self.kind, unit, device=torch.device("cpu"))
 
     @cached_property
     def held(self) -> HeldImages:
@@ -203,74 +203,3 @@ class World:
         held: Mapping[int, NDArray[np.int64]] = {k: np.arange(ends[k], ends[k + 1]) for k in self.clients}
         held_out = {k: held[k] + ends[len(own)] for k in self.clients}
         return HeldImages(Samples(images, torch.cat([*own, *own, strange_labels])), held, held_out=held_out)
-
-
-def _as_labelled(own: Observation, other: Observation) -> tuple[Representations | Prototypes, ...]:
-    """Another client's vectors under a client's own labels: for each of its rows one of the same class."""
-    mine, theirs = own.upload[0], other.upload[0]
-    if isinstance(mine, Prototypes) and isinstance(theirs, Prototypes):
-        return (Prototypes(theirs.features, mine.classes, mine.counts),)
-    assert isinstance(mine, Representations)
-    assert isinstance(theirs, Representations)
-    return (Representations(theirs.features[same_class(mine.labels, theirs.labels)], mine.labels),)
-
-
-def same_class(wanted: Tensor, labels: Tensor) -> Tensor:
-    """Positions ``(n,)`` in ``labels`` of things of the wanted classes ``(n,)``, distinct while they last."""
-    used = dict.fromkeys(wanted.unique().tolist(), 0)
-    found = []
-    for label in wanted.tolist():
-        places = (labels == label).nonzero().squeeze(1)
-        found.append(int(places[used[label] % len(places)]))
-        used[label] += 1
-    return torch.tensor(found)
-
-
-Upload = Callable[[World, int], tuple[Observation, ...]]
-"""World and a number of the draw -> what the server sees."""
-
-
-def same_moments(world: World, draw: int = 0) -> tuple[Observation, ...]:
-    """Uploads of the mean and covariance that representations of a class have, which carry nothing of the client."""
-    strange, labels = world.strangers
-    features = world.represent(strange)
-    means = torch.stack([features[labels == label].mean(0) for label in range(CLASSES)])
-    root = torch.linalg.cholesky(torch.cov((features - means[labels]).T) + 1e-6 * torch.eye(WIDTH))
-    found = []
-    for client in world.clients:
-        own = world.own_labels(client)
-        noise = torch.randn(len(own), WIDTH, generator=generator(world.seed, "moments", client, draw))
-        found.append(means[own] + noise @ root.T)
-    return world.seen(found)
-
-
-def another_client(world: World, draw: int = 0) -> tuple[Observation, ...]:
-    """Uploads of clients that nobody attacks, whose images are of the same classes."""
-    return world.uploads(tuple(world.draw(world.own_labels(k), "elsewhere", k, draw) for k in world.clients))
-
-
-def another_data_set(world: World, draw: int = 0) -> tuple[Observation, ...]:
-    """Uploads made of another data set's images, under the clients' labels."""
-    other = world.smooth(CLASSES, "foreign patterns", draw)
-    images = (world.draw(world.own_labels(k), "foreign", k, draw, patterns=other) for k in world.clients)
-    return world.uploads(tuple(images))
-
-
-def class_alone(world: World, draw: int = 0) -> tuple[Observation, ...]:
-    """Uploads that say the class and nothing else: each row is the class's representation in general."""
-    general = world.represent((0.5 + 0.13 * world.patterns).clamp(0, 1))
-    return world.seen([general[world.own_labels(k)] for k in world.clients])
-
-
-def raw(world: World, draw: int = 0) -> tuple[Observation, ...]:
-    """Uploads as they are."""
-    return world.uploads()
-
-
-NULLS: dict[str, Upload] = {
-    "same mean and covariance": same_moments,
-    "another client's": another_client,
-    "another data set's": another_data_set,
-    "the class alone": class_alone,
-}
-"""Uploads that carry nothing of the client, by name."""
