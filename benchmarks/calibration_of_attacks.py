@@ -27,8 +27,8 @@ from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.gradient_learned import LearnedGradients
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
+from fedpriv.attacks.gradients.mixup import MixtureSeparation
 from fedpriv.attacks.gradients.pooled import PooledBatch
-from fedpriv.attacks.gradients.separation_of_mixtures import MixtureSeparation
 from fedpriv.attacks.infer.likelihood_ratio import LikelihoodRatio
 from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.infer.property import PropertyInference

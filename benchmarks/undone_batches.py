@@ -20,7 +20,7 @@ from torch.nn import functional
 from fedpriv.algebra.augmentation_policy import PUBLISHED, read_policy
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.separation_of_mixtures import MixtureSeparation
+from fedpriv.attacks.gradients.mixup import MixtureSeparation
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.recover.transformation import TransformationSearch

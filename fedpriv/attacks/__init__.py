@@ -27,7 +27,7 @@ ATTACKS = Registry(
         "gradient-dip": "fedpriv.attacks.gradients.inverting_gradients:GradientDip",
         "gradient-learned": "fedpriv.attacks.gradients.gradient_learned:LearnedGradients",
         "untransform": "fedpriv.attacks.recover.transformation:TransformationSearch",
-        "demix": "fedpriv.attacks.gradients.separation_of_mixtures:MixtureSeparation",
+        "demix": "fedpriv.attacks.gradients.mixup:MixtureSeparation",
         "pooled": "fedpriv.attacks.gradients.pooled:PooledBatch",
         "disaggregate": "fedpriv.attacks.recover.disaggregation:Disaggregation",
         "disaggregate-layer": "fedpriv.attacks.recover.disaggregation:LayerDisaggregation",

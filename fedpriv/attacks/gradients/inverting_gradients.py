@@ -57,7 +57,7 @@ class DirectionMatching(GradientMatching):
             has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
             :mod:`fedpriv.attacks.gradients.batch_statistics`.
         apart: whether the images of a step are told apart first, where a fully connected layer lets them: then each is asked
-            for its own share of the update (:mod:`fedpriv.attacks.gradients.told_apart`).
+            for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
         inputs_weight: of the relative squared distance of what went into that layer, added to the distance: in full from
             three images on, in proportion for fewer.
     """
@@ -69,7 +69,7 @@ class DirectionMatching(GradientMatching):
     budget = "iterations"
 
     @property
-    def tells_apart(self) -> bool:
+    def separates_batches(self) -> bool:
         """As asked for."""
         return self.apart
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
-from fedpriv.attacks.gradients.known_inputs import Known, KnownInputs
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs, UpToLayer
 from fedpriv.attacks.gradients.local_step import LocalStep
+from fedpriv.attacks.gradients.separated_batch import Known, KnownInputs
 from fedpriv.attacks.invert.inversion import bytes_of_generator
 from fedpriv.attacks.observation import BatchFacts, Reconstruction
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
@@ -82,7 +82,9 @@ def invert_layers(
 
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
         known = [layers[row.position] for row in rows]
-        features = KnownInputs([Known.of_all(layer.view, layer.inputs) for layer in known])
+        features = KnownInputs(
+            [Known(layer.view, layer.inputs, torch.ones(len(layer.inputs), dtype=torch.bool)) for layer in known]
+        )
         gradients = None
         if matcher is not None and any(layer.matchable for layer in known):
             gradients = _Gradients(known, count, matcher)

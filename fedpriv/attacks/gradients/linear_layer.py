@@ -26,10 +26,17 @@ from fedpriv.attacks.gradients.layer_inputs import (
     sent_layers,
 )
 from fedpriv.attacks.gradients.layer_inversion import Layer, invert_layers
-from fedpriv.attacks.gradients.layers_below import LabelledStep
-from fedpriv.attacks.gradients.linear_gradient import DRAWS, EXPLAINED, SEPARABLE, linear_gradient
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, equal_weights, private_head
-from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
+from fedpriv.attacks.gradients.separated_batch import LabelledStep
+from fedpriv.attacks.gradients.separation import (
+    DRAWS,
+    EXPLAINED,
+    SEPARABLE,
+    inputs_of,
+    linear_gradient,
+    lone_inputs,
+    separate,
+)
 from fedpriv.attacks.gradients.step_problems import moved_besides
 from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
 from fedpriv.attacks.optim.schedule import Schedule

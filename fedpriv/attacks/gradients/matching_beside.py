@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedpriv.attacks.gradients.batch_statistics import BatchStatistics
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
-from fedpriv.attacks.gradients.known_inputs import KnownInputs
+from fedpriv.attacks.gradients.separated_batch import KnownInputs
 from fedpriv.attacks.gradients.step_problems import StepProblem
 from fedpriv.attacks.optim.rows import Row
 from fedpriv.attacks.read.updates import HEAD

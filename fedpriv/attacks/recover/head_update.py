@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.gradients.head_members import members_of_head
+from fedpriv.attacks.gradients.separation import members_of_head
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.read.target_features import rounds_of
