@@ -10,10 +10,10 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients import separated_batch
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.gradients.local_step import LocalStep
+from fedpriv.attacks.gradients.presets import NetworkKind, TargetInfo, choose_configs
 from fedpriv.attacks.gradients.separated_batch import cross_entropy_slopes, logits_behind, reachable
 from fedpriv.attacks.gradients.separation import Span, distinct, eliminated, separate
 from fedpriv.attacks.gradients.step_problems import read_problem
-from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, best_ways
 from fedpriv.attacks.invert.inversion import PixelInversion
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
@@ -181,8 +181,8 @@ def test_larger_images_are_searched_with_smaller_steps_and_more_prior():
     assert twice == pytest.approx(small / 4)
     assert framed.schedule_at((3, 64, 64)) == framed.schedule_at((3, 32, 32)) == framed.schedule
     large = NetworkKind(kinked=False, normed=False, large=True)
-    assert [way.signed for way in best_ways(large, Wanted(1), 400)] == [True]
-    assert best_ways(large, Wanted(1), 1600)[0].curved
+    assert [way.signed for way in choose_configs(large, TargetInfo(1), 400)] == [True]
+    assert choose_configs(large, TargetInfo(1), 1600)[0].curved
 
 
 def test_an_update_is_taken_apart_once_whoever_is_said_to_have_sent_it(monkeypatch):

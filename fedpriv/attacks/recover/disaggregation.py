@@ -26,8 +26,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.gradients.inner_search import inner_search
-from fedpriv.attacks.gradients.pooled import refuse_separate
+from fedpriv.attacks.gradients.pooled import inner_search, refuse_separate
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, RequirementsByKind, TargetId
 from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.attacks.recover.angle_update import AngleUpdate
