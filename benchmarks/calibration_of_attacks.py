@@ -24,8 +24,7 @@ import torch
 from torch import nn
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.gradient_learned import LearnedGradients
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients, LearnedGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.mixup import MixtureSeparation
 from fedpriv.attacks.gradients.pooled import PooledBatch

@@ -52,7 +52,7 @@ BUDGET: dict[str, int] = {
     "federation": 4376,
     "methods": 4077,
     "defenses": 2396,
-    "attacks": 21252,
+    "attacks": 21212,
     "evidence": 2130,
     "scoring": 7801,
     "pages": 8070,

@@ -25,7 +25,7 @@ ATTACKS = Registry(
         "dlg": "fedpriv.attacks.gradients.dlg:DeepLeakage",
         "inverting-gradients": "fedpriv.attacks.gradients.inverting_gradients:InvertingGradients",
         "gradient-dip": "fedpriv.attacks.gradients.inverting_gradients:GradientDip",
-        "gradient-learned": "fedpriv.attacks.gradients.gradient_learned:LearnedGradients",
+        "gradient-learned": "fedpriv.attacks.gradients.inverting_gradients:LearnedGradients",
         "untransform": "fedpriv.attacks.recover.transformation:TransformationSearch",
         "demix": "fedpriv.attacks.gradients.mixup:MixtureSeparation",
         "pooled": "fedpriv.attacks.gradients.pooled:PooledBatch",

@@ -13,7 +13,6 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, batch_sizes, one_hot
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
-from fedpriv.attacks.gradients.local_step import local_step
 from fedpriv.attacks.gradients.presets import (
     NetworkKind,
     SearchConfig,
@@ -24,6 +23,7 @@ from fedpriv.attacks.gradients.presets import (
 )
 from fedpriv.attacks.gradients.search import absolute_variation, median_filtered
 from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.update import local_step
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.read.target_features import list_targets

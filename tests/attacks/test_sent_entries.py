@@ -9,8 +9,8 @@ from gradient_cases import CPU, RATE, SHAPE, images_and_labels, observe, psnr, s
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
-from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.gradients.step_problems import restricted
+from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard
 from fedpriv.attacks.read.sent_entries import SentEntries, sent_entries, stacked_entries
 from fedpriv.attacks.read.target_features import list_targets

@@ -7,12 +7,11 @@ import torch
 from gradient_cases import CPU
 from torch import nn
 
-from fedpriv.attacks.gradients.chain_aims import Aim, Factors
+from fedpriv.attacks.gradients.chain_aims import Aim, Factors, wanted_matrix
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs
-from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.gradients.separated_batch import Known, KnownInputs
-from fedpriv.attacks.gradients.wanted_matrices import wanted_matrix
+from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.attacks.read.updates import Tangent
 
@@ -65,7 +64,7 @@ def test_distances_by_factors_are_those_by_whole_matrices(kind, monkeypatch):
     for factored in (True, False):
         compare = Matcher(model, (1, 9, 10), BatchFacts(2, 0.1, 1), "unrolled", CPU).against([step], [2])
         if not factored:
-            monkeypatch.setattr("fedpriv.attacks.gradients.wanted_matrices._LEFT_OUT", -1.0)
+            monkeypatch.setattr("fedpriv.attacks.gradients.chain_aims._LEFT_OUT", -1.0)
         own = (images * 0.7).requires_grad_()
         value = getattr(compare, kind)(own, torch.eye(10, dtype=torch.float64)[:2][None], torch.arange(1))
         found.append((value.detach(), torch.autograd.grad(value.sum(), own)[0]))
@@ -82,7 +81,7 @@ def test_truncated_gradients_are_compared_by_factors_likewise(monkeypatch):
     for kind in ("cosine", "squared"):
         found = []
         for left_out in (1e-4, -1.0):
-            monkeypatch.setattr("fedpriv.attacks.gradients.wanted_matrices._LEFT_OUT", left_out)
+            monkeypatch.setattr("fedpriv.attacks.gradients.chain_aims._LEFT_OUT", left_out)
             compare = Matcher(model, (1, 9, 10), BatchFacts(3, 0.1, 1), "unrolled", CPU).against([step], [3])
             own = (images * 0.7).requires_grad_()
             value = getattr(compare, kind)(own, torch.eye(10, dtype=torch.float64)[:3][None], torch.arange(1))

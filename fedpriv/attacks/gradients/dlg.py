@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
-from fedpriv.attacks.gradients.local_step import square_norms
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.attacks.optim.rows import Row, Solved

@@ -17,9 +17,8 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.gradients.auxiliary_losses import explained, matching_of
 from fedpriv.attacks.gradients.gradient_matching import Matcher
-from fedpriv.attacks.gradients.local_step import square_norms
-from fedpriv.attacks.gradients.matching_beside import explained, matching_of
 from fedpriv.attacks.gradients.presets import (
     NetworkKind,
     SearchConfig,
@@ -35,6 +34,7 @@ from fedpriv.attacks.gradients.search import (
     optimise_by_lbfgs,
 )
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.invert.inversion import DipFitting
 from fedpriv.attacks.observation import DataAccess, Knowledge, Needs, Reconstruction
 from fedpriv.attacks.optim.halving import climb, ladder, together
@@ -67,7 +67,7 @@ class DirectionMatching(GradientMatching):
     Attributes:
         statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
             has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
-            :mod:`fedpriv.attacks.gradients.batch_statistics`.
+            :mod:`fedpriv.attacks.gradients.auxiliary_losses`.
         apart: whether the images of a step are told apart first, where a fully connected layer lets them: then each is asked
             for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
         inputs_weight: of the relative squared distance of what went into that layer, added to the distance: in full from
@@ -333,3 +333,22 @@ class GradientDip(DipFitting, DirectionMatching):
             converged=explained(matching, found.images, probabilities, found.objective) < self.tolerance,
             labels=updates.shown(rows, labels),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedGradients(InvertingGradients):
+    """The same search with a learned prior everywhere, also where inverting gradients by itself would not take the time."""
+
+    prior: Literal["auto", "spectrum", "variation", "learned"] = "learned"
+
+    name = "gradient-learned"
+    summary = (
+        "images whose gradient is the uploaded one, by direction, held back by a denoiser that the attacker trained"
+    )
+    version = 7
+    needs = InvertingGradients.needs.together(Needs(attacker_data=LEARNS_ON))
+    requirements_by_kind = tuple(
+        (kinds, needs.together(Needs(attacker_data=LEARNS_ON)))
+        for kinds, needs in InvertingGradients.requirements_by_kind
+    )
+    only_by_name = True

@@ -23,7 +23,6 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs, readable_layers, sent_layers
-from fedpriv.attacks.gradients.local_step import LocalStep, equal_weights
 from fedpriv.attacks.gradients.separation import (
     MOST_BY_LABELS,
     HeadMembers,
@@ -35,6 +34,7 @@ from fedpriv.attacks.gradients.separation import (
     members_of_head,
     separate,
 )
+from fedpriv.attacks.gradients.update import LocalStep, equal_weights
 from fedpriv.attacks.optim.objectives import relative_feature_distance, squared_length
 from fedpriv.attacks.read.updates import Weights
 from fedpriv.util.seeds import generator

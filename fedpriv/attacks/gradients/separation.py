@@ -46,12 +46,17 @@ from torch.nn import functional
 
 from fedpriv.attacks.read.updates import Tangent
 
-RANK, EXPLAINED = 1e-5, 1e-2
-"""Singular values below this share of the largest are rounding; a batch is explained when what it leaves of the layer's
-gradient is below this share."""
+RANK = 1e-5
+"""Singular values below this share of the largest are rounding."""
 
-DRAWS, SEPARABLE = 20_000, 12
-"""Sets of outputs that are guessed from, and images up to which they are: the sets that are needed grow like 2^n."""
+EXPLAINED = 1e-2
+"""A batch is explained when what it leaves of the layer's gradient is below this share."""
+
+DRAWS = 20_000
+"""Sets of outputs that are guessed from."""
+
+SEPARABLE = 12
+"""Images up to which sets are guessed from: those that are needed grow like 2^n."""
 
 MOST, MOST_BY_LABELS, MOST_AT_HEAD, SURPLUS = 32, 128, 16, 5
 """Images of a batch that is taken apart by walks, where labels say the entries that do not vanish, and by the head's
@@ -238,6 +243,9 @@ class Directions(NamedTuple):
 
 class _Coordinates:
     """Coordinates in which the columns ``basis diag(values) onto`` ``(u, r)`` of all directions are alike long."""
+
+    basis: Tensor
+    values: Tensor
 
     def __init__(self, columns: Tensor) -> None:
         self.basis, self.values, self._onto = torch.linalg.svd(columns, full_matrices=False)

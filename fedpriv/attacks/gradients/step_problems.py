@@ -14,10 +14,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
-from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
 from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps, batch_sizes, one_hot
-from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
 from fedpriv.attacks.gradients.separated_batch import SeparatedBatch, separate_batch
+from fedpriv.attacks.gradients.update import (
+    LocalStep,
+    batch_facts,
+    infer_labels,
+    infer_labels_through_head,
+    last_layer,
+    local_step,
+)
 from fedpriv.attacks.observation import (
     BatchFacts,
     Knowledge,

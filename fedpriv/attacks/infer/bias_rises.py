@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.gradients.batch_labels import last_layer
+from fedpriv.attacks.gradients.update import last_layer
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.attacks.read.updates import Weights, read_update

@@ -35,7 +35,7 @@ from torch.func import functional_call, grad, replace_all_batch_norm_modules_, v
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
-from fedpriv.attacks.gradients.local_step import private_head
+from fedpriv.attacks.gradients.update import private_head
 from fedpriv.attacks.infer.membership_span import Layer, chosen_layer, layer_of, nearness, rounding, with_ones
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.attacks.read.extractors import represent

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedpriv.attacks.gradients.batch_labels import last_layer
+from fedpriv.attacks.gradients.update import last_layer
 from fedpriv.attacks.infer.contract import InferenceProblem, Moment
 from fedpriv.attacks.infer.membership_update import BATCH, Training, training_of
 from fedpriv.attacks.observation import Knowledge, Observation
