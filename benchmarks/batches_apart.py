@@ -19,9 +19,8 @@ from one_step import problem_of, with_model
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.behind_layer import label_slopes, logits_behind
-from fedpriv.attacks.gradients.linear_gradient import DRAWS, SEPARABLE, linear_gradient
-from fedpriv.attacks.gradients.separation import separate
+from fedpriv.attacks.gradients.separated_batch import label_slopes, logits_behind
+from fedpriv.attacks.gradients.separation import DRAWS, SEPARABLE, linear_gradient, separate
 
 LAYER = "extractor.7"
 

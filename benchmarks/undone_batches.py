@@ -21,7 +21,7 @@ from fedpriv.algebra.augmentation_policy import PUBLISHED, read_policy
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.features.transformation import TransformationSearch
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.separation_of_mixtures import MixtureSeparation
+from fedpriv.attacks.gradients.mixup import MixtureSeparation
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets import load_dataset

@@ -9,12 +9,11 @@ from federations import CPU, small, train_small
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.batch_statistics import BatchStatistics
+from fedpriv.attacks.gradients.auxiliary_losses import BatchStatistics, MatchingBeside, explained
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.local_step import LocalStep, StepModel
-from fedpriv.attacks.gradients.matching_beside import MatchingBeside, explained
 from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.update import LocalStep, StepModel
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths

@@ -10,7 +10,7 @@ from torch import nn
 from fedpriv.attacks.gradients.chain import chain_of
 from fedpriv.attacks.gradients.chain_distance import ChainGradients
 from fedpriv.attacks.gradients.gradient_matching import Matcher
-from fedpriv.attacks.gradients.local_step import LocalStep
+from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.inputs.updates import Tangent, sent_entries
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.models import default_width

@@ -7,7 +7,7 @@ from gradient_cases import CPU, RATE, images_and_labels, knowledge_of, psnr, sig
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.separation_of_mixtures import Mixtures, MixtureSeparation
+from fedpriv.attacks.gradients.mixup import Mixtures, MixtureSeparation
 from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.defenses.mixup import Mixup, mixed_step
 from fedpriv.federation.defense import Work

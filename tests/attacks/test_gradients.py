@@ -7,9 +7,8 @@ from gradient_cases import CPU, RATE, SHAPE, images_and_labels, observe, psnr, s
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.batch_labels import infer_labels, last_layer
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.local_step import StepModel, local_step
+from fedpriv.attacks.gradients.update import StepModel, infer_labels, last_layer, local_step
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.util.errors import UserError

@@ -5,9 +5,9 @@ import torch
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients import head_members
-from fedpriv.attacks.gradients.head_members import _Equations, members_of_head
+from fedpriv.attacks.gradients import separation
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.separation import _Equations, members_of_head
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
@@ -91,9 +91,9 @@ def test_nobody_is_sure_where_rounding_or_another_valley_hides_the_difference(la
 def test_limits_of_work_and_memory_change_no_more_than_how_many_starts_are_tried(monkeypatch, limit):
     labels = torch.tensor([4, 4, 1])
     expected, *_ = solved(labels, scale=0.3)
-    monkeypatch.setattr(head_members, limit, 0)
-    seen, followed = [], head_members._side_by_side
-    monkeypatch.setattr(head_members, "_side_by_side", lambda *given: seen.append(len(given[1])) or followed(*given))
+    monkeypatch.setattr(separation, limit, 0)
+    seen, followed = [], separation._side_by_side
+    monkeypatch.setattr(separation, "_side_by_side", lambda *given: seen.append(len(given[1])) or followed(*given))
     found, *_ = solved(labels, scale=0.3)
     assert set(seen) == {1}
     torch.testing.assert_close(found.inputs, expected.inputs, rtol=1e-3, atol=1e-4)

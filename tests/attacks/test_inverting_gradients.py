@@ -13,10 +13,17 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, batch_sizes, one_hot
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
-from fedpriv.attacks.gradients.local_step import local_step
-from fedpriv.attacks.gradients.pixel_search import absolute_variation, median_filtered
+from fedpriv.attacks.gradients.presets import (
+    NetworkKind,
+    SearchConfig,
+    TargetInfo,
+    choose_configs,
+    choose_framed_configs,
+    has_kinks,
+)
+from fedpriv.attacks.gradients.search import absolute_variation, median_filtered
 from fedpriv.attacks.gradients.step_problems import read_problem
-from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, Way, best_ways, framed_ways, has_kinks
+from fedpriv.attacks.gradients.update import local_step
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.priors.dip import Hourglass
@@ -146,36 +153,40 @@ def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chose
     assert scores[0.15, 0.002] > scores[0.15,] + 5
 
 
-ONE = Wanted(1)
+ONE = TargetInfo(1)
 KINKED_NETWORK, SMOOTH_NETWORK = NetworkKind(kinked=True, normed=False), NetworkKind(kinked=False, normed=False)
 
 
 def test_ways_that_are_asked_for_are_taken_and_others_follow_from_the_network():
     asked = InvertingGradients(total_variation=(0.15, 0.03, 0.001), signed=(False, True), learning_rate=0.3)
-    assert asked.ways(KINKED_NETWORK, ONE) == (Way(0.15, False, 0.3), Way(0.03, True, 0.3), Way(0.001, False, 0.3))
-    assert len(InvertingGradients(total_variation=0.1).ways(SMOOTH_NETWORK, ONE)) == 1
+    assert asked.configs(KINKED_NETWORK, ONE) == (
+        SearchConfig(0.15, False, 0.3),
+        SearchConfig(0.03, True, 0.3),
+        SearchConfig(0.001, False, 0.3),
+    )
+    assert len(InvertingGradients(total_variation=0.1).configs(SMOOTH_NETWORK, ONE)) == 1
     plain = InvertingGradients(prior="variation")
-    kinked, smooth = (plain.ways(kind, ONE) for kind in (KINKED_NETWORK, SMOOTH_NETWORK))
-    assert kinked == best_ways(KINKED_NETWORK, ONE, plain.iterations)
+    kinked, smooth = (plain.configs(kind, ONE) for kind in (KINKED_NETWORK, SMOOTH_NETWORK))
+    assert kinked == choose_configs(KINKED_NETWORK, ONE, plain.iterations)
     assert kinked[0].signed
     assert not any(way.signed for way in smooth)
-    more = plain.ways(KINKED_NETWORK, Wanted(8))
+    more = plain.configs(KINKED_NETWORK, TargetInfo(8))
     assert more[0].variation > kinked[0].variation
     assert smooth[0].curved
-    assert not any(way.curved for way in plain.ways(SMOOTH_NETWORK, Wanted(4)))
-    normed = plain.ways(NetworkKind(kinked=True, normed=True), ONE)
+    assert not any(way.curved for way in plain.configs(SMOOTH_NETWORK, TargetInfo(4)))
+    normed = plain.configs(NetworkKind(kinked=True, normed=True), ONE)
     assert normed == (replace(kinked[0], variation=normed[0].variation),)
     assert normed[0].variation > more[0].variation
 
 
-KNOWN = Wanted(4, apart=True, determined=True)
+KNOWN = TargetInfo(4, apart=True, determined=True)
 
 
 @pytest.mark.parametrize(
     ("network", "wanted", "iterations", "framed"),
     [
         (KINKED_NETWORK, ONE, 2000, True),
-        (SMOOTH_NETWORK, Wanted(16), 125, True),
+        (SMOOTH_NETWORK, TargetInfo(16), 125, True),
         (NetworkKind(kinked=True, normed=True), ONE, 2000, True),
         (NetworkKind(kinked=True, normed=True), KNOWN, 2000, True),
         (NetworkKind(kinked=False, normed=True), ONE, 2000, False),
@@ -189,17 +200,17 @@ def test_coordinates_of_a_spectrum_are_taken_where_they_help_or_where_they_are_a
     network, wanted, iterations, framed
 ):
     attacks = [InvertingGradients(iterations=iterations, prior=prior) for prior in ("auto", "spectrum", "variation")]
-    found, asked, plain = (attack.ways(network, wanted) for attack in attacks)
+    found, asked, plain = (attack.configs(network, wanted) for attack in attacks)
     assert all(way.framed for way in asked)
     assert not any(way.framed for way in plain)
     assert found == (asked if framed else plain)
-    told = InvertingGradients(total_variation=0.1, iterations=iterations).ways(network, wanted)
+    told = InvertingGradients(total_variation=0.1, iterations=iterations).configs(network, wanted)
     assert [(way.framed, way.variation) for way in told] == [(False, 0.1)]
 
 
 def test_images_are_held_less_the_longer_a_frame_is_searched_and_short_searches_take_smaller_steps():
-    for network, wanted in ((KINKED_NETWORK, Wanted(4)), (SMOOTH_NETWORK, Wanted(16)), (SMOOTH_NETWORK, KNOWN)):
-        ways = [framed_ways(network, wanted, number)[-1] for number in (10, 50, 100, 400, 1600)]
+    for network, wanted in ((KINKED_NETWORK, TargetInfo(4)), (SMOOTH_NETWORK, TargetInfo(16)), (SMOOTH_NETWORK, KNOWN)):
+        ways = [choose_framed_configs(network, wanted, number)[-1] for number in (10, 50, 100, 400, 1600)]
         assert not any(way.curved for way in ways)
         weights, rates = [way.unlikely for way in ways], [way.learning_rate for way in ways]
         assert weights == sorted(weights, reverse=True)
@@ -207,19 +218,19 @@ def test_images_are_held_less_the_longer_a_frame_is_searched_and_short_searches_
         assert rates == sorted(rates)
         assert rates[2] == pytest.approx(10 * rates[0])
     for count in (1, 16):
-        found = framed_ways(SMOOTH_NETWORK, Wanted(count), 100)
+        found = choose_framed_configs(SMOOTH_NETWORK, TargetInfo(count), 100)
         assert [way.curved for way in found] == [True, False]
-        assert not any(way.curved for way in framed_ways(SMOOTH_NETWORK, Wanted(count), 40))
+        assert not any(way.curved for way in choose_framed_configs(SMOOTH_NETWORK, TargetInfo(count), 40))
 
 
-@pytest.mark.parametrize("wanted", [ONE, KNOWN, Wanted(4)])
+@pytest.mark.parametrize("wanted", [ONE, KNOWN, TargetInfo(4)])
 def test_large_images_behind_smooth_networks_are_held_and_searched_by_signs_until_lbfgs_gets_anywhere(wanted):
     large = replace(SMOOTH_NETWORK, large=True)
     for iterations in (20, 100, 399):
-        (way,) = framed_ways(large, wanted, iterations)
+        (way,) = choose_framed_configs(large, wanted, iterations)
         assert (way.signed, way.variation, way.unlikely, way.curved) == (True, 0.5, 0.5, False)
-    assert framed_ways(large, wanted, 400) == framed_ways(SMOOTH_NETWORK, wanted, 400)
-    assert framed_ways(large, replace(wanted, misled=True), 100) == framed_ways(
+    assert choose_framed_configs(large, wanted, 400) == choose_framed_configs(SMOOTH_NETWORK, wanted, 400)
+    assert choose_framed_configs(large, replace(wanted, misled=True), 100) == choose_framed_configs(
         SMOOTH_NETWORK, replace(wanted, misled=True), 100
     )
 
@@ -227,23 +238,25 @@ def test_large_images_behind_smooth_networks_are_held_and_searched_by_signs_unti
 def test_behind_batch_norms_images_are_held_whatever_their_number():
     normed = replace(KINKED_NETWORK, normed=True)
     for iterations, weight in ((50, 3.0), (100, 3.0), (400, 1.5), (10_000, 0.3)):
-        held = {framed_ways(normed, wanted, iterations) for wanted in (ONE, KNOWN, Wanted(16))}
+        held = {choose_framed_configs(normed, wanted, iterations) for wanted in (ONE, KNOWN, TargetInfo(16))}
         ((way,),) = held
         assert (way.signed, way.variation, way.unlikely) == (True, pytest.approx(weight), pytest.approx(weight))
-    misled = Wanted(4, misled=True)
-    assert framed_ways(normed, misled, 100) == framed_ways(KINKED_NETWORK, misled, 100)
+    misled = TargetInfo(4, misled=True)
+    assert choose_framed_configs(normed, misled, 100) == choose_framed_configs(KINKED_NETWORK, misled, 100)
 
 
 def test_images_whose_update_misleads_are_held_near_what_is_likely():
     for network in (KINKED_NETWORK, SMOOTH_NETWORK):
-        plain, held = (framed_ways(network, replace(Wanted(4), misled=misled), 400)[-1] for misled in (False, True))
+        plain, held = (
+            choose_framed_configs(network, replace(TargetInfo(4), misled=misled), 400)[-1] for misled in (False, True)
+        )
         assert held.unlikely > 100 * plain.unlikely
-        assert not framed_ways(network, Wanted(4, misled=True), 400)[0].curved
+        assert not choose_framed_configs(network, TargetInfo(4, misled=True), 400)[0].curved
 
 
 def test_images_told_apart_are_held_back_less_the_better_they_are_determined():
     def variation(iterations, count, network=KINKED_NETWORK, **known):
-        (way,) = best_ways(network, Wanted(count, apart=True, **known), iterations)
+        (way,) = choose_configs(network, TargetInfo(count, apart=True, **known), iterations)
         return way.variation
 
     assert variation(100, 1) == variation(2000, 1) == variation(50, 1, determined=True)
@@ -258,12 +271,12 @@ def test_images_told_apart_are_held_back_less_the_better_they_are_determined():
 
 @pytest.mark.parametrize("network", [KINKED_NETWORK, SMOOTH_NETWORK])
 def test_a_prior_is_learned_where_it_is_asked_for(network):
-    wanted = Wanted(4, apart=True, own_images=True)
-    plain, asked = (InvertingGradients(prior=prior).ways(network, wanted) for prior in ("variation", "learned"))
-    assert not any(way.learned for way in (*plain, *InvertingGradients().ways(network, wanted)))
+    wanted = TargetInfo(4, apart=True, own_images=True)
+    plain, asked = (InvertingGradients(prior=prior).configs(network, wanted) for prior in ("variation", "learned"))
+    assert not any(way.learned for way in (*plain, *InvertingGradients().configs(network, wanted)))
     assert [way.learned for way in asked] == [not way.curved for way in asked]
     assert all(own.curved or own.variation < way.variation for own, way in zip(asked, plain, strict=True))
-    told = InvertingGradients(prior="learned", total_variation=0.1).ways(network, wanted)
+    told = InvertingGradients(prior="learned", total_variation=0.1).configs(network, wanted)
     assert [way.variation for way in told] == [0.1]
 
 

@@ -5,10 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.behind_layer import label_slopes, logits_behind, rectified_head
-from fedpriv.attacks.gradients.label_masks import LabelSlopes, masked_columns
-from fedpriv.attacks.gradients.linear_gradient import linear_gradient
-from fedpriv.attacks.gradients.separation import separate
+from fedpriv.attacks.gradients.separated_batch import label_slopes, logits_behind, rectified_head
+from fedpriv.attacks.gradients.separation import LabelSlopes, linear_gradient, masked_columns, separate
 
 OUTPUTS, CLASSES = 256, 10
 
@@ -104,10 +102,10 @@ def test_of_an_image_that_the_network_is_sure_of_the_rest_is_told_apart_all_the_
     known, columns, inputs = batch(8, 0.01)
     gradient = {"f.weight": columns @ inputs, "f.bias": columns.sum(1)}
     surplus = LabelSlopes(known.head, known.chances, known.counts + functional.one_hot(torch.tensor(4), CLASSES))
-    parts = linear_gradient(gradient, None, "f").taken_apart(9, generator(), surplus)
+    parts = linear_gradient(gradient, None, "f").parts(9, generator(), surplus)
     assert parts.explained
     assert not parts.attested
     assert int((parts.derivatives == 0).all(1).sum()) == int((parts.inputs == 0).all(1).sum()) == 1
     alike = functional.cosine_similarity(parts.derivatives.double().unsqueeze(1), columns.T, dim=2)
     assert int((alike > 0.999).any(0).sum()) == 8
-    assert linear_gradient(gradient, None, "f").taken_apart(9, generator()) is None
+    assert linear_gradient(gradient, None, "f").parts(9, generator()) is None

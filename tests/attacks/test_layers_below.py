@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.layers_below import LabelledStep
+from fedpriv.attacks.gradients.separated_batch import LabelledStep
 
 CLASSES, SHAPE = 10, (1, 12, 12)
 
@@ -41,8 +41,8 @@ def test_images_are_told_apart_from_the_last_layer_down(count):
 def test_what_stands_between_must_be_a_relu():
     own, truth = step(nn.Tanh(), 4)
     draw = torch.Generator().manual_seed(0)
-    assert own._columns_below("3", "1", own._at("3", draw, 0, None)) is None
+    assert own.columns_below("3", "1", own.at("3", draw, 0, None)) is None
     assert right(own.separated("1", draw, 0), truth) < 4
     between, _ = step(nn.ReLU(), 4)
-    columns = between._columns_below("3", "1", between._at("3", draw, 0, None))
+    columns = between.columns_below("3", "1", between.at("3", draw, 0, None))
     assert columns.shape == (160, 4)

@@ -7,11 +7,10 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.algebra.low_rank import compress, recover
-from fedpriv.attacks.gradients.batch_labels import infer_labels_through_head
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
-from fedpriv.attacks.gradients.local_step import local_step
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
+from fedpriv.attacks.gradients.update import infer_labels_through_head, local_step
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.models.build import build_model

@@ -8,7 +8,7 @@ at single numbers.
 from gradient_cases import attack, images_and_labels
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedpriv.attacks.gradients import pixel_search
+from fedpriv.attacks.gradients import search
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.optim.lbfgs import _LOOK_EVERY, _Descent
@@ -61,7 +61,7 @@ def test_an_iteration_of_inverting_gradients(monkeypatch):
     def run():
         attack(InvertingGradients(iterations=20, total_variation=0.1, signed=False), lenet(), images, labels)
 
-    found = counts(monkeypatch, pixel_search.PixelSearch, "advance", run)
+    found = counts(monkeypatch, search.PixelSearch, "step", run)
     assert max(one.kernels for one in found) <= 139 + 4  # objectives under another weight begin anew
     assert sorted(one.kernels for one in found)[len(found) // 2] <= 139
     assert not any(one.waits for one in found)

@@ -8,7 +8,7 @@ from gradient_cases import attack, clients, images_and_labels, knowledge_of, psn
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients import pixel_search
+from fedpriv.attacks.gradients import search
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
@@ -126,14 +126,14 @@ def watched(monkeypatch, owner, name, free):
 
 def done_as_it_is(monkeypatch):
     """Have no step recorded."""
-    for module in (fitting, lbfgs, pixel_search):
+    for module in (fitting, lbfgs, search):
         monkeypatch.setattr(module, "recorder_on", lambda device, recorded=True: None)
 
 
 def test_an_iteration_of_inverting_gradients_does_not_wait(monkeypatch):
     done_as_it_is(monkeypatch)
     images, labels = images_and_labels(3)
-    calls = watched(monkeypatch, pixel_search.PixelSearch, "advance", lambda number: number < 2)
+    calls = watched(monkeypatch, search.PixelSearch, "step", lambda number: number < 2)
     made = InvertingGradients(iterations=30, total_variation=0.1, signed=False)
     attack(made, sigmoid_net(), images, labels, device=CUDA)
     assert len(calls) > 20

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.linear_gradient import linear_gradient
-from fedpriv.attacks.gradients.separation import separate
+from fedpriv.attacks.gradients.separation import linear_gradient, separate
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
@@ -42,14 +41,14 @@ def test_batches_are_taken_apart_without_trying_sets_of_outputs(count):
 def test_derivatives_are_those_of_the_mean_loss():
     errors, inputs = rectified(5)
     gradient = {"f.weight": (errors @ inputs).float(), "f.bias": errors.sum(1).float()}
-    found = linear_gradient(gradient, None, "f").taken_apart(5, torch.Generator().manual_seed(0)).derivatives
+    found = linear_gradient(gradient, None, "f").parts(5, torch.Generator().manual_seed(0)).derivatives
     assert found.shape == (5, 200)
     torch.testing.assert_close(found.mean(0), gradient["f.bias"], rtol=1e-4, atol=1e-5)
     order = torch.cdist(found.double(), 5 * errors.T).argmin(1)
     torch.testing.assert_close(found.double(), 5 * errors.T[order], rtol=1e-3, atol=1e-4)
     dense, _ = rectified(5, zeros=0.0)
     gradient = {"f.weight": (dense @ inputs).float(), "f.bias": dense.sum(1).float()}
-    assert linear_gradient(gradient, None, "f").taken_apart(5, torch.Generator().manual_seed(0)) is None
+    assert linear_gradient(gradient, None, "f").parts(5, torch.Generator().manual_seed(0)) is None
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from gradient_cases import attack, images_and_labels, sigmoid_net
 from lbfgs_cases import CASES, ROSENBROCK_STARTS, rosenbrock, with_gradient
 from operation_recorder import OperationRecorder
 
-from fedpriv.attacks.gradients import pixel_search
+from fedpriv.attacks.gradients import search
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.optim import adam, curvature, fitting, lbfgs
 from fedpriv.attacks.optim.reads import Reads
@@ -162,7 +162,7 @@ def recorders(monkeypatch):
         made.append(OperationRecorder())
         return made[-1] if recorded else None
 
-    for module in (fitting, lbfgs, pixel_search):
+    for module in (fitting, lbfgs, search):
         monkeypatch.setattr(module, "recorder_on", recorder_on)
     return made
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.local_step import StepModel
 from fedpriv.attacks.gradients.row_gradients import RowGradients, cosine_distance
+from fedpriv.attacks.gradients.update import StepModel
 from fedpriv.models import MODELS, default_width
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint

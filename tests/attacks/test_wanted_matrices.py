@@ -7,14 +7,17 @@ import torch
 from gradient_cases import CPU
 from torch import nn
 
-from fedpriv.attacks.gradients.chain_aims import Aim, Factors
+from fedpriv.attacks.gradients.chain_aims import Aim, Factors, wanted_matrix
 from fedpriv.attacks.gradients.gradient_matching import Matcher
-from fedpriv.attacks.gradients.known_inputs import Known, KnownInputs
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs
-from fedpriv.attacks.gradients.local_step import LocalStep
-from fedpriv.attacks.gradients.wanted_matrices import wanted_matrix
+from fedpriv.attacks.gradients.separated_batch import Known, KnownInputs
+from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.inputs.updates import Tangent
 from fedpriv.attacks.observation import BatchFacts
+
+
+def all_known(view, inputs):
+    return Known(view, inputs, torch.ones(len(inputs), dtype=torch.bool))
 
 
 def matrices(rows, height, width, rank, noise=0.0):
@@ -61,7 +64,7 @@ def test_distances_by_factors_are_those_by_whole_matrices(kind, monkeypatch):
     for factored in (True, False):
         compare = Matcher(model, (1, 9, 10), BatchFacts(2, 0.1, 1), "unrolled", CPU).against([step], [2])
         if not factored:
-            monkeypatch.setattr("fedpriv.attacks.gradients.wanted_matrices._LEFT_OUT", -1.0)
+            monkeypatch.setattr("fedpriv.attacks.gradients.chain_aims._LEFT_OUT", -1.0)
         own = (images * 0.7).requires_grad_()
         value = getattr(compare, kind)(own, torch.eye(10, dtype=torch.float64)[:2][None], torch.arange(1))
         found.append((value.detach(), torch.autograd.grad(value.sum(), own)[0]))
@@ -78,7 +81,7 @@ def test_truncated_gradients_are_compared_by_factors_likewise(monkeypatch):
     for kind in ("cosine", "squared"):
         found = []
         for left_out in (1e-4, -1.0):
-            monkeypatch.setattr("fedpriv.attacks.gradients.wanted_matrices._LEFT_OUT", left_out)
+            monkeypatch.setattr("fedpriv.attacks.gradients.chain_aims._LEFT_OUT", left_out)
             compare = Matcher(model, (1, 9, 10), BatchFacts(3, 0.1, 1), "unrolled", CPU).against([step], [3])
             own = (images * 0.7).requires_grad_()
             value = getattr(compare, kind)(own, torch.eye(10, dtype=torch.float64)[:3][None], torch.arange(1))
@@ -157,7 +160,7 @@ def test_inputs_asked_for_together_weigh_what_they_weigh_apart(kind, count):
     together = getattr(inside, kind)(own, slopes, rows)
     plain = matcher.against([step] * 3, [count] * 3)
     assert not plain.asks_for_inputs
-    beside = KnownInputs([Known.of_all(view, wanted), None, Known.of_all(view, 2 * wanted)]).distance(own, rows)
+    beside = KnownInputs([all_known(view, wanted), None, all_known(view, 2 * wanted)]).distance(own, rows)
     apart = getattr(plain, kind)(own, slopes, rows) + beside * shares
     torch.testing.assert_close(together, apart)
     found, expected = (torch.autograd.grad(value, own, weights)[0] for value in (together, apart))
@@ -179,7 +182,7 @@ def test_a_readout_whose_own_weights_were_not_sent_is_asked_for_inputs_all_the_s
     together = matcher.against([left], [1], [(wanted, torch.tensor([0.3]))]).cosine(own, slopes, rows)
     view = LayerInputs(model, step.weights, "3", (1, 9, 10), CPU)
     apart = matcher.against([left], [1]).cosine(own, slopes, rows)
-    apart = apart + 0.3 * KnownInputs([Known.of_all(view, wanted)]).distance(own, rows)
+    apart = apart + 0.3 * KnownInputs([all_known(view, wanted)]).distance(own, rows)
     torch.testing.assert_close(together, apart)
     found, expected = (torch.autograd.grad(value.sum(), own)[0] for value in (together, apart))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)

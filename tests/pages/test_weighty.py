@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.functional import cosine_similarity
 
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
-from fedpriv.attacks.gradients.local_step import StepModel, local_step
+from fedpriv.attacks.gradients.update import StepModel, local_step
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths

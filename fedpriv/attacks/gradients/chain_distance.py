@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.chain import Chain, Convolution, FullyConnected, Layer, Link, chain_of
+from fedpriv.attacks.gradients.chain import Chain, Convolution, FullyConnected, Layer, Link, chain_of, convolved, pulled
 from fedpriv.attacks.gradients.chain_aims import Aim, Direction, Factors
-from fedpriv.attacks.gradients.local_step import RANDOM
-from fedpriv.attacks.gradients.row_convolution import convolved, pulled
 from fedpriv.attacks.gradients.row_gradients import prepared
+from fedpriv.attacks.gradients.update import RANDOM
 from fedpriv.attacks.inputs.updates import Weights
 
 
@@ -82,7 +81,7 @@ class ChainGradients:
         """Return the distances ``(R,)``, differentiable once in images ``(R, n, c, h, w)`` and labels ``(R, n, C)``.
 
         All rows have the same weights, but for linear layers whose weights ``(R, O, I)`` and biases ``(R, O)`` have a
-        leading axis. Labels and readout are as of :meth:`fedpriv.attacks.gradients.local_step.StepModel.gradient`. What goes
+        leading axis. Labels and readout are as of :meth:`fedpriv.attacks.gradients.update.StepModel.gradient`. What goes
         into the readout is there already, so asking for it besides costs next to nothing.
         """
         assert self._chain is not None

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
-from fedpriv.attacks.gradients.local_step import square_norms
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.attacks.optim.rows import Row, Solved
@@ -53,7 +53,7 @@ class DeepLeakage(GradientMatching):
         labels: ``auto`` takes given labels where the card grants them and else infers them from the last layer;
             ``joint`` optimises soft labels together with the images, as DLG does.
         apart: whether the images of a step are told apart first, where a fully connected layer or the head lets them: then
-            each is asked for its own share of the update (:mod:`fedpriv.attacks.gradients.told_apart`).
+            each is asked for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
         learning_rate: step size of L-BFGS.
         line_search: ``none``, as in the paper, or ``strong-wolfe``: fewer steps that lead astray, at more evaluations each.
         stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
@@ -86,7 +86,7 @@ class DeepLeakage(GradientMatching):
         return self.labels != "joint"
 
     @property
-    def tells_apart(self) -> bool:
+    def separates_batches(self) -> bool:
         """As asked for."""
         return self.apart
 

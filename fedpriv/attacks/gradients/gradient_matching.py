@@ -21,7 +21,6 @@ from torch.nn import functional
 
 from fedpriv.attacks.gradients.chain_aims import Aim, Kind
 from fedpriv.attacks.gradients.chain_distance import ChainGradients, InputsAim
-from fedpriv.attacks.gradients.local_step import LocalStep, StepModel, equal_weights, same_weights, stacked
 from fedpriv.attacks.gradients.row_gradients import (
     FormedGradient,
     LayerGradient,
@@ -29,6 +28,7 @@ from fedpriv.attacks.gradients.row_gradients import (
     cosine_distance,
     squared_distance,
 )
+from fedpriv.attacks.gradients.update import LocalStep, StepModel, equal_weights, same_weights, stacked
 from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights, stacked_projection
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.attacks.optim.objectives import squared_length

@@ -17,12 +17,24 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.gradients.auxiliary_losses import explained, matching_of
 from fedpriv.attacks.gradients.gradient_matching import Matcher
-from fedpriv.attacks.gradients.local_step import square_norms
-from fedpriv.attacks.gradients.matching_beside import explained, matching_of
-from fedpriv.attacks.gradients.pixel_search import Descended, PixelSearch, SearchSettings, absolute_variation, descend
+from fedpriv.attacks.gradients.presets import (
+    NetworkKind,
+    SearchConfig,
+    TargetInfo,
+    choose_configs,
+    choose_framed_configs,
+)
+from fedpriv.attacks.gradients.search import (
+    PixelSearch,
+    SearchResult,
+    SearchSettings,
+    absolute_variation,
+    optimise_by_lbfgs,
+)
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
-from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, Way, best_ways, framed_ways
+from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.invert.inversion import DipFitting
 from fedpriv.attacks.observation import DataAccess, Knowledge, Needs, Reconstruction
 from fedpriv.attacks.optim.halving import climb, ladder, together
@@ -55,9 +67,9 @@ class DirectionMatching(GradientMatching):
     Attributes:
         statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
             has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
-            :mod:`fedpriv.attacks.gradients.batch_statistics`.
+            :mod:`fedpriv.attacks.gradients.auxiliary_losses`.
         apart: whether the images of a step are told apart first, where a fully connected layer lets them: then each is asked
-            for its own share of the update (:mod:`fedpriv.attacks.gradients.told_apart`).
+            for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
         inputs_weight: of the relative squared distance of what went into that layer, added to the distance: in full from
             three images on, in proportion for fewer.
     """
@@ -69,7 +81,7 @@ class DirectionMatching(GradientMatching):
     budget = "iterations"
 
     @property
-    def tells_apart(self) -> bool:
+    def separates_batches(self) -> bool:
         """As asked for."""
         return self.apart
 
@@ -78,8 +90,8 @@ class DirectionMatching(GradientMatching):
 class InvertingGradients(DirectionMatching):
     """Gradient matching in the cosine distance, of images that are held back, by Adam or L-BFGS.
 
-    A target is searched in several rows, which differ in their way and start. All begin with a small share of the budget;
-    by halves those with the lowest objective go on from what they have found, and the last one takes the rest (see
+    A target is searched in several rows, which differ in their settings and start. All begin with a small share of the
+    budget; by halves those with the lowest objective go on from what they have found, and the last one takes the rest (see
     :mod:`fedpriv.attacks.optim.halving`). Departs from the paper in that, in the coordinates, which are those of a spectrum
     where that was measured to help, and in that the weights of what holds images back fall together with the step size,
     from what finds coarse shapes to what leaves fine ones alone. The images of a row are
@@ -90,13 +102,13 @@ class InvertingGradients(DirectionMatching):
 
     Attributes:
         iterations: evaluations of the gradient a target, of all its rows together.
-        restarts: starts a target in each way.
+        restarts: starts a target with each setting.
         total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down: one, or
-            several, each a way of its own. ``auto`` sets the ways by the kind of network, the number of images and the
-            iterations (:func:`fedpriv.attacks.gradients.ways.best_ways`).
+            several, each with rows of its own. ``auto`` sets all this by the kind of network, the number of images and the
+            iterations (:func:`fedpriv.attacks.gradients.presets.choose_configs`).
         variation_decay: what that weight is multiplied by after 3/8, 5/8 and 7/8 of a row's iterations; 1 is the paper's.
         learning_rate: first step size of Adam, in standard deviations of images (0.5 of a pixel's range); falls to zero as
-            a cosine does. ``auto`` sets it with the ways.
+            a cosine does. ``auto`` sets it with the weights.
         signed: whether Adam is given the gradient's signs only, as in the paper: one answer, or several, which the weights
             of total variation take in turn. Signs go far through kinks and plateaus; the gradient itself follows the long
             curved valleys that smooth networks with large weights leave. ``auto`` sets it by the network.
@@ -108,7 +120,7 @@ class InvertingGradients(DirectionMatching):
             card grants some of the same data set, else grey and the spectrum of images in general. ``variation`` searches
             pixels under total variation, as the paper does; ``learned`` the same beside a denoiser of the attacker's own
             images (:mod:`fedpriv.attacks.priors.learned`). ``auto`` takes the spectrum where it was measured to help
-            (:meth:`fedpriv.attacks.gradients.ways.Wanted.gains_by_frame`), unless ``total_variation`` is given.
+            (:meth:`fedpriv.attacks.gradients.presets.TargetInfo.gains_by_frame`), unless ``total_variation`` is given.
         prior_weight: of what the denoiser changes (:func:`fedpriv.attacks.priors.learned.strangeness`) beside total
             variation, with which it is weighted.
         denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
@@ -137,26 +149,28 @@ class InvertingGradients(DirectionMatching):
         needs = super().requirements_for(kind)
         return needs.together(Needs(attacker_data=LEARNS_ON)) if self.prior == "learned" else needs
 
-    def ways(self, network: NetworkKind, wanted: Wanted) -> tuple[Way, ...]:
-        """Return the ways of the rows of a target: those that were asked for, else the best known."""
+    def configs(self, network: NetworkKind, target: TargetInfo) -> tuple[SearchConfig, ...]:
+        """Return the settings of the rows of a target: those that were asked for, else the best known."""
         framed = (
-            self.prior == "auto" and self.total_variation == "auto" and wanted.gains_by_frame(network, self.iterations)
+            self.prior == "auto" and self.total_variation == "auto" and target.gains_by_frame(network, self.iterations)
         )
-        best = framed_ways if framed or self.prior == "spectrum" else best_ways
-        known = best(network, wanted, self.iterations)
+        best = choose_framed_configs if framed or self.prior == "spectrum" else choose_configs
+        known = best(network, target, self.iterations)
         if self.total_variation != "auto":
-            known = tuple(way for way in known if not way.curved)
+            known = tuple(config for config in known if not config.curved)
             weights = self.total_variation if isinstance(self.total_variation, tuple) else (self.total_variation,)
             known = tuple(replace(known[0], variation=weight) for weight in weights)
         if self.signed != "auto":
-            known = tuple(way for way in known if not way.curved)
+            known = tuple(config for config in known if not config.curved)
             signs = self.signed if isinstance(self.signed, tuple) else (self.signed,)
-            known = tuple(replace(way, signed=signs[place % len(signs)]) for place, way in enumerate(known))
+            known = tuple(replace(config, signed=signs[place % len(signs)]) for place, config in enumerate(known))
         if self.learning_rate != "auto":
-            known = tuple(replace(way, learning_rate=self.learning_rate) for way in known if not way.curved)
+            known = tuple(replace(config, learning_rate=self.learning_rate) for config in known if not config.curved)
         if self.prior == "learned":
             told = self.total_variation != "auto"
-            known = tuple(replace(way.held_back, variation=way.variation) if told else way.held_back for way in known)
+            known = tuple(
+                replace(config.held_back, variation=config.variation) if told else config.held_back for config in known
+            )
         return known
 
     def _strangeness(self, problem: AttackProblem) -> Callable[[Tensor], Tensor]:
@@ -171,24 +185,24 @@ class InvertingGradients(DirectionMatching):
         return penalty
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
-        """Estimate the memory of a history of L-BFGS, twice a hundred vectors, where it has a way of its own."""
+        """Estimate the memory of a history of L-BFGS, twice a hundred vectors, where rows are searched by it."""
         network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
-        curved = any(way.curved for way in self.ways(network, Wanted(1)))
+        curved = any(config.curved for config in self.configs(network, TargetInfo(1)))
         return 4 * 200 * updates.labels.shape[1] * math.prod(problem.knowledge.image_shape) if curved else 0
 
     def search(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
     ) -> Reconstruction:
-        """Search in every way, and by halves in those that look best."""
+        """Search with every setting, and by halves with those that look best."""
         network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
-        ways = [self.ways(network, one) for one in _wanted(problem.knowledge, updates)]
+        configs = [self.configs(network, one) for one in _wanted(problem.knowledge, updates)]
 
         def some(rows: Sequence[Row], iterations: int, begun: Tensor | None, tick: Tick) -> Solved:
-            own = [ways[row.position][row.restart % len(ways[0])] for row in rows]
+            own = [configs[row.position][row.restart % len(configs[0])] for row in rows]
             start = self._starts(problem, updates, rows, own) if begun is None else begun
             parts: list[tuple[list[int], Solved]] = []
-            for kind in dict.fromkeys(way.kind for way in own):
-                places = [place for place, way in enumerate(own) if way.kind == kind]
+            for kind in dict.fromkeys(config.kind for config in own):
+                places = [place for place, config in enumerate(own) if config.kind == kind]
                 leg = _Leg(iterations, [rows[place] for place in places], [own[place] for place in places])
                 before = iterations * sum(len(earlier) for earlier, _ in parts)
 
@@ -198,43 +212,45 @@ class InvertingGradients(DirectionMatching):
                 parts.append((places, self._walk(problem, updates, matcher, leg, start[places], told)))
             return together(parts)
 
-        rungs = ladder(self.restarts * len(ways[0]), self.iterations, self.trial, _LEAST)
+        rungs = ladder(self.restarts * len(configs[0]), self.iterations, self.trial, _LEAST)
         return climb(problem, some, rungs, bytes_per_row)
 
     def _walk(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, leg: _Leg, start: Tensor, tick: Tick
     ) -> Solved:
-        """Go on with rows whose ways are of one kind, from images ``(N, M, c, h, w)``."""
+        """Go on with rows whose settings are of one kind, from images ``(N, M, c, h, w)``."""
         rows, iterations, start = leg.rows, leg.iterations, start.to(problem.device)
         matching = matching_of(updates, matcher, rows, self.statistics_weight, self.inputs_weight)
         known = updates.probabilities(rows, problem.knowledge.n_classes)
         steps, _, labels = updates.of(rows)
-        frame = frame_of(problem.knowledge, problem.trained, labels) if leg.ways[0].framed else None
-        if leg.ways[0].curved:
-            found = descend(iterations, matching, known, start, square_norms(steps), tick, frame)
+        frame = frame_of(problem.knowledge, problem.trained, labels) if leg.configs[0].framed else None
+        if leg.configs[0].curved:
+            found = optimise_by_lbfgs(iterations, matching, known, start, square_norms(steps), tick, frame)
             return self._solved(updates, rows, found, explained(matching, found.images, known, found.distance))
-        beside = self._strangeness(problem) if leg.ways[0].learned else None
+        beside = self._strangeness(problem) if leg.configs[0].learned else None
         settings = SearchSettings(iterations, self.variation_decay, self.median_every, beside, frame)
-        search = PixelSearch(settings, matching, known, start, leg.ways)
-        search.walk(tick)
+        search = PixelSearch(settings, matching, known, start, leg.configs)
+        search.optimise(tick)
         spent = torch.full((len(rows),), iterations)
-        walked = Descended(search.images, search.distance, spent)
+        walked = SearchResult(search.images, search.distance, spent)
         return self._solved(updates, rows, walked, explained(matching, search.images, known, search.distance))
 
-    def _starts(self, problem: AttackProblem, updates: StepProblem, rows: Sequence[Row], ways: Sequence[Way]) -> Tensor:
+    def _starts(
+        self, problem: AttackProblem, updates: StepProblem, rows: Sequence[Row], configs: Sequence[SearchConfig]
+    ) -> Tensor:
         """Return starts ``(N, M, c, h, w)`` near mid-grey, or near what is likely, each from its row's own generator."""
         batch = (updates.labels.shape[1], *problem.knowledge.image_shape)
         draws = torch.stack([torch.randn(batch, generator=row.generator(problem.seed)) for row in rows])
         starts = (0.5 - 0.5 * self.start_noise * draws).clamp_(0, 1)
-        if any(way.framed for way in ways):
+        if any(config.framed for config in configs):
             _, _, labels = updates.of(rows)
             frame = frame_of(problem.knowledge, problem.trained, labels.cpu())
             likely = frame.drawn(_NEAR * self.start_noise * draws).clamp(0, 1)
-            framed = torch.tensor([way.framed for way in ways]).view(-1, 1, 1, 1, 1)
+            framed = torch.tensor([config.framed for config in configs]).view(-1, 1, 1, 1, 1)
             starts = torch.where(framed, likely, starts)
         return starts
 
-    def _solved(self, updates: StepProblem, rows: Sequence[Row], found: Descended, distance: Tensor) -> Solved:
+    def _solved(self, updates: StepProblem, rows: Sequence[Row], found: SearchResult, distance: Tensor) -> Solved:
         _, _, labels = updates.of(rows)
         variation = absolute_variation(found.images)
         return Solved(
@@ -247,7 +263,7 @@ class InvertingGradients(DirectionMatching):
         )
 
 
-def _wanted(knowledge: Knowledge, updates: StepProblem) -> list[Wanted]:
+def _wanted(knowledge: Knowledge, updates: StepProblem) -> list[TargetInfo]:
     """Return the images of each target, and what is known of them."""
     learns, pixels = has_own_images(knowledge), math.prod(knowledge.image_shape)
     found = []
@@ -255,17 +271,17 @@ def _wanted(knowledge: Knowledge, updates: StepProblem) -> list[Wanted]:
         known = None if apart is None else apart.known
         sure = known is not None and known.inputs.shape[1] >= pixels
         misled = bool(updates.misfit) and apart is None
-        found.append(Wanted(count, apart=apart is not None, determined=sure, own_images=learns, misled=misled))
+        found.append(TargetInfo(count, apart=apart is not None, determined=sure, own_images=learns, misled=misled))
     return found
 
 
 @dataclass(frozen=True)
 class _Leg:
-    """Rows with their ways, which go on for so many iterations."""
+    """Rows with their settings, which go on for so many iterations."""
 
     iterations: int
     rows: list[Row]
-    ways: list[Way]
+    configs: list[SearchConfig]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,3 +333,22 @@ class GradientDip(DipFitting, DirectionMatching):
             converged=explained(matching, found.images, probabilities, found.objective) < self.tolerance,
             labels=updates.shown(rows, labels),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedGradients(InvertingGradients):
+    """The same search with a learned prior everywhere, also where inverting gradients by itself would not take the time."""
+
+    prior: Literal["auto", "spectrum", "variation", "learned"] = "learned"
+
+    name = "gradient-learned"
+    summary = (
+        "images whose gradient is the uploaded one, by direction, held back by a denoiser that the attacker trained"
+    )
+    version = 7
+    needs = InvertingGradients.needs.together(Needs(attacker_data=LEARNS_ON))
+    requirements_by_kind = tuple(
+        (kinds, needs.together(Needs(attacker_data=LEARNS_ON)))
+        for kinds, needs in InvertingGradients.requirements_by_kind
+    )
+    only_by_name = True

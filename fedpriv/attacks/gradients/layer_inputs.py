@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.local_step import RANDOM
+from fedpriv.attacks.gradients.update import RANDOM
 from fedpriv.attacks.inputs.updates import HEAD
 from fedpriv.util.errors import UserError
 

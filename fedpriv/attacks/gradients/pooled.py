@@ -18,7 +18,9 @@ import torch
 from annotated_types import Ge
 
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.gradients.inner_search import inner_search
+from fedpriv.attacks.gradients.dlg import DeepLeakage
+from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, Reconstruction, TargetId
@@ -155,3 +157,18 @@ def same_upload(first: Observation, second: Observation) -> bool:
     return all(
         torch.equal(value, theirs.tensors()[name]) for own, theirs in pairs for name, value in own.tensors().items()
     )
+
+
+def inner_search(name: str, iterations: int, restarts: int) -> Attack:
+    """Return the attack that searches whole updates, with its budget.
+
+    ``dlg`` makes a call of L-BFGS of every twenty ``iterations``.
+    """
+    if name == "dlg":
+        return DeepLeakage(outer_steps=-(-iterations // 20), restarts=restarts)
+    by_name: dict[str, type[GradientDip | LinearLayer | InvertingGradients]] = {
+        "gradient-dip": GradientDip,
+        "linear-layer": LinearLayer,
+        "inverting-gradients": InvertingGradients,
+    }
+    return by_name[name](iterations=iterations, restarts=restarts)

@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.local_step import RANDOM, mean_loss
+from fedpriv.attacks.gradients.update import RANDOM, mean_loss
 from fedpriv.attacks.inputs.updates import Weights
 
 _TINY = 1e-30
@@ -149,7 +149,7 @@ class _Passage:
 class RowGradients:
     """The client's loss as a function of images, differentiated for all rows that share weights.
 
-    Evaluated as :class:`fedpriv.attacks.gradients.local_step.StepModel` evaluates it: in training mode, without dropout.
+    Evaluated as :class:`fedpriv.attacks.gradients.update.StepModel` evaluates it: in training mode, without dropout.
     """
 
     def __init__(self, model: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> None:
@@ -196,7 +196,7 @@ class RowGradients:
         """Return the gradients of each row's mean loss, layer by layer, differentiable in the images ``(R, n, c, h, w)``.
 
         All rows have the same weights. Labels ``(R, n, C)`` and readout are as of
-        :meth:`fedpriv.attacks.gradients.local_step.StepModel.gradient`; layers behind a readout are left out.
+        :meth:`fedpriv.attacks.gradients.update.StepModel.gradient`; layers behind a readout are left out.
         """
         rows = len(images)
         wanted = torch.is_grad_enabled() and images.requires_grad

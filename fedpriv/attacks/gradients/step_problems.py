@@ -14,10 +14,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
-from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
 from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps, batch_sizes, one_hot
-from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
-from fedpriv.attacks.gradients.told_apart import ToldApart, tell_apart
+from fedpriv.attacks.gradients.separated_batch import SeparatedBatch, separate_batch
+from fedpriv.attacks.gradients.update import (
+    LocalStep,
+    batch_facts,
+    infer_labels,
+    infer_labels_through_head,
+    last_layer,
+    local_step,
+)
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import HEAD, GradientMatch, sent_entries
 from fedpriv.attacks.observation import (
@@ -62,7 +68,7 @@ class StepProblem:
     counts: tuple[int, ...]
     labels: Tensor
     sources: Tensor
-    apart: tuple[ToldApart | None, ...]
+    apart: tuple[SeparatedBatch | None, ...]
     misfit: str
     statistics: tuple[Statistics, ...] = ()
 
@@ -134,7 +140,7 @@ class GradientMatching(Attack):
         return True
 
     @property
-    def tells_apart(self) -> bool:
+    def separates_batches(self) -> bool:
         """True where images are told apart before the search also if labels say the loss; else only if they do not."""
         return False
 
@@ -194,7 +200,7 @@ class GradientMatching(Attack):
             labels_known=self.labels_known,
             ignore=self.ignore,
             match=self.match,
-            always_apart=self.tells_apart,
+            always_apart=self.separates_batches,
         )
         shape, proximal = problem.knowledge.image_shape, problem.knowledge.loss.proximal
         return updates, Matcher(updates.model, shape, updates.facts, self.several_steps, problem.device, proximal)
@@ -238,9 +244,9 @@ def read_problem(
         replace(_without_head(without(attack, step, ignore), knowledge.loss), sizes=tuple(batch_sizes(count, facts)))
         for step, count, facts in zip(steps, counts, own_facts, strict=True)
     ]
-    read: list[ToldApart | None] = [None] * len(left)
+    read: list[SeparatedBatch | None] = [None] * len(left)
     if labels_known and match == "all":
-        read = tell_apart(model, left, steps, found, problem, always=always_apart)
+        read = separate_batch(model, left, steps, found, problem, always=always_apart)
     found_too = not labels_known and knowledge.loss.through == "logits"  # soft labels are found with the images
     loss = replace(knowledge.loss, through="cross_entropy") if found_too else knowledge.loss
     compared = tuple(
@@ -272,7 +278,7 @@ def _without_head(step: LocalStep, loss: PublicLoss) -> LocalStep:
     return replace(step, gradient={own: value for own, value in step.gradient.items() if not own.startswith(HEAD)})
 
 
-def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[ToldApart | None]) -> str:
+def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[SeparatedBatch | None]) -> str:
     """Return in words why the true images need not minimise what is compared; empty where they do.
 
     Of each step ``read`` says how its loss is known though labels do not tell it, or None.

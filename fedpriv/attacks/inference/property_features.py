@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, one_hot
 
 from fedpriv.algebra.matrices import centred
-from fedpriv.attacks.gradients.batch_labels import last_layer
+from fedpriv.attacks.gradients.update import last_layer
 from fedpriv.attacks.inference.base import InferenceProblem
 from fedpriv.attacks.inference.update_scores import BATCH, Training, training_of
 from fedpriv.attacks.inputs.outputs import log_outputs, of_others, public_outputs, read_outputs

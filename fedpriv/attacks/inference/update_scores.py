@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.low_rank import leading
 from fedpriv.algebra.matrices import dense, diagonal_blocks
-from fedpriv.attacks.gradients.local_step import private_head
+from fedpriv.attacks.gradients.update import private_head
 from fedpriv.attacks.inputs.extractors import represent
 from fedpriv.attacks.inputs.targets import upload_holds
 from fedpriv.attacks.inputs.updates import HEAD, Tangent, Update, Weights, read_update

@@ -7,15 +7,13 @@ import torch
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients import told_apart
-from fedpriv.attacks.gradients.behind_layer import cross_entropy_slopes, logits_behind
+from fedpriv.attacks.gradients import separated_batch
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.local_step import LocalStep
-from fedpriv.attacks.gradients.separation import separate
-from fedpriv.attacks.gradients.sparse_directions import Span, eliminated
+from fedpriv.attacks.gradients.presets import NetworkKind, TargetInfo, choose_configs
+from fedpriv.attacks.gradients.separated_batch import cross_entropy_slopes, logits_behind, reachable
+from fedpriv.attacks.gradients.separation import Span, distinct, eliminated, separate
 from fedpriv.attacks.gradients.step_problems import read_problem
-from fedpriv.attacks.gradients.told_apart import reachable
-from fedpriv.attacks.gradients.ways import NetworkKind, Wanted, best_ways
+from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.inversion import PixelInversion
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
@@ -138,6 +136,12 @@ def test_a_column_that_is_known_is_taken_out_of_a_mixture():
     torch.testing.assert_close(found.abs()[order], torch.eye(2, dtype=torch.float64), rtol=0, atol=1e-6)
 
 
+def test_where_no_direction_is_left_known_columns_confirm_none():
+    span, none = Span(torch.rand(20, 3, dtype=torch.float64), 0.0), torch.zeros(0, 3, dtype=torch.float64)
+    nothing = distinct(span, none, torch.eye(3, dtype=torch.float64))
+    assert (len(nothing.found), len(nothing.zeros), nothing.attested) == (0, 0, 0)
+
+
 def test_inputs_behind_a_relu_are_not_negative():
     known = told(step()[1]).known
     view, inputs = known.view, known.inputs
@@ -177,13 +181,13 @@ def test_larger_images_are_searched_with_smaller_steps_and_more_prior():
     assert twice == pytest.approx(small / 4)
     assert framed.schedule_at((3, 64, 64)) == framed.schedule_at((3, 32, 32)) == framed.schedule
     large = NetworkKind(kinked=False, normed=False, large=True)
-    assert [way.signed for way in best_ways(large, Wanted(1), 400)] == [True]
-    assert best_ways(large, Wanted(1), 1600)[0].curved
+    assert [way.signed for way in choose_configs(large, TargetInfo(1), 400)] == [True]
+    assert choose_configs(large, TargetInfo(1), 1600)[0].curved
 
 
 def test_an_update_is_taken_apart_once_whoever_is_said_to_have_sent_it(monkeypatch):
-    begun, genuine = [], told_apart._taken_apart
-    monkeypatch.setattr(told_apart, "_taken_apart", lambda *given: begun.append(given[1:]) or genuine(*given))
+    begun, genuine = [], separated_batch._parts_of
+    monkeypatch.setattr(separated_batch, "_parts_of", lambda *given: begun.append(given[1:]) or genuine(*given))
     problem = step()[1]
     (seen,) = problem.observations
     first = told(problem)
@@ -209,6 +213,6 @@ def test_parts_that_labels_do_not_confirm_are_not_asked_for():
 def test_gradients_of_any_precision_are_known_again_by_their_bits(kind):
     def digest(shift):
         gradient = {"fc.weight": torch.arange(6.0).view(2, 3).to(kind) + shift, "fc.bias": torch.ones(2, dtype=kind)}
-        return told_apart._digest(LocalStep({}, gradient), "fc")
+        return separated_batch._digest(LocalStep({}, gradient), "fc")
 
     assert digest(0) == digest(0) != digest(1)

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.gradient_matching import Matching
+from fedpriv.attacks.gradients.presets import SearchConfig
 from fedpriv.attacks.gradients.step_problems import Tick
-from fedpriv.attacks.gradients.ways import Way
 from fedpriv.attacks.optim.adam import Adam
 from fedpriv.attacks.optim.cuda_recorder import recorder_on
 from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
@@ -49,7 +49,7 @@ class SearchSettings:
 
     Attributes:
         iterations: evaluations of a row.
-        variation_decay: what the weight of total variation is multiplied by, three times on the way.
+        variation_decay: what the weight of total variation is multiplied by, three times on the config.
         median_every: iterations after which a median filter goes over the images; 0 for never.
         beside: of images ``(N, M, c, h, w)`` what is added to their total variation ``(N,)`` before it is weighted; or None.
         frame: of the rows' images, in which they are searched; None for pixels, within the box of valid images.
@@ -70,7 +70,7 @@ class PixelSearch:
         matching: distances of candidates.
         labels: ``(N, M, C)`` probabilities.
         start: ``(N, M, c, h, w)`` images.
-        ways: of each row.
+        configs: of each row.
 
     Attributes:
         settings: as given.
@@ -79,24 +79,32 @@ class PixelSearch:
     """
 
     def __init__(
-        self, settings: SearchSettings, matching: Matching, labels: Tensor, start: Tensor, ways: Sequence[Way]
+        self,
+        settings: SearchSettings,
+        matching: Matching,
+        labels: Tensor,
+        start: Tensor,
+        configs: Sequence[SearchConfig],
     ) -> None:
         self.settings = settings
         self._matching = matching
         self._labels = labels
         self._rows = torch.arange(len(start), device=start.device)
         # Adam's steps do not depend on the scale of a variable, so each row's learning rate is the scale of its own.
-        rates, frame = start.new_tensor([way.learning_rate for way in ways]).view(-1, 1, 1, 1, 1), settings.frame
+        rates, frame = (
+            start.new_tensor([config.learning_rate for config in configs]).view(-1, 1, 1, 1, 1),
+            settings.frame,
+        )
         self._scale = _SCALE * rates if frame is None else rates
         self._most, self._middle = 0.5 / self._scale, start.new_tensor(0.5)
         self._least = -self._most
         point = (start - 0.5) / self._scale if frame is None else frame.points(start) / self._scale
         self._point = (point.clamp(self._least, self._most) if frame is None else point).requires_grad_()
-        betas = _BETAS[ways[0].signed] if frame is None else _FRAME_BETAS
+        betas = _BETAS[configs[0].signed] if frame is None else _FRAME_BETAS
         self._optimiser = Adam([self._point], 1.0, betas=betas, epsilon=_EPSILON, fused=True)
-        self._first_weights = self._weights = start.new_tensor([way.variation for way in ways])
-        self._first_unlikely = self._unlikely = start.new_tensor([way.unlikely for way in ways])
-        self._signed = ways[0].signed
+        self._first_weights = self._weights = start.new_tensor([config.variation for config in configs])
+        self._first_unlikely = self._unlikely = start.new_tensor([config.unlikely for config in configs])
+        self._signed = configs[0].signed
         self._each = torch.ones_like(self._weights)
         self._passed, self._filters = 0, False
         self._lowest = start.new_full((len(start),), torch.inf)
@@ -108,7 +116,7 @@ class PixelSearch:
             return self.settings.frame.images(self._point * self._scale)
         return torch.addcmul(self._middle, self._point, self._scale)
 
-    def look(self) -> Tensor:
+    def evaluate(self) -> Tensor:
         """Return objectives ``(N,)`` of the present images; remember those of rows that never had a lower one."""
         images = self._images()
         distance = self._matching.cosine(images, self._labels, self._rows)
@@ -125,14 +133,14 @@ class PixelSearch:
             self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
         return objective
 
-    def walk(self, tick: Tick) -> None:
-        """Take all steps, and look a last time; ``tick`` is told of the steps done."""
-        advanced = Replay(self.advance, (self, self._optimiser), recorder_on(self._point.device))
+    def optimise(self, tick: Tick) -> None:
+        """Take all steps, and evaluate a last time; ``tick`` is told of the steps done."""
+        stepped = Replay(self.step, (self, self._optimiser), recorder_on(self._point.device))
         for step in range(self.settings.iterations - 1):
             self._prepare(step)
-            advanced(None if self._filters else 0)
+            stepped(None if self._filters else 0)
             tick(step + 1)
-        self.look()
+        self.evaluate()
 
     def _prepare(self, step: int) -> None:
         settings, every = self.settings, self.settings.median_every
@@ -145,9 +153,9 @@ class PixelSearch:
             self._unlikely = self._first_unlikely * settings.variation_decay**passed
             self._lowest = torch.full_like(self._lowest, torch.inf)
 
-    def advance(self) -> None:
-        """Look, then take a step back into the box."""
-        (gradient,) = torch.autograd.grad(self.look(), self._point, self._each)
+    def step(self) -> None:
+        """Evaluate, then take a step back into the box."""
+        (gradient,) = torch.autograd.grad(self.evaluate(), self._point, self._each)
         # A row that is not finite stays where it is; the others go on.
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
         self._point.grad = gradient.sign() if self._signed else gradient
@@ -167,7 +175,7 @@ class PixelSearch:
 
 
 @dataclass(frozen=True)
-class Descended:
+class SearchResult:
     """Images ``(N, M, c, h, w)`` in [0, 1], their distances ``(N,)``, and evaluations of each row ``(N,)``."""
 
     images: Tensor
@@ -175,7 +183,7 @@ class Descended:
     evaluations: Tensor
 
 
-def descend(
+def optimise_by_lbfgs(
     iterations: int,
     matching: Matching,
     labels: Tensor,
@@ -183,7 +191,7 @@ def descend(
     scale: Tensor,
     tick: Tick,
     frame: Frame | None = None,
-) -> Descended:
+) -> SearchResult:
     """Follow the squared distance of N rows down by L-BFGS from images ``start``, without prior and without a box.
 
     Args:
@@ -216,7 +224,7 @@ def descend(
     images = images_at(found.best).clamp(0, 1)
     with torch.no_grad():
         distance = matching.cosine(images, labels, torch.arange(len(images), device=images.device))
-    return Descended(images, distance, found.evaluations + 1)
+    return SearchResult(images, distance, found.evaluations + 1)
 
 
 def cooling(progress: float) -> float:

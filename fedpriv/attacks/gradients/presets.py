@@ -1,4 +1,4 @@
-"""The ways in which a target's rows are searched: in which coordinates, under which prior, with signs or without, how fast.
+"""Settings of the search for a target: in which coordinates, under which prior, with signs or without, how fast.
 
 Which of them can win follows from what everybody knows: whether the network has kinks, how many images there are, and what
 the search may cost. Chosen on a few CIFAR-10 images on two untrained networks (``docs/attacks/inverting-gradients.md``).
@@ -86,8 +86,8 @@ _LARGE = 2.0
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way of search.
+class SearchConfig:
+    """Settings of one search.
 
     Attributes:
         variation: first weight of total variation.
@@ -110,17 +110,17 @@ class Way:
 
     @property
     def kind(self) -> tuple[bool, bool, bool, bool]:
-        """Ways of one kind are searched together."""
+        """Searches of one kind are made together."""
         return self.curved, self.signed, self.learned, self.framed
 
     @property
-    def held_back(self) -> Way:
-        """The same way with a learned prior, and less total variation beside it; L-BFGS takes neither."""
+    def held_back(self) -> SearchConfig:
+        """The same with a learned prior, and less total variation beside it; L-BFGS takes neither."""
         return self if self.curved else replace(self, variation=_BESIDE * self.variation, learned=True)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TargetInfo:
     """The images of one target, and what is known of them before anything is searched for.
 
     Attributes:
@@ -152,7 +152,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class NetworkKind:
-    """Traits of a network, by which it is decided which ways can win.
+    """Traits of a network, by which it is decided which settings can win.
 
     Attributes:
         kinked: as of :func:`has_kinks`.
@@ -188,50 +188,50 @@ def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
     return False
 
 
-def best_ways(network: NetworkKind, wanted: Wanted, iterations: int) -> tuple[Way, ...]:
-    """Return the ways that are worth a trial, the likeliest first.
+def choose_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
+    """Return the settings that are worth a trial, the likeliest first.
 
     Args:
         network: whose gradients are matched.
-        wanted: images of the target.
+        target: images of the target.
         iterations: evaluations of the gradient that the search may take.
     """
-    count, apart = wanted.count, wanted.apart
+    count, apart = target.count, target.apart
     relaxed = min(1.0, (_SHORT / iterations) ** _RELAXED)
     variation = _NORMED_VARIATION if network.normed else min(_VARIATION * count, _MOST_VARIATION)
     if network.kinked:
         if apart and not network.normed:
-            left = max(_LEAST_OF_ONE if count == 1 else _LEAST_OF_SEVERAL, relaxed) if wanted.determined else 1.0
+            left = max(_LEAST_OF_ONE if count == 1 else _LEAST_OF_SEVERAL, relaxed) if target.determined else 1.0
             variation = _APART_VARIATION * min(count, _MOST_APART) * left
-        return (Way(variation, True, 0.2),)
+        return (SearchConfig(variation, True, 0.2),)
     if apart and count > 1:
         variation *= relaxed
-    slow = Way(_LARGE, True, 0.2) if network.large else Way(variation, False, 0.3)
+    slow = SearchConfig(_LARGE, True, 0.2) if network.large else SearchConfig(variation, False, 0.3)
     alone = count == 1 and iterations >= (_CURVED_FROM_LARGE if network.large else _CURVED_FROM)
-    return (Way(0.0, False, 0.0, curved=True), slow) if alone else (slow,)
+    return (SearchConfig(0.0, False, 0.0, curved=True), slow) if alone else (slow,)
 
 
-def framed_ways(network: NetworkKind, wanted: Wanted, iterations: int) -> tuple[Way, ...]:
-    """Return the ways in coordinates of a spectrum that are worth a trial, the likeliest first.
+def choose_framed_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
+    """Return the settings in coordinates of a spectrum that are worth a trial, the likeliest first.
 
     Args:
         network: whose gradients are matched.
-        wanted: images of the target.
+        target: images of the target.
         iterations: evaluations of the gradient that the search may take.
     """
     short = _SHORT / iterations
-    weight = _UNLIKELY * min(wanted.count, _MOST_UNLIKELY) * min(1.0, short) ** _RELAXED
-    if wanted.misled:
+    weight = _UNLIKELY * min(target.count, _MOST_UNLIKELY) * min(1.0, short) ** _RELAXED
+    if target.misled:
         weight *= _MISLED
     elif network.normed:
         weight = _NORMED_UNLIKELY * min(1.0, short) ** _NORMED_RELAXED
     if network.kinked:
-        return (Way(weight, True, _FRAME_RATE / max(1.0, short), framed=True, unlikely=weight),)
-    if (wanted.apart or wanted.count == 1) and not wanted.misled:
+        return (SearchConfig(weight, True, _FRAME_RATE / max(1.0, short), framed=True, unlikely=weight),)
+    if (target.apart or target.count == 1) and not target.misled:
         weight = _UNLIKELY * min(1.0, short) ** _SMOOTH_RELAXED
-    slow = Way(0.0, False, _FRAME_RATE * min(_LONG_RATE, 1 / short), framed=True, unlikely=weight)
-    curved = Way(0.0, False, 0.0, curved=True, framed=True)
-    alone = not wanted.misled and iterations >= (_LEAST_CURVED_LARGE if network.large else _LEAST_CURVED)
-    if network.large and not wanted.misled and not alone:
-        slow = Way(_HELD_LARGE, True, _LARGE_RATE, framed=True, unlikely=_HELD_LARGE)
+    slow = SearchConfig(0.0, False, _FRAME_RATE * min(_LONG_RATE, 1 / short), framed=True, unlikely=weight)
+    curved = SearchConfig(0.0, False, 0.0, curved=True, framed=True)
+    alone = not target.misled and iterations >= (_LEAST_CURVED_LARGE if network.large else _LEAST_CURVED)
+    if network.large and not target.misled and not alone:
+        slow = SearchConfig(_HELD_LARGE, True, _LARGE_RATE, framed=True, unlikely=_HELD_LARGE)
     return (curved, slow) if alone else (slow,)
