@@ -55,8 +55,8 @@ BUDGET: dict[str, int] = {
     "attacks": 20214,
     "evidence": 2130,
     "scoring": 7801,
+    "claims": 374,
     "pages": 7664,
-    "calibration": 0,
     "experiment": 15752,
     "cli": 2108,
 }
