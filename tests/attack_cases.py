@@ -72,13 +72,6 @@ CASES = {
         {"most": 2, "together": 2, "denoiser": BRIEF},
         {"attacker_data": "same_domain"},
     ),
-    "pretrained": Case(
-        "fedproto",
-        "prototype",
-        "test_generated::test_images_that_it_can_draw_come_back",
-        "test_generated::test_other_peoples_uploads_give_nothing_away",
-        {"source": "generator_cases:tiny", "code": 4, "restarts": 2},
-    ),
     "unmix": Case(
         "fedre",
         "entangled",

@@ -51,7 +51,6 @@ SENSITIVE = (
     "attacks/test_inversion.py",
     "attacks/test_inverting_gradients.py",
     "attacks/test_lbfgs.py",
-    "attacks/test_line_search.py",
     "attacks/test_linear_layer.py",
     "attacks/test_row_gradients.py",
     "attacks/test_rows.py",

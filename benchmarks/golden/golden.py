@@ -33,7 +33,6 @@ DATA = "--dataset digits --per-class 60 --train-fraction 0.5 --clients 5 --parti
 STEP = "--batch-size 4 --local-steps 1"
 MEANS = STEP + " --participation 0.6 --defense secure-aggregation"
 SEARCH = "--iterations 3 --targets 5"
-PRETRAINED = SEARCH + " --attack-option source=GENERATOR --attack-option code=8"
 Suites = dict[str, tuple[str, str, str, str]]
 """Commands that attack: name -> run, kind of upload, attacks, options."""
 ANY = "local fedallrep fedgh fedre fd fedproto fedtgp fpl fedmrl fml lg-fedavg fedgen fedkd fedapen fedral"
@@ -50,11 +49,8 @@ INFER = "membership likelihood-ratio property"  # these have no iterations
 SUITES: Suites = {
     "representation": ("fedallrep", "representation", VECTORS, SEARCH),
     "representation-simulator": ("fedallrep", "representation", "simulator", f"{SEARCH} --knowledge extractor=none"),
-    "representation-pretrained": ("fedallrep", "representation", "pretrained", PRETRAINED),
     "prototype": ("fedgh", "prototype", f"{VECTORS} joint", SEARCH),
-    "prototype-pretrained": ("fedgh", "prototype", "pretrained", PRETRAINED),
     "entangled": ("fedre", "entangled", "dip pixels unmix unmix-prior membership property", SEARCH),
-    "entangled-pretrained": ("fedre", "entangled", "pretrained", PRETRAINED),
     "logits": ("fd", "logits", "class-inversion membership property", SEARCH),
     "kernel": ("fedhenn-kernel", "kernel", "membership property", ""),
     "public-logits": ("fedmd", "public-logits", "paired-logits membership property", SEARCH),
@@ -112,17 +108,10 @@ def cases_of(runs: dict[str, str], suites: Suites, reports: int = PARTS) -> list
 
 def execute(runs: dict[str, str], suites: Suites, folder: Path, names: dict[str, str], rounds: int, label: str) -> None:
     """Train and attack with the fedpriv that is imported: what a command says goes to NAME.json, its error to NAME.error."""
-    generator = str(folder / f"{label}.pt")
-    if any("GENERATOR" in options for *_, options in suites.values()):
-        import torch
-
-        torch.manual_seed(0)
-        layers = (torch.nn.Linear(8, 64), torch.nn.Sigmoid(), torch.nn.Unflatten(1, (1, 8, 8)))
-        torch.jit.save(torch.jit.script(torch.nn.Sequential(*layers)), generator)
 
     def command(name: str, line: str, attacks: str = "") -> bool:
         started = time.process_time()
-        words = [*line.replace("GENERATOR", generator).split(), "--out", str(folder / name)]
+        words = [*line.split(), "--out", str(folder / name)]
         words += [word for attack in attacks.split() for word in ("--attack", attack)]
         words += ["--device", "cpu", "--workers", "1", "--json"]
         code, out, err = call([names.get(word, word) for word in words])

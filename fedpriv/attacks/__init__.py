@@ -13,7 +13,6 @@ ATTACKS = Registry(
         "joint": "fedpriv.attacks.inversion.joint:JointInversion",
         "decoder": "fedpriv.attacks.inversion.decoder:DecoderInversion",
         "learned": "fedpriv.attacks.inversion.learned:LearnedInversion",
-        "pretrained": "fedpriv.attacks.inversion.vector:GeneratorInversion",
         "pixels": "fedpriv.attacks.inversion.vector:PixelInversion",
         "simulator": "fedpriv.attacks.inversion.surrogate:SimulatedInversion",
         "unmix": "fedpriv.attacks.features.unmixing:UnmixedInversion",

@@ -25,9 +25,6 @@ MEMBERS: Final = frozenset(
 TABLES: Final = ("facts", "study")
 """Arguments that name members where they are mappings; as paths they are files, which may name what they like."""
 
-SCRIPT: Final = "source"
-"""The option that is the path of a program in TorchScript (attack ``pretrained``)."""
-
 
 def imports_what_is_named(verb: Callable[P, T]) -> Callable[P, T]:
     """Let a verb import what its caller names, as ``package.module:NAME`` or in ``allow_code``, and no other module."""
@@ -43,17 +40,15 @@ def imports_what_is_named(verb: Callable[P, T]) -> Callable[P, T]:
 
 
 def named_code(arguments: Mapping[str, Any]) -> set[str]:
-    """Return the modules, and the paths of TorchScript files, that arguments of a verb name.
+    """Return the modules that arguments of a verb name.
 
     >>> sorted(named_code({"method": "mine:OURS", "defense": ["other.part:Blur:radius=2", "noise:scale=1"]}))
     ['mine', 'other.part']
-    >>> sorted(named_code({"attack_option": ["pretrained.source=net.pt"], "run": "runs/a:b"}))
-    ['net.pt']
     """
     found: set[str] = set()
     for name, value in arguments.items():
         if name in MEMBERS or (name in TABLES and isinstance(value, Mapping)):
-            found.update(_named("", value))
+            found.update(_named(value))
         for one in value if isinstance(value, (list, tuple)) else (value,):
             found.update(getattr(one, "code", ()) if hasattr(one, "path") else ())
     return found
@@ -63,35 +58,28 @@ DEEPEST: Final = 32
 """Levels of nesting that are looked into; what lies deeper is refused where it is read."""
 
 
-def _named(key: str, value: Any, level: int = 0) -> Iterator[str]:
+def _named(value: Any, level: int = 0) -> Iterator[str]:
     if level > DEEPEST:
         return
     if isinstance(value, str):
-        yield from _in_text(key, value)
+        yield from _in_text(value)
     elif isinstance(value, Mapping):
         for inner, entry in value.items():
-            yield from _named("", inner, level + 1)
-            yield from _named(str(inner), entry, level + 1)
+            yield from _named(inner, level + 1)
+            yield from _named(entry, level + 1)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for entry in value:
-            yield from _named(key, entry, level + 1)
+            yield from _named(entry, level + 1)
     elif is_dataclass(value) and not isinstance(value, type):
         for spec in fields(value):
-            yield from _named(spec.name, getattr(value, spec.name), level + 1)
+            yield from _named(getattr(value, spec.name), level + 1)
 
 
-def _in_text(key: str, text: str) -> Iterator[str]:
-    head, equals, rest = text.partition("=")
-    if equals and _ends(head) == SCRIPT:
-        yield from _in_text(SCRIPT, rest)
-    elif key and _ends(key) == SCRIPT and not is_reference(text):
-        yield from (text, text.strip("\"'"), *text.split(","))
+def _in_text(text: str) -> Iterator[str]:
     for piece in text.replace("+", ",").split(","):
         head, equals, rest = piece.strip().partition("=")
         name = head.rpartition(":")[0] if equals else head
         yield from (module for module in map(_module, (name, rest)) if module)
-        if equals and _ends(head) == SCRIPT:
-            yield rest.strip("\"'")
 
 
 def _module(text: str) -> str:
@@ -102,7 +90,3 @@ def _module(text: str) -> str:
 
     name, _ = split_reference(text.strip("\"'"), DATASETS)  # folder:PATH is a data set
     return name.partition(":")[0] if is_reference(name) else ""
-
-
-def _ends(key: str) -> str:
-    return key.replace(":", ".").rpartition(".")[2]

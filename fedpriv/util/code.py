@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NoReturn, ParamSpec, TypeVar
 
 from fedpriv.util.arguments import Spelling, argument
-from fedpriv.util.errors import UserError, shown
+from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import TENSOR_HEADER, recently_read
 
 P = ParamSpec("P")
@@ -30,7 +30,7 @@ _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None
 
 
 def allowed() -> frozenset[str]:
-    """Return the modules that may be imported, and the paths of TorchScript files that may be loaded."""
+    """Return the modules that may be imported."""
     now = _allowed.get()
     return frozenset(os.environ.get(VARIABLE, "").split(",")) - {""} if now is None else now
 
@@ -77,16 +77,6 @@ def check_modules(*references: str, file: Path | str | None = None) -> None:
     modules = list(dict.fromkeys(one.partition(":")[0] for one in refused))
     if modules:
         _refuse(modules, f"module {', '.join(map(repr, modules))}", refused[0], file)
-
-
-def check_script(path: str) -> None:
-    """Check that a file of TorchScript, which is a program too, may be loaded.
-
-    Raises:
-        UserError: naming it and the file that names it.
-    """
-    if path not in allowed():
-        _refuse([path], f"program {shown(path)}", path, None)
 
 
 def _refuse(names: list[str], what: str, text: str, file: Path | str | None) -> NoReturn:

@@ -19,16 +19,10 @@ from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProbl
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
 from fedpriv.evidence.gather import gather
 from fedpriv.federation.method import LocalTraining
-from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Prototypes, find_payload
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture(autouse=True)
-def _generators_may_be_imported(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "generator_cases")  # which no argument of a verb names here
 
 
 @pytest.fixture(scope="module")

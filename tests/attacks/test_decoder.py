@@ -126,17 +126,6 @@ def test_where_fits_lead_away_from_the_attackers_own_images_decoded_ones_stay():
     assert psnr(default, images[280:]).mean() >= psnr(decoded, images[280:]).mean() - 0.01
 
 
-def test_the_nearer_of_two_decoders_is_kept_for_each_target(digits, extractor, known):
-    images, labels = digits[0][1000:1006], digits[1][1000:1006]
-    found = invert(
-        DecoderInversion(iterations=40, width=16, restarts=2, refine=0), (raw(extractor(images), labels),), known
-    )
-    assert found.objective.shape == (6, 2)
-    expect_same(found.chosen, found.objective.argmin(1))
-    distance = (extractor(found.images[:, 0]) - found.features).square().sum(1) / found.features.square().sum(1)
-    expect_close(distance, found.objective.amin(1), rtol=1e-4)
-
-
 def test_a_target_is_decoded_alike_whoever_else_is_attacked(digits, extractor, known):
     images, labels = digits[0][1000:1004], digits[1][1000:1004]
     seen = (raw(extractor(images[:2]), labels[:2]), raw(extractor(images[2:]), labels[2:], client=1))

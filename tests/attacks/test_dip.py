@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, levels_that_fit
-from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double_and_convolve
+from fedpriv.attacks.priors.grouped import convolve
 from fedpriv.attacks.search.fit import Schedule, fit
 from fedpriv.util.errors import UserError
 
@@ -104,13 +104,10 @@ def test_grouped_convolutions_equal_single_ones(side, kernel):
     weight = torch.randn(4, 2, 3, kernel, kernel, generator=draw)
     bias = torch.randn(4, 2, generator=draw)
     together = convolve(maps, weight, bias)
-    halved = convolve_and_halve(maps, weight)
     for row in range(4):
         single = functional.conv2d(maps[:, 3 * row : 3 * row + 3], weight[row], padding=kernel // 2)
         biased = single + bias[row].view(1, 2, 1, 1)
         torch.testing.assert_close(together[:, 2 * row : 2 * row + 2], biased, rtol=1e-5, atol=1e-5)
-        pooled = functional.avg_pool2d(single, 2, ceil_mode=True)
-        torch.testing.assert_close(halved[:, 2 * row : 2 * row + 2], pooled, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("side", "levels"), [(3, 1), (4, 1), (8, 2), (16, 3), (28, 4), (32, 4), (64, 5)])
@@ -213,20 +210,3 @@ def test_a_row_that_is_not_finite_ends_at_once():
     assert fitted.iterations == 1
     assert fitted.objective.isinf().all()
     assert fitted.images.isfinite().all()
-
-
-@pytest.mark.parametrize("side", [2, 4, 8, 16])
-@pytest.mark.parametrize("kernel", [1, 3, 5])
-@pytest.mark.usefixtures("way")
-def test_doubling_and_convolving_at_once_is_one_after_the_other(side, kernel):
-    draw = torch.Generator().manual_seed(0)
-    maps = torch.randn(1, 3 * 4, side, side + 2, generator=draw).requires_grad_()
-    weight = torch.randn(3, 5, 4, kernel, kernel, generator=draw).requires_grad_()
-    size = 2 * side, 2 * (side + 2)
-    found = double_and_convolve(maps, weight, *size)
-    doubled = maps.repeat_interleave(2, 2).repeat_interleave(2, 3)
-    expected = torch.nn.functional.conv2d(doubled, weight.flatten(0, 1), padding=kernel // 2, groups=3)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    slope = torch.randn(expected.shape, generator=draw)
-    for own, other in zip(*(torch.autograd.grad(one, (maps, weight), slope) for one in (found, expected)), strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-3)

@@ -96,15 +96,6 @@ def test_a_gpu_finds_what_a_cpu_finds(name, ways, monkeypatch):
     torch.testing.assert_close(there.objective.cpu(), here.objective, rtol=1e-2, atol=1e-6)
 
 
-def test_rows_draw_the_same_numbers():
-    moving = torch.ones(2 * CLIENTS, dtype=torch.bool)
-    here, there = prior_on(torch.device("cpu"), "pixels"), prior_on(CUDA, "pixels")
-    for _ in range(12):
-        here.prepare(0.0)
-        there.prepare(0.0)
-        assert torch.equal(here.shown(moving), there.shown(moving.cuda()).cpu())
-
-
 def watched(monkeypatch, owner, name, free):
     """Have a method raise where it waits for the device, in every call whose number is not ``free``; return the numbers."""
     method, calls = getattr(owner, name), []
@@ -136,13 +127,12 @@ def test_an_iteration_of_inverting_gradients_does_not_wait(monkeypatch):
     assert len(calls) > 20
 
 
-@pytest.mark.parametrize("line_search", ["none", "strong-wolfe"])
-def test_an_evaluation_of_deep_leakage_does_not_wait_between_looks(line_search, monkeypatch):
+def test_an_evaluation_of_deep_leakage_does_not_wait_between_looks(monkeypatch):
     done_as_it_is(monkeypatch)
     images, labels = images_and_labels(3)
     every = lbfgs._LOOK_EVERY  # rows may have been dropped at a look, which is before a tick of that number
     calls = watched(monkeypatch, lbfgs._Descent, "tick", lambda number: number < 2 or number % every == 0)
-    made = DeepLeakage(outer_steps=2, redraws=0, line_search=line_search)
+    made = DeepLeakage(outer_steps=2, redraws=0)
     attack(made, sigmoid_net(), images, labels, device=CUDA)
     assert len(calls) > 20
 
@@ -186,9 +176,9 @@ def replays(monkeypatch):
     return lambda: [loop.replays for loop in loops]
 
 
-@pytest.mark.parametrize(("name", "number"), [("dip", 37), ("pixels", 37), ("spectrum", 28)])
+@pytest.mark.parametrize(("name", "number"), [("dip", 38), ("pixels", 38), ("spectrum", 32)])
 def test_a_search_that_is_replayed_finds_the_same_in_every_bit(name, number, replays):
-    """Three steps of a kind come first; in a spectrum there are four kinds, by the weight of penalties."""
+    """Two steps of a kind come first; in a spectrum there are four kinds, by the weight of penalties."""
     found, plain = fitted(CUDA, name, 40), fitted(CUDA, name, 40, recorded=False)
     assert replays() == [number, 0]
     assert torch.equal(found.images, plain.images)

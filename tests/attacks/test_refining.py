@@ -9,7 +9,7 @@ from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.decoder import Aims, DecoderInversion, LearnedFit, learned_fit
+from fedpriv.attacks.inversion.decoder import DecoderInversion, LearnedFit, learned_fit
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.priors.spectral import general_spectrum
 from fedpriv.util.seeds import generator, global_seed
@@ -17,6 +17,7 @@ from fedpriv.wire.payloads import Representations
 
 SHAPE = (3, 16, 16)
 QUICK = DecoderInversion(iterations=60, width=32, refine_steps=300)
+DECODED = replace(QUICK, refine=0)
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +48,10 @@ def psnr(found, images):
     return -10 * (found - images).square().flatten(1).mean(1).log10()
 
 
-def test_coordinates_of_a_spectrum_lead_nearer_than_pixels_and_a_strange_upload_leads_nowhere(images, extractor, known):
+def test_coordinates_of_a_spectrum_lead_nearer_and_a_strange_upload_leads_nowhere(images, extractor, known):
     private = images[300:312]
-    found = {
-        over: invert(replace(QUICK, refine_over=over), extractor(private), known) for over in ("spectrum", "pixels")
-    }
-    decoded = psnr(invert(replace(QUICK, refine=0), extractor(private), known), private).mean()
-    near = {over: psnr(shown, private).mean() for over, shown in found.items()}
-    assert near["spectrum"] > max(near["pixels"], decoded) + 0.5
-    expect_same(invert(QUICK, extractor(private), known), found["spectrum"])
+    decoded, fitted = (psnr(invert(made, extractor(private), known), private).mean() for made in (DECODED, QUICK))
+    assert fitted > decoded + 0.5
     strange = psnr(invert(QUICK, extractor(private.roll(5, 0)), known), private).mean()
     assert strange < psnr(images[:300].mean(0).expand_as(private), private).mean()
 
@@ -65,8 +61,11 @@ def test_images_too_small_for_a_spectrum_are_fitted_over_pixels(images):
     extractor = nn.Sequential(nn.Flatten(), nn.Tanh())
     card = KnowledgeCard(attacker_data="same_domain")
     known = Knowledge(card, (3, 8, 8), 10, extractors={0: extractor}, public_images=small[:300])
-    attack, features = DecoderInversion(iterations=20, width=16, refine=20), extractor(small[300:304])
-    expect_same(invert(attack, features, known), invert(replace(attack, refine_over="pixels"), features, known))
+    attack, features = DecoderInversion(iterations=20, width=16, refine=100), extractor(small[300:304])
+    decoded, fitted = (
+        psnr(invert(made, features, known), small[300:304]).mean() for made in (replace(attack, refine=0), attack)
+    )
+    assert fitted > decoded + 1
 
 
 def test_a_fit_that_stands_still_goes_on_until_its_step_size_has_fallen(images, extractor, known):
@@ -119,23 +118,10 @@ def test_behind_a_rule_images_are_held_to_what_it_left(images, extractor, known,
     assert held(shown.roll(1, 0))[:3].amin() > 1e-3
 
 
-def test_fits_of_a_given_number_of_steps_and_of_several_decoders_believe_the_same(images, extractor, known):
+def test_fits_of_a_given_number_of_steps_believe_the_same(images, extractor, known):
     behind, sent = replace(known, defended={(1, 0): halved}), halved(extractor(images[300:304]), 0)
     given = replace(QUICK, refine=50)
     expect_same(invert(given, sent, behind), invert(replace(given, match="nonzero"), sent, behind))
-    several = replace(QUICK, refine_steps=50, restarts=2)
-    expect_same(invert(several, sent, behind), invert(replace(several, match="nonzero"), sent, behind))
-
-
-def test_directions_are_taken_as_long_as_what_was_decoded_by_hand(known):
-    flat = replace(known, image_shape=(1, 1, 2), extractors={0: lambda shown: shown.flatten(1)})
-    aims = Aims(flat, torch.tensor([[0.0, 0.1]]), torch.tensor([0]), "direction")
-    decoded = torch.tensor([[[[0.3, 0.4]]]])
-    lengthened = aims.with_lengths(decoded, torch.tensor([2.0]))
-    expect_close(lengthened.vectors, torch.tensor([[0.0, 1.0]]))
-    assert lengthened.match == "vector"
-    whole = replace(aims, match="nonzero")
-    assert whole.with_lengths(decoded, torch.tensor([2.0])) is whole
 
 
 def test_without_a_defense_all_of_a_vector_is_believed(images, extractor, known):

@@ -79,7 +79,7 @@ def test_values_that_make_no_sense_are_refused(name, options, complaint):
 VECTORS = ("representation", "prototype", "entangled")
 NETWORKS = ("extractor", "model", "small-model", "low-rank-model")
 FITS = {
-    **dict.fromkeys(("dip", "pixels", "pretrained"), VECTORS),
+    **dict.fromkeys(("dip", "pixels"), VECTORS),
     "joint": ("prototype",),
     **dict.fromkeys(("decoder", "learned", "average", "all-rounds"), ("representation", "prototype")),
     **dict.fromkeys(("unmix", "unmix-prior"), ("entangled",)),

@@ -6,11 +6,9 @@ import shutil
 import sys
 
 import pytest
-import torch
 from outside_cases import OUTSIDE
 
 import fedpriv
-from fedpriv.attacks.priors.generator import check_source
 from fedpriv.cli.main import run as command
 from fedpriv.experiment.named_code import named_code
 from fedpriv.experiment.processes import start
@@ -104,7 +102,6 @@ def test_files_that_a_user_names_allow_no_module(tmp_path, mark, capsys):
         ("mine", 'methods = ["mine:FED_DIRECTION"]'),
         ("mine", 'methods = ["fedproto"]\ndefenses = ["mine:Jitter:spread=0.1/1"]'),
         ("mine", 'methods = ["fedproto"]\nattacks = ["mine:RandomSearch"]'),
-        ("mine", 'methods = ["fedproto"]\n[[attacks]]\nname = "pretrained"\nsource = "mine:NETWORK"\ncode = 4'),
     ):
         study.write_text(text + "\n")
         for flags in ([], ["--dry-run"], ["--shard", "1/1"]):
@@ -172,27 +169,6 @@ def assert_not_stored(folder):
     for path in folder.rglob("*"):
         content = path.read_bytes().lower() if path.is_file() else b""
         assert not any(word in content for word in (b"allow-code", b"allow_code")), path
-
-
-def test_a_program_in_torchscript_is_loaded_only_where_it_is_typed_or_allowed(tmp_path, capsys):
-    path = tmp_path / "net.pt"
-    torch.jit.script(torch.nn.Identity()).save(str(path))
-    study = tmp_path / "study.toml"
-    study.write_text(f'[[attacks]]\nname = "pretrained"\nsource = "{path}"\ncode = 4\n')
-    assert command(["audit", str(study), "--out", "out"]) == 2
-    told = capsys.readouterr().err
-    assert str(study) in told
-    assert f"--allow-code {path}" in told
-    for source, arguments in (
-        (str(path), {"attack_option": [f"pretrained.source={path}"]}),
-        (str(path), {"attack_option": {"pretrained": {"source": str(path)}}}),
-        (str(path), {"attacks": [f"pretrained:source={path},code=4"]}),
-        ("mine:NET", {"attack_option": ["source=mine:NET"]}),
-    ):
-        with pytest.raises(UserError, match="not run"):
-            check_source(source)
-        with allowing(named_code(arguments)):
-            check_source(source)
 
 
 def test_what_a_call_names_counts_for_its_own_modules_alone():

@@ -36,7 +36,7 @@ INVERSIONS: dict[str, type[Attack]] = {
 def make_inversion(kind: type[Attack], iterations: int, restarts: int, **options: Any) -> Attack:
     """Return an inversion with a budget; a decoder takes no further options."""
     if issubclass(kind, DecoderInversion):
-        return kind(refine_steps=iterations, restarts=restarts)
+        return kind(refine_steps=iterations)
     return kind(**{"iterations": iterations, "restarts": restarts} | options)
 
 

@@ -55,7 +55,6 @@ class DeepLeakage(GradientMatching):
         apart: whether the images of a step are told apart first, where a fully connected layer or the head lets them: then
             each is asked for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
         learning_rate: step size of L-BFGS.
-        line_search: ``none``, as in the paper, or ``strong-wolfe``: fewer steps that lead astray, at more evaluations each.
         stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
             gradient falls below.
     """
@@ -68,7 +67,6 @@ class DeepLeakage(GradientMatching):
     labels: Literal["auto", "joint"] = "auto"
     apart: bool = True
     learning_rate: Annotated[float, Gt(0)] = 1.0
-    line_search: Literal["none", "strong-wolfe"] = "none"
     stop_below: Annotated[float, Ge(0)] = 1e-9
 
     name = "dlg"
@@ -119,7 +117,6 @@ class DeepLeakage(GradientMatching):
         settings = LbfgsSettings(
             self.outer_steps,
             learning_rate=self.learning_rate,
-            line_search=None if self.line_search == "none" else self.line_search,
             patience=self.patience,
         )
         generators = [row.generator(problem.seed) for row in rows]

@@ -38,10 +38,10 @@ from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.inversion.vector import DipFitting
 from fedpriv.attacks.observation import DataAccess, Knowledge, Needs, Reconstruction
 from fedpriv.attacks.priors.denoiser import DenoiserTraining, own_denoiser, strangeness
-from fedpriv.attacks.priors.dip import SeveralImages
+from fedpriv.attacks.priors.dip import DeepImagePrior
 from fedpriv.attacks.priors.spectral import frame_of, has_own_images
-from fedpriv.attacks.search.candidates import Row, Solved, fit_rows
-from fedpriv.attacks.search.halving import climb, ladder, together
+from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, joined
+from fedpriv.attacks.search.halving import climb, ladder
 from fedpriv.util.last import Last
 
 _LEAST = 12
@@ -209,7 +209,7 @@ class InvertingGradients(DirectionMatching):
                     tick((before + number * many) // len(rows))
 
                 parts.append((places, self._walk(problem, updates, matcher, leg, start[places], told)))
-            return together(parts)
+            return joined(parts)
 
         rungs = ladder(self.restarts * len(configs[0]), self.iterations, self.trial, _LEAST)
         return climb(problem, some, rungs, bytes_per_row)
@@ -323,8 +323,8 @@ class GradientDip(DipFitting, DirectionMatching):
         def distance(pictures: Tensor, which: Tensor) -> Tensor:
             return matching.cosine(pictures.unflatten(1, (count, -1)), *asked(which))
 
-        draws = [[row.generator(problem.seed, image) for image in range(count)] for row in rows]
-        prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)
+        draws = [row.generator(problem.seed, image) for row in rows for image in range(count)]
+        prior = DeepImagePrior(draws, knowledge.image_shape, self.generator, device, count)
         found = fit_rows(rows, prior, distance, self.schedule, tick, count=count)
         return replace(
             found,

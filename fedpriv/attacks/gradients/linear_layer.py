@@ -53,9 +53,8 @@ from fedpriv.attacks.gradients.update import (
 )
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import Tangent, Update, Weights, read_update
-from fedpriv.attacks.inversion.vector import bytes_of_generator
 from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
-from fedpriv.attacks.priors.dip import Hourglass, SeveralImages
+from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
 from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Schedule
 from fedpriv.util.last import Last
@@ -383,8 +382,8 @@ def invert_layers(
             value = features.distance(images, which)
             return value if gradients is None else value + share * gradients.distance(images, which)
 
-        draws = [[row.generator(problem.seed, image) for image in range(count)] for row in rows]
-        prior = SeveralImages(draws, image_shape, shape, device)
+        draws = [row.generator(problem.seed, image) for row in rows for image in range(count)]
+        prior = DeepImagePrior(draws, image_shape, shape, device, count)
         found = fit_rows(rows, prior, distance, schedule, tick, count=count, restarts=restarts)
         # A batch of fewer images shows them again, and again.
         shown = [_filled(own, count, len(one.inputs)) for own, one in zip(found.images, known, strict=True)]

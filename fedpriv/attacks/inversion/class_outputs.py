@@ -1,19 +1,14 @@
-"""Class inversion: an image that the client's own model answers as the upload says its images of a class are answered.
+"""Inversion of outputs: class inversion of mean outputs, and paired-logits inversion of outputs on public samples.
 
-The mean output of a class is C numbers over all images of the class, so no single image can come out of it. What can is
-what the model takes the class to look like. An image x is sought whose answer f(g(x)) is the uploaded mean output u_c,
-by KL(u_c || softmax f(g(x))) where outputs are softmax vectors and by relative squared distance where they are logits,
-under a deep image prior or over pixels with total variation.
+**Class inversion.** The mean output of a class is C numbers over all images of the class, so no single image can come out
+of it; what the model takes the class to look like can. An image x is sought whose answer f(g(x)) by the client's own model
+is the uploaded mean output u_c, by KL(u_c || softmax f(g(x))) where outputs are softmax vectors and by relative squared
+distance where they are logits, under a deep image prior. ``match="class"`` is the same without the numbers: u_c is replaced
+by certainty of the class, which the class ids alone allow. It is Fredrikson, Jha and Ristenpart's attack ("Model inversion
+attacks that exploit confidence information", CCS 2015) under a prior, and shows what the uploaded numbers add.
 
-``match="class"`` is the same without the numbers: u_c is replaced by certainty of the class, which the class ids alone
-allow. It is Fredrikson, Jha and Ristenpart's attack ("Model inversion attacks that exploit confidence information",
-CCS 2015) under a prior, and shows what the uploaded numbers add.
-
-
-Paired-logits inversion: an image of each class of a client, by inverting its outputs beside everybody else's.
-
-The server has, of every public sample x, the client's output and the other clients'. It trains an inversion network G to
-give x back from the pair of softmax vectors at temperature tau,
+**Paired logits.** The server has, of every public sample x, the client's output and the other clients'. It trains an
+inversion network G to give x back from the pair of softmax vectors at temperature tau,
 
     min |G(softmax(z_others / tau), softmax(z_client / tau)) - x|^2   over the public samples,
 
@@ -21,25 +16,22 @@ and then asks G for a class j that the client was trained on: for what the clien
 
     client: 1 at j;      others: e^(1 / alpha) / (C - 1 + e^(1 / alpha)) at j, 1 / (C - 1 + e^(1 / alpha)) elsewhere.
 
-The gap between the two is what training on private images of class j makes of them. G never saw such an image: it answers
-with what public images have in common of which the client is surer than the others. How much of that is the client's own
-shows against the floor, the mean image that strangers have of the class, and against the same attack on another client's
-outputs. The network is one for each client, a ridge readout and two layers on what it leaves over
-(:mod:`fedpriv.attacks.inversion.decoder_network`).
+The gap between the two comes of training on private images of class j. G never saw such an image: it answers with what
+public images have in common of which the client is surer than the others. How much of that is the client's own shows
+against the baseline and against the shuffled control.
 
 Source: Takahashi, Liu and Liu, "Breaching FedMD: image recovery via paired-logits inversion attack" (CVPR 2023). There the
-others' output is that of a model of the server's; here it is the mean of the other clients' softmax vectors, which needs no
-model. There classes are persons, of whom the public set holds masked or blurred pictures, and a translation of these pulls G
-towards the person: no such translation here, where the public images are of the private classes' own domain. The default of
-alpha is that of the authors' code.
-
+others' output is that of a model of the server's; here it is the mean of the other clients' softmax vectors. There classes
+are persons, of whom the public set holds masked or blurred pictures, and a translation of these pulls G towards the person:
+no such translation here, where the public images are of the private classes' own domain. The default of alpha is that of
+the authors' code.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -58,12 +50,12 @@ from fedpriv.attacks.inputs.outputs import (
     public_samples,
     uploaded_output,
 )
-from fedpriv.attacks.inversion.decoder import LEAST_IMAGES, divided
+from fedpriv.attacks.inversion.decoder import divided
 from fedpriv.attacks.inversion.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
-from fedpriv.attacks.inversion.vector import DipFitting, FittedInversion, ImageShape
+from fedpriv.attacks.inversion.vector import DipFitting, FittedInversion
 from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Reconstruction, TargetId
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.search.fit import Distance, Prior, Schedule
+from fedpriv.attacks.priors.denoiser import LEAST_IMAGES
+from fedpriv.attacks.search.candidates import TargetDistance
 from fedpriv.util.errors import UserError
 from fedpriv.util.last import Last
 from fedpriv.util.seeds import derive_seed
@@ -76,63 +68,43 @@ class ClassInversion(DipFitting, FittedInversion):
 
     Attributes:
         match: ``outputs`` matches the uploaded numbers, ``class`` only the class they are said to be of.
-        prior: ``dip`` is an untrained network (see :mod:`fedpriv.attacks.priors.dip`), ``pixels`` total variation, with ten
-            times the step size, falling to zero, and no running mean.
-        pixels: what holds pixels back (``pixels``).
     """
 
     iterations: Annotated[int, Ge(1)] = 300
     tolerance: Annotated[float, Ge(0)] = 1e-3
     patience: Annotated[int, Ge(1)] = 150
     match: Literal["outputs", "class"] = "outputs"
-    prior: Literal["dip", "pixels"] = "dip"
-    pixels: PixelSettings = PixelSettings(jitter=1)
 
     name = "class-inversion"
     version = 3
     summary = "an image that the client's model answers as the upload says that it answers a class"
     targets = CLASS_OUTPUTS
 
-    @property
-    def schedule(self) -> Schedule:
-        """Adam as the prior wants it."""
-        planned = super().schedule
-        if self.prior == "dip":
-            return planned
-        # A pixel moves by a step size directly; a network's weights move it by far more.
-        return replace(planned, learning_rate=10 * self.learning_rate, anneal=True, average=0.0)
-
-    def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
-        """Return the prior that is asked for."""
-        if self.prior == "dip":
-            return super().prior_of(generators, image_shape, device)
-        return PixelPrior(generators, image_shape, self.pixels, device)
-
-    def distance(self, problem: AttackProblem) -> Distance:
+    def distance(self, problem: AttackProblem) -> TargetDistance:
         """Return the distance of the model's answers to the uploaded outputs."""
         knowledge, device, targets = problem.knowledge, problem.device, problem.targets
         require_extractors(knowledge, targets)
         for client in sorted(set(problem.clients) - set(knowledge.heads)):
             raise UserError(f"no head of client {client} was handed over; attack {self.name!r} needs the whole model")
-        outputs = [self._wanted(problem.observations, target, knowledge.n_classes) for target in targets]
-        wanted = torch.stack([one for one, _ in outputs]).to(device)
-        softmax = torch.tensor([one for _, one in outputs], device=device)
-        owners, answered = torch.tensor([target.client for target in targets]), Answers(knowledge, device)
+        outputs = [self._output(problem.observations, target, knowledge.n_classes) for target in targets]
+        values = torch.stack([output for output, _ in outputs]).to(device)
+        softmax = torch.tensor([of_softmax for _, of_softmax in outputs], device=device)
+        clients, answers = torch.tensor([target.client for target in targets]), Answers(knowledge, device)
 
         @Last
-        def asked(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def goals(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             there = places.to(device)
-            return owners[places], wanted[there], softmax[there]
+            return clients[places], values[there], softmax[there]
 
         def distance(images: Tensor, places: Tensor) -> Tensor:
-            whose, aims, alike = asked(places)
-            logits = answered(images, whose)
-            as_softmax = output_distance(logits, aims, softmax=True)
-            return torch.where(alike, as_softmax, output_distance(logits, aims, softmax=False))
+            owners, goal, of_softmax = goals(places)
+            logits = answers(images[:, 0], owners)
+            as_softmax = output_distance(logits, goal, softmax=True)
+            return torch.where(of_softmax, as_softmax, output_distance(logits, goal, softmax=False))
 
         return distance
 
-    def _wanted(self, observations: Sequence[Observation], target: TargetId, n_classes: int) -> tuple[Tensor, bool]:
+    def _output(self, observations: Sequence[Observation], target: TargetId, n_classes: int) -> tuple[Tensor, bool]:
         if self.match == "outputs":
             return uploaded_output(observations, target)
         if not 0 <= target.label < n_classes:
@@ -152,31 +124,29 @@ class Answers:
         self._classes, self._extracted = knowledge.n_classes, OwnExtractors(knowledge)
         heads = knowledge.heads.items()
         self._heads = {client: (weight.to(device), bias.to(device)) for client, (weight, bias) in heads}
-        self._places: Last[Tensor, list[tuple[int, Tensor]]] = Last(
-            lambda owners: [(k, (owners == k).nonzero().flatten().to(device)) for k in _each(owners)]
+        self._rows: Last[Tensor, dict[int, Tensor]] = Last(
+            lambda owners: {k: (owners == k).nonzero().flatten().to(device) for k in sorted(set(owners.tolist()))}
         )
 
     def __call__(self, images: Tensor, owners: Tensor) -> Tensor:
         """Return the logits ``(n, C)`` of images, each by the model of its own client, which ``owners`` ``(n,)`` name."""
         features = self._extracted(images, owners)
         logits = features.new_zeros(len(features), self._classes)
-        for client, mine in self._places(owners):
-            logits = logits.index_copy(0, mine, linear(features[mine], *self._heads[client]))
+        for client, rows in self._rows(owners).items():
+            logits = logits.index_copy(0, rows, linear(features[rows], *self._heads[client]))
         return logits
-
-
-def _each(owners: Tensor) -> list[int]:
-    return sorted(set(owners.tolist()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedLogits(Attack):
     """Train an inversion network for each client on public samples, and ask it for the client's classes.
 
+    It is a decoder (:mod:`fedpriv.attacks.inversion.decoder_network`).
+
     Attributes:
         temperature: tau of both softmax vectors; 3 in the authors' code, whose network ends in a function that saturates. At
             1 a query is nearer to what was seen.
-        alpha: how uncertain of the class the others are asked to be: near zero as certain as the client, then less and less.
+        alpha: how uncertain of the class the others are to be: near zero as certain as the client, then less and less.
         paired: whether the others' outputs stand beside the client's; without them G has the client's alone.
         iterations: most training steps of the network.
         learning_rate: Adam's step size.
@@ -213,25 +183,17 @@ class PairedLogits(Attack):
                 raise UserError(
                     f"attack {self.name!r}: no class is named for target {target.index} of client {target.client}"
                 )
-        images = torch.zeros(len(targets), 1, *problem.knowledge.image_shape, device=problem.device)
-        objective, settled = torch.zeros(len(targets), 1), torch.zeros(len(targets), dtype=torch.bool)
-        steps = 0
-        for turn, client in enumerate(problem.clients):
-            decoder = self._trained(problem, client, turn)
-            for place, target in enumerate(targets):
-                if target.client == client:
-                    query = self.query(target.label, n_classes).to(problem.device)
-                    images[place, 0] = decoder(query[None], 0)[0]
-                    objective[place, 0], settled[place] = decoder.held_out_error, decoder.settled
-            steps = max(steps, decoder.steps)
+        decoders = {client: self._trained(problem, client, turn) for turn, client in enumerate(problem.clients)}
+        of_targets = [decoders[target.client] for target in targets]
+        queries = [self.query(target.label, n_classes).to(problem.device) for target in targets]
         return Reconstruction(
             targets=targets,
-            images=images,
-            objective=objective,
+            images=torch.stack([decoder(query[None], 0) for decoder, query in zip(of_targets, queries, strict=True)]),
+            objective=torch.tensor([[decoder.held_out_error] for decoder in of_targets]),
             chosen=torch.zeros(len(targets), dtype=torch.int64),
             labels=torch.tensor([[target.label] for target in targets]),
-            cost=Cost(iterations=steps, rows=len(targets)),
-            converged=settled,
+            cost=Cost(iterations=max(decoder.steps for decoder in of_targets), rows=len(targets)),
+            converged=torch.tensor([decoder.settled for decoder in of_targets]),
         )
 
     def objective(self, problem: AttackProblem) -> Objective:
@@ -243,14 +205,14 @@ class PairedLogits(Attack):
         """
         uploads = {seen.client: seen for seen in problem.observations if seen.round == problem.targets[0].round}
         sent = {client: public_outputs(seen) for client, seen in uploads.items()}
-        logs = {client: log_outputs(one) for client, one in sent.items()}
-        wanted = {k: logs[k] - of_others(logs, k) if self.paired else logs[k] for k in problem.clients}
+        logs = {client: log_outputs(outputs) for client, outputs in sent.items()}
+        surer = {k: logs[k] - of_others(logs, k) if self.paired else logs[k] for k in problem.clients}
         known = {k: public_samples(self.name, sent[k], problem.knowledge) for k in problem.clients}
 
         def unsure(images: Tensor) -> Tensor:
             rows = [
-                -extrapolate(known[target.client], wanted[target.client][:, target.label, None], found).mean()
-                for target, found in zip(problem.targets, images, strict=True)
+                -extrapolate(known[target.client], surer[target.client][:, target.label, None], shown).mean()
+                for target, shown in zip(problem.targets, images, strict=True)
             ]
             return torch.stack(rows)
 
@@ -262,15 +224,14 @@ class PairedLogits(Attack):
 
     def query(self, label: int, n_classes: int) -> Tensor:
         """Return the outputs ``(C,)`` or ``(2 C,)``, others before the client's, that stand for a private class."""
-        own = torch.zeros(n_classes)
-        own[label] = 1.0
+        client = one_hot(torch.tensor(label), n_classes).float()
         if not self.paired:
-            return own
+            return client
         # e^(1 / alpha) / (C - 1 + e^(1 / alpha)), which must not overflow for small alpha.
         at_class = 1 / (1 + (n_classes - 1) * math.exp(-1 / self.alpha))
         others = torch.full((n_classes,), (1 - at_class) / max(1, n_classes - 1))
         others[label] = at_class
-        return torch.cat([others, own])
+        return torch.cat([others, client])
 
     def inputs(self, uploads: Mapping[int, Observation], client: int) -> Tensor:
         """Return the softmax vectors of a round on each sample ``(n, C)`` or ``(n, 2 C)``, float32, which are inverted."""
@@ -301,7 +262,6 @@ class PairedLogits(Attack):
 
         def tick(done: int) -> None:
             if problem.progress is not None:
-                planned = len(problem.clients) * self.iterations
-                problem.progress(turn * self.iterations + done, planned)
+                problem.progress(turn * self.iterations + done, len(problem.clients) * self.iterations)
 
         return train_decoder(inside, outside, training, seed, tick)

@@ -89,18 +89,10 @@ class _Network(nn.Module):
         for value in self.body[2].parameters():
             nn.init.zeros_(value)
 
-    @property
-    def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        """The two linear layers of the body."""
-        first, last = self.body[0], self.body[2]
-        assert isinstance(first, nn.Linear)
-        assert isinstance(last, nn.Linear)
-        return first, last
-
     def forward(self, scaled: Tensor, which: slice) -> Tensor:
         """Return the correction ``(K, n, pixels)`` for representations ``(K, n, d)`` of the extractors ``which``."""
-        found: Tensor = self.body(torch.baddbmm(self.shift[which], scaled, self.entry[which]).relu())
-        return found
+        correction: Tensor = self.body(torch.baddbmm(self.shift[which], scaled, self.entry[which]).relu())
+        return correction
 
 
 @dataclass(frozen=True)
@@ -157,34 +149,20 @@ class Decoder:
     settled: bool
     steps: int
 
-    def code(self, features: Tensor, which: slice | Tensor) -> Tensor:
-        """Return codes ``(K, n, m)`` of representations ``(K, n, d_k)`` or ``(n, d_k)`` by the extractors ``which``."""
-        scaled = (_filled(features, self.mean.shape[2]) - self.mean[which]) / self.spread[which]
-        return scaled if self.basis is None else scaled @ self.basis[which]
-
-    def offsets(self, labels: Tensor | None, which: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Return images ``(n, pixels)`` and codes ``(K, n, m)`` that the readout begins from, by classes ``(n,)`` or none.
-
-        Of one extractor a row (``which`` a tensor ``(n,)``) codes are ``(n, 1, m)``.
-        """
-        if self.classes is None or labels is None:
-            return self.mean_image, self.readout.new_zeros(())
-        rows = self.classes.rows(labels.to(self.mean_image.device))
-        codes = (
-            self.classes.codes[which, rows][:, None] if isinstance(which, Tensor) else self.classes.codes[which, rows]
-        )
-        return self.mean_image + self.classes.images[rows], codes
-
     def __call__(self, features: Tensor, extractor: int, labels: Tensor | None = None) -> Tensor:
         """Return the images ``(n, c, h, w)`` in [0, 1] of representations ``(n, d_k)`` by the k-th extractor.
 
-        ``labels`` ``(n,)`` are classes that the attacker is told, -1 for none.
+        ``labels`` ``(n,)`` are known classes, -1 for none.
         """
-        which = slice(extractor, extractor + 1)
+        which, begin = slice(extractor, extractor + 1), self.mean_image
         with torch.no_grad():
-            scaled = self.code(features[None], which)
-            begin, codes = self.offsets(labels, which)
-            flat = begin + (scaled - codes) @ self.readout[which] + self.network(scaled, which)
+            code = (_filled(features[None], self.mean.shape[2]) - self.mean[which]) / self.spread[which]
+            code = code if self.basis is None else code @ self.basis[which]
+            linear = code
+            if self.classes is not None and labels is not None:
+                rows = self.classes.rows(labels.to(begin.device))
+                begin, linear = begin + self.classes.images[rows], code - self.classes.codes[which, rows]
+            flat = begin + linear @ self.readout[which] + self.network(code, which)
         images: Tensor = flat[0].clamp(0, 1).reshape(-1, *self.image_shape)
         return images
 
@@ -267,9 +245,7 @@ def _fit(
     while step < training.iterations and step - best_at < training.patience:
         drawn = torch.randint(known.shape[1], (len(known), training.batch_size), generator=rng).to(known.device)
         loss = functional.mse_loss(network(known[rows, drawn], everyone), left[rows, drawn])
-        optimiser.forget_gradients()
-        loss.backward()
-        optimiser.step()
+        optimiser.descend(loss)
         step += 1
         if step % _CHECK_EVERY == 0 or step == training.iterations:
             with torch.no_grad():

@@ -11,7 +11,7 @@ it cannot reach, no smaller one can, and most prototypes of a run are means of m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -21,13 +21,12 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inputs.extractors import require_extractors
-from fedpriv.attacks.inputs.targets import observation_of, target_feature
-from fedpriv.attacks.inversion.vector import FITS, DipFitting, vector_distance
+from fedpriv.attacks.inputs.targets import observation_of
+from fedpriv.attacks.inversion.vector import FITS, DipFitting, uploaded_vectors, vector_distance
 from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction, TargetId
-from fedpriv.attacks.priors.dip import SeveralImages
-from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, solve_rows
+from fedpriv.attacks.priors.dip import DeepImagePrior
+from fedpriv.attacks.search.candidates import Row, Solved, by_target, fit_rows, solve_rows
 from fedpriv.attacks.search.objectives import Match
-from fedpriv.util.last import Last
 from fedpriv.wire.kinds import CLASS_MEANS
 from fedpriv.wire.payloads import Prototypes, find_payload
 
@@ -64,32 +63,32 @@ class JointInversion(DipFitting, Attack):
         """Invert the prototypes of the targets."""
         targets = problem.targets
         require_extractors(problem.knowledge, targets)
-        vectors = [target_feature(problem.observations, t, CLASS_MEANS).to(problem.device) for t in targets]
+        vectors = uploaded_vectors(problem, CLASS_MEANS)
         counts = [uploaded_count(problem.observations, target) for target in targets]
-        kept: dict[int, _Attempt] = {}
-        spent: list[Cost] = []
+        passes = sorted({min(count, self.most) for count in counts if count is not None})
+        if None in counts:
+            passes = [self.most, *range(1, self.most)]
+        attempts: dict[int, _Attempt] = {}
         evaluations = [0] * len(targets)
-        passes = self._passes(counts)
-        for place, number in enumerate(passes):
-            waiting = self._waiting(counts, kept, number)
+        spent: list[Cost] = []
+        for turn, number in enumerate(passes):
+            waiting = [place for place, count in enumerate(counts) if self._waits(count, attempts.get(place), number)]
             if not waiting:
                 continue
 
-            def within(done: int, planned: int, before: int = sum(passes[:place]), own: int = number) -> None:
+            def within(done: int, planned: int, before: int = sum(passes[:turn]), weight: int = number) -> None:
                 if problem.progress is not None:
-                    problem.progress(before * planned + own * done, sum(passes) * planned)
+                    problem.progress(before * planned + weight * done, sum(passes) * planned)
 
-            part = replace(problem, targets=tuple(targets[one] for one in waiting), progress=within)
-            solved = self._solve(part, number)
-            in_turn = torch.arange(self.most, device=solved.images.device) % number
-            solved = replace(solved, images=solved.images[:, in_turn], labels=solved.labels[:, in_turn])
+            part = replace(problem, targets=tuple(targets[place] for place in waiting), progress=within)
+            solved = repeated(self._solve(part, number), self.most)
             spent.append(solved.cost)
-            for position, one in enumerate(waiting):
-                evaluations[one] += solved.cost.evaluations
+            for position, place in enumerate(waiting):
+                evaluations[place] += solved.cost.evaluations
                 attempt = _Attempt(solved, position, number)
-                if one not in kept or attempt.lowest <= self.fits:
-                    kept[one] = attempt
-        found = [kept[one] for one in range(len(targets))]
+                if place not in attempts or attempt.lowest <= self.fits:
+                    attempts[place] = attempt
+        kept = [attempts[place] for place in range(len(targets))]
         names = ("images", "objective", "chosen", "labels", "converged")
         return Reconstruction(
             targets=targets,
@@ -98,67 +97,50 @@ class JointInversion(DipFitting, Attack):
                 rows=sum(cost.rows for cost in spent),
                 evaluations=max(evaluations),
             ),
-            features=torch.stack(vectors),
-            **{name: torch.stack([getattr(one.solved, name)[one.position] for one in found]) for name in names},
+            features=vectors,
+            **{name: torch.stack([getattr(each.solved, name)[each.position] for each in kept]) for name in names},
         )
 
-    def _passes(self, counts: Sequence[int | None]) -> list[int]:
-        """Return the numbers of images that may be tried, in order: those said by the uploads, else all from most on."""
-        if None in counts:
-            return [self.most, *range(1, self.most)]
-        return sorted({min(count, self.most) for count in counts if count is not None})
-
-    def _waiting(self, counts: Sequence[int | None], kept: Mapping[int, _Attempt], number: int) -> list[int]:
-        """Return the places of the targets that are to be solved by a number of images, after those that are kept so far."""
-
-        def waits(place: int, count: int | None) -> bool:
-            if count is not None:
-                return place not in kept and min(count, self.most) == number
-            first = kept.get(place)
-            if first is None:
-                return number == self.most
-            return first.number == self.most > number and first.lowest <= self.fits
-
-        return [place for place, count in enumerate(counts) if waits(place, count)]
+    def _waits(self, count: int | None, attempt: _Attempt | None, number: int) -> bool:
+        """True where a prototype is to be solved by a number of images, after an attempt or none so far."""
+        if count is not None:
+            return min(count, self.most) == number
+        if attempt is None:
+            return number == self.most
+        return attempt.number == self.most > number and attempt.lowest <= self.fits
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the distance to the uploaded vectors, each by as many images as it is a mean of.
 
         Where the upload hides the number, by all images that differ: a solution of fewer repeats them.
         """
-        apart = vector_distance(problem, self.match, CLASS_MEANS)
         counts = [uploaded_count(problem.observations, target) for target in problem.targets]
+        distance = vector_distance(problem, self.match, CLASS_MEANS)
 
         def of(images: Tensor) -> Tensor:
-            own = [
+            each = [
                 shown.unique(dim=0) if count is None else shown[: min(count, self.most)]
                 for shown, count in zip(images, counts, strict=True)
             ]
-            return torch.cat([apart(shown[None], torch.tensor([place])) for place, shown in enumerate(own)])
+            return torch.cat([distance(shown[None], torch.tensor([place])) for place, shown in enumerate(each)])
 
         return of
 
     def _solve(self, problem: AttackProblem, number: int) -> Reconstruction:
-        knowledge, device = problem.knowledge, problem.device
-        apart = vector_distance(problem, self.match, CLASS_MEANS)
+        image_shape, distance = problem.knowledge.image_shape, vector_distance(problem, self.match, CLASS_MEANS)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            positions = torch.tensor([row.position for row in rows])
-            places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
-
-            def distance(pictures: Tensor, which: Tensor) -> Tensor:
-                return apart(pictures.unflatten(1, (number, -1)), places(which))
-
-            draws = [[row.generator(problem.seed, "image", image) for image in range(number)] for row in rows]
-            prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)
-            return fit_rows(rows, prior, distance, self.schedule, tick, count=number, numerics=problem.numerics)
+            draws = [row.generator(problem.seed, "image", image) for row in rows for image in range(number)]
+            prior = DeepImagePrior(draws, image_shape, self.generator, problem.device, number)
+            apart = by_target(rows, distance, number)
+            return fit_rows(rows, prior, apart, self.schedule, tick, count=number, numerics=problem.numerics)
 
         return solve_rows(
             problem,
             solve,
             restarts=self.restarts,
             iterations=self.iterations,
-            bytes_per_row=number * self.bytes_per_image(knowledge.image_shape),
+            bytes_per_row=number * self.bytes_per_image(image_shape),
         )
 
 
@@ -175,6 +157,12 @@ class _Attempt:
         """The objective of the chosen restart; infinite where all failed."""
         value = self.solved.objective[self.position, self.solved.chosen[self.position]]
         return float(value.nan_to_num(nan=torch.inf))
+
+
+def repeated(solved: Reconstruction, most: int) -> Reconstruction:
+    """Return ``most`` images and labels a target, in turn those that there are."""
+    in_turn = torch.arange(most, device=solved.images.device) % solved.images.shape[1]
+    return replace(solved, images=solved.images[:, in_turn], labels=solved.labels[:, in_turn])
 
 
 def uploaded_count(observations: Sequence[Observation], target: TargetId) -> int | None:

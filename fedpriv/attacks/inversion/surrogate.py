@@ -1,27 +1,22 @@
-"""Substitutes for a private extractor or model, trained on the attacker's own labelled images.
+"""Surrogates of a private extractor or model: shadows of an architecture of the attacker's choice, and simulators.
 
-In model-heterogeneous federations nobody sends an extractor. What is sent ties its output down: a head f that classifies
-its representations, and prototypes p_c, which are the means of its representations by class. A shadow extractor g of an
-architecture of the attacker's choice is trained to go with both,
+In model-heterogeneous federations nobody sends an extractor, but uploads tie its output down. Where a head f that classifies
+its representations is sent, and prototypes p_c, the means of its representations by class, a shadow g is trained on the
+attacker's own labelled images to go with both,
 
     CE(f(g(a)), y) + mu ||g(a) - p_y||^2 / mean_c ||p_c||^2,
 
 with f and p frozen. Means by class are all that prototypes tell, so what tells images of one class apart is a guess.
-
-Where clients send mean outputs u_c of their classes (FD), the head is not known either. A whole model h is trained to answer
-as the client's does on average,
+Where clients send mean outputs u_c of their classes (FD), a whole model h is trained to answer as the client's on average,
 
     CE(h(a), y) + mu D(h(a), u_y),
 
 with D as in :func:`fedpriv.attacks.inputs.outputs.output_distance`. Classes that the client did not send keep the first
 term only.
 
-
-Simulators: extractors of the attacker's own that answer as a private one was seen to answer.
-
-An extractor g stays with its client, but representations z_i = g(x_i) of private images, with their classes y_i, were
-uploaded. A simulator h is trained so that on the attacker's own images a, of classes b, the pairs (h(a), b) are distributed
-as the pairs (z, y) are, and the known head f classifies both alike:
+Where representations z_i = g(x_i) of private images with their classes y_i were uploaded, a simulator h is trained so that
+on the attacker's own images a, of classes b, the pairs (h(a), b) are distributed as the pairs (z, y) are, and the known
+head f classifies both alike:
 
     CE(f(h(a)), b) + mu MMD^2({(h(a), b)}, {(z, y)})
 
@@ -30,15 +25,6 @@ distance of uploaded representations, which are scaled to unit spread, s = 1/4, 
 representation is known. The first term is that of SDAR (Zhu et al. 2025, the simulator's loss), the second, without
 classes, that of FORA (Xu et al. 2024, MK-MMD). Neither's discriminator is here: it took away from what came back through
 vectors (``docs/attacks/simulator.md``).
-
-
-Inversion without the extractor: simulators stand in for it, and what they have in common is decoded.
-
-Several simulators are trained on what a client uploaded, and a decoder for all of
-them. An image is the mean of what the uploaded vector decodes to as each one's. How far it may be trusted is learned from
-the simulators alone: each in turn plays the private extractor on held-out images, the others' decoders answer, and
-least squares gives the share of the way from the mean image of the class to the decoded one that is worth going.
-
 """
 
 from __future__ import annotations
@@ -57,9 +43,10 @@ from torch.nn import functional
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inputs.outputs import output_distance, read_outputs
 from fedpriv.attacks.inputs.targets import observation_of
-from fedpriv.attacks.inversion.decoder import LEAST_IMAGES, divided, pairs
+from fedpriv.attacks.inversion.decoder import divided, pairs
 from fedpriv.attacks.inversion.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction, TargetId
+from fedpriv.attacks.priors.denoiser import LEAST_IMAGES
 from fedpriv.attacks.search.fit import Adam
 from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.attacks.trained import Same
@@ -73,39 +60,30 @@ from fedpriv.wire.kinds import OF_IMAGES
 from fedpriv.wire.payloads import Classifier, ClassLogits, Prototypes, Representations, find_payload
 
 WIDTH = 64
-"""Length of a substitute's representations where the client's own is not known and does not matter."""
+"""Length of a shadow's representations where the client's own is not known and does not matter."""
 
-ShadowModel = tuple[Callable[[Tensor], Tensor], tuple[Tensor, Tensor]]
-"""A differentiable extractor in evaluation mode, and its head's weight ``(C, d)`` and bias ``(C,)``."""
+LEAST_ROWS = 8
+"""Uploaded representations below which a distribution is not worth fitting."""
 
+_SCALES, _SAME_CLASS = (0.25, 0.5, 1.0, 2.0, 4.0), 3.0
+"""Of the kernel: widths, in the mean squared distance of uploads, and how much more two vectors of one class weigh."""
 
-@dataclass(frozen=True)
-class Anchors:
-    """A head and class means that a private extractor's output is known to fit; None where unknown.
+_REACH = 3.0
+"""Spreads of the uploaded representations that a unit of a simulator's last layer is worth: how fast it learns."""
 
-    Attributes:
-        weight: ``(C, d)``.
-        bias: ``(C,)``.
-        prototypes: ``(c, d)`` class means.
-        classes: ``(c,)`` int64 their classes.
-    """
+_BODY = DecoderTraining(2000, 2e-3, 32, 256)
+"""The training of the decoder, as the attack ``decoder`` has it, with steps enough to end by its own rule."""
 
-    weight: Tensor | None = None
-    bias: Tensor | None = None
-    prototypes: Tensor | None = None
-    classes: Tensor | None = None
+Extractor = Callable[[Tensor], Tensor]
+"""Images ``(n, c, h, w)`` to representations ``(n, d)``, differentiable, in evaluation mode."""
 
-    @property
-    def width(self) -> int:
-        """Length d of a representation."""
-        known = self.weight if self.weight is not None else self.prototypes
-        assert known is not None
-        return known.shape[1]
+ShadowModel = tuple[Extractor, tuple[Tensor, Tensor]]
+"""An extractor, and its head's weight ``(C, d)`` and bias ``(C,)``."""
 
 
 @dataclass(frozen=True)
 class ShadowTraining:
-    """The training of a substitute, by Adam.
+    """The training of a shadow, by Adam.
 
     Attributes:
         architecture: a name of ``fedpriv.models.MODELS``; the client's own is not known. None takes cnn4 for images
@@ -125,6 +103,21 @@ class ShadowTraining:
     steps: int | None = None
 
 
+@dataclass(frozen=True)
+class Anchors:
+    """A head, weight ``(C, d)`` and bias ``(C,)``, and class means that a private extractor goes with; None if unknown."""
+
+    head: tuple[Tensor, Tensor] | None
+    means: Prototypes | None
+
+    @property
+    def width(self) -> int:
+        """Length d of a representation."""
+        known = self.head[0] if self.head is not None else self.means.features if self.means is not None else None
+        assert known is not None
+        return known.shape[1]
+
+
 def find_anchors(observations: Sequence[Observation], client: int, round_: int) -> Anchors:
     """Return the client's own head and class means where it uploads them in a round, else those that it was sent.
 
@@ -141,14 +134,9 @@ def find_anchors(observations: Sequence[Observation], client: int, round_: int) 
             classes = raw.labels.unique()
             means = Prototypes(torch.stack([raw.features[raw.labels == c].mean(0) for c in classes]), classes)
         means = means or find_payload(seen.broadcast, Prototypes)
-        if head is None and (means is None or not len(means.classes)):
-            break
-        return Anchors(
-            weight=None if head is None else head.state["weight"],
-            bias=None if head is None else head.state["bias"],
-            prototypes=None if means is None else means.features,
-            classes=None if means is None else means.classes,
-        )
+        means = means if means is not None and len(means.classes) else None
+        if head is not None or means is not None:
+            return Anchors(None if head is None else (head.state["weight"], head.state["bias"]), means)
     raise UserError(
         f"knowledge extractor=shadow: neither upload nor broadcast of client {client} in round {round_} holds a classifier, "
         "prototypes or representations to align a shadow extractor with"
@@ -163,8 +151,8 @@ def shadow_extractor(
     n_classes: int,
     seed: int,
     training: ShadowTraining | None = None,
-) -> Callable[[Tensor], Tensor]:
-    """Train a substitute for a client's extractor.
+) -> Extractor:
+    """Train a shadow of a client's extractor.
 
     Args:
         observations: what the server saw.
@@ -175,19 +163,28 @@ def shadow_extractor(
         seed: of the initial weights and the order of images.
         training: default :class:`ShadowTraining`.
 
-    Returns:
-        Images ``(n, c, h, w)`` to representations ``(n, d)``, differentiable, in evaluation mode.
-
     Raises:
         UserError: when there is nothing to align with.
     """
-    how = training or ShadowTraining()
+    how, device = training or ShadowTraining(), own.images.device
     anchors = find_anchors(observations, client, round_)
     model = substitute(own.images, n_classes, anchors.width, derive_seed(seed, "shadow", client), how.architecture)
-    loss_of = _anchored_loss(anchors, n_classes, how.alignment, own.images.device)
+    head = None if anchors.head is None else tuple(part.to(device) for part in anchors.head)
+    means, scale = None, 1.0
+    if anchors.means is not None:
+        means = by_class(anchors.means.features, anchors.means.classes, n_classes, device)
+        scale = float(anchors.means.features.to(device).square().sum(1).mean().clamp_min(1e-12))
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
-        return loss_of(model.represent(images), labels)
+        features = model.represent(images)
+        total = features.new_zeros(())
+        if head is not None:
+            total = total + functional.cross_entropy(functional.linear(features, *head), labels)
+        if means is not None:
+            table, known = means
+            distance = (features - table[labels]).square().sum(1) * known[labels]
+            total = total + how.alignment * distance.mean() / scale
+        return total
 
     parameters = [*model.extractor.parameters(), *model.mapping.parameters()]
     # Batch norm, where the architecture has it, needs two images.
@@ -205,7 +202,7 @@ def shadow_model(
     seed: int,
     training: ShadowTraining | None = None,
 ) -> ShadowModel:
-    """Train a substitute for a client's whole model by its class outputs; arguments as of :func:`shadow_extractor`.
+    """Train a shadow of a client's whole model by its class outputs; arguments as of :func:`shadow_extractor`.
 
     Raises:
         UserError: when the client sent no class outputs.
@@ -251,10 +248,7 @@ def train_substitute(
     orders = (torch.randperm(len(own.labels), generator=rng).to(own.images.device) for _ in range(how.epochs))
     batches = (index for order in orders for index in order.split(how.batch_size) if len(index) >= least)
     for index in islice(batches, how.steps):
-        loss = loss_of(own.images[index], own.labels[index])
-        optimiser.forget_gradients()
-        loss.backward()
-        optimiser.step()
+        optimiser.descend(loss_of(own.images[index], own.labels[index]))
 
 
 def by_class(rows: Tensor, classes: Tensor, n_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -264,53 +258,18 @@ def by_class(rows: Tensor, classes: Tensor, n_classes: int, device: torch.device
     return table, rows.new_zeros(n_classes).index_fill(0, classes, 1.0)
 
 
-def _anchored_loss(
-    anchors: Anchors, n_classes: int, alignment: float, device: torch.device
-) -> Callable[[Tensor, Tensor], Tensor]:
-    table, known, scale = None, None, 1.0
-    if anchors.prototypes is not None and anchors.classes is not None:
-        table, known = by_class(anchors.prototypes, anchors.classes, n_classes, device)
-        scale = float(anchors.prototypes.to(device).square().sum(1).mean().clamp_min(1e-12))
-    weight = None if anchors.weight is None else anchors.weight.to(device)
-    bias = None if anchors.bias is None else anchors.bias.to(device)
-
-    def loss(features: Tensor, labels: Tensor) -> Tensor:
-        total = features.new_zeros(())
-        if weight is not None:
-            total = total + functional.cross_entropy(functional.linear(features, weight, bias), labels)
-        if table is not None and known is not None:
-            distance = (features - table[labels]).square().sum(1) * known[labels]
-            total = total + alignment * distance.mean() / scale
-        return total
-
-    return loss
-
-
-LEAST_ROWS = 8
-"""Uploaded representations below which a distribution is not worth fitting."""
-
-_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Widths of the kernels, in the mean squared distance of uploaded representations."""
-
-_SAME_CLASS = 3.0
-"""How much more two vectors of one class weigh in the kernel."""
-
-_REACH = 3.0
-"""Spreads of the uploaded representations that a unit of a simulator's last layer is worth: how fast it learns."""
-
-
 @dataclass(frozen=True)
 class Answers:
     """Uploads by a private extractor, and the head that classifies them.
 
     Attributes:
         features: ``(n, d)``, or maps ``(n, c, h, w)``, of n private images.
-        labels: ``(n,)`` int64, their classes; None where these are not known.
+        labels: ``(n,)`` int64, their classes.
         head: from features to logits ``(n, C)``, held fixed; None where none was sent.
     """
 
     features: Tensor
-    labels: Tensor | None = None
+    labels: Tensor
     head: Callable[[Tensor], Tensor] | None = None
 
 
@@ -331,20 +290,17 @@ class SimulatorTraining:
     matching: float = 100.0
 
 
-def discrepancy(ours: Tensor, theirs: Tensor, our_labels: Tensor | None, their_labels: Tensor | None) -> Tensor:
-    """Return the squared maximum mean discrepancy of samples ``(n, d)`` and ``(m, d)``, with classes or without.
+def discrepancy(ours: Tensor, theirs: Tensor, our_labels: Tensor, their_labels: Tensor) -> Tensor:
+    """Return the squared maximum mean discrepancy of samples ``(n, d)`` and ``(m, d)`` with classes.
 
     The biased estimate, which is never below zero; gradients go through the first sample.
     """
-    both = torch.cat([ours, theirs])
+    both, labels, number = torch.cat([ours, theirs]), torch.cat([our_labels, their_labels]), len(ours)
     squares = both.square().sum(1)
     apart = (squares[:, None] + squares - 2 * both @ both.T).clamp_min(0)
-    number = len(ours)
     unit = apart[number:, number:].detach().mean().clamp_min(1e-12)
     kernel = torch.stack([torch.exp(-apart / (scale * unit)) for scale in _SCALES]).mean(0)
-    if our_labels is not None and their_labels is not None:
-        labels = torch.cat([our_labels, their_labels])
-        kernel = kernel * (1 + _SAME_CLASS * (labels[:, None] == labels)) / (1 + _SAME_CLASS)
+    kernel = kernel * (1 + _SAME_CLASS * (labels[:, None] == labels)) / (1 + _SAME_CLASS)
     return kernel[:number, :number].mean() + kernel[number:, number:].mean() - 2 * kernel[:number, number:].mean()
 
 
@@ -360,7 +316,7 @@ class SimulatorNetwork(nn.Module):
         pooled: whether maxima over 2 x 2 positions halve the sides, or strides: simulators of both kinds err differently.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], like: Tensor, *, pooled: bool) -> None:
+    def __init__(self, image_shape: Sequence[int], like: Tensor, *, pooled: bool) -> None:
         super().__init__()
         channels, height, side = image_shape
         layers: list[nn.Module] = []
@@ -374,38 +330,14 @@ class SimulatorNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return representations ``(n, d)`` of images ``(n, c, h, w)``."""
-        found: Tensor = self.centre + _REACH * self.unit * self.layers(images)
-        return found.relu() if self.rectified else found
-
-
-def known_rows(answers: Answers, own: Samples) -> Tensor:
-    """Return the positions of uploaded rows that can be matched: of classes that the attacker has images of.
-
-    Raises:
-        UserError: when there are fewer than eight.
-    """
-    device = own.images.device
-    known = torch.arange(len(answers.features), device=device)
-    if answers.labels is not None:
-        known = known[torch.isin(answers.labels.to(device), own.labels.to(device))]
-    if len(known) < LEAST_ROWS:
-        raise UserError(
-            f"a simulator of an extractor got {len(known)} uploaded representations of classes that the attacker has images "
-            f"of; expected at least {LEAST_ROWS}"
-        )
-    return known
+        features: Tensor = self.centre + _REACH * self.unit * self.layers(images)
+        return features.relu() if self.rectified else features
 
 
 def simulator_network(answers: Answers, own: Samples, seed: int, number: int) -> SimulatorNetwork:
-    """Return the untrained simulator of a number, on the device of the attacker's images; pooled where it is odd.
-
-    Raises:
-        UserError: as :func:`known_rows`.
-    """
-    known_rows(answers, own)
-    channels, height, side = (int(size) for size in own.images.shape[1:])
+    """Return the untrained simulator of a number, on the device of the attacker's images; pooled where it is odd."""
     with global_seed(derive_seed(seed, "simulator", number)):
-        network = SimulatorNetwork((channels, height, side), answers.features.cpu(), pooled=number % 2 == 1)
+        network = SimulatorNetwork(own.images.shape[1:], answers.features.cpu(), pooled=number % 2 == 1)
     return network.to(own.images.device)
 
 
@@ -415,18 +347,18 @@ def train_simulator(
     own: Samples,
     training: SimulatorTraining,
     seed: int,
-    tick: Callable[[int], None] | None = None,
+    tick: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Train a simulator in place, and leave it in evaluation mode without gradients for its weights.
 
-    Where classes are known, images of the attacker's own are drawn in the proportions in which the uploaded rows have them,
-    and rows of classes of which it has no image are left out.
+    Images of the attacker's own are drawn in the proportions in which the uploaded rows have their classes, and rows of
+    classes of which it has no image are left out.
 
     Args:
         network: from images ``(n, c, h, w)`` in [0, 1] to features of the shape of the uploaded ones.
         answers: what was seen.
         own: the attacker's images ``(p, c, h, w)`` in [0, 1] with labels.
-        training: how.
+        training: its settings.
         seed: of the order of images and rows.
         tick: called with the steps done.
 
@@ -434,72 +366,56 @@ def train_simulator(
         UserError: when fewer than eight uploaded rows are of classes that the attacker has images of.
     """
     device = own.images.device
-    rows = answers.features.to(device)
-    labels = None if answers.labels is None else answers.labels.to(device)
-    known = known_rows(answers, own)
-    draw = _Draws(
-        len(known), own.labels.to(device), None if labels is None else labels[known], training.batch_size, seed
-    )
-    flat = rows[known].flatten(1)
-    centre, spread = flat.mean(0), flat.std(0)
-    spread = spread.clamp_min(0.05 * float(flat.std().clamp_min(1e-12)))
-    flat, wanted = (flat - centre) / spread, None if labels is None else labels[known]
+    labels, classes = answers.labels.to(device), own.labels.to(device)
+    known = torch.isin(labels, classes)
+    rows, labels = answers.features.to(device)[known].flatten(1), labels[known]
+    if len(rows) < LEAST_ROWS:
+        raise UserError(
+            f"a simulator of an extractor got {len(rows)} uploaded representations of classes that the attacker has images "
+            f"of; expected at least {LEAST_ROWS}"
+        )
+    centre, spread = rows.mean(0), rows.std(0)
+    spread = spread.clamp_min(0.05 * float(rows.std().clamp_min(1e-12)))
+    rows = (rows - centre) / spread
+    draw = _Draws(labels, classes, training.batch_size, seed)
     network.train()
     optimiser = Adam(network.parameters(), training.learning_rate)
     for step in range(training.steps):
         theirs, ours = draw()
-        features, classes = network(own.images[ours]), own.labels.to(device)[ours]
-        apart = discrepancy(
-            (features.flatten(1) - centre) / spread, flat[theirs], classes, None if wanted is None else wanted[theirs]
-        )
+        features = network(own.images[ours])
+        apart = discrepancy((features.flatten(1) - centre) / spread, rows[theirs], classes[ours], labels[theirs])
         loss = training.matching * apart
         if answers.head is not None:
-            loss = loss + functional.cross_entropy(answers.head(features), classes)
-        optimiser.forget_gradients()
-        loss.backward()
-        optimiser.step()
-        if tick is not None:
-            tick(step + 1)
+            loss = loss + functional.cross_entropy(answers.head(features), classes[ours])
+        optimiser.descend(loss)
+        tick(step + 1)
     network.eval().requires_grad_(False)
 
 
 class _Draws:
-    """Draws of uploaded rows and of the attacker's images, in equal proportions of classes where those are known."""
+    """Draws of uploaded rows, by their classes, and of the attacker's images, in the same proportions of classes."""
 
-    def __init__(self, number: int, own: Tensor, labels: Tensor | None, batch_size: int, seed: int) -> None:
+    def __init__(self, labels: Tensor, own: Tensor, batch_size: int, seed: int) -> None:
         self._rng = generator(seed, "simulator draws")
-        self._number = number
-        self._batch_size, self._labels, self._own = batch_size, labels, own
-        self._places = {} if labels is None else {int(c): (own == c).nonzero().flatten() for c in labels.unique()}
+        self._labels, self._batch_size = labels, batch_size
+        self._places = {int(c): (own == c).nonzero().flatten() for c in labels.unique()}
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """Return positions of uploaded rows, none twice, and of images."""
-        device = self._own.device
-        if self._labels is None:
-            theirs = torch.randperm(self._number, generator=self._rng)[: self._batch_size]
-            ours = torch.randint(len(self._own), (self._batch_size,), generator=self._rng)
-            return theirs.to(device), ours.to(device)
-        theirs = torch.randperm(self._number, generator=self._rng)[: self._batch_size].to(device)
-        like = torch.randint(self._number, (self._batch_size,), generator=self._rng).to(device)
+        number, device = len(self._labels), self._labels.device
+        theirs = torch.randperm(number, generator=self._rng)[: self._batch_size].to(device)
+        like = torch.randint(number, (self._batch_size,), generator=self._rng).to(device)
         at = torch.rand(self._batch_size, generator=self._rng).to(device)
-        classes = self._labels[like]
         ours = torch.empty_like(like)
         for label, places in self._places.items():
-            mine = classes == label
+            mine = self._labels[like] == label
             ours[mine] = places[(at[mine] * len(places)).long().clamp_max(len(places) - 1)]
         return theirs, ours
 
 
-Tick = Callable[[int], None]
-Head = Callable[[Tensor], Tensor]
-
-_BODY = DecoderTraining(2000, 2e-3, 32, 256)
-"""The training of the decoder, as the attack ``decoder`` has it, with steps enough to end by its own rule."""
-
-
 @dataclass(frozen=True)
 class Substitutes:
-    """Trained simulators of one client's extractor, and what decodes them.
+    """Trained simulators of one client's extractor, and their decoder.
 
     Attributes:
         simulators: from images ``(n, c, h, w)`` to representations ``(n, d)``.
@@ -517,16 +433,20 @@ class Substitutes:
         """Return images ``(n, c, h, w)`` in [0, 1] of uploaded vectors ``(n, d)`` of classes ``(n,)``."""
         return torch.lerp(self.means[labels], _decoded(self.decoder, vectors, range(len(self.simulators))), self.worth)
 
+    @torch.no_grad()
     def distance(self, images: Tensor, vectors: Tensor) -> Tensor:
         """Return the relative feature distance ``(n,)`` of images from vectors, the mean over the simulators."""
-        with torch.no_grad():
-            apart = [relative_feature_distance(one(images), vectors) for one in self.simulators]
-        return torch.stack(apart).mean(0)
+        return torch.stack([relative_feature_distance(one(images), vectors) for one in self.simulators]).mean(0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedInversion(Attack):
     """Decode uploaded representations by what was learned of their extractor from them alone.
+
+    Several simulators are trained on what a client uploaded, and a decoder for all of them. An image is the mean of what the
+    uploaded vector decodes to as each one's. How far it may be trusted is learned from the simulators alone: each in turn
+    plays the private extractor on held-out images, the others' decoders answer, and least squares gives the share of the way
+    from the mean image of the class to the decoded one that is worth going.
 
     Attributes:
         iterations: training steps of a simulator.
@@ -556,41 +476,39 @@ class SimulatedInversion(Attack):
             UserError: when the attacker has too few labelled images of a client's classes, too few representations were
                 uploaded, or a target is not there.
         """
-        targets, device = problem.targets, problem.device
-        images = torch.zeros(len(targets), *problem.knowledge.image_shape, device=device)
-        vectors: list[Tensor] = []
-        objective = torch.zeros(len(targets), 1, device=device)
-        settled = torch.zeros(len(targets), dtype=torch.bool, device=device)
-        labels = torch.zeros(len(targets), 1, dtype=torch.int64, device=device)
-        for place, target in enumerate(targets):
-            sent, there = self._sent(problem, place), self._trained(problem, place)
+        images, objective, labels, settled, vectors = [], [], [], [], []
+        for target in problem.targets:
+            sent, substitutes = self._sent(problem, target), self._trained(problem, target)
             if not 0 <= target.index < len(sent.features):
                 raise UserError(f"attack {self.name!r}: client {target.client} uploaded no row {target.index}")
-            vector, label = sent.features[target.index][None].to(device), sent.labels[target.index][None].to(device)
-            images[place], labels[place] = there.images(vector, label)[0], label
-            objective[place] = there.distance(images[place][None], vector)
-            settled[place] = there.decoder.settled
-            vectors.append(vector[0])
+            row = slice(target.index, target.index + 1)
+            vector, label = sent.features[row].to(problem.device), sent.labels[row].to(problem.device)
+            image = substitutes.images(vector, label)
+            images.append(image)
+            objective.append(substitutes.distance(image, vector))
+            labels.append(label)
+            settled.append(substitutes.decoder.settled)
+            vectors.append(vector)
         return Reconstruction(
-            targets=targets,
-            images=images.unsqueeze(1),
-            objective=objective,
-            chosen=torch.zeros(len(targets), dtype=torch.int64, device=device),
-            labels=labels,
-            cost=Cost(iterations=self.iterations, rows=len(targets)),
-            converged=settled,
-            features=torch.stack(vectors),
+            targets=problem.targets,
+            images=torch.stack(images),
+            objective=torch.stack(objective),
+            chosen=torch.zeros(len(images), dtype=torch.int64, device=problem.device),
+            labels=torch.stack(labels),
+            cost=Cost(iterations=self.iterations, rows=len(images)),
+            converged=torch.tensor(settled, device=problem.device),
+            features=torch.cat(vectors),
         )
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the distance of images' simulated representations to the uploaded vectors, the mean over simulators."""
 
         def apart(images: Tensor) -> Tensor:
-            found = []
-            for place, (target, each) in enumerate(zip(problem.targets, images, strict=True)):
-                vector = self._sent(problem, place).features[target.index][None].to(each.device)
-                found.append(self._trained(problem, place).distance(each[:1], vector)[0])
-            return torch.stack(found)
+            values = []
+            for target, each in zip(problem.targets, images, strict=True):
+                vector = self._sent(problem, target).features[target.index][None].to(each.device)
+                values.append(self._trained(problem, target).distance(each[:1], vector)[0])
+            return torch.stack(values)
 
         return apart
 
@@ -598,50 +516,43 @@ class SimulatedInversion(Attack):
         """Return why the true images need not fit best."""
         return "what images are fitted through is learned, not the client's own extractor"
 
-    def _sent(self, problem: AttackProblem, place: int) -> Representations:
-        target = problem.targets[place]
-        found = find_payload(observation_of(problem.observations, target).upload, Representations)
-        if found is None:
+    def _sent(self, problem: AttackProblem, target: TargetId) -> Representations:
+        sent = find_payload(observation_of(problem.observations, target).upload, Representations)
+        if sent is None:
             raise UserError(f"attack {self.name!r}: client {target.client} uploaded no representations of images")
-        return found
+        return sent
 
-    def _trained(self, problem: AttackProblem, place: int) -> Substitutes:
+    def _trained(self, problem: AttackProblem, target: TargetId) -> Substitutes:
         """Return the simulators of a target's client, trained once for its upload."""
-        target, sent, knowledge = problem.targets[place], self._sent(problem, place), problem.knowledge
-        if knowledge.public_images is None or knowledge.public_labels is None:
+        sent, knowledge, device = self._sent(problem, target), problem.knowledge, problem.device
+        images, labels = knowledge.public_images, knowledge.public_labels
+        if images is None or labels is None:
             raise UserError(
                 f"attack {self.name!r} needs labelled images of the clients' domain (train the run with "
                 f"{argument('strangers', 0.5)})"
             )
         seed = derive_seed(problem.seed, "simulator", target.client)
         training = SimulatorTraining(self.iterations, self.batch_size, self.learning_rate, self.matching)
-        key = ("simulators", self.simulators, training, seed, Same(sent.features), Same(knowledge.public_images))
-        turn, all_turns = problem.clients.index(target.client), len(problem.clients)
-
-        def tick(done: int) -> None:
-            if problem.progress is not None:
-                each = self.simulators * self.iterations
-                problem.progress(turn * each + done, all_turns * each)
+        key = ("simulators", self.simulators, training, seed, Same(sent.features), Same(images))
 
         def train() -> Substitutes:
-            assert knowledge.public_images is not None
-            assert knowledge.public_labels is not None
-            own = Samples(knowledge.public_images.to(problem.device), knowledge.public_labels.to(problem.device))
-            seen = observation_of(problem.observations, target)
-            head = find_payload(seen.upload, Classifier) or find_payload(seen.broadcast, Classifier)
-            answers = Answers(
-                sent.features.to(problem.device),
-                sent.labels.to(problem.device),
-                _linear(head, sent.features.shape[1], problem.device),
-            )
-            return self._train(answers, own, knowledge.n_classes, training, seed, tick)
+            own, seen = Samples(images.to(device), labels.to(device)), observation_of(problem.observations, target)
+            classifier = find_payload(seen.upload, Classifier) or find_payload(seen.broadcast, Classifier)
+            head = _linear(classifier, sent.features.shape[1], device)
+            answers = Answers(sent.features.to(device), sent.labels.to(device), head)
+            return self._train(problem, answers, own, training, seed, problem.clients.index(target.client))
 
         return problem.trained.get(key, train)
 
     def _train(
-        self, answers: Answers, own: Samples, n_classes: int, training: SimulatorTraining, seed: int, tick: Tick
+        self,
+        problem: AttackProblem,
+        answers: Answers,
+        own: Samples,
+        training: SimulatorTraining,
+        seed: int,
+        turn: int,
     ) -> Substitutes:
-        assert answers.labels is not None
         # Of other classes nothing was seen: what a simulator makes of their images, no decoder should learn from.
         alike = torch.isin(own.labels, answers.labels)
         if int(alike.sum()) < LEAST_IMAGES:
@@ -649,27 +560,29 @@ class SimulatedInversion(Attack):
                 f"attack {self.name!r}: the attacker has {int(alike.sum())} images of a client's classes; expected at "
                 f"least {LEAST_IMAGES} (set more strangers aside)"
             )
-        near = Samples(own.images[alike], own.labels[alike])
+        near, n_classes = Samples(own.images[alike], own.labels[alike]), problem.knowledge.n_classes
         simulators = tuple(simulator_network(answers, own, seed, number) for number in range(self.simulators))
         for number, network in enumerate(simulators):
-            train_simulator(
-                network, answers, own, training, derive_seed(seed, "draws", number), _after(number, tick, training)
-            )
+            before = (turn * self.simulators + number) * self.iterations
+
+            def tick(done: int, before: int = before) -> None:
+                if problem.progress is not None:
+                    problem.progress(before + done, len(problem.clients) * self.simulators * self.iterations)
+
+            train_simulator(network, answers, own, training, derive_seed(seed, "draws", number), tick)
         inside, outside = pairs(simulators, near.images, seed)
         decoder = train_decoder(inside, outside, _BODY, seed)
-        _, held_labels = divided(Pairs([], near.labels), seed)
-        known_means = class_means(Samples(inside.images, divided(Pairs([], near.labels), seed)[0].images), n_classes)
-        worth = worth_among(decoder, outside, known_means[held_labels.images])
-        return Substitutes(simulators, decoder, class_means(near, n_classes), worth)
+        labels, held_labels = (part.images for part in divided(Pairs([], near.labels), seed))
+        means = class_means(Samples(inside.images, labels), n_classes)
+        share = worth_among(decoder, outside, means[held_labels])
+        return Substitutes(simulators, decoder, class_means(near, n_classes), share)
 
 
 def class_means(samples: Samples, n_classes: int) -> Tensor:
     """Return the mean image ``(C, c, h, w)`` of each class; of a class without images, that of all."""
     member = functional.one_hot(samples.labels, n_classes).to(samples.images.dtype)
-    sums, numbers = torch.tensordot(member.T, samples.images, 1), member.sum(0)
-    means: Tensor = torch.where(
-        (numbers > 0).view(-1, 1, 1, 1), sums / numbers.clamp_min(1).view(-1, 1, 1, 1), samples.images.mean(0)
-    )
+    sums, numbers = torch.tensordot(member.T, samples.images, 1), member.sum(0).view(-1, 1, 1, 1)
+    means: Tensor = torch.where(numbers > 0, sums / numbers.clamp_min(1), samples.images.mean(0))
     return means
 
 
@@ -684,9 +597,9 @@ def worth_among(decoder: Decoder, held: Pairs, means: Tensor) -> float:
         means: ``(n, c, h, w)`` mean image of each held-out image's class.
     """
     along, squares = 0.0, 0.0
-    everyone = range(len(held.features))
     for number, features in enumerate(held.features):
-        way = _decoded(decoder, features, [other for other in everyone if other != number]) - means
+        others = [other for other in range(len(held.features)) if other != number]
+        way = _decoded(decoder, features, others) - means
         along += float((way * (held.images - means)).sum())
         squares += float(way.square().sum())
     return min(1.0, max(0.0, along / squares)) if squares else 0.0
@@ -696,14 +609,9 @@ def _decoded(decoder: Decoder, vectors: Tensor, extractors: Sequence[int]) -> Te
     return torch.stack([decoder(vectors, number) for number in extractors]).mean(0)
 
 
-def _linear(head: Classifier | None, width: int, device: torch.device) -> Head | None:
+def _linear(head: Classifier | None, width: int, device: torch.device) -> Callable[[Tensor], Tensor] | None:
     """Return a head as a function of representations; None for one of another width (that of a small model)."""
     if head is None or head.state["weight"].shape[1] != width:
         return None
     weight, bias = head.state["weight"].to(device), head.state["bias"].to(device)
     return lambda features: functional.linear(features, weight, bias)
-
-
-def _after(number: int, tick: Tick, training: SimulatorTraining) -> Tick:
-    """Return a tick that counts the steps of the simulators before."""
-    return lambda step: tick(number * training.steps + step)

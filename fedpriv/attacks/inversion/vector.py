@@ -1,13 +1,8 @@
-"""Distances of images from the vectors that were uploaded, each by its own client's extractor.
-
-Inversion of vectors: find an image whose representation is the one that was uploaded.
+"""Inversion of vectors: find an image whose representation is the one that was uploaded.
 
 ``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g in hand (white
 box) or a substitute of the attacker's own (shadow). A prototype or an entangled vector is fitted as if it were one
 image's; that is what published evaluations do, and it understates what such an upload gives away.
-
-
-Inversion under a generator that the user hands over: the code is searched for whose image has the uploaded vector.
 """
 
 from __future__ import annotations
@@ -26,54 +21,15 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inputs.extractors import OwnExtractors, require_extractors
 from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.observation import Needs, Reconstruction
-from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
-from fedpriv.attacks.priors.generator import GeneratedImages, load_generator
+from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points, frame_of, has_spectrum
-from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, solve_rows
-from fedpriv.attacks.search.fit import Distance, Prior, Schedule
-from fedpriv.attacks.search.halving import Rung, ladder
+from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_target, fit_rows, solve_rows
+from fedpriv.attacks.search.fit import Prior, Schedule
+from fedpriv.attacks.search.halving import ladder
 from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
-from fedpriv.util.errors import UserError
 from fedpriv.util.last import Last
 from fedpriv.wire.kinds import VECTORS, Kinds
-
-
-def vector_distance(
-    problem: AttackProblem, match: Match = "vector", kinds: Kinds = VECTORS
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the distance of the mean representation of a row's images from its target's uploaded vector.
-
-    (images ``(n, M, c, h, w)``, places ``(n,)`` int64 of their targets, on the CPU) -> ``(n,)``. Each upload holds one
-    payload of the kinds.
-
-    Raises:
-        UserError: when an extractor is missing, or a target is not there.
-    """
-    knowledge, targets = problem.knowledge, problem.targets
-    require_extractors(knowledge, targets)
-    wanted = torch.stack([target_feature(problem.observations, one, kinds).to(problem.device) for one in targets])
-    owners, extracted = torch.tensor([target.client for target in targets]), OwnExtractors(knowledge)
-
-    @Last
-    def own(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        aims = wanted[places.to(wanted.device)]
-        return owners[places], aims, squared_length(aims)
-
-    repeated: dict[int, Last[Tensor, Tensor]] = {}
-
-    def distance(images: Tensor, places: Tensor) -> Tensor:
-        number = images.shape[1]
-        whose, aims, squares = own(places)
-        if number > 1:
-            each = repeated.setdefault(number, Last(lambda owners: owners.repeat_interleave(number)))
-            features = extracted(images.flatten(0, 1), each(whose)).unflatten(0, (-1, number)).mean(1)
-        else:
-            features = extracted(images.flatten(0, 1), whose)
-        return DISTANCES[match](features, aims, squares)
-
-    return distance
-
 
 ImageShape = tuple[int, int, int]
 
@@ -83,6 +39,49 @@ FITS = 3e-3
 An image 25 dB of PSNR from the one that a vector was computed from lies farther than this more often than not, and of
 images 20 dB from it nine in ten do (``docs/attacks/dip.md``). So nearer than this is nearer than a success is likely to be.
 """
+
+
+def uploaded_vectors(problem: AttackProblem, kinds: Kinds = VECTORS) -> Tensor:
+    """Return the uploaded vector of each target ``(T, d)``, on the device.
+
+    Raises:
+        UserError: when a target is not there.
+    """
+    seen = problem.observations
+    return torch.stack([target_feature(seen, target, kinds).to(problem.device) for target in problem.targets])
+
+
+def vector_distance(problem: AttackProblem, match: Match = "vector", kinds: Kinds = VECTORS) -> TargetDistance:
+    """Return the distance of the mean representation of a row's images from its target's uploaded vector.
+
+    Each upload holds one payload of the kinds.
+
+    Raises:
+        UserError: when an extractor is missing, or a target is not there.
+    """
+    knowledge, targets = problem.knowledge, problem.targets
+    require_extractors(knowledge, targets)
+    vectors = uploaded_vectors(problem, kinds)
+    clients, extracted = torch.tensor([target.client for target in targets]), OwnExtractors(knowledge)
+
+    @Last
+    def goals(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        goal = vectors[places.to(vectors.device)]
+        return clients[places], goal, squared_length(goal)
+
+    repeated: dict[int, Last[Tensor, Tensor]] = {}
+
+    def distance(images: Tensor, places: Tensor) -> Tensor:
+        number = images.shape[1]
+        owners, goal, squares = goals(places)
+        if number > 1:
+            owners = repeated.setdefault(number, Last(lambda whose: whose.repeat_interleave(number)))(owners)
+        features = extracted(images.flatten(0, 1), owners)
+        if number > 1:
+            features = features.unflatten(0, (-1, number)).mean(1)
+        return DISTANCES[match](features, goal, squares)
+
+    return distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +114,7 @@ class Fitting:
 
 @dataclass(frozen=True, kw_only=True)
 class DipFitting(Fitting):
-    """The same under deep image priors, until a row is near enough or stands still.
+    """The same under deep image priors.
 
     Attributes:
         average: decay of the running mean of the images.
@@ -130,9 +129,10 @@ class DipFitting(Fitting):
         """Adam with a running mean of the images."""
         return replace(super().schedule, average=self.average)
 
-    def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
-        """Return generator networks, one an image."""
-        return DeepImagePrior(generators, image_shape, self.generator, device)
+    def prior(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
+        """Return generator networks, one a row."""
+        draws = [row.generator(problem.seed) for row in rows]
+        return DeepImagePrior(draws, problem.knowledge.image_shape, self.generator, problem.device)
 
     def bytes_per_image(self, image_shape: ImageShape) -> int:
         """Estimate the memory of one generator network while it is fitted."""
@@ -148,26 +148,21 @@ class FittedInversion(Fitting, Attack):
     needs = Needs(extractor=("white_box", "shadow"))
 
     @abstractmethod
-    def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
-        """Return a prior over as many images as there are generators."""
-
-    def prior_of_rows(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
+    def prior(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
         """Return the prior over the images of rows."""
-        generators = [row.generator(problem.seed) for row in rows]
-        return self.prior_of(generators, problem.knowledge.image_shape, problem.device)
 
     @abstractmethod
     def bytes_per_image(self, image_shape: ImageShape) -> int:
         """Estimate the memory that a row takes."""
 
     @abstractmethod
-    def distance(self, problem: AttackProblem) -> Distance:
-        """Return (images ``(n, c, h, w)``, places of their targets ``(n,)``) -> ``(n,)`` distances to what was observed."""
+    def distance(self, problem: AttackProblem) -> TargetDistance:
+        """Return the distance of images ``(n, 1, c, h, w)`` to what was observed of their targets."""
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the distance of each target's image to what was observed of it."""
-        apart, places = self.distance(problem), torch.arange(len(problem.targets))
-        return lambda images: apart(images[:, 0], places)
+        distance, places = self.distance(problem), torch.arange(len(problem.targets))
+        return lambda images: distance(images[:, :1], places)
 
     def schedule_at(self, image_shape: ImageShape) -> Schedule:
         """Return the optimisation of a row of images of this shape."""
@@ -184,22 +179,12 @@ class FittedInversion(Fitting, Attack):
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Fit an image to what was observed of each target."""
-        image_shape, apart = problem.knowledge.image_shape, self.distance(problem)
+        image_shape, distance = problem.knowledge.image_shape, self.distance(problem)
         schedule, starts = self.schedule_at(image_shape), self.starts
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            prior = self.prior_of_rows(problem, rows)
-            positions = torch.tensor([row.position for row in rows])
-            places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
-            return fit_rows(
-                rows,
-                prior,
-                lambda images, which: apart(images, places(which)),
-                schedule,
-                tick,
-                restarts=starts,
-                numerics=problem.numerics,
-            )
+            prior, apart = self.prior(problem, rows), by_target(rows, distance)
+            return fit_rows(rows, prior, apart, schedule, tick, restarts=starts, numerics=problem.numerics)
 
         return solve_rows(
             problem,
@@ -228,13 +213,11 @@ class VectorInversion(FittedInversion):
 
     def vectors(self, problem: AttackProblem) -> Tensor:
         """Return the uploaded vectors."""
-        seen, device = problem.observations, problem.device
-        return torch.stack([target_feature(seen, target).to(device) for target in problem.targets])
+        return uploaded_vectors(problem)
 
-    def distance(self, problem: AttackProblem) -> Distance:
+    def distance(self, problem: AttackProblem) -> TargetDistance:
         """Return the distance of representations to the uploaded vectors."""
-        apart = vector_distance(problem, self.match)
-        return lambda images, places: apart(images.unsqueeze(1), places)
+        return vector_distance(problem, self.match)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,17 +232,6 @@ class DipInversion(DipFitting, VectorInversion):
     name = "dip"
     summary = "an image of the uploaded representation, drawn by an untrained network"
     version = 3
-
-
-def bytes_of_generator(shape: Hourglass, image_shape: ImageShape) -> int:
-    """Estimate the memory that one image's generator takes while it is fitted."""
-    _, height, width = image_shape
-    channels = shape.channels
-    pairs = zip((*channels[1:], channels[-1]), channels, strict=True)
-    # Weights with gradient and Adam's moments, and every map once forward and once backward.
-    weights = 4 * sum((2 * before + after + 200) * 9 * after for before, after in pairs)
-    maps = 2 * 12 * height * width * (shape.input_channels + channels[0])
-    return 4 * (weights + maps)
 
 
 _LONG, _SMALL = 300, 32 * 32
@@ -319,22 +291,17 @@ class PixelInversion(VectorInversion):
         return self.pixels == PixelSettings() and has_spectrum(image_shape)
 
     @property
-    def _rungs(self) -> tuple[Rung, ...]:
-        """Parts of the budget of a target."""
-        return ladder(self.restarts, self.iterations, self.trial, _TRIED)
-
-    @property
     def starts(self) -> int:
         """Rows of a target that begin."""
-        return self._rungs[0].rows
+        return ladder(self.restarts, self.iterations, self.trial, _TRIED)[0].rows
 
     @property
     def schedule(self) -> Schedule:
         """Adam with a step size that falls to zero, until a row is near enough, stands still or others are ahead of it."""
-        ends = list(accumulate(rung.iterations for rung in self._rungs))
-        steps = ends[-1]
+        rungs = ladder(self.restarts, self.iterations, self.trial, _TRIED)
+        *ends, steps = accumulate(rung.iterations for rung in rungs)
         rate = self.learning_rate * min(1.0, steps / _LONG)
-        halvings = tuple(end / steps for end in ends[:-1])
+        halvings = tuple(end / steps for end in ends)
         return replace(super().schedule, iterations=steps, anneal=True, learning_rate=rate, halvings=halvings)
 
     def schedule_at(self, image_shape: ImageShape) -> Schedule:
@@ -345,71 +312,16 @@ class PixelInversion(VectorInversion):
         _, height, width = image_shape
         return replace(plain, learning_rate=_OF_PIXELS * plain.learning_rate * min(1.0, _SMALL / (height * width)))
 
-    def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
-        """Return pixels that total variation holds back."""
-        return PixelPrior(generators, image_shape, self.pixels, device)
-
-    def prior_of_rows(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
-        """Return coordinates around what is likely of each row's class, or pixels."""
-        if not self.framed(problem.knowledge.image_shape):
-            return super().prior_of_rows(problem, rows)
+    def prior(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
+        """Return coordinates around what is likely of each row's class, or pixels that total variation holds back."""
+        draws, image_shape = [row.generator(problem.seed) for row in rows], problem.knowledge.image_shape
+        if not self.framed(image_shape):
+            return PixelPrior(draws, image_shape, self.pixels, problem.device)
         labels = torch.tensor([[row.target.label] for row in rows], device=problem.device)
         frame = frame_of(problem.knowledge, problem.trained, labels)
-        start = drawn_points([row.generator(problem.seed) for row in rows], frame, self.spectrum.start_noise)
-        return SpectralPrior(start, frame, self.spectrum)
+        return SpectralPrior(drawn_points(draws, frame, self.spectrum.start_noise), frame, self.spectrum)
 
     def bytes_per_image(self, image_shape: ImageShape) -> int:
         """Estimate the memory of one image's way through an extractor and back."""
         channels, height, width = image_shape
         return 4 * 200 * max(channels, 16) * height * width
-
-
-@dataclass(frozen=True, kw_only=True)
-class GeneratorInversion(VectorInversion):
-    """Inversion over the codes of a pretrained generator.
-
-    Attributes:
-        source: where the generator is: ``package.module:NAME`` of a ``torch.nn.Module`` or of a function that returns one,
-            the name of an entry point under ``fedpriv.generators``, or the path of a TorchScript file. From codes ``(n, k)``
-            to images in [0, 1].
-        code: numbers k in a code, drawn from N(0, 1) to begin with.
-        decay: share by which codes shrink in each step.
-        learning_rate: Adam's first step size; it falls to zero along half a cosine.
-    """
-
-    iterations: Annotated[int, Ge(1)] = 300
-    restarts: Annotated[int, Ge(1)] = 5
-    learning_rate: Annotated[float, Gt(0)] = 0.1
-    fits: Annotated[float, Ge(0)] = FITS
-    source: str = ""
-    code: Annotated[int, Ge(1)] = 128
-    decay: Annotated[float, Ge(0), Lt(1)] = 1e-3
-
-    name = "pretrained"
-    summary = "an image of the uploaded vector, drawn by a pretrained generator that the user hands over"
-    only_by_name = True
-
-    @property
-    def schedule(self) -> Schedule:
-        """Adam with a step size that falls to zero, until a row is near enough or stands still."""
-        return replace(super().schedule, anneal=True)
-
-    def run(self, problem: AttackProblem) -> Reconstruction:
-        """Fit a code to each target.
-
-        Raises:
-            UserError: where there is no generator, or one of other images.
-        """
-        if not self.source:
-            raise UserError(f"attack {self.name!r} needs source=FILE or source=PACKAGE.MODULE:NAME, and code=K")
-        return super().run(problem)
-
-    def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
-        """Return codes that the network makes images of."""
-        network = load_generator(self.source, self.code, image_shape, device)
-        return GeneratedImages(generators, network, self.code, self.decay, device)
-
-    def bytes_per_image(self, image_shape: ImageShape) -> int:
-        """Estimate the memory of one image's way through a generator and an extractor and back."""
-        channels, height, width = image_shape
-        return 4 * 1000 * max(channels, 16) * height * width

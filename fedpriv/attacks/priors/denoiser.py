@@ -1,22 +1,15 @@
-"""A small network that takes noise off images, trained on the attacker's own: what it changes of an image is no image's.
+"""A learned prior: pixels that a denoiser, trained on the attacker's own images, holds back.
 
-Three resolutions, joined by sums: convolutions of 3 x 3, halved by stride and doubled by repeating. It gives the noise,
-which is taken from the image, in units of its standard deviation. There is one level of noise, so it need not be told.
-
-
-Pixels that a learned denoiser holds back: what it would take off an image as noise is penalised.
-
-``weight * ||x - D(x)||^2 / s^2`` is added, per pixel, with D a denoiser of noise s that learned on the attacker's own
-images, and its derivative taken as if D(x) stood still: each step moves the image towards what D makes of it (Romano, Elad
-and Milanfar, "The little engine that could: regularization by denoising", SIAM J. Imaging Sci. 2017). Of 1,000 images a
-network learns what small neighbourhoods look like, at which total variation only guesses.
-
+``weight * ||x - D(x)||^2 / s^2`` is added, per pixel, with D a denoiser of noise s, and its derivative taken as if D(x) were
+constant: each step moves the image towards what D makes of it (Romano, Elad and Milanfar, "The little engine that could:
+regularization by denoising", SIAM J. Imaging Sci. 2017). Of 1,000 images a network learns what small neighbourhoods look
+like, at which total variation only guesses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -26,12 +19,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import Knowledge
 from fedpriv.attacks.priors.pixels import total_variation
-from fedpriv.attacks.search.fit import Adam
+from fedpriv.attacks.search.fit import Adam, Prior
 from fedpriv.attacks.trained import Same
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
+
+LEAST_IMAGES = 16
+"""Images of its own below which an attacker has nothing to train on."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,10 @@ class DenoiserTraining:
 
 
 class Denoiser(nn.Module):
-    """The network; images ``(n, c, h, w)`` in, as many out. Starts as the identity.
+    """A network that takes noise off images ``(n, c, h, w)``; starts as the identity.
+
+    Three resolutions, joined by sums: convolutions of 3 x 3, halved by stride and doubled by repeating. It gives the noise,
+    in units of its standard deviation, which is taken from the image. There is one level of noise, so it is no input.
 
     Args:
         channels: of images.
@@ -86,24 +86,21 @@ class Denoiser(nn.Module):
         coarse = self.narrow(self.quarter(middle).relu()).relu()
         middle = self.mix(_as_large(coarse, middle) + middle).relu()
         fine = (_as_large(self.widen(middle), fine) + fine).relu()
-        found: Tensor = images - self.level * self.noise(fine)
-        return found
+        cleaner: Tensor = images - self.level * self.noise(fine)
+        return cleaner
 
 
 def _as_large(small: Tensor, large: Tensor) -> Tensor:
     return functional.interpolate(small, size=large.shape[-2:], mode="nearest")
 
 
-def train_denoiser(
-    images: Tensor, training: DenoiserTraining, seed: int, tick: Callable[[int], None] | None = None
-) -> Denoiser:
+def train_denoiser(images: Tensor, training: DenoiserTraining, seed: int) -> Denoiser:
     """Train a denoiser.
 
     Args:
         images: ``(n, c, h, w)`` in [0, 1] of the attacker's own.
-        training: how.
+        training: of the network.
         seed: of initial weights, of the order of images, and of the noise.
-        tick: called with the steps done.
     """
     with global_seed(derive_seed(seed, "denoiser weights")):
         network = Denoiser(images.shape[1], training.width, training.noise).to(images.device)
@@ -114,25 +111,31 @@ def train_denoiser(
         clean = images[drawn]
         clean = torch.cat([clean[::2], clean[1::2].flip(3)])
         noise = training.noise * torch.randn(clean.shape, generator=draws).to(images.device)
-        loss = functional.mse_loss(network(clean + noise), clean) / training.noise**2
-        optimiser.forget_gradients()
-        loss.backward()
         optimiser.pace(0.5 * training.learning_rate * (1 + math.cos(math.pi * step / training.iterations)))
-        optimiser.step()
-        if tick is not None:
-            tick(step + 1)
+        optimiser.descend(functional.mse_loss(network(clean + noise), clean) / training.noise**2)
     return network.eval().requires_grad_(False)
 
 
-LEAST_IMAGES = 16
-"""Images of its own below which an attacker has nothing to train on."""
+def images_to_train_on(attack: str, knowledge: Knowledge) -> Tensor:
+    """Return the attacker's own images.
+
+    Raises:
+        UserError: where an attack has too few to train on.
+    """
+    images = knowledge.public_images
+    if images is None or len(images) < LEAST_IMAGES:
+        raise UserError(
+            f"attack {attack!r} got {0 if images is None else len(images)} images to train on; expected at least "
+            f"{LEAST_IMAGES} (train the run with {argument('strangers', 0.5)}, or name a larger foreign data set)"
+        )
+    return images
 
 
 def own_denoiser(attack: str, problem: AttackProblem, training: DenoiserTraining, search: int) -> Denoiser:
-    """Return the denoiser of a run, trained once on the attacker's own images for all that ask.
+    """Return the denoiser of a run, trained once on the attacker's own images for all attacks.
 
     Args:
-        attack: that asks.
+        attack: its name.
         problem: whose images.
         training: of the denoiser.
         search: iterations of the search that it holds back; it is trained for as many steps at most, so that a small budget
@@ -141,19 +144,13 @@ def own_denoiser(attack: str, problem: AttackProblem, training: DenoiserTraining
     Raises:
         UserError: where the attacker has too few.
     """
-    own = problem.knowledge.public_images
-    if own is None or len(own) < LEAST_IMAGES:
-        raise UserError(
-            f"attack {attack!r} got {0 if own is None else len(own)} images to train on; expected at least "
-            f"{LEAST_IMAGES} (train the run with {argument('strangers', 0.5)}, or name a larger foreign data set)"
-        )
+    images = images_to_train_on(attack, problem.knowledge)
     seed = derive_seed(problem.seed, "denoiser")
     training = replace(training, iterations=min(training.iterations, search))
-
-    def train() -> Denoiser:
-        return train_denoiser(own.to(problem.device), training, seed)
-
-    return problem.trained.get(("denoiser", training, seed, Same(own), problem.device), train)
+    return problem.trained.get(
+        ("denoiser", training, seed, Same(images), problem.device),
+        lambda: train_denoiser(images.to(problem.device), training, seed),
+    )
 
 
 def strangeness(images: Tensor, denoiser: Callable[[Tensor], Tensor], noise: float) -> Tensor:
@@ -176,16 +173,14 @@ class LearnedSettings:
     total_variation: Annotated[float, Ge(0)] = 0.01
 
 
-class LearnedImages:
-    """M images in each of N rows: a prior for :func:`fedpriv.attacks.search.fit.fit`.
-
-    A row is one picture ``(M * c, h, w)``, its images one after the other along the channels.
+class LearnedImages(Prior):
+    """The pixels of M images in each of N rows; a row is one picture ``(M * c, h, w)``.
 
     Args:
         start: ``(N, M, c, h, w)`` images to begin with.
         denoiser: of images ``(n, c, h, w)``.
         noise: standard deviation of the noise that it takes off.
-        settings: what holds pixels back.
+        settings: weights of the penalties.
     """
 
     def __init__(
@@ -194,14 +189,6 @@ class LearnedImages:
         self._count, self._denoiser, self._noise, self._settings = start.shape[1], denoiser, noise, settings
         self.parameters = [start.flatten(1, 2).clone().requires_grad_()]
 
-    def prepare(self, progress: float) -> Hashable:
-        """Draw nothing; all iterations are alike."""
-        return 0
-
-    def shown(self, moving: Tensor) -> Tensor:
-        """Return the pictures ``(N, M * c, h, w)``: there is no noise."""
-        return self.parameters[0]
-
     def clean(self) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)``."""
         return self.parameters[0]
@@ -209,19 +196,11 @@ class LearnedImages:
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return the weighted strangeness and total variation of each picture, the mean over its images: ``(N,)``."""
         flat, settings = images.reshape(-1, images.shape[1] // self._count, *images.shape[2:]), self._settings
-        found = settings.weight * strangeness(flat, self._denoiser, self._noise)
-        found = found + total_variation(flat, 1.0, settings.total_variation)
-        return found.view(len(images), self._count).mean(1)
+        values = settings.weight * strangeness(flat, self._denoiser, self._noise)
+        values = values + total_variation(flat, 1.0, settings.total_variation)
+        return values.view(len(images), self._count).mean(1)
 
+    @torch.no_grad()
     def project(self) -> None:
         """Clamp every pixel to [0, 1]."""
-        with torch.no_grad():
-            self.parameters[0].clamp_(0, 1)
-
-    def compile(self) -> None:
-        """Leave everything as it is: the denoiser is small."""
-
-    def keep(self, rows: Tensor) -> None:
-        """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
-        there = rows.to(self.parameters[0].device)
-        self.parameters = [self.parameters[0].detach()[there].requires_grad_()]
+        self.parameters[0].clamp_(0, 1)

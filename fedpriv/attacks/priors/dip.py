@@ -1,13 +1,10 @@
-"""Deep image prior: an untrained network whose output is the image, one network a row, all computed as one.
+"""Deep image prior: an untrained network whose output is the image, one network an image, all computed as one.
 
 The network is the hourglass with skips of Ulyanov, Vedaldi and Lempitsky, "Deep Image Prior" (CVPR 2018), its input a
 fixed small noise. A level of the way down is convolution, pooling, batch norm, LeakyReLU, convolution, batch norm,
 LeakyReLU; a skip is a 1 x 1 convolution of the level's input to a few channels; the way up doubles the deeper map,
 joins the skip, and applies batch norm, convolution and 1 x 1 convolution; a last 1 x 1 convolution and a sigmoid give
 the image.
-
-
-Several images a row: a prior over M images at a time, each from a generator network of its own.
 """
 
 from __future__ import annotations
@@ -22,15 +19,8 @@ from annotated_types import Ge, Gt, MinLen, Predicate
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.priors.grouped import (
-    RowDraws,
-    convolve,
-    convolve_and_halve,
-    double,
-    double_and_convolve,
-    normal,
-    normalise,
-)
+from fedpriv.attacks.priors.grouped import RowDraws, convolve, double, normal, normalise
+from fedpriv.attacks.search.fit import Prior
 from fedpriv.util.errors import UserError
 
 _SLOPE = 0.2
@@ -44,7 +34,7 @@ def odd(number: int) -> bool:
 
 @dataclass(frozen=True)
 class Hourglass:
-    """Shape of the generator of one row.
+    """Shape of the generator of one image.
 
     Attributes:
         channels: channels of each level, down and up alike. Levels that would leave a map of one position are left
@@ -71,24 +61,34 @@ def levels_that_fit(height: int, width: int) -> int:
         UserError: when not even one does.
     """
     side = min(height, width)
-    levels = 0
-    while (side := (side + 1) // 2) >= 2:
-        levels += 1
-        if side == 2:
-            break
-    if not levels:
+    if side < 3:
         raise UserError(f"images of {height}x{width}: the deep image prior needs at least 3x3 positions")
-    return levels
+    return (side - 1).bit_length() - 1
 
 
-class DeepImagePrior:
-    """The generators of N rows: a prior for :func:`fedpriv.attacks.search.fit.fit`.
+def bytes_of_generator(shape: Hourglass, image_shape: tuple[int, int, int]) -> int:
+    """Estimate the memory that one image's generator takes while it is fitted."""
+    _, height, width = image_shape
+    channels = shape.channels
+    pairs = zip((*channels[1:], channels[-1]), channels, strict=True)
+    # Weights with gradient and Adam's moments, and every map once forward and once backward.
+    weights = 4 * sum((2 * before + after + 200) * 9 * after for before, after in pairs)
+    maps = 2 * 12 * height * width * (shape.input_channels + channels[0])
+    return 4 * (weights + maps)
+
+
+class DeepImagePrior(Prior):
+    """The generators of N rows of M images, all N x M networks computed as one.
+
+    A row is one picture ``(M * c, h, w)``, its images one after the other along the channels, so that it has one objective,
+    one stop rule and one running mean.
 
     Args:
-        generators: N CPU generators, one a row; each draws its row's weights, input and noise.
-        image_shape: (channels, height, width) of the images.
+        generators: N * M CPU generators, row by row; each draws its image's weights, input and noise.
+        image_shape: (channels, height, width) of an image.
         shape: shape of each generator.
         device: where to compute. Draws are made on the CPU and moved.
+        images: M.
     """
 
     def __init__(
@@ -97,43 +97,38 @@ class DeepImagePrior:
         image_shape: tuple[int, int, int],
         shape: Hourglass,
         device: torch.device,
+        images: int = 1,
     ) -> None:
-        self._shape = shape
-        self._render: Callable[[Tensor], Tensor] = self._images
-        self._device = device
-        self._image_shape = image_shape
-        _, height, width = image_shape
-        self._widths = shape.channels[: levels_that_fit(height, width)]
-        self._names: list[str] = []
-        self.parameters: list[Tensor] = []
-        for name, drawn in self._draw(generators).items():
-            self._names.append(name)
-            self.parameters.append(drawn.to(device).requires_grad_(name != "input"))
-        self._input = self.parameters.pop(self._names.index("input"))
-        self._names.remove("input")
+        self._shape, self._image_shape, self._count = shape, image_shape, images
+        self._render: Callable[[Tensor], Tensor] = self._pictures
+        self._widths = shape.channels[: levels_that_fit(*image_shape[1:])]
+        drawn = {name: values.to(device) for name, values in self._draw(generators).items()}
+        self._input = drawn.pop("input")
+        self._names = list(drawn)
+        self.parameters = [values.unflatten(0, (-1, images)).requires_grad_() for values in drawn.values()]
         self._noise = RowDraws(generators, normal(*self._input.shape[1:]), device)
 
     def _draw(self, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
-        """Draw each row's parameters as ``nn.Conv2d`` and ``nn.BatchNorm2d`` initialise theirs, then its input."""
-        shape, rows = self._shape, len(generators)
+        """Draw each image's parameters as ``nn.Conv2d`` and ``nn.BatchNorm2d`` initialise theirs, then its input."""
+        shape, number = self._shape, len(generators)
         image_channels, height, width = self._image_shape
-        found: dict[str, Tensor] = {}
+        drawn: dict[str, Tensor] = {}
 
         def uniform(bound: float, *size: int) -> Tensor:
-            drawn = torch.empty(rows, *size)
-            for own, generator in zip(drawn, generators, strict=True):
-                own.uniform_(-bound, bound, generator=generator)
-            return drawn
+            values = torch.empty(number, *size)
+            for part, generator in zip(values, generators, strict=True):
+                part.uniform_(-bound, bound, generator=generator)
+            return values
 
         def convolution(name: str, inputs: int, outputs: int, kernel: int, beside: int = 0) -> None:
             # No bias: the batch norm that follows takes it away again. ``beside`` counts inputs of the same sum that
             # have a weight of their own.
             bound = 1 / math.sqrt((inputs + beside) * kernel**2)
-            found[f"{name}.weight"] = uniform(bound, outputs, inputs, kernel, kernel)
+            drawn[f"{name}.weight"] = uniform(bound, outputs, inputs, kernel, kernel)
 
         def norm(name: str, size: int) -> None:
-            found[f"{name}.scale"] = torch.ones(rows, size)
-            found[f"{name}.shift"] = torch.zeros(rows, size)
+            drawn[f"{name}.scale"] = torch.ones(number, size)
+            drawn[f"{name}.shift"] = torch.zeros(number, size)
 
         inputs = shape.input_channels
         for level, size in enumerate(self._widths):
@@ -154,18 +149,18 @@ class DeepImagePrior:
             norm(f"{level}.joined", shape.skip)
             inputs = size
         bound = 1 / math.sqrt(self._widths[0])
-        found["image.weight"] = uniform(bound, image_channels, self._widths[0], 1, 1)
-        found["image.bias"] = uniform(bound, image_channels)
-        inputs_of = [torch.rand(shape.input_channels, height, width, generator=generator) for generator in generators]
-        found["input"] = torch.stack(inputs_of) * shape.input_scale
-        return found
+        drawn["image.weight"] = uniform(bound, image_channels, self._widths[0], 1, 1)
+        drawn["image.bias"] = uniform(bound, image_channels)
+        starts = [torch.rand(shape.input_channels, height, width, generator=generator) for generator in generators]
+        drawn["input"] = torch.stack(starts) * shape.input_scale
+        return drawn
 
     def named_parameters(self) -> dict[str, Tensor]:
-        """Return the weights by name, each with the rows as its first axis."""
-        return dict(zip(self._names, self.parameters, strict=True))
+        """Return the weights by name, each with the N * M images as its first axis."""
+        return {name: values.flatten(0, 1) for name, values in zip(self._names, self.parameters, strict=True)}
 
     def inputs(self) -> Tensor:
-        """Return the fixed inputs without noise, ``(N, input channels, h, w)``."""
+        """Return the fixed inputs without noise, ``(N * M, input channels, h, w)``."""
         return self._input
 
     def prepare(self, progress: float) -> Hashable:
@@ -174,39 +169,30 @@ class DeepImagePrior:
         return 0
 
     def shown(self, moving: Tensor) -> Tensor:
-        """Return the images ``(N, c, h, w)`` of this iteration, from the input with fresh noise where a row is moving."""
-        fresh = moving.to(self._input.dtype).view(-1, 1, 1, 1)
-        noisy = torch.addcmul(self._input, self._noise.present, fresh, value=self._shape.input_noise)
-        return self._render(noisy)
+        """Return the pictures ``(N, M * c, h, w)`` of this iteration, from inputs with fresh noise where a row is moving."""
+        fresh = moving.to(self._input.dtype).repeat_interleave(self._count).view(-1, 1, 1, 1)
+        return self._render(torch.addcmul(self._input, self._noise.present, fresh, value=self._shape.input_noise))
 
     def clean(self) -> Tensor:
-        """Return the images ``(N, c, h, w)`` of the present weights, made from the input without noise."""
+        """Return the pictures ``(N, M * c, h, w)`` of the present weights, made from inputs without noise."""
         return self._render(self._input)
-
-    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return zeros ``(N,)``: the network itself is the prior."""
-        return images.new_zeros(len(images))
-
-    def project(self) -> None:
-        """Leave the weights as they are: they are free."""
 
     def compile(self) -> None:
         """Have the networks compiled, anew for every number of rows."""
-        self._render = torch.compile(self._images, dynamic=False)
+        self._render = torch.compile(self._pictures, dynamic=False)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
-        there = rows.to(self._device)
-        self._noise.keep(rows)
-        self._input = self._input[there]
-        self.parameters = [values.detach()[there].requires_grad_() for values in self.parameters]
+        images = (rows[:, None] * self._count + torch.arange(self._count)).flatten()
+        self._noise.keep(images)
+        self._input = self._input[images.to(self._input.device)]
 
-    def _images(self, inputs: Tensor) -> Tensor:
-        rows, flat = len(inputs), inputs.flatten(0, 1).unsqueeze(0)
+    def _pictures(self, inputs: Tensor) -> Tensor:
+        channels, height, width = self._image_shape
         weights = self.named_parameters()
-        maps = self._level(flat, 0, weights)
+        maps = self._level(inputs.flatten(0, 1).unsqueeze(0), 0, weights)
         image = convolve(maps, weights["image.weight"], weights["image.bias"])
-        return torch.sigmoid(image).reshape(rows, *self._image_shape)
+        return torch.sigmoid(image).reshape(-1, self._count * channels, height, width)
 
     def _level(self, maps: Tensor, level: int, weights: dict[str, Tensor]) -> Tensor:
         def norm(name: str, values: Tensor) -> Tensor:
@@ -219,80 +205,15 @@ class DeepImagePrior:
             return weights[f"{level}.{name}.weight"]
 
         skip = activate("skip", convolve(maps, weight("skip")))
-        deep = activate("down", convolve_and_halve(maps, weight("down")))
-        deep = activate("inner", convolve(deep, weight("inner")))
+        down = functional.avg_pool2d(convolve(maps, weight("down")), 2, ceil_mode=True)
+        deep = activate("inner", convolve(activate("down", down), weight("inner")))
         if level + 1 < len(self._widths):
             deep = self._level(deep, level + 1, weights)
         height, width = maps.shape[-2:]
+        number = len(weight("up"))
         if height % 2 or width % 2:
-            up = convolve(norm("deeper", double(deep, len(weight("up")), height, width)), weight("up"))
+            doubled = norm("deeper", double(deep, number, height, width))
         else:  # repeating values changes neither mean nor variance
-            up = double_and_convolve(norm("deeper", deep), weight("up"), height, width)
-        joined = up + convolve(norm("joined", skip), weight("beside"))
-        return activate("mix", convolve(activate("up", joined), weight("mix")))
-
-
-class SeveralImages:
-    """M deep image priors for each of N rows, all N x M networks computed as one.
-
-    For :func:`fedpriv.attacks.search.fit.fit` a row is one picture ``(M * c, h, w)``, its M images one after the
-    other along the channels, so that the row has one objective, one stop rule and one running mean.
-
-    Args:
-        generators: N lists of M CPU generators, one an image.
-        image_shape: (channels, height, width) of one image.
-        shape: shape of each generator network.
-        device: where to compute.
-    """
-
-    def __init__(
-        self,
-        generators: Sequence[Sequence[torch.Generator]],
-        image_shape: tuple[int, int, int],
-        shape: Hourglass,
-        device: torch.device,
-    ) -> None:
-        self._images = len(generators[0])
-        self._flat = DeepImagePrior([one for row in generators for one in row], image_shape, shape, device)
-        self.parameters = self._by_row()
-
-    def prepare(self, progress: float) -> Hashable:
-        """Draw the noise of this iteration; all are alike."""
-        return self._flat.prepare(progress)
-
-    def shown(self, moving: Tensor) -> Tensor:
-        """Return this iteration's pictures ``(N, M * c, h, w)``, from inputs with fresh noise where a row is moving."""
-        return self._pictures(self._hand_over().shown(moving.repeat_interleave(self._images)))
-
-    def clean(self) -> Tensor:
-        """Return the pictures ``(N, M * c, h, w)`` of the present weights, made from inputs without noise."""
-        return self._pictures(self._hand_over().clean())
-
-    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return zeros ``(N,)``: the networks themselves are the prior."""
-        return images.new_zeros(len(images))
-
-    def project(self) -> None:
-        """Leave the weights as they are: they are free."""
-
-    def compile(self) -> None:
-        """Have the networks compiled from now on."""
-        self._flat.compile()
-
-    def keep(self, rows: Tensor) -> None:
-        """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
-        members = rows[:, None] * self._images + torch.arange(self._images)
-        self._hand_over().keep(members.flatten())
-        self.parameters = self._by_row()
-
-    def _by_row(self) -> list[Tensor]:
-        # The optimiser needs one leaf for each weight whose first axis is the rows.
-        return [values.detach().unflatten(0, (-1, self._images)).requires_grad_() for values in self._flat.parameters]
-
-    def _hand_over(self) -> DeepImagePrior:
-        self._flat.parameters = [values.flatten(0, 1) for values in self.parameters]
-        return self._flat
-
-    def _pictures(self, images: Tensor) -> Tensor:
-        rows, (_, channels, height, width) = len(images) // self._images, images.shape
-        return images.reshape(rows, self._images * channels, height, width)
+            doubled = double(norm("deeper", deep), number, height, width)
+        up = convolve(doubled, weight("up")) + convolve(norm("joined", skip), weight("beside"))
+        return activate("mix", convolve(activate("up", up), weight("mix")))

@@ -1,19 +1,10 @@
-"""Images as a Gaussian draws them: cosines over the plane, each in units of its own standard deviation.
+"""Spectral prior: images in coordinates of a spectrum, held near what is likely beforehand, ever less so.
 
 Images differ most in slow changes and little in quick ones (Field, "Relations between the statistics of natural images and
 the response properties of cortical cells", J. Opt. Soc. Am. A 1987: the power of a frequency falls about as its square).
-In coordinates that are all of unit variance a search by first derivatives is scaled as images are, so that it finds coarse
-shapes first and needs few steps; and the squared length of a point is, up to a factor, how unlikely its image is to a
-Gaussian of this spectrum.
-
-
-The coordinates in which the images of rows are searched: of a spectrum, around an image that is likely beforehand.
-
-Spectral prior: images in coordinates of a spectrum, held near what is likely beforehand, ever less so.
-
-Steps of Adam are alike in all coordinates of unit variance, so that coarse shapes are found before fine ones; the mean
-square of the coordinates is how unlikely an image is to a Gaussian (:mod:`fedpriv.attacks.priors.spectral`).
-
+Coordinates are cosines over the plane, each in units of its own standard deviation, so all are of unit variance: a search by
+first derivatives is scaled as images are, finds coarse shapes first and needs few steps. The mean square of the coordinates
+is, up to a factor, how unlikely the image is to a Gaussian of this spectrum.
 """
 
 from __future__ import annotations
@@ -30,6 +21,7 @@ from torch import Tensor
 from fedpriv.attacks.observation import Knowledge
 from fedpriv.attacks.priors.denoiser import LEAST_IMAGES
 from fedpriv.attacks.priors.pixels import total_variation
+from fedpriv.attacks.search.fit import Prior
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.util.last import Last
 
@@ -120,21 +112,18 @@ def centres_of(images: Tensor, labels: Tensor | None, wanted: Tensor) -> Tensor:
         labels: ``(n,)`` their classes; None where they are not known.
         wanted: classes; negative for one that is not known.
     """
-    found = images.mean(0).expand(*wanted.shape, *images.shape[1:]).clone()
+    centres = images.mean(0).expand(*wanted.shape, *images.shape[1:]).clone()
     for label in () if labels is None else labels.unique().tolist():
-        found[wanted == label] = images[labels == label].mean(0)
-    return found
+        centres[wanted == label] = images[labels == label].mean(0)
+    return centres
 
 
 def cosines(size: int) -> Tensor:
     """Return the orthonormal cosines ``(size, size)`` (DCT-II), a row for each frequency, the constant first."""
     frequency, place = torch.arange(size, dtype=torch.float64).view(-1, 1), torch.arange(size, dtype=torch.float64)
-    found = torch.cos(math.pi * (place + 0.5) * frequency / size) * math.sqrt(2 / size)
-    found[0] /= math.sqrt(2)
-    return found.float()
-
-
-_GREY = 0.5
+    rows = torch.cos(math.pi * (place + 0.5) * frequency / size) * math.sqrt(2 / size)
+    rows[0] /= math.sqrt(2)
+    return rows.float()
 
 
 @dataclass(frozen=True)
@@ -156,8 +145,8 @@ class Frame:
 
     def images(self, points: Tensor) -> Tensor:
         """Return images in [0, 1], whose derivative is that of images wherever their pixels lie: none gets stuck outside."""
-        found = self.drawn(points)
-        return found + (found.clamp(0, 1) - found).detach()
+        drawn = self.drawn(points)
+        return drawn + (drawn.clamp(0, 1) - drawn).detach()
 
     def points(self, images: Tensor) -> Tensor:
         """Return the points of images."""
@@ -174,11 +163,14 @@ def frame_of(knowledge: Knowledge, trained: Trained, labels: Tensor) -> Frame:
     Where the card grants images of the same data set, the spectrum and the centres are those of their classes. Else the
     spectrum is that of images in general, around grey.
     """
-    device, spectrum = labels.device, spectrum_for(knowledge, trained).to(labels.device)
-    own = knowledge.public_images if has_own_images(knowledge) else None
-    if own is None:
-        return Frame(torch.full((*labels.shape, *knowledge.image_shape), _GREY, device=device), spectrum)
-    return Frame(centres_of(own, knowledge.public_labels, labels.cpu()).to(device), spectrum)
+    device, spectrum, images = (
+        labels.device,
+        spectrum_for(knowledge, trained).to(labels.device),
+        knowledge.public_images,
+    )
+    if images is None or not has_own_images(knowledge):
+        return Frame(torch.full((*labels.shape, *knowledge.image_shape), 0.5, device=device), spectrum)
+    return Frame(centres_of(images, knowledge.public_labels, labels.cpu()).to(device), spectrum)
 
 
 def spectrum_for(knowledge: Knowledge, trained: Trained) -> Spectrum:
@@ -227,13 +219,13 @@ def drawn_points(generators: Sequence[torch.Generator], frame: Frame, deviation:
     return (deviation * noise).to(frame.centres.device)
 
 
-class SpectralPrior:
-    """The coordinates of N rows: a prior for :func:`fedpriv.attacks.search.fit.fit`.
+class SpectralPrior(Prior):
+    """The coordinates of N rows; images are clamped as they are shown.
 
     Args:
         start: ``(N, c, h, w)`` coordinates to begin with.
         frame: of N rows of one image.
-        settings: what holds images back.
+        settings: penalties.
     """
 
     def __init__(self, start: Tensor, frame: Frame, settings: SpectralSettings) -> None:
@@ -248,10 +240,6 @@ class SpectralPrior:
         self._share = self._settings.decay**passed
         return passed
 
-    def shown(self, moving: Tensor) -> Tensor:
-        """Return the images ``(N, c, h, w)``; there is no noise."""
-        return self.clean()
-
     def clean(self) -> Tensor:
         """Return the images ``(N, c, h, w)``, in [0, 1]."""
         return self._frame.images(self.parameters[0].unsqueeze(1))[:, 0]
@@ -263,14 +251,6 @@ class SpectralPrior:
         smooth = total_variation(images, 1.0, self._share * self._settings.total_variation)
         return smooth + self._share * self._settings.unlikely * unlikely
 
-    def project(self) -> None:
-        """Leave coordinates where they are: images are clamped as they are shown."""
-
-    def compile(self) -> None:
-        """Leave everything as it is: there is no network."""
-
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
-        there = rows.to(self.parameters[0].device)
         self._frame = self._frame.of(rows)
-        self.parameters = [self.parameters[0].detach()[there].requires_grad_()]

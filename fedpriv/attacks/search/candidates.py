@@ -1,7 +1,7 @@
-"""The rows engine: an attack works on a batch of rows, a row being one target with one restart.
+"""Candidates: an attack works on a batch of rows, a row being one target with one restart.
 
-Every row draws from its own generator, so what becomes of it does not depend on which rows it is computed with, but for the
-last digits: sums over a batch are added in an order that depends on its size.
+Every row draws from its own generator, so its result does not depend on which rows it is computed with, but for the last
+digits: sums over a batch are added in an order that depends on its size.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from fedpriv.attacks.search.fit import Distance, Prior, Schedule, fit
 from fedpriv.util import seeds
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.last import Last
 from fedpriv.util.memory import free_memory, require
-from fedpriv.util.numerics import Numerics
+from fedpriv.util.numerics import FLOAT32, Numerics
 
 _CPU_CHUNK_BYTES = 1 << 30
 """Most memory that a chunk takes on a CPU. Larger chunks gain no speed there."""
@@ -32,7 +33,7 @@ _SHARE = 0.5
 _ROW_BYTES = 200
 """Memory of a row beside its images."""
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Row:
     """One target with one restart.
 
     Attributes:
-        target: which private thing the row tries to recover.
+        target: the private thing that the row tries to recover.
         position: the target's place among the attack's targets, 0..T-1.
         restart: 0..R-1.
     """
@@ -56,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Solved:
-    """A chunk of N rows, solved.
+    """N rows, solved.
 
     Attributes:
         images: ``(N, M, c, h, w)`` in [0, 1].
@@ -84,6 +85,17 @@ Solver = Callable[[Sequence[Row], Callable[[int], None]], Solved]
 """Solves a chunk of rows; the second argument is to be called with the number of iterations done."""
 
 
+TargetDistance = Callable[[Tensor, Tensor], Tensor]
+"""(images ``(n, M, c, h, w)``, places ``(n,)`` int64 of their targets, on the CPU) -> ``(n,)`` distances to the uploads."""
+
+
+def by_target(rows: Sequence[Row], distance: TargetDistance, count: int = 1) -> Distance:
+    """Return a distance of rows' pictures, each of ``count`` images, from one by targets."""
+    positions = torch.tensor([row.position for row in rows])
+    places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
+    return lambda pictures, which: distance(pictures.unflatten(1, (count, -1)), places(which))
+
+
 def fit_rows(
     rows: Sequence[Row],
     prior: Prior,
@@ -93,13 +105,13 @@ def fit_rows(
     *,
     count: int = 1,
     restarts: int = 1,
-    numerics: Numerics | None = None,
+    numerics: Numerics = FLOAT32,
 ) -> Solved:
     """Fit ``count`` images a row, which the prior shows one after the other along the channels; labels are the targets'.
 
     Where the schedule halves the rows of a target, they are ``restarts`` and stand side by side.
     """
-    fitted = fit(prior, distance, schedule, tick, numerics or Numerics(), restarts)
+    fitted = fit(prior, distance, schedule, tick, numerics, restarts)
     labels = torch.tensor([row.target.label for row in rows], device=fitted.images.device)
     return Solved(
         images=fitted.images.unflatten(1, (count, -1)),
@@ -116,10 +128,30 @@ def rows_of(targets: Sequence[TargetId], restarts: int) -> tuple[Row, ...]:
     return tuple(Row(target, place, again) for place, target in enumerate(targets) for again in range(restarts))
 
 
+def joined(parts: Sequence[tuple[Sequence[int], Solved]]) -> Solved:
+    """Return solved rows as one, each part with the places of its rows, which are all of 0..N-1."""
+    if len(parts) == 1:
+        return parts[0][1]
+    order = torch.tensor([place for places, _ in parts for place in places]).argsort()
+
+    def values(name: str) -> Tensor:
+        every = torch.cat([getattr(solved, name) for _, solved in parts])
+        return every[order.to(every.device)]
+
+    return Solved(
+        images=values("images"),
+        objective=values("objective"),
+        converged=values("converged"),
+        labels=values("labels"),
+        iterations=max(solved.iterations for _, solved in parts),
+        evaluations=torch.cat([solved.evaluated() for _, solved in parts])[order],
+    )
+
+
 def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
     """Return the number of rows to compute at a time by an estimate of their memory, at least one."""
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # what searches before this one left is free
+        torch.cuda.empty_cache()  # memory that searches before this one left is free
         budget = int(torch.cuda.mem_get_info(device)[0] * _SHARE)
     else:
         free = free_memory()
@@ -130,20 +162,20 @@ def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
 def in_chunks(
     problem: AttackProblem,
     rows: Sequence[Row],
-    work: Callable[[Sequence[Row]], Found],
+    work: Callable[[Sequence[Row]], T],
     bytes_per_row: int,
     together: int = 1,
-) -> Iterator[tuple[Sequence[Row], Found]]:
-    """Work on rows in chunks, in order; yield each chunk with what came of it.
+) -> Iterator[tuple[Sequence[Row], T]]:
+    """Work on rows in chunks, in order; yield each chunk with its result.
 
     Where a GPU runs out of memory, the chunk is halved and tried again, and so are those that follow.
 
     Args:
-        problem: the device, how many rows at a time, and whom to tell.
+        problem: has the device, the number of rows at a time, and the listener.
         rows: in order.
         work: on a chunk; called again with its first half where memory ran out.
         bytes_per_row: estimate of a row's memory, from which the chunk size follows where the problem names none.
-        together: rows side by side that are never in different chunks, though a chunk then has more than was asked for.
+        together: rows side by side that are never in different chunks, though a chunk may then have more rows than named.
 
     Raises:
         UserError: for a chunk of fewer than one row, or one that the CPU's memory cannot hold.
@@ -152,19 +184,23 @@ def in_chunks(
         raise UserError(f"chunk_rows={problem.chunk_rows}: expected at least 1")
     size = min(len(rows), problem.chunk_rows or rows_that_fit(bytes_per_row, problem.device))
     size = max(1, size // together) * together
+
+    def fits(free: int) -> str:
+        most = free // max(1, bytes_per_row)
+        return f"{argument('chunk_rows', most)} would fit" if most else f"a smaller {argument('image_size')} would fit"
+
     if problem.device.type == "cpu":
-        what = f"{size:,} rows of an attack (targets x restarts) at a time"
-        require(size * bytes_per_row, what, lambda free: _chunks_that_fit(free // max(1, bytes_per_row)), "chunk_rows")
+        require(size * bytes_per_row, f"{size:,} rows of an attack (targets x restarts) at a time", fits, "chunk_rows")
     start = 0
     while start < len(rows):
         some = rows[start : start + size]
         try:
-            found = work(some)
+            result = work(some)
         except torch.cuda.OutOfMemoryError:
             if len(some) == together:
                 raise
-            found = None
-        if found is None:  # outside the handler, whose error holds the tensors of the chunk
+            result = None
+        if result is None:  # outside the handler, whose error holds the tensors of the chunk
             size = max(1, len(some) // 2 // together) * together
             torch.cuda.empty_cache()
             problem.say(
@@ -172,12 +208,8 @@ def in_chunks(
                 f"({argument('chunk_rows', size)} starts with that)"
             )
             continue
-        yield some, found
+        yield some, result
         start += len(some)
-
-
-def _chunks_that_fit(most: int) -> str:
-    return f"{argument('chunk_rows', most)} would fit" if most else f"a smaller {argument('image_size')} would fit"
 
 
 def refuse_restarts(restarts: int, problem: AttackProblem) -> None:
@@ -203,7 +235,7 @@ def solve_rows(
     """Solve every row in chunks and keep the restart with the lowest objective of each target.
 
     Args:
-        problem: T targets, the device on which rows are computed, how many at a time, and whom to tell of progress.
+        problem: T targets, the device, the number of rows at a time, and whom to tell of progress.
         solve: solves one chunk.
         restarts: R, rows per target.
         iterations: iterations planned for a row, for progress.
@@ -219,43 +251,42 @@ def solve_rows(
         raise UserError(f"restarts={restarts}: expected at least 1")
     refuse_restarts(restarts, problem)
     rows = rows_of(targets, restarts)
-    solved: list[Solved] = []
+    parts: list[tuple[range, Solved]] = []
     done = 0
 
     def solve_some(some: Sequence[Row]) -> Solved:
-        planned = iterations * (len(solved) + -(-(len(rows) - done) // len(some)))
+        planned = iterations * (len(parts) + -(-(len(rows) - done) // len(some)))
 
         def tick(number: int) -> None:
             if progress is not None:
-                progress(len(solved) * iterations + number, planned)
+                progress(len(parts) * iterations + number, planned)
 
-        found = solve(some, tick)
+        solved = solve(some, tick)
         tick(iterations)
-        return found
+        return solved
 
-    for some, found in in_chunks(problem, rows, solve_some, bytes_per_row, restarts if together else 1):
-        solved.append(found)
+    for some, solved in in_chunks(problem, rows, solve_some, bytes_per_row, restarts if together else 1):
+        parts.append((range(done, done + len(some)), solved))
         done += len(some)
-    return _chosen(targets, restarts, solved, features)
+    return best_restarts(targets, restarts, joined(parts), features)
 
 
-def _chosen(
-    targets: tuple[TargetId, ...], restarts: int, solved: Sequence[Solved], features: Tensor | None
+def best_restarts(
+    targets: tuple[TargetId, ...], restarts: int, solved: Solved, features: Tensor | None = None
 ) -> Reconstruction:
-    """Return the restart with the lowest objective of each target, of rows that were solved in order."""
-    objective = torch.cat([part.objective for part in solved]).view(len(targets), restarts)
+    """Return the restart with the lowest objective of each target, of rows in the order of :func:`rows_of`."""
+    objective = solved.objective.view(len(targets), restarts)
     # A row that failed has no finite objective and must not win: NaN would, in an argmin.
     chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
-    spent = torch.cat([part.evaluated() for part in solved]).view(len(targets), restarts).sum(1)
     best = torch.arange(len(targets), device=chosen.device) * restarts + chosen
-    iterations = max(part.iterations for part in solved)
+    spent = solved.evaluated().view(len(targets), restarts).sum(1)
     return Reconstruction(
         targets=targets,
-        images=torch.cat([part.images for part in solved])[best],
+        images=solved.images[best],
         objective=objective,
         chosen=chosen,
-        converged=torch.cat([part.converged for part in solved])[best],
-        labels=torch.cat([part.labels for part in solved])[best],
-        cost=Cost(iterations=iterations, rows=len(targets) * restarts, evaluations=int(spent.max())),
+        converged=solved.converged[best],
+        labels=solved.labels[best],
+        cost=Cost(iterations=solved.iterations, rows=len(targets) * restarts, evaluations=int(spent.max())),
         features=features,
     )

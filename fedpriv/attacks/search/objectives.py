@@ -37,8 +37,8 @@ def relative_feature_distance(features: Tensor, wanted: Tensor, square: Tensor |
 
 def direction_distance(features: Tensor, wanted: Tensor, square: Tensor | None = None) -> Tensor:
     """Return ``||g(x') / ||g(x')|| - r / ||r|| ||^2`` in [0, 4], twice one minus the cosine: blind to both lengths."""
-    found, aim = (functional.normalize(values, dim=1, eps=_TINY) for values in (features, wanted))
-    return (found - aim).square().sum(1)
+    first, second = (functional.normalize(values, dim=1, eps=_TINY) for values in (features, wanted))
+    return (first - second).square().sum(1)
 
 
 def nonzero_distance(features: Tensor, wanted: Tensor, square: Tensor | None = None) -> Tensor:
