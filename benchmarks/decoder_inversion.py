@@ -33,7 +33,6 @@ OWN = 1000
 
 ATTACKS: dict[str, Attack] = {
     "`decoder`": DecoderInversion(),
-    "`decoder`, `refine_over=pixels`": DecoderInversion(refine_over="pixels"),
     "`decoder`, `refine_steps=300`": DecoderInversion(refine_steps=300),
     "`decoder`, `refine_steps=1200`": DecoderInversion(refine_steps=1200),
     "`learned`": LearnedInversion(),
@@ -43,11 +42,7 @@ ATTACKS: dict[str, Attack] = {
 FITS: dict[str, Attack] = {
     "decoded (`refine=0`)": DecoderInversion(refine=0),
     "over coordinates (`refine=600`)": DecoderInversion(refine=600),
-    "over pixels (`refine=600`)": DecoderInversion(refine=600, refine_over="pixels"),
     "over coordinates (`refine=1200`)": DecoderInversion(refine=1200),
-    "over pixels (`refine=1200`)": DecoderInversion(refine=1200, refine_over="pixels"),
-    "over weights (`refine=300`), steps of 5e-4": DecoderInversion(refine=300, refine_over="weights", refine_rate=5e-4),
-    "over weights (`refine=300`), steps of 2e-3": DecoderInversion(refine=300, refine_over="weights", refine_rate=2e-3),
     "`decoder`": DecoderInversion(),
 }
 """What fits give as they are, without weighing them against the decoded image."""

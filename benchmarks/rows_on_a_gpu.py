@@ -26,17 +26,12 @@ from fedpriv.util.numerics import Numerics
 from fedpriv.wire.payloads import Representations
 
 LAYERS = {
-    "16 -> 16, 32 x 32": (16, 16, 32, grouped.convolve),
-    "16 -> 16, 16 x 16": (16, 16, 16, grouped.convolve),
-    "32 -> 32, 16 x 16": (32, 32, 16, grouped.convolve),
-    "64 -> 64, 8 x 8": (64, 64, 8, grouped.convolve),
-    "32 -> 16, 32 x 32, halved": (32, 16, 32, grouped.convolve_and_halve),
-    "32 -> 16, 16 x 16, doubled": (
-        *(32, 16, 16),
-        lambda maps, weight: grouped.double_and_convolve(maps, weight, 32, 32),
-    ),
+    "16 -> 16, 32 x 32": (16, 16, 32),
+    "16 -> 16, 16 x 16": (16, 16, 16),
+    "32 -> 32, 16 x 16": (32, 32, 16),
+    "64 -> 64, 8 x 8": (64, 64, 8),
 }
-"""In words -> channels in, channels out, side, layer; kernels of 3 x 3."""
+"""In words -> channels in, channels out, side; kernels of 3 x 3."""
 
 
 def milliseconds(work: Callable[[], object], device: torch.device, times: int = 20) -> float:
@@ -68,12 +63,12 @@ def in_both_ways(measure: Callable[[], float]) -> list[float]:
 
 def layer(name: str, rows: int, device: torch.device) -> list[float]:
     """Return the time of a layer in both ways, forward and back."""
-    channels, out, side, convolve = LAYERS[name]
+    channels, out, side = LAYERS[name]
     maps = torch.randn(1, rows * channels, side, side, device=device, requires_grad=True)
     weight = (0.1 * torch.randn(rows, out, channels, 3, 3, device=device)).requires_grad_()
 
     def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(convolve(maps, weight).square().sum(), (maps, weight))
+        return torch.autograd.grad(grouped.convolve(maps, weight).square().sum(), (maps, weight))
 
     return in_both_ways(lambda: milliseconds(both, device))
 

@@ -120,9 +120,10 @@ def _better(best: Solved, new: Solved, which: Tensor) -> Solved:
     better = new.objective.nan_to_num(nan=torch.inf) < best.objective[there].nan_to_num(nan=torch.inf)
 
     def chosen(name: str) -> Tensor:
-        values, others = getattr(best, name), getattr(new, name)
+        values: Tensor = getattr(best, name)
+        place = which.to(values.device)
         mask = better.to(values.device).view(-1, *[1] * (values.dim() - 1))
-        return values.index_copy(0, which.to(values.device), torch.where(mask, others, values[which.to(values.device)]))
+        return values.index_copy(0, place, torch.where(mask, getattr(new, name), values[place]))
 
     return Solved(
         images=chosen("images"),
