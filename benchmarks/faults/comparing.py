@@ -6,8 +6,7 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-from fedpriv.util.manifest import MARKER, PARTIAL
-from fedpriv.util.ownership import LOCK
+from fedpriv.util.files import LOCK, MARKER, PARTIAL
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

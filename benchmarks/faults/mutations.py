@@ -26,7 +26,7 @@ from comparing import contents, differences
 from points import Points
 from trials import CHEAP, SMALL, STUDY, Ended, mixed, must, orphans, prepare, run, workplace
 
-from fedpriv.util.manifest import MARKER
+from fedpriv.util.files import MARKER
 
 TRAIN = ["train", "--method", "fedproto", *SMALL, "--out", "made/run", "--quiet"]
 ATTACK = ["attack", "--target", "prototype", *CHEAP, "--workers", "1", "--quiet"]
