@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shlex
-import subprocess
 import sys
 import time
 import tomllib
@@ -288,22 +287,3 @@ def test_jobs_of_a_queue_do_a_study(tmp_path, monkeypatch, capsys, alone):
     put_off = job.checkpoint("1/2")
     assert isinstance(put_off, DelayedSubmission)
     assert "2 of 2 cells of shard 1/2 done" in put_off.result()
-
-
-FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "shards.py"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not FAULTS.is_file() or not Path("/proc/self/fd").is_dir(), reason="needs the benchmarks, and Linux"
-)
-def test_shards_that_are_killed_come_to_the_bytes_of_one_command():
-    ended = subprocess.run(
-        [sys.executable, FAULTS, *shlex.split("--cells 5 --trials 1 --kills 2")],
-        env={**os.environ, "PYTHONPATH": str(Path(fedpriv.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "| a shard killed and started again | 1 |" in ended.stdout
