@@ -52,7 +52,7 @@ BUDGET: dict[str, int] = {
     "federation": 4066,
     "methods": 4074,
     "defenses": 2396,
-    "attacks": 20214,
+    "attacks": 20048,
     "evidence": 2130,
     "scoring": 7801,
     "claims": 374,

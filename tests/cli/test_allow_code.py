@@ -10,7 +10,7 @@ import torch
 from outside_cases import OUTSIDE
 
 import fedpriv
-from fedpriv.attacks.priors.generated import check_source
+from fedpriv.attacks.priors.generator import check_source
 from fedpriv.cli.main import run as command
 from fedpriv.experiment.named_code import named_code
 from fedpriv.experiment.processes import start
