@@ -275,11 +275,8 @@ def parsed(values: Table, where: str) -> Claim:
     for scale, smaller in claim.scales.items():
         for axis, known in names.items():
             _refuse_unknown(f"name ({where}: scales.{scale}.{axis})", getattr(smaller, axis), known)
-    scales = [
-        claim.scales,
-        *(one.scales for one in (*claim.rows, *claim.columns)),
-        *(one.reach for one in claim.columns),
-    ]
+    scales: list[Mapping[str, Any]] = [claim.scales, *(row.scales for row in claim.rows)]
+    scales += [table for column in claim.columns for table in (column.scales, column.reach)]
     _refuse_unknown(f"scale ({where})", [scale for table in scales for scale in table], SCALES[:-1])
     for remark in claim.remarks:
         if remark not in {f"{row} | {column}" for row in names["rows"] for column in names["columns"]}:
