@@ -55,7 +55,7 @@ BUDGET: dict[str, int] = {
     "attacks": 20048,
     "evidence": 2130,
     "scoring": 7716,
-    "claims": 333,
+    "claims": 330,
     "pages": 6850,
     "experiment": 15647,
     "cli": 2103,
