@@ -88,7 +88,7 @@ def mode_of(folder: Path) -> int | None:
 
 
 def make(folder: Path, least: int = 0) -> None:
-    """Make a folder and those above it: within a marked folder with its mode, else by the umask, no less open than ``least``."""
+    """Make a folder and those above it: within a marked folder with its mode, else by the umask or as ``least`` has it."""
     for place in reversed([place for place in (folder, *folder.parents) if not place.is_dir()]):
         mode = mode_of(place.parent)
         place.mkdir(exist_ok=True)
@@ -96,13 +96,13 @@ def make(folder: Path, least: int = 0) -> None:
 
 
 def new_mode(folder: Path, *, public: bool = False) -> int:
-    """Return the mode of a folder to mark: public or the group's where that is asked for, else as the marked one around it."""
+    """Return the mode of a folder to mark: public or the group's where asked, else that of the marked one around it."""
     asked = access.PUBLIC if public else access.GROUP if access.shared() else None
     return asked or mode_of(folder.parent) or access.PRIVATE
 
 
 def mark(folder: Path, kind: str, *, public: bool = False) -> str:
-    """Make and mark a folder, to hold a kind of thing, unless it is marked; return its identity, which no other folder has."""
+    """Make and mark a folder, to hold a kind of thing, unless it is marked; return its identity, which is its alone."""
     known = identity(folder)
     if known is not None:
         return known
