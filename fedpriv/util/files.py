@@ -67,7 +67,7 @@ def identity(folder: Path) -> str | None:
 
 
 def kind(folder: Path) -> str | None:
-    """Return what a marked folder was made to hold, or None for any other; errors as :func:`identity`."""
+    """Return the kind of thing that a marked folder holds, or None for any other; errors as :func:`identity`."""
     head = _head(folder)
     return None if head is None else str(head.get("kind"))
 
