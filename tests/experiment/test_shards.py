@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shlex
-import subprocess
 import sys
 import time
 import tomllib
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from comparing import litter
 from hypothesis import given
 from hypothesis import strategies as st
 from study_cases import TINY
@@ -26,8 +24,9 @@ from fedpriv.experiment.study.run import load_study, run_study
 from fedpriv.experiment.study.shards import Shard
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import accounts, read_cells
-from fedpriv.util import ownership
+from fedpriv.util import folders
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import PARTIAL
 
 HERE = Execution(apart=False)
 VALUES = {"methods": ["fedproto"], "attacks": "none", "seeds": [3, 4], **tomllib.loads(TINY)}
@@ -98,7 +97,7 @@ def test_shards_one_after_the_other_make_what_one_command_makes(alone, tmp_path)
     assert second.report is not None
     assert not {row.cell for row in first.rows} & {row.cell for row in second.rows}
     assert essence(out) == essence(alone)
-    assert litter(out) == []
+    assert [path for path in out.rglob("*") if path.name.endswith((PARTIAL, ".partial", ".tmp"))] == []
 
 
 def test_more_shards_than_runs_end_well(tmp_path):
@@ -122,7 +121,7 @@ def test_who_may_be_at_work_beside_whom(made, monkeypatch):
     monkeypatch.setattr(shards, "PATIENCE", 0.0)
     with shards.at_work(out, Shard(1, 2), [], fedpriv.Listener()):
         with shards.at_work(out, Shard(2, 2), [], fedpriv.Listener()):
-            assert not ownership.busy(out)  # held together, not alone
+            assert not folders.busy(out)  # held together, not alone
         with pytest.raises(UserError, match=rf"1-of-2: another fedpriv \(process {os.getpid()}\) is at work"):
             run_study(study, out, HERE, shard=Shard(1, 2))
         with pytest.raises(UserError, match=r"shard 1/2 is at work, of another division than shard='1/3'"):
@@ -130,7 +129,7 @@ def test_who_may_be_at_work_beside_whom(made, monkeypatch):
         for force in (False, True):
             with pytest.raises(UserError, match="is at work in this folder"):
                 run_study(study, out, HERE, force=force)
-    with ownership.held(out), pytest.raises(UserError, match="is at work in this folder"):
+    with folders.held(out), pytest.raises(UserError, match="is at work in this folder"):
         run_study(study, out, HERE, shard=Shard(1, 2))
     assert not list(out.glob("runs/*"))
 
@@ -281,29 +280,10 @@ def test_jobs_of_a_queue_do_a_study(tmp_path, monkeypatch, capsys, alone):
         time.sleep(0.5)
     told = "".join(path.read_text() for path in sent.logs.rglob("*_log.*"))
     assert (tmp_path / "out" / "runs.html").is_file(), told
-    while (tmp_path / "out" / "shards").exists() or ownership.busy(tmp_path / "out"):
+    while (tmp_path / "out" / "shards").exists() or folders.busy(tmp_path / "out"):
         time.sleep(0.1)
     assert essence(tmp_path / "out") == essence(alone)
     job = ShardJob(str(tmp_path / "out"), Execution())
     put_off = job.checkpoint("1/2")
     assert isinstance(put_off, DelayedSubmission)
     assert "2 of 2 cells of shard 1/2 done" in put_off.result()
-
-
-FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "shards.py"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not FAULTS.is_file() or not Path("/proc/self/fd").is_dir(), reason="needs the benchmarks, and Linux"
-)
-def test_shards_that_are_killed_come_to_the_bytes_of_one_command():
-    ended = subprocess.run(
-        [sys.executable, FAULTS, *shlex.split("--cells 5 --trials 1 --kills 2")],
-        env={**os.environ, "PYTHONPATH": str(Path(fedpriv.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "| a shard killed and started again | 1 |" in ended.stdout
