@@ -28,7 +28,7 @@ from line_trials import Outcome, apart, here
 from line_world import copy, make, theirs
 from study_draws import study
 
-from fedpriv.experiment import worker_number
+from fedpriv.util import parallel
 
 MEMORY = 10 << 30
 """Bytes of address space that the campaign may take, so that what asks for more fails here and not elsewhere."""
@@ -76,15 +76,15 @@ def ground() -> Iterator[Path]:
     def refuse(*given: Any, **named: Any) -> Any:
         raise OSError("the network is unreachable")
 
-    kept = (socket.getaddrinfo, os.environ.get("HOME"), worker_number.PATIENCE)
+    kept = (socket.getaddrinfo, os.environ.get("HOME"), parallel.PATIENCE)
     with tempfile.TemporaryDirectory(prefix="fedpriv-lines-") as name:
         home = Path(name).resolve()
         (home / "home").mkdir()
-        socket.getaddrinfo, os.environ["HOME"], worker_number.PATIENCE = refuse, str(home / "home"), 1e6  # type: ignore[assignment]
+        socket.getaddrinfo, os.environ["HOME"], parallel.PATIENCE = refuse, str(home / "home"), 1e6  # type: ignore[assignment]
         try:
             yield home
         finally:
-            socket.getaddrinfo, _, worker_number.PATIENCE = kept
+            socket.getaddrinfo, _, parallel.PATIENCE = kept
             os.environ["HOME"] = kept[1] or ""
 
 

@@ -174,11 +174,6 @@ def prepare() -> None:
 
     torch.set_num_threads(1)
     exec(FROZEN, {})
-    from fedpriv.experiment import client_crew, crew, processes
-    from fedpriv.experiment.study import execution
-
-    for module in (processes, crew, client_crew, execution):
-        module.start = Forked  # type: ignore[attr-defined]
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     gc.collect()
     gc.freeze()  # or every process copies all that is loaded here as soon as it collects garbage
@@ -219,65 +214,6 @@ def _start_real(arguments: Sequence[str], folder: Path, out: IO[bytes], err: IO[
 def _unheld(process: subprocess.Popen[bytes]) -> int:
     process.returncode = 0  # or Python waits for it too
     return process.pid
-
-
-class Forked:
-    """Stands for ``subprocess.Popen`` where fedpriv starts a worker: ``python -m module``, forked from who starts it."""
-
-    def __init__(self, module: str, arguments: Sequence[str] = ()) -> None:
-        given, stdin = os.pipe()
-        stdout, said = os.pipe()
-        self.returncode: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            with _leaving():
-                os.setsid()
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
-                _take(given, said, 2)
-                main = importlib.import_module(module).main
-                main(arguments) if arguments else main()
-        os.close(given)
-        os.close(said)
-        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
-
-    def wait(self) -> int:
-        """Wait for its end and return its exit code."""
-        while self.poll() is None:
-            time.sleep(0.005)
-        assert self.returncode is not None
-        return self.returncode
-
-    def poll(self) -> int | None:
-        """Return its exit code, or None while it runs."""
-        if self.returncode is None:
-            with contextlib.suppress(ChildProcessError):  # another thread was quicker
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-        self._send(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it."""
-        self._send(signal.SIGKILL)
-
-    def _send(self, number: int) -> None:
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def __enter__(self) -> Forked:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self.stdin.close()
-        self.stdout.close()
-        self.wait()
 
 
 @contextlib.contextmanager

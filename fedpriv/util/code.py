@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn, ParamSpec, TypeVar
 
-from fedpriv.util.arguments import Spelling, argument
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import TENSOR_HEADER, recently_read
 
@@ -92,7 +92,7 @@ def check_script(path: str) -> None:
 def _refuse(names: list[str], what: str, text: str, file: Path | str | None) -> NoReturn:
     place = file or _file_with(text)
     why = f"{place} alone, and code that only a file names" if place else "no argument of a verb, and other code"
-    advice = argument("allow_code", names[0] if len(names) == 1 else names)
+    advice = f"{argument('allow_code', names[0] if len(names) == 1 else names)}, or {VARIABLE} in the environment"
     raise UserError(f"{what}: named by {why} is not run; if you trust it, allow it with {advice}")
 
 
@@ -112,19 +112,9 @@ def for_children() -> Mapping[str, str]:
     return {VARIABLE: ",".join(sorted(allowed()))} if allowed() else {}
 
 
-def code_arguments() -> Mapping[str, tuple[str, ...]]:
-    """Return the argument of a verb that allows what is allowed here; nothing where that is nothing."""
-    return {"allow_code": tuple(sorted(allowed()))} if allowed() else {}
-
-
-class OfAnotherProcess(Spelling):
-    """Spells how code is allowed to a process that somebody else's command starts, such as a node of Flower's."""
-
-    def argument(self, name: str, *value: object) -> str:
-        """Return an argument; that of allowed code as the environment variable."""
-        if name == "allow_code" and value:
-            return f"{VARIABLE}={value[0]} in the environment of this process"
-        return super().argument(name, *value)
+def code_flags() -> list[str]:
+    """Return the flags that allow what is allowed here, for a command that finds its names in a file."""
+    return [word for module in sorted(allowed()) for word in ("--allow-code", module)]
 
 
 @contextlib.contextmanager

@@ -12,18 +12,24 @@ from study_cases import STUDY, TINY, TINY_FLAGS
 
 from fedpriv.cli.main import run
 from fedpriv.experiment.study.cells import Execution, lay_out
+from fedpriv.experiment.study.execution import Part, perform
 from fedpriv.experiment.study.folder import claim, save_rows, standing
 from fedpriv.experiment.study.run import load_study
-from fedpriv.experiment.study.worker import perform
 from fedpriv.util import manifest, ownership
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
+from fedpriv.util.listener import SILENT
 from fedpriv.util.ownership import held
+from fedpriv.util.parallel import Relay
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+def work_on(folder, cell, tell):
+    perform(Part(folder, folder, (cell,), Execution()), Relay(SILENT, tell))
 
 
 def rows(folder):
@@ -55,7 +61,7 @@ def finished(tmp_path_factory):
     save_rows(home / "out", lines)
     for place in (0, 1, 2, 4):
         name = cells[place].name
-        perform(home / "out", [name], Execution(), lambda row, doing, place=place: lines.__setitem__(place, row))
+        work_on(home / "out", name, lambda row, doing, place=place: lines.__setitem__(place, row))
     save_rows(home / "out", lines)
     assert run(["audit", str(home / "study.toml"), "--out", str(home / "out"), "--quiet"]) == 0
     return home
@@ -242,7 +248,7 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
 
     def work():
         told.clear()
-        perform(out, [cells[0].name], Execution(), lambda row, doing: told.append((doing, row.model_dump(mode="json"))))
+        work_on(out, cells[0].name, lambda row, doing: told.append((doing, row.model_dump(mode="json"))))
         return told[-1][1]
 
     manifest.mark(out / "runs" / cells[0].run, "run")
@@ -270,4 +276,4 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
     for line in ("| pixels, iterations=1 | fedproto width=8", "| pixels, iterations=2 | fedproto width=8"):
         assert line in page
     with pytest.raises(UserError, match="no cell 'x' in this study"):
-        perform(out, ["x"], Execution(), lambda row, doing: None)
+        work_on(out, "x", lambda row, doing: None)

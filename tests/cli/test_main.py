@@ -109,24 +109,23 @@ def test_a_configuration_file_gives_defaults_and_flags_override_it(capsys, tmp_p
 
 
 def test_an_interrupted_training_is_resumed_by_the_printed_command(capsys, monkeypatch, tmp_path):
-    from fedpriv.experiment.client_crew import ClientCrew
+    from fedpriv.federation import engine
 
-    original, steps = ClientCrew.__call__, iter(range(100))
+    original, steps = engine.client_part, iter(range(100))
 
     def interrupted(*arguments):
-        for result in original(*arguments):
-            if next(steps) == 5:
-                raise KeyboardInterrupt
-            yield result
+        if next(steps) == 5:
+            raise KeyboardInterrupt
+        return original(*arguments)
 
-    monkeypatch.setattr(ClientCrew, "__call__", interrupted)
+    monkeypatch.setattr(engine, "client_part", interrupted)
     code, _, err = call(capsys, "train", "--method", "local", *SMALL, "--out", "run")
     assert code == 130
     assert "interrupted; go on with: fedpriv train --resume --out run" in err
     code, _, err = call(capsys, "attack", "--target", "prototype", "--run", "run")
     assert code == 2
     assert "unfinished run (1 of 2 rounds, no summary.json)" in err
-    monkeypatch.setattr(ClientCrew, "__call__", original)
+    monkeypatch.setattr(engine, "client_part", original)
     code, out, _ = call(capsys, "train", "--resume", "--out", "run", "--json")
     assert code == 0
     assert json.loads(out)["rounds"] == 2

@@ -5,12 +5,12 @@ import json
 import pytest
 from command_line import call
 from eval_cases import firsts, reconstruction, stored_attack, truths
+from fedpriv.pages.comparison_page import noise
+from fedpriv.pages.comparison_pictures import side_by_side
 from page_cases import Page
 
 import fedpriv
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.pages.comparison_page import noise
-from fedpriv.pages.comparison_pictures import side_by_side
 from fedpriv.pages.picture_table import picture_table
 from fedpriv.scoring.storage import load_attack
 from fedpriv.util.errors import UserError

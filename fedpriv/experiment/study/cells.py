@@ -14,7 +14,6 @@ from fedpriv.experiment.study.grid import slug
 from fedpriv.experiment.study.origin import Keys
 from fedpriv.experiment.study.runs import config_of, digest, division_of, trainings
 from fedpriv.pages.baselines import ALONE
-from fedpriv.util.arguments import call
 from fedpriv.util.config import plain
 from fedpriv.util.numerics import Numerics
 
@@ -69,7 +68,6 @@ class Execution:
         compiled: compile the networks of searches.
         workers: processes at a time, one thread each.
         patience: seconds for which this process works alone before others start: less work is not worth theirs.
-        apart: each run is a process of its own; for runs of seconds, that is most of the time.
     """
 
     device: str = "auto"
@@ -78,7 +76,6 @@ class Execution:
     compiled: bool = False
     workers: int = 1
     patience: float = 0.0
-    apart: bool = True
 
 
 Targets = Mapping[tuple[str, str], str]
@@ -238,7 +235,7 @@ def _target(study: Study, method: MethodEntry, defense: DefenseEntry, uploads: t
         if not kinds:
             raise study.origin.error(
                 method.keys,
-                f"{method.name} uploads {sent}{under}, and no attack here is on that; see: {call('catalogue', 'targets')}",
+                f"{method.name} uploads {sent}{under}, and no attack here is on that; see: fedpriv list targets",
             )
         return kinds[0]
     if method.target not in uploads:

@@ -17,7 +17,7 @@ from fedpriv.pages import study_files
 from fedpriv.pages.study_files import CELLS, STUDY, CellAttack, Choice, Spent, StudyFile
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument, call
+from fedpriv.util.arguments import argument, command_line
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_json, write_text
@@ -87,9 +87,8 @@ def read_study(path: Path) -> StudyFile:
         UserError: when there is none, or of another version.
     """
     if not (path / STUDY).is_file():
-        raise UserError(
-            f"{path}: no study here ({STUDY} is missing); start one with: {call('audit', 'STUDY.toml', out=str(path))}"
-        )
+        start = command_line("audit", "STUDY.toml", "--out", path)
+        raise UserError(f"{path}: no study here ({STUDY} is missing); start one with: {start}")
     found = study_files.read_study(path)
     if found.format != FORMAT:
         raise UserError(

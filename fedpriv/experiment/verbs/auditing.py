@@ -18,12 +18,12 @@ from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
 from fedpriv.experiment.study.shards import Shard
-from fedpriv.experiment.worker_number import number_of_workers, patience_for
 from fedpriv.util import access
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import number_of_workers, patience_for
 
 
 class StudySettings(FederationSettings, total=False):

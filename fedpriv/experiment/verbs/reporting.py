@@ -12,7 +12,6 @@ from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
-from fedpriv.experiment.verbs import indexing
 from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.experiment.verbs.training import Run
@@ -40,8 +39,8 @@ class Report:
 
     Attributes:
         path: folder of the pages.
-        pages: ``report.html`` over attacks, ``runs.html`` over runs, one or both; or ``index.html`` alone.
-        attacks: folders of attacks, inferences and audits of epsilon that are in it; of an index, of all that it has.
+        pages: ``report.html`` over attacks, ``runs.html`` over runs, one or both.
+        attacks: folders of attacks, inferences and audits of epsilon that are in it.
         runs: folders of runs that are in it.
         notices: what was left out, and why, a line each.
     """
@@ -65,7 +64,6 @@ def report(
     target_accuracy: float | None = None,
     target_of: str | None = None,
     representations: str | None = None,
-    index: bool = False,
     strict: bool = False,
     redact: str | None = None,
     force: bool = False,
@@ -86,8 +84,6 @@ def report(
         target_of: which accuracy that is: ``pooled`` over all test images (default), or the ``mean`` over clients.
         representations: for runs: a map, by t-SNE, of what their clients' models make of ``images``, test images, or of the
             class means of training images, ``prototypes``; the data are read again for it. None for no map.
-        index: write ``index.html`` instead: an entry for everything that was made in the folders, at any depth up to six,
-            with its finding and a link to its own page. Not with what is of runs alone.
         strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
             ``listener`` and the pages name it.
         redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
@@ -103,12 +99,6 @@ def report(
     """
     rule = read_rule(redact)
     given = given_folders(results, (AttackResult, Run, PrivacyAudit))
-    if index:
-        others = {"target_accuracy": target_accuracy, "target_of": target_of, "representations": representations}
-        indexing.refuse_others(others)
-        with access.sharing(share_group):
-            made = indexing.index(given, out=out, strict=strict, redact=redact, force=force, listener=listener)
-        return Report(made[0], (made[0] / indexing.PAGE,), made[1], (), *made[2:])
     found, strangers = result_directories(given)
     studies, no_studies = readable(found["study"], read_results)
     attacks, no_attacks = readable(found["attack"], load_scored)

@@ -115,7 +115,7 @@ def reproduce(
         UserError: naming the argument that is wrong, before anything runs; where no data is there for any cell.
     """
     settings = {"device": device, "compile": compile, "workers": workers, "download": download}
-    execution = replace(execution_of(settings), apart=scale != "smoke")
+    execution = execution_of(settings)
     name, found = find_claim(claim)
     asked = Asked(
         scale=scale,
@@ -153,7 +153,8 @@ def reproduce(
 
 def _seeds(given: Sequence[int] | str) -> tuple[int, ...]:
     try:
-        return tuple(int(one) for one in (given.split(",") if isinstance(given, str) else given))
+        several = [given] if isinstance(given, (str, int)) else given
+        return tuple(int(part) for one in several for part in str(one).split(","))
     except ValueError as error:
         raise UserError(f"{argument('seeds', given)}: expected whole numbers with commas, such as 0,1,2") from error
 
