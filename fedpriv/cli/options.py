@@ -47,7 +47,7 @@ class Keyword:
         """Return the decorator that adds the flag."""
         dashed = "--" + self.name.replace("_", "-")
         text = marked(self.told).replace("`", "")
-        words: dict[str, Any] = {"help": text.partition(". ")[0].rstrip(".") + "."}
+        words: dict[str, Any] = {"help": text[:1].upper() + text[1:].partition(". ")[0].rstrip(".") + "."}
         names = [dashed]
         if self.types == {"bool"}:
             if self.default in ("True", "None") or "(default True)" in text:
@@ -97,12 +97,14 @@ def keywords_of(place: str) -> tuple[Keyword, ...]:
         *args.kw_defaults,
     ]
     found = {
-        one.arg: Keyword(one.arg, _types(one.annotation), None if value is None else ast.unparse(value), told.get(one.arg, ""))
+        one.arg: Keyword(
+            one.arg, _types(one.annotation), None if value is None else ast.unparse(value), told.get(one.arg, "")
+        )
         for one, value in zip([*args.args, *args.kwonlyargs], defaults, strict=True)
     }
     if args.kwarg is not None:
         unpacked = ast.unparse(args.kwarg.annotation or args.kwarg).removeprefix("Unpack[").removesuffix("]")
-        found = {one.name: one for one in _settings(home, unpacked)} | found
+        found |= {one.name: one for one in _settings(home, unpacked) if one.name not in found}
     return tuple(found.values())
 
 

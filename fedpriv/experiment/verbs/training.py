@@ -140,7 +140,13 @@ def train(
         config = replace(named_config(method or "fedre", federation, seed or 0), engine=engine_choice(chosen))
         path, scratch = place(out)
     with access.sharing(share_group):
-        how: dict[str, Any] = {"device": device, "download": download, "resume": resume, "force": force, "clients_by": workers}
+        how: dict[str, Any] = {
+            "device": device,
+            "download": download,
+            "resume": resume,
+            "force": force,
+            "clients_by": workers,
+        }
         train_run(path, config, listener=listener, **how)
     return Run(path, scratch, allowed())
 
