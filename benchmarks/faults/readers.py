@@ -178,15 +178,13 @@ def _flags(path: Path) -> object:
 
 
 def _study(path: Path) -> object:
-    from fedpriv.experiment.study.definition import read_file
-    from fedpriv.experiment.study.grid import parse_study
+    from fedpriv.experiment.study.run import load_study
 
-    return parse_study(read_file(path))
+    return load_study(path)
 
 
 def _word(content: bytes) -> object:
-    from fedpriv.experiment.study.definition import parse_axes
-    from fedpriv.experiment.study.grammar import parse_chain, split_entries
+    from fedpriv.experiment.study.written import parse_axes, parse_chain, split_entries
     from fedpriv.util.pairs import key_values
 
     text = content.decode("utf-8", "surrogateescape")

@@ -30,7 +30,7 @@ BASES: tuple[dict[str, Any], ...] = (
     {
         "methods": [{"name": "fedre", "option": {"mechanism": "VAP"}, "attacks": ["pixels"]}],
         "attacks": [{"name": "pixels", "iterations": 2, "restarts": 1}],
-        "axes": {"alpha": [10.0, 20.0], "methods": {"fedre": {"mechanism": ["VAP", "VAR"]}}},
+        "axes": {"alpha": [10.0, 20.0], "epochs": [1, 2]},
         "stages": ["converged"],
         "targets": 2,
         "federation": FEDERATION,

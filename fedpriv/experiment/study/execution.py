@@ -8,19 +8,20 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.experiment.study.cells import Cell, Execution
 from fedpriv.experiment.study.folder import OVER, is_result, read_study, results, save_rows, saved_cells, standing
-from fedpriv.experiment.study.progress import Watch
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack, accounts
 from fedpriv.util import folders, ownership
+from fedpriv.util.durations import duration
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import log, missing
 from fedpriv.util.folders import occupied
+from fedpriv.util.listener import Listener
 from fedpriv.util.manifest import MARKER
 from fedpriv.util.parallel import Pool, Relay, WorkerKilled
 
@@ -45,33 +46,50 @@ class Part:
     execution: Execution
 
 
-def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, account: Path | None = None) -> None:
+def carry_out(
+    path: Path, rows: list[Row], execution: Execution, listener: Listener, account: Path | None = None
+) -> None:
     """Work off what is pending. Where a process is killed, the cells at work fail, and others go on with the rest.
 
     Args:
         path: the study's folder.
         rows: a line a cell; brought up to date here and saved with every change.
         execution: how.
-        watch: told of every change.
+        listener: hears of every cell that ends, in a line, and of what is being done.
         account: folder of the shard whose rows these are; None for the whole study, which keeps its own list.
     """
     account = path if account is None else account
     doing: dict[str, str] = {}
-
-    def enter(row: Row, step: str | None) -> None:
-        place = next(place for place, own in enumerate(rows) if own.cell == row.cell)
-        rows[place] = row
-        doing.pop(row.cell, None)
-        if step is not None:
-            doing[row.cell] = step
-        save_rows(account, rows)
-        watch(rows, doing)
-
     save_rows(account, rows)
-    watch(rows, doing)
+    with listener.progress("cells") as report:
+
+        def enter(row: Row, step: str | None) -> None:
+            rows[next(place for place, own in enumerate(rows) if own.cell == row.cell)] = row
+            doing.pop(row.cell, None)
+            if step is not None:
+                doing[row.cell] = step
+            save_rows(account, rows)
+            done = sum(own.status != "pending" for own in rows)
+            report(done, len(rows), "; ".join(f"{cell}: {what}" for cell, what in doing.items()))
+            if step is None:
+                listener.say(f"[{done}/{len(rows)}] {outcome(row)}")
+
+        _work_off(Part(path, account, (), execution), rows, doing, enter)
+
+
+def outcome(row: Row) -> str:
+    """Return the outcome of a cell in one line."""
+    if row.status == "failed":
+        return f"{row.cell}: failed: {row.error}"
+    parts = [f"{name} {duration(value)}" for name, value in row.seconds if value is not None]
+    return f"{row.cell}: done" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _work_off(whole: Part, rows: list[Row], doing: Mapping[str, str], enter: Tell) -> None:
+    execution = whole.execution
     while pending := [row for row in rows if row.status == "pending"]:
         parts = [
-            Part(path, account, tuple(row.cell for row in pending if row.run == run), execution)
+            replace(whole, cells=tuple(row.cell for row in pending if row.run == run))
             for run in dict.fromkeys(row.run for row in pending)
         ]
         try:

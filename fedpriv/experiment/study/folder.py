@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.results_folder import differences
 from fedpriv.experiment.study.cells import Cell, Execution, cells_of
-from fedpriv.experiment.study.entries import Study
-from fedpriv.experiment.study.grid import parse_study
-from fedpriv.experiment.study.origin import Origin
+from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import CELLS, STUDY, CellAttack, Choice, Spent, StudyFile
 from fedpriv.pages.study_files import Cell as Row
@@ -32,14 +30,15 @@ OVER = ("done", "left out")
 
 def described(study: Study, command: str = "") -> StudyFile:
     """Return a study as ``study.json`` holds it, its grids expanded and every default filled in."""
-    held, file = _fields(study), study.origin.file
+    held = _fields(study)
     del held["card"]["rounds_seen"]
     if held["redact"] == "none":  # as studies had it before there were rules
         del held["redact"]
     if held["precision"] == "float32":  # as before there were others
         del held["precision"]
-    held |= {"format": FORMAT, "source": None if file is None else str(file), "command": command}
-    return StudyFile.model_validate(held | {"written": plain(study.origin.values)})
+    source = None if study.source == "study" else study.source
+    held |= {"format": FORMAT, "source": source, "command": command, "written": plain(study.written)}
+    return StudyFile.model_validate(held)
 
 
 def _fields(value: Any) -> Any:
@@ -106,7 +105,7 @@ def saved_study(path: Path) -> Study:
     Raises:
         UserError: when there is none, or of another version.
     """
-    return parse_study(Origin(read_study(path).written or {}, path / STUDY))
+    return parse_study(read_study(path).written or {}, str(path / STUDY))
 
 
 # ---------------------------------------------------------------- cells.jsonl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,18 +10,15 @@ from typing import Any
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.study.cells import Cell, Execution, lay_out
-from fedpriv.experiment.study.definition import read_file
-from fedpriv.experiment.study.entries import Study
-from fedpriv.experiment.study.execution import carry_out
+from fedpriv.experiment.study.execution import carry_out, outcome
 from fedpriv.experiment.study.folder import claim, saved_study, standing, tidy
-from fedpriv.experiment.study.grid import parse_study
-from fedpriv.experiment.study.origin import Origin
-from fedpriv.experiment.study.progress import following, outcome
+from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.experiment.study.shards import Shard, at_work, join, merge, others, over, patiently
 from fedpriv.pages.study_files import SHARDS, read_cells, read_study
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders, manifest
 from fedpriv.util.device import pick_device
+from fedpriv.util.foreign import toml_file
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.numerics import read_numerics
 from fedpriv.util.ownership import Busy
@@ -32,8 +28,6 @@ __all__ = ["Execution", "StudyResult", "load_study", "run_study", "saved_study"]
 STUDY_PAGE = "report.html"
 MERGING = 10.0
 """Seconds for which the last shard waits for others that are just letting go of the folder."""
-MANY = 200
-"""Seeds whose cells take so long to lay out that it is told of."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,9 @@ def load_study(source: Path | Mapping[str, Any]) -> Study:
     Raises:
         UserError: when it is not readable, or wrong somewhere; the message names the key.
     """
-    return parse_study(read_file(source) if isinstance(source, Path) else Origin(source))
+    if isinstance(source, Path):
+        return parse_study(toml_file(source, expected="a study in TOML, see docs/audit.md"), str(source))
+    return parse_study(source)
 
 
 def run_study(
@@ -118,9 +114,7 @@ def run_study(
     """
     execution = execution or Execution()
     read_numerics(study.precision, pick_device(execution.device), compiled=execution.compiled)
-    many = len(study.seeds) > MANY
-    with listener.progress("laying the study out") if many else contextlib.nullcontext():
-        cells, notes = lay_out(study, execution)
+    cells, notes = lay_out(study, execution)
     for note in notes:
         listener.say(f"left out: {note}")
     if shard is not None:
@@ -134,8 +128,7 @@ def run_study(
         rows = standing(out, cells)
         tidy(out, rows)
         listener.resumable()
-        with following(listener, execution.workers) as watch:
-            carry_out(out, rows, execution, watch)
+        carry_out(out, rows, execution, listener)
         report = _reported(out, rows)
     return StudyResult(out, tuple(rows), report)
 
@@ -147,8 +140,7 @@ def _run_shard(out: Path, cells: Sequence[Cell], execution: Execution, shard: Sh
         rows = standing(out, mine, others(out, shard))
         tidy(out, rows)
         listener.resumable()
-        with following(listener, execution.workers) as watch:
-            carry_out(out, rows, execution, watch, account)
+        carry_out(out, rows, execution, listener, account)
         every = read_cells(out)  # while nobody can merge them
     report = _merged(out, cells, listener) if over(every) else None
     return StudyResult(

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedpriv.experiment.study.cells import Cell
-from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.folder import claim, save_rows, standing
+from fedpriv.experiment.study.grid import Study
 from fedpriv.pages.study_files import CELLS, SHARDS, STUDY, accounts, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders, manifest, ownership
