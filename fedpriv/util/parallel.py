@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -28,10 +27,10 @@ R = TypeVar("R")
 
 PATIENCE = 10.0
 """Seconds of work from which on more processes are worth their start, some three seconds of a core each."""
-MEMORY = 2 << 30
-"""Bytes that a process may come to need; the suite on mixtures was measured at 1.2 GiB."""
-SHARING, CARD_MEMORY = 8, 4 << 30
-"""Most processes that share a GPU, and bytes of its memory for each."""
+MEMORY, CARD_MEMORY = 2 << 30, 4 << 30
+"""Bytes that a process may come to need, and of a GPU's."""
+SHARING = 8
+"""Most processes that share a GPU."""
 NEWS = 0.1
 """Seconds between two reports of one piece of work."""
 
@@ -44,12 +43,12 @@ class WorkerKilled(WorkError):
 
 
 def number_of_workers(asked: int | str, device: str = "cpu", most: int | None = None) -> int:
-    """Return a number of processes.
+    """Return a number of processes, at most ``most``.
 
     Args:
         asked: a number, or ``auto``: as many as there are cores and memory for, of a GPU too, which eight share at most.
         device: a name of ``device``.
-        most: more than these would have nothing to do.
+        most: that have something to do.
 
     Raises:
         UserError: for anything else.
@@ -78,16 +77,17 @@ def patience_for(asked: int | str, suites: int = 1) -> float:
 
 
 def _cores() -> int:
-    """Return the number of cores that this process may use: of the machine, less where it is bound or rationed."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return min(bound, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file, or no ration ("max")
-        return bound
+    """Return the number of cores that this process may use, less where a container rations them."""
+    from joblib.externals.loky import cpu_count
+
+    return int(cpu_count())
 
 
 # ---------------------------------------------------------------- the pool
+
+
+def _unheard(*news: Any) -> None:
+    """Do nothing."""
 
 
 class Relay(Listener):
@@ -104,12 +104,7 @@ class Pool:
     """
 
     def __init__(
-        self,
-        workers: int,
-        patience: float = 0.0,
-        *,
-        listener: Listener = SILENT,
-        hear: Callable[..., None] = lambda *news: None,
+        self, workers: int, patience: float = 0.0, *, listener: Listener = SILENT, hear: Callable[..., None] = _unheard
     ) -> None:
         """Make a pool; its processes start when they are first needed, and end with the ``with`` block.
 
@@ -131,7 +126,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._pool is None:
             return
         self._pool.shutdown(wait=True, kill_workers=True)
@@ -151,8 +146,7 @@ class Pool:
         Raises:
             WorkerKilled: where a process was killed from outside.
         """
-        left = iter(jobs)
-        here = Relay(self._listener, self._hear)
+        left, here = iter(jobs), Relay(self._listener, self._hear)
         while self._workers == 1 or time.monotonic() < self._ripe:
             for job in itertools.islice(left, 1):
                 yield function(job, here)
