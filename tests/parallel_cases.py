@@ -4,7 +4,7 @@ import os
 import signal
 from dataclasses import dataclass
 
-from fedpriv.attacks.invert.inversion import PixelInversion
+from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.util.code import allowed
 
 
