@@ -67,13 +67,7 @@ class Keyword:
 
 
 def flags_of(place: str, *, without: Collection[str] = (), single: Collection[str] = ()) -> Callable[[F], F]:
-    """Add a flag for each keyword of a verb.
-
-    Args:
-        place: ``module:verb``, the module below :data:`VERBS`.
-        without: keywords that have no flag here.
-        single: keywords whose lists are one text, with commas between.
-    """
+    """Add a flag for each keyword of a verb."""
 
     def add(command: F) -> F:
         for keyword in reversed(keywords_of(place)):

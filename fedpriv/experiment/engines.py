@@ -24,11 +24,7 @@ AHEAD = 2
 
 
 def check_engine(choice: EngineChoice, device: str) -> str:
-    """Return where this process computes under an engine, of where it was told to.
-
-    Raises:
-        UserError: where what the engine needs is not there, or the device is not one that it computes on.
-    """
+    """Return where this process computes under an engine, of where it was told to."""
     if choice.name == "local":
         return device
     from fedpriv.experiment.flower.switches import require_flower
@@ -43,11 +39,7 @@ def check_engine(choice: EngineChoice, device: str) -> str:
 
 
 def refuse_workers(workers: int | str, choice: EngineChoice) -> None:
-    """Check a number of processes before anything is made.
-
-    Raises:
-        UserError: where it is none, or where an engine runs the clients that has nodes for it.
-    """
+    """Check a number of processes before anything is made."""
     number_of_workers(workers, "cpu")
     if choice.name != "local" and str(workers) not in ("auto", "1"):
         raise UserError(f"{argument('workers', workers)}: goes with the local engine; {choice.name} has its own nodes")
@@ -55,14 +47,7 @@ def refuse_workers(workers: int | str, choice: EngineChoice) -> None:
 
 @contextmanager
 def opened(federation: Federation, clients_by: Engine | int | str = 1, listener: Listener = SILENT) -> Iterator[Engine]:
-    """Open the engine that a federation's configuration names, or give the one that is handed in.
-
-    Args:
-        federation: that is to run.
-        clients_by: an engine that was handed in; or, where the engine is ``local``, the processes that run the clients of a
-            round: a number, or ``auto``; on a GPU one.
-        listener: hears of the progress.
-    """
+    """Open the engine that a federation's configuration names, or give the one that is handed in."""
     choice = federation.config.engine
     if callable(clients_by):
         yield clients_by

@@ -40,18 +40,7 @@ _GROUNDS: dict[Path, AttackContext] = {}
 
 
 def work_off(suites: Sequence[Suite], grounds: Sequence[AttackContext], workers: int | str, listener: Listener) -> None:
-    """Carry out what is not saved of suites by several processes; with one there is nothing to do here.
-
-    Args:
-        suites: carried out together.
-        grounds: their runs, opened.
-        workers: a number, or ``auto``.
-        listener: hears of the progress.
-
-    Raises:
-        UserError: where ``workers`` is neither.
-        WorkerKilled: where a process was killed; what is saved is not done again.
-    """
+    """Carry out what is not saved of suites by several processes; with one there is nothing to do here."""
     parts = [
         replace(suite, plan=plan) for suite in suites for plan in parts_of(suite.plan) if not _saved(plan, suite.folder)
     ]

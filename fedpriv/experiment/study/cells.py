@@ -103,9 +103,6 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
     """Return a study's cells, in order, and a line for each attack that the card leaves out.
 
     Data is loaded and divided and every network is built, so that whatever cannot run is refused here.
-
-    Raises:
-        UserError: naming the file and the path of the key.
     """
     from fedpriv.attacks import targets_of
 
@@ -145,11 +142,7 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
 
 
 def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell, ...]:
-    """Return a study's cells, in order, when their targets are known. Needs no data, and checks none.
-
-    Raises:
-        UserError: where a setting is wrong by itself.
-    """
+    """Return a study's cells, in order, when their targets are known. Needs no data, and checks none."""
     cells: list[Cell] = []
     runs: dict[str, str] = {}
     for method, defense in trainings(study):
@@ -214,11 +207,7 @@ def _variant(entry: AttackEntry) -> str:
 
 
 def trainings(study: Study) -> list[tuple[MethodEntry, DefenseEntry]]:
-    """Return the methods of a study with their defenses; last ``local`` for every setting of theirs that has none yet.
-
-    Raises:
-        UserError: where a setting is wrong by itself, or a method is called as such a ``local``.
-    """
+    """Return the methods of a study with their defenses; last ``local`` for every setting of theirs that has none yet."""
     methods = [*study.methods, *(_alone(study) if study.local else ())]
     return [(method, defense) for method in methods for defense in method.defenses or study.defenses]
 
@@ -254,11 +243,7 @@ def _alone(study: Study) -> list[MethodEntry]:
 
 
 def config_of(study: Study, method: MethodEntry, defense: DefenseEntry, seed: int) -> RunConfig:
-    """Return the configuration of a run of a study.
-
-    Raises:
-        UserError: naming the setting that is wrong by itself.
-    """
+    """Return the configuration of a run of a study."""
     flags = {**study.federation, **method.federation}
     flags |= {"keep": tuple(flags.get("keep", ()))}
     with at(method.keys, method.place_of):
@@ -276,11 +261,7 @@ def division_of(config: RunConfig) -> str:
 
 
 def prepared(config: RunConfig, execution: Execution) -> Federation:
-    """Return a cell's federation, ready to run.
-
-    Raises:
-        UserError: for whatever cannot run.
-    """
+    """Return a cell's federation, ready to run."""
     import torch
 
     from fedpriv.experiment.federation import prepare

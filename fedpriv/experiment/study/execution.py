@@ -49,15 +49,7 @@ class Part:
 def carry_out(
     path: Path, rows: list[Row], execution: Execution, listener: Listener, account: Path | None = None
 ) -> None:
-    """Work off what is pending. Where a process is killed, the cells at work fail, and others go on with the rest.
-
-    Args:
-        path: the study's folder.
-        rows: a line a cell; brought up to date here and saved with every change.
-        execution: how.
-        listener: hears of every cell that ends, in a line, and of what is being done.
-        account: folder of the shard whose rows these are; None for the whole study, which keeps its own list.
-    """
+    """Work off what is pending. Where a process is killed, the cells at work fail, and others go on with the rest."""
     account = path if account is None else account
     doing: dict[str, str] = {}
     save_rows(account, rows)
@@ -104,11 +96,7 @@ def _work_off(whole: Part, rows: list[Row], doing: Mapping[str, str], enter: Tel
 
 
 def perform(part: Part, relay: Relay) -> None:
-    """Train a run where that is not done yet, and attack it; what goes wrong is told in the cell's line.
-
-    Raises:
-        UserError: when the folder holds no such cells.
-    """
+    """Train a run where that is not done yet, and attack it; what goes wrong is told in the cell's line."""
     tell: Tell = relay.tell
     folder, account = part.folder, part.account
     cells = {cell.name: cell for cell in saved_cells(folder, part.execution)}

@@ -51,17 +51,7 @@ def _fields(value: Any) -> Any:
 
 
 def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
-    """Make a study's folder, or take up the one that is there; return whether there was one.
-
-    Args:
-        path: the folder.
-        study: what is asked for.
-        command: that asks for it.
-        force: empty a folder that holds another study, or the same.
-
-    Raises:
-        UserError: when the folder holds another study, or something else.
-    """
+    """Make a study's folder, or take up the one that is there; return whether there was one."""
     wanted = described(study, command)
     with folders.writing(path):
         there = (path / STUDY).is_file()
@@ -80,11 +70,7 @@ def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
 
 
 def read_study(path: Path) -> StudyFile:
-    """Return a folder's study.json, to go on with.
-
-    Raises:
-        UserError: when there is none, or of another version.
-    """
+    """Return a folder's study.json, to go on with."""
     if not (path / STUDY).is_file():
         start = command_line("audit", "STUDY.toml", "--out", path)
         raise UserError(f"{path}: no study here ({STUDY} is missing); start one with: {start}")
@@ -100,11 +86,7 @@ def read_study(path: Path) -> StudyFile:
 
 
 def saved_study(path: Path) -> Study:
-    """Return the study that a folder holds, to go on with.
-
-    Raises:
-        UserError: when there is none, or of another version.
-    """
+    """Return the study that a folder holds, to go on with."""
     return parse_study(read_study(path).written or {}, str(path / STUDY))
 
 
@@ -112,11 +94,7 @@ def saved_study(path: Path) -> Study:
 
 
 def saved_cells(path: Path, execution: Execution) -> tuple[Cell, ...]:
-    """Return the cells of the study that a folder holds; they were checked when its ``cells.jsonl`` was written.
-
-    Raises:
-        UserError: when there is no such study.
-    """
+    """Return the cells of the study that a folder holds; they were checked when its ``cells.jsonl`` was written."""
     rows = study_files.read_list(path)
     targets = {(str(row.method_label), str(row.defense_label)): row.target for row in rows if row.target is not None}
     return cells_of(saved_study(path), targets, execution)
@@ -128,16 +106,7 @@ def save_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) -> list[Row]:
-    """Return a line for each cell: what is on disk is done, everything else is pending, also what failed before.
-
-    Args:
-        path: the study's folder.
-        cells: some of the study, or all.
-        besides: accounts of shards that have none of them, and may be at work.
-
-    Raises:
-        UserError: when cells.jsonl is damaged, or what is on disk is of another study.
-    """
+    """Return a line for each cell: what is on disk is done, everything else is pending, also what failed before."""
     refuse_stale(path, cells)
     before = {row.cell: row for row in study_files.read_cells(path, besides)}
     return [_row(path, cell, before.get(cell.name)) for cell in cells]
@@ -233,11 +202,7 @@ def results(cell: Cell) -> list[Result]:
 
 
 def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
-    """Check that the runs and results of a folder are whole, and were made as the study says, whatever their names are.
-
-    Raises:
-        UserError: for the first that is not, naming the damaged file or what differs.
-    """
+    """Check that the runs and results of a folder are whole, and were made as the study says, whatever their names are."""
     from fedpriv.federation.run_directory import RunDirectory
 
     for cell in cells:

@@ -154,15 +154,7 @@ class Study:
 
 
 def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
-    """Read and check everything that needs no data, and expand the grids.
-
-    Args:
-        values: as a file has them.
-        source: the file.
-
-    Raises:
-        UserError: naming the source and the path of the key.
-    """
+    """Read and check everything that needs no data, and expand the grids."""
     from fedpriv.datasets.federated import MAX_LEGACY_SEED
     from fedpriv.experiment.plan import parse_stages
     from fedpriv.experiment.read_card import parse_card
@@ -215,9 +207,6 @@ def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> dict[Steps, li
     >>> from fedpriv.defenses.noise import Noise
     >>> varied(Noise, {"scale": [0.1, 1], "kind": "laplace"}, ())
     {('scale',): [0.1, 1]}
-
-    Raises:
-        Misplaced: where the values are not different ones, or there are none.
     """
     hints = typing.get_type_hints(kind)
     found: dict[Steps, list[Any]] = {}
@@ -467,11 +456,7 @@ def slug(label: str) -> str:
 
 
 def refuse_twice(entries: Iterable[MethodEntry | DefenseEntry], kind: str) -> None:
-    """Check that labels differ, also as names of files.
-
-    Raises:
-        Misplaced: for the second of two alike.
-    """
+    """Check that labels differ, also as names of files."""
     seen: dict[str, str] = {}
     for entry in entries:
         name = slug(entry.label)

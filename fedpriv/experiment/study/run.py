@@ -76,11 +76,7 @@ class StudyResult(Tabular):
 
 
 def load_study(source: Path | Mapping[str, Any]) -> Study:
-    """Read a study from a TOML file or from the mapping that such a file holds, and check all that needs no data.
-
-    Raises:
-        UserError: when it is not readable, or wrong somewhere; the message names the key.
-    """
+    """Read a study from a TOML file or from the mapping that such a file holds, and check all that needs no data."""
     if isinstance(source, Path):
         return parse_study(toml_file(source, expected="a study in TOML, see docs/audit.md"), str(source))
     return parse_study(source)
@@ -99,18 +95,6 @@ def run_study(
     """Train every cell's run, attack it, and report on all; or go on with the same study in its folder.
 
     Everything is checked before anything runs. A cell that fails is told of in its row, and the others go on.
-
-    Args:
-        study: what to do.
-        out: the folder; where it holds the same study, what is done there is not done again.
-        execution: how; none of it changes a result beyond the last digits.
-        shard: the part of the study that this process does; None for all of it.
-        force: replace the folder if it holds another study.
-        command: that does the same again; goes into the records.
-        listener: hears of attacks that are left out, of every cell that ends, and of the progress.
-
-    Raises:
-        UserError: when the study cannot be run, or the folder holds something else or is being written.
     """
     execution = execution or Execution()
     read_numerics(study.precision, pick_device(execution.device), compiled=execution.compiled)

@@ -54,12 +54,7 @@ def wrong(keys: Keys, message: str) -> Misplaced:
 
 @contextlib.contextmanager
 def at(keys: Keys, where: Callable[[Keys], Keys] | None = None) -> Iterator[None]:
-    """Say of any :class:`UserError` in the block which key it is about.
-
-    Args:
-        keys: of it, if the error names no setting; else what it names is below.
-        where: from the setting that an error names to its keys, if they are not below ``keys``.
-    """
+    """Say of any :class:`UserError` in the block which key it is about."""
     try:
         yield
     except Misplaced:
@@ -112,9 +107,6 @@ def parse_entry(text: str) -> dict[str, Any]:
 
     >>> parse_entry("noise:scale=0.1/1,kind=laplace")
     {'name': 'noise', 'scale': [0.1, 1], 'kind': 'laplace'}
-
-    Raises:
-        UserError: when it is not written so.
     """
     name, rest = split_reference(text, METHODS, DEFENSES, ATTACKS)
     if not name.strip() or "=" in name:
@@ -136,11 +128,7 @@ def parse_entry(text: str) -> dict[str, Any]:
 
 
 def parse_chain(text: str) -> list[dict[str, Any]]:
-    """Return the tables of defenses that are applied one behind another: ``clip:norm=1+noise:scale=0.1``.
-
-    Raises:
-        UserError: when it is not written so.
-    """
+    """Return the tables of defenses that are applied one behind another: ``clip:norm=1+noise:scale=0.1``."""
     return [parse_entry(part) for part in _BEHIND.split(text)]
 
 
@@ -292,11 +280,7 @@ class WrittenStudy(BaseModel):
 
 
 def read_written(values: Mapping[str, Any]) -> WrittenStudy:
-    """Check a study's shape.
-
-    Raises:
-        Misplaced: naming the path of the key.
-    """
+    """Check a study's shape."""
     try:
         return WrittenStudy.model_validate(dict(values))
     except ValidationError as error:
@@ -316,16 +300,7 @@ def read_written(values: Mapping[str, Any]) -> WrittenStudy:
 
 
 def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a study in which settings take the place of what a file says.
-
-    Args:
-        values: of the file; empty without one.
-        settings: value by name with underscores, as a study has it or in texts; what is no key of a study is a setting of
-            its federation.
-
-    Raises:
-        UserError: naming the argument whose text is not written as it should be.
-    """
+    """Return a study in which settings take the place of what a file says."""
     top = {name: _from_texts(name, value) for name, value in settings.items() if name in WrittenStudy.model_fields}
     federation = {name: _plain(value) for name, value in settings.items() if name not in top}
     tables = {"federation": federation, "axes": top.pop("axes", {})}
@@ -373,9 +348,6 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
 
     >>> parse_axes(["alpha=0.1,1", "models=small-cnn,small-mlp"])
     {'alpha': [0.1, 1], 'models': ['small-cnn', 'small-mlp']}
-
-    Raises:
-        UserError: when one is not written so, or is there twice.
     """
     found: dict[str, list[Any]] = {}
     for text in texts:

@@ -190,14 +190,7 @@ def _shard(text: str, out: str | Path | None, *, force: bool) -> Shard:
 
 
 def execution_of(settings: Mapping[str, Any]) -> Execution:
-    """Return the circumstances of a study that settings ask for.
-
-    Args:
-        settings: ``workers``, ``device``, ``compile``, ``download`` and ``chunk_rows``, if they are given.
-
-    Raises:
-        UserError: naming the argument that is wrong.
-    """
+    """Return the circumstances of a study that settings ask for."""
     device, asked = settings.get("device", "auto"), settings.get("workers", "auto")
     return Execution(
         device=device,
@@ -212,11 +205,7 @@ def execution_of(settings: Mapping[str, Any]) -> Execution:
 def read_asked(
     study: Described, out: str | Path | None, settings: Mapping[str, Any], *, resume: bool, force: bool = False
 ) -> tuple[Study, Execution]:
-    """Return the study that arguments of a verb describe, and how it is carried out.
-
-    Raises:
-        UserError: naming the argument or the key that is wrong.
-    """
+    """Return the study that arguments of a verb describe, and how it is carried out."""
     refuse_unknown(settings, StudySettings.__optional_keys__)
     own = {name: value for name, value in settings.items() if name not in _EXECUTION}
     refuse_small(settings, ("chunk_rows",))

@@ -49,11 +49,7 @@ class Catalogue(Tabular):
         return [{"name": name, **said} for name, said in self.members.items()]
 
     def bibtex(self) -> str:
-        """Return the BibTeX entries of the papers behind methods, each once; those without one are named in comments.
-
-        Raises:
-            UserError: for members of another kind.
-        """
+        """Return the BibTeX entries of the papers behind methods, each once; those without one are named in comments."""
         from fedpriv.methods.references import references
 
         if self.kind != "methods":

@@ -154,11 +154,7 @@ def report(
 
 
 def _target(asked: float | None, of: str | None, runs: bool, studies: Mapping[Path, StudyResults]) -> tuple[float, str]:
-    """Return the accuracy whose cost runs are asked for, and which accuracy it is.
-
-    Raises:
-        UserError: where it is out of range, or there are no runs.
-    """
+    """Return the accuracy whose cost runs are asked for, and which accuracy it is."""
     if (asked is not None or of is not None) and not runs:
         named = f"; pass those of the study, {next(iter(studies)) / 'runs'}" if studies else ""
         where = argument("target_of" if asked is None else "target_accuracy")

@@ -66,12 +66,7 @@ class Run(Tabular):
         ]
 
     def save(self, out: str | Path, *, force: bool = False) -> Run:
-        """Copy the run to a folder that stays, and return it from there.
-
-        Args:
-            out: folder to make.
-            force: replace it if it exists.
-        """
+        """Copy the run to a folder that stays, and return it from there."""
         copy_folder(self.path, Path(out), "run", force=force)
         return Run(Path(out), code=self.code)
 
