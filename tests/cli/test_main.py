@@ -91,7 +91,7 @@ def test_train_names_every_accuracy_and_warns_of_clients_that_no_round_samples(c
         assert name in out
     assert "warning: 3 of 4 clients" in error
     assert "are sampled in no round and count in every accuracy" in error
-    assert "see --unsampled left_out" in error
+    assert "see unsampled='left_out'" in error
     code, _, error = call(capsys, "train", "--method", "local", *few, "--unsampled", "left_out", "--out", "left")
     assert (code, "no round" in error) == (0, False)
     assert call(capsys, "train", "--unsampled", "some", "--out", "no")[0] == 2

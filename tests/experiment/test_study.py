@@ -224,8 +224,7 @@ def test_every_seed_and_setting_has_one_run_without_exchange():
 
 def test_runs_without_exchange_vary_with_the_axes_of_the_clients_and_with_no_other():
     found = alone(
-        """methods = ["fedre"]
-        axes.methods.fedre.mechanism = ["VAP", "RAP"]
+        """methods = [{ name = "fedre", mechanism = ["VAP", "RAP"] }]
         axes.epochs = [1, 2]
         axes.checkpoint_every = [1, 2]
         """
@@ -293,7 +292,7 @@ WRONG = [
     ('methods = ["fedgh"]\n[knowledge]\nattacker_data = "same_domain"', "knowledge: attacker_data="),
     ("seeds = [", "not readable as TOML"),
     ('stages = ["late"]', "stages: unknown stage 'late'"),
-    ("stages = 3", "stages: input should be a valid string, got 3"),
+    ("stages = 3", "stages[0]: input should be a valid string, got 3"),
     ('methods = ["fd"]\n[federation]\nclients = 4\nalpha = -1', "federation.alpha: alpha is -1.0"),
     ("[federation]\nclients = 4\ntrain_fraction = 2", "federation.train_fraction: train fraction is 2.0"),
     ("[federation]\nclients = 4\npublic = 30000", "federation.public: number of public images is 30000"),
@@ -307,7 +306,7 @@ WRONG = [
     ("rounds-seen = 1\nrounds_seen = 2", "rounds_seen: set twice: as rounds_seen and as rounds-seen"),
     ("seeds = [0,\n99999999999999999999]", "seeds[1]: expected a whole number of at most 4294967295"),
     ('methods = ["fedproto"]\nattacks = ["unmix"]', "attacks[0]: attack 'unmix' is on entangled"),
-    ('methods = ["fedre",\n"fedproto"]\nattacks = ["unmix"]', "methods[1]: attack 'unmix' is on entangled"),
+    ('methods = ["fedre",\n"fedproto"]\nattacks = ["unmix"]', "attacks[0]: attack 'unmix' is on entangled"),
     (
         '[[methods]]\nname = "fedre"\nmechanism = "VAP"\noption = { mechanism = "RAP" }',
         "methods[0].mechanism: set twice: here and in option.mechanism; drop one",
