@@ -29,14 +29,7 @@ ALSO = {"axes": "--axis", "models": "--model"}
 
 @dataclass(frozen=True)
 class Keyword:
-    """A keyword of a verb.
-
-    Attributes:
-        name: of the keyword.
-        types: names of the types that it takes.
-        default: in Python's spelling; None where it must be given, empty where a docstring says it.
-        told: what the docstring says.
-    """
+    """A keyword of a verb: its types, its default in Python's spelling (None where it must be given), its words."""
 
     name: str
     types: frozenset[str]

@@ -18,15 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite, as all who carry out a part of it must know it.
-
-    Attributes:
-        run: that is attacked.
-        folder: of the results.
-        plan: the whole of it, or a part.
-        named: inferences that the user asked for.
-        command: that does the same again.
-    """
+    """A suite of attacks on a run, or a part of it, as all who carry out a part must know it."""
 
     run: Path
     folder: Path

@@ -43,16 +43,7 @@ class WorkerKilled(WorkError):
 
 
 def number_of_workers(asked: int | str, device: str = "cpu", most: int | None = None) -> int:
-    """Return a number of processes, at most ``most``.
-
-    Args:
-        asked: a number, or ``auto``: as many as there are cores and memory for, of a GPU too, which eight share at most.
-        device: a name of ``device``.
-        most: that have something to do.
-
-    Raises:
-        UserError: for anything else.
-    """
+    """Return a number of processes, at most ``most``."""
     if str(asked) == "auto":
         free = free_memory()
         number = _cores() if free is None else min(_cores(), 1 + free // MEMORY)
@@ -106,14 +97,7 @@ class Pool:
     def __init__(
         self, workers: int, patience: float = 0.0, *, listener: Listener = SILENT, hear: Callable[..., None] = _unheard
     ) -> None:
-        """Make a pool; its processes start when they are first needed, and end with the ``with`` block.
-
-        Args:
-            workers: processes; 1 is this one alone, as is any number where jobs need code of ``__main__``.
-            patience: seconds, from now, for which this process takes jobs itself.
-            listener: hears of the progress of jobs, one piece of news at a time.
-            hear: called with whatever jobs tell.
-        """
+        """Make a pool; its processes start when they are first needed, and end with the ``with`` block."""
         self._workers = 1 if "__main__" in allowed() else workers
         self._ripe = time.monotonic() + patience
         self._listener, self._hear = listener, hear
@@ -136,16 +120,7 @@ class Pool:
             raise self._failure[0]
 
     def map(self, function: Callable[[J, Relay], R], jobs: Iterable[J], ahead: int = 1 << 30) -> Iterator[R]:
-        """Yield ``function(job, relay)`` of every job, in the order of the jobs.
-
-        Args:
-            function: of a module, so that every process finds it.
-            jobs: asked for one by one.
-            ahead: jobs that may be handed out before the first result is taken.
-
-        Raises:
-            WorkerKilled: where a process was killed from outside.
-        """
+        """Yield ``function(job, relay)`` of every job, in the order of the jobs."""
         left, here = iter(jobs), Relay(self._listener, self._hear)
         while self._workers == 1 or time.monotonic() < self._ripe:
             for job in itertools.islice(left, 1):

@@ -49,11 +49,7 @@ class Cell:
 
     Attributes:
         name: unique, and a name of folders.
-        method: of the study.
-        defense: of the study.
-        seed: of everything.
         run: name of the run's folder.
-        config: of the run.
         target: kind of upload attacked; None where nothing is uploaded.
         plans: one an attack of the study.
         homes: for each plan the folder, from the study's, that its results stand in.
@@ -76,16 +72,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Execution:
-    """Circumstances of carrying a study out; none of it changes a result beyond the last digits.
-
-    Attributes:
-        device: a name of ``device``.
-        download: fetch data sets that are missing.
-        chunk_rows: rows of an attack at a time.
-        compiled: compile the networks of searches.
-        workers: processes at a time, one thread each.
-        patience: seconds for which this process works alone before others start: less work is not worth theirs.
-    """
+    """Circumstances of carrying a study out; none of it changes a result beyond the last digits."""
 
     device: str = "auto"
     download: bool = False

@@ -31,14 +31,7 @@ Tell = Callable[[Row, str | None], None]
 
 @dataclass(frozen=True)
 class Part:
-    """Cells that share a run.
-
-    Attributes:
-        folder: of the study.
-        account: folder that has their lines: of the study, or of the shard whose cells they are.
-        cells: names.
-        execution: how.
-    """
+    """Cells that share a run, by name; their lines are in the folder ``account``, the study's or a shard's."""
 
     folder: Path
     account: Path

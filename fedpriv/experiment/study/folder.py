@@ -168,16 +168,7 @@ def _entry(path: Path, one: Result, kept: CellAttack | None) -> CellAttack:
 
 @dataclass(frozen=True)
 class Result:
-    """One result that a cell will have.
-
-    Attributes:
-        attack: name.
-        path: of its folder, from the study's.
-        stage: of training, or None.
-        budget: or None.
-        options: of the attack, a dataclass.
-        plan: that makes it, by its place among the cell's.
-    """
+    """One result that a cell will have: its folder from the study's, and the place of the plan that makes it."""
 
     attack: str
     path: str

@@ -44,15 +44,7 @@ INSTEAD = {
 
 @dataclass(frozen=True)
 class AttackEntry:
-    """One point of the grid of an attack of a study.
-
-    Attributes:
-        name: registry name.
-        attack: with its own hyperparameters.
-        budgets: values of its budget field, ascending; empty for the one it has.
-        varied: option -> value, for what the grid varies.
-        keys: where it was written.
-    """
+    """One point of the grid of an attack: made with its options, its ``budgets`` ascending, and what the grid varies."""
 
     name: str
     attack: Any
@@ -63,19 +55,16 @@ class AttackEntry:
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """One point of the grid of a method of a study.
+    """One point of the grid of a method.
 
     Attributes:
         label: what tables call it.
         title: what pages call it where no label was given; None where pages put its registry name behind the label.
-        name: registry name.
-        options: its own options, all of them.
         federation: settings in which it differs from the others, or that an axis varies.
         target: kind of upload to attack; None for the first that leaves its clients and has an attack.
         attacks: its own attacks, none where it is trained only; None for the study's.
         defenses: its own defenses; None for the study's.
         varied: axis -> value, for what the grid varies.
-        keys: where it was written.
         places: where each of its settings of the federation was written.
     """
 
@@ -99,15 +88,13 @@ class MethodEntry:
 
 @dataclass(frozen=True)
 class DefenseEntry:
-    """One point of a study's grid of defenses.
+    """One point of a study's grid of defenses, which are applied in this order.
 
     Attributes:
         label: what tables call it; ``none`` for no defense.
         title: the same where no label was given; None where pages put its registry names behind the label.
         family: the label without the strengths that its grid varies.
         strength: ``defense.option`` -> value, for what the grid varies.
-        choices: defenses in the order applied, every option filled in.
-        keys: where it was written.
     """
 
     label: str
@@ -124,17 +111,7 @@ UNDEFENDED = DefenseEntry("none", "none", "none", {}, ())
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that determines the results of a study; fields as of :class:`WrittenStudy`, grids expanded.
-
-    Attributes:
-        federation: settings that all methods share.
-        methods: at least one.
-        defenses: at least one.
-        attacks: None for all that fit each target and are granted; empty where methods are trained only.
-        card: the attacker's grants.
-        source: the file, or in words where it was read from.
-        written: what was read.
-    """
+    """Everything that determines the results of a study; fields as of :class:`WrittenStudy`, grids expanded."""
 
     federation: Mapping[str, Any]
     methods: tuple[MethodEntry, ...]

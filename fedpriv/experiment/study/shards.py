@@ -43,12 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shard:
-    """One of several equal parts of a study's runs, each with the cells that attack it.
-
-    Attributes:
-        number: from 1.
-        of: how many there are.
-    """
+    """One of several equal parts of a study's runs, from 1, each with the cells that attack it."""
 
     number: int
     of: int

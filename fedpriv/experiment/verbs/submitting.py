@@ -108,12 +108,7 @@ def submit(
 
 @dataclass(frozen=True)
 class ShardJob:
-    """A job: one shard of a study that is made.
-
-    Attributes:
-        folder: of the study.
-        execution: how.
-    """
+    """A job: one shard of a study that is made."""
 
     folder: str
     execution: Execution
