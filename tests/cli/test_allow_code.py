@@ -177,7 +177,7 @@ def test_a_program_in_torchscript_is_loaded_only_where_it_is_typed_or_allowed(tm
     assert command(["audit", str(study), "--out", "out"]) == 2
     told = capsys.readouterr().err
     assert str(study) in told
-    assert f"--allow-code {path}" in told
+    assert f"allow_code='{path}'" in told
     for source, arguments in (
         (str(path), {"attack_option": [f"pretrained.source={path}"]}),
         (str(path), {"attack_option": {"pretrained": {"source": str(path)}}}),

@@ -129,7 +129,7 @@ def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
     assert {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")} == before
     code, _, err = call(capsys, "audit", finished / "study.toml", "--seeds", "4", "--out", finished / "out")
     assert code == 2
-    assert "holds another study (seeds differs); choose another --out, or --force" in err
+    assert "holds another study (seeds differs); choose another out, or force" in err
     code, _, err = call(capsys, "audit", finished / "study.toml", "--no-local", "--out", finished / "out")
     assert code == 2
     assert "holds another study (local differs)" in err
@@ -229,7 +229,7 @@ control = false
     assert [row["status"] for row in (wild, tame, wild_alone, alone)] == ["failed", "done", "failed", "done"]
     assert wild_alone["cell"] == "local-lr=1e+30--none--s0"
     assert "training diverged" in wild_alone["error"]
-    assert "training diverged, try a smaller --lr" in wild["error"]
+    assert "training diverged, try a smaller lr" in wild["error"]
     assert wild["attacks"][0]["status"] == "pending"
     assert "wild--none--s0: failed: " in err
     assert (tmp_path / "out" / "report.html").is_file()
