@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from types import TracebackType
 from typing import Any, TypeVar
 
 from fedpriv.util.arguments import argument
@@ -77,10 +76,6 @@ def _cores() -> int:
 # ---------------------------------------------------------------- the pool
 
 
-def _unheard(*news: Any) -> None:
-    """Do nothing."""
-
-
 class Relay(Listener):
     """The listener of a job: it hands on to the pool's, and takes any other news by :meth:`tell`."""
 
@@ -95,12 +90,17 @@ class Pool:
     """
 
     def __init__(
-        self, workers: int, patience: float = 0.0, *, listener: Listener = SILENT, hear: Callable[..., None] = _unheard
+        self,
+        workers: int,
+        patience: float = 0.0,
+        *,
+        listener: Listener = SILENT,
+        hear: Callable[..., None] | None = None,
     ) -> None:
         """Make a pool; its processes start when they are first needed, and end with the ``with`` block."""
         self._workers = 1 if "__main__" in allowed() else workers
         self._ripe = time.monotonic() + patience
-        self._listener, self._hear = listener, hear
+        self._listener, self._hear = listener, hear or (lambda *news: None)
         self._pool: Any = None
         self._news: Any = None
         self._open: dict[tuple[int, int], tuple[Any, Report]] = {}
@@ -110,13 +110,13 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: Any) -> None:
         if self._pool is None:
             return
         self._pool.shutdown(wait=True, kill_workers=True)
         self._over.set()
         self._thread.join(2)  # a process that was killed while it spoke leaves half a message
-        if self._failure and error is None:
+        if self._failure and raised[1] is None:
             raise self._failure[0]
 
     def map(self, function: Callable[[J, Relay], R], jobs: Iterable[J], ahead: int = 1 << 30) -> Iterator[R]:
