@@ -144,7 +144,7 @@ def audit_dp(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None
 
 @click.command()
 @click.argument("claim")
-@flags_of("reproducing:reproduce", without=("claim",))
+@flags_of("reproducing:reproduce", without=("claim",), single=("seeds",))
 @common.common_options
 def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> int:
     """Put a claim of a paper to the test: our figure beside the paper's, a floor, and a verdict with an interval.

@@ -114,7 +114,7 @@ def test_precision_is_part_of_the_study(monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for wrong, said in (
         ([], "precision"),
-        (["--precision", "half"], "--precision: input should be 'float32', 'tf32' or 'bfloat16', got 'half'"),
+        (["--precision", "half"], "precision: input should be 'float32', 'tf32' or 'bfloat16', got 'half'"),
         (["--precision", "tf32"], "only GPUs have TF32"),
     ):
         code, _, err = call(capsys, *study, *wrong)
@@ -238,8 +238,8 @@ control = false
 def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_their_own(tmp_path):
     from fedpriv.pages.study_report import write_study_report
 
-    values = {"methods": ["fedproto"], "attacks": ["pixels"], "targets": 2, "control": False}
-    values["axes"] = {"attacks.pixels.iterations": [1, 2], "width": [8]}
+    attacks = [{"name": "pixels", "iterations": [1, 2]}]
+    values = {"methods": ["fedproto"], "attacks": attacks, "targets": 2, "control": False, "axes": {"width": [8]}}
     study = load_study(values | tomllib.loads(TINY))
     cells, _ = lay_out(study, Execution())
     out, told = tmp_path / "out", []

@@ -152,8 +152,7 @@ def reproduce(
 
 def _seeds(given: Sequence[int] | str) -> tuple[int, ...]:
     try:
-        several = [given] if isinstance(given, (str, int)) else given
-        return tuple(int(part) for one in several for part in str(one).split(","))
+        return tuple(int(one) for one in (given.split(",") if isinstance(given, str) else given))
     except ValueError as error:
         raise UserError(f"{argument('seeds', given)}: expected whole numbers with commas, such as 0,1,2") from error
 
