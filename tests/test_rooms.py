@@ -57,7 +57,7 @@ BUDGET: dict[str, int] = {
     "scoring": 7716,
     "claims": 330,
     "pages": 6366,
-    "experiment": 13300,
+    "experiment": 13299,
     "cli": 1257,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
