@@ -64,7 +64,7 @@ def refused(arguments, capsys, module, file):
     assert command([str(one) for one in arguments]) == 2, arguments
     told = capsys.readouterr().err
     assert told.count("\n") == 1, told
-    for part in (repr(module), str(file), f"--allow-code {module}"):
+    for part in (repr(module), str(file), f"allow_code='{module}'"):
         assert part in told, (part, told)
 
 
