@@ -64,11 +64,7 @@ def refused(arguments, capsys, module):
     assert command([str(one) for one in arguments]) == 2, arguments
     told = capsys.readouterr().err
     assert told.count("\n") == 1, told
-<<<<<<< HEAD
-    for part in (repr(module), f"--allow-code {module}"):
-=======
-    for part in (repr(module), str(file), f"allow_code='{module}'"):
->>>>>>> study-next
+    for part in (repr(module), f"allow_code='{module}'"):
         assert part in told, (part, told)
 
 
