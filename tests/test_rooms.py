@@ -43,7 +43,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2595,
+    "util": 2587,
     "algebra": 761,
     "datasets": 1603,
     "models": 1122,
@@ -52,12 +52,12 @@ BUDGET: dict[str, int] = {
     "federation": 3887,
     "methods": 4074,
     "defenses": 2132,
-    "attacks": 20048,
+    "attacks": 18780,
     "evidence": 2130,
     "scoring": 7712,
     "claims": 330,
     "pages": 6366,
-    "experiment": 13292,
+    "experiment": 13272,
     "cli": 1257,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
