@@ -447,7 +447,7 @@ def worth(decoded: Tensor, fitted: Tensor, true: Tensor) -> float:
 
 
 def of_one_image(observations: Sequence[Observation], targets: Sequence[TargetId]) -> list[bool]:
-    """Return whether each target's vector is known to be of one image alone.
+    """Return, for each target, true where its vector is known to be of one image alone.
 
     A representation is; a class mean is where the upload says that the class has one image.
     """

@@ -349,7 +349,7 @@ class _Rows:
 
 
 class _Records:
-    """What N rows have shown, and when each met its stop rule, on their device: the host is not asked.
+    """Images shown by N rows and steps until each met its stop rule, on their device: the host reads nothing.
 
     Attributes:
         mean: ``(N, c, h, w)`` running mean of the images shown, not yet divided by its weight; zero without averaging.
