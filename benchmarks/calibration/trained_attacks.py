@@ -28,8 +28,6 @@ from typing import Any
 import torch
 from PIL import Image
 from rates import counted, parser, table
-from torch import Tensor, nn
-from torch.nn.functional import interpolate
 from worlds import smooth
 
 from fedpriv.attacks import ATTACKS
@@ -51,7 +49,7 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.surrogate import SimulatedInversion
-from fedpriv.attacks.inversion.vector import DipInversion, GeneratorInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.evidence.held import held_in_run
 from fedpriv.experiment.asked import plan_of
@@ -107,15 +105,6 @@ def write_images(folder: Path, images: int, patterns: int) -> Path:
         for number, image in enumerate((drawn.clamp(0, 1) * 255).round().to(torch.uint8)):
             Image.fromarray(image[0].numpy()).save(place / f"{number:03}.png")
     return folder
-
-
-class Smooth(nn.Module):
-    """A generator of smooth grey images, as those are that are drawn: codes ``(n, 16)`` on a coarse grid."""
-
-    def forward(self, codes: Tensor) -> Tensor:
-        """Return images ``(n, 1, 12, 12)`` in [0, 1]."""
-        coarse = codes.view(-1, 1, COARSE, COARSE)
-        return (0.5 + 0.25 * interpolate(coarse, size=(SIDE, SIDE), mode="bilinear", align_corners=False)).clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -175,7 +164,6 @@ IMAGES_OF_VECTORS = (
     Line(PixelInversion(iterations=200), "representation", ROUNDS),
     Line(DecoderInversion(iterations=200, refine_steps=100), "representation", ROUNDS),
     Line(LearnedInversion(iterations=60, denoiser=QUICK), "representation", ROUNDS),
-    Line(GeneratorInversion(iterations=100, source=f"{__name__}:Smooth", code=16), "representation", ROUNDS),
     Line(
         SimulatedInversion(iterations=100, simulators=2, batch_size=32), "representation", ROUNDS, {"extractor": "none"}
     ),
