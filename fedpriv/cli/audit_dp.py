@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 @training_options
 @common.device_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to make (default: results/audit-dp).")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted audit in --out; repeat the other flags.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @common.common_options
 @click.pass_context
@@ -55,7 +54,7 @@ def audit_dp(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool
     A claim below the bound is contradicted. With too few canaries the verdict is: not tested hard enough.
     """
     folder = out or numbered(Path("results") / "audit-dp")
-    again = common.command_line(*common.anew(), *(() if out else ("--out", folder)), "--resume")
+    again = common.command_line(*common.anew(), *(() if out else ("--out", folder)))
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)
     found = fedpriv.audit_dp(out=folder, listener=listener, **common.given_values(ctx, flags))
     if as_json:
@@ -65,7 +64,7 @@ def audit_dp(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool
 
 
 def _print(found: PrivacyAudit, *, quiet: bool) -> None:
-    from fedpriv.scoring.privacy_audit.verdict import figure
+    from fedpriv.dp.verdict import figure
 
     record = found.record
     if not quiet:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedpriv.experiment.flower.wire import fingerprint
 from fedpriv.experiment.processes import Process, cause, start
 from fedpriv.experiment.worker_number import number_of_workers, patience_for
 from fedpriv.federation.engine import ClientJob, ClientResult, client_part, run_clients
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.trace import Trace
+from fedpriv.integrations.flower_wire import fingerprint
 from fedpriv.util.code import carried
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener

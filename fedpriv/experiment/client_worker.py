@@ -29,8 +29,8 @@ def main() -> None:
     import torch
 
     from fedpriv.experiment.federation import prepare
-    from fedpriv.experiment.flower.wire import fingerprint
     from fedpriv.federation.engine import ClientJob, client_part
+    from fedpriv.integrations.flower_wire import fingerprint
     from fedpriv.wire.message_files import packed, unpacked
 
     config, threads = asked.get().result()

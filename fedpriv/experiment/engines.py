@@ -26,7 +26,7 @@ def check_engine(choice: EngineChoice, device: str) -> str:
     """
     if choice.name == "local":
         return device
-    from fedpriv.experiment.flower.switches import require_flower
+    from fedpriv.integrations.flower_engine import require_flower
 
     simulation = choice.superlink is None
     require_flower(simulation=simulation)
@@ -67,14 +67,15 @@ def opened(federation: Federation, clients_by: Engine | int | str = 1, listener:
         with client_crew(federation, clients_by, listener) as crew:
             yield crew
     else:
-        from fedpriv.experiment.flower.simulation import simulated
+        from fedpriv.experiment.flower_nodes import answer
+        from fedpriv.integrations.flower_engine import simulated
 
-        with simulated(choice.nodes or len(federation.participants(1))) as simulation:
+        with simulated(choice.nodes or len(federation.participants(1)), answer) as simulation:
             yield simulation
 
 
 def deployed(directory: RunDirectory, device: str, listener: Listener) -> RunSummary:
     """Have a SuperLink run what a run directory describes, or the rest of it; return its summary."""
-    from fedpriv.experiment.flower.deployment import submit
+    from fedpriv.integrations.flower_deployment import submit
 
     return submit(directory, device, listener)

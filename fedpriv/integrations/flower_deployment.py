@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from fedpriv import __version__
-from fedpriv.experiment.flower.switches import OFF
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.summary import RunSummary
+from fedpriv.integrations.flower_engine import OFF
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, WorkError, short_line
 from fedpriv.util.files import read_json, write_json
@@ -40,8 +40,8 @@ dependencies = []
 publisher = "fedpriv"
 
 [tool.flwr.app.components]
-serverapp = "fedpriv.experiment.flower.app:server_app"
-clientapp = "fedpriv.experiment.flower.app:client_app"
+serverapp = "fedpriv.experiment.flower_nodes:server_app"
+clientapp = "fedpriv.experiment.flower_nodes:client_app"
 
 [tool.flwr.app.config]
 run = {run}
@@ -91,16 +91,10 @@ def submit(directory: RunDirectory, device: str, listener: Listener) -> RunSumma
     with tempfile.TemporaryDirectory(prefix="fedpriv-app-") as name:
         folder = Path(name)
         write_app(folder, directory.path.resolve(), device)
+        command = [sys.executable, "-c", _FLWR, "run", ".", str(config.engine.superlink), "--stream"]
         with (folder / "said.txt").open("w+", encoding="utf-8", errors="replace") as said:
-            flower = [sys.executable, "-c", _FLWR, "run", ".", str(config.engine.superlink), "--stream"]
-            process = subprocess.Popen(
-                flower,
-                cwd=folder,
-                env=os.environ | OFF,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(command, cwd=folder, env=os.environ | OFF, **streams)  # type: ignore[call-overload]
             try:
                 with listener.progress(f"training {config.method} on SuperLink {config.engine.superlink}") as report:
                     while process.poll() is None:
@@ -112,11 +106,13 @@ def submit(directory: RunDirectory, device: str, listener: Listener) -> RunSumma
                 process.wait()
             said.seek(0)
             words = said.read()
-    found = parse(Outcome, read_json(directory.path / OUTCOME), str(directory.path / OUTCOME))
-    if found.code == 0:
+    outcome = parse(Outcome, read_json(directory.path / OUTCOME), str(directory.path / OUTCOME))
+    if outcome.code == 0:
         return directory.summary
-    if found.code == 2:
-        raise UserError(found.told)
-    if found.code == 1:
-        raise WorkError(found.told)
-    raise UserError(short_line(f"SuperLink {config.engine.superlink!r}: {found.told}; flwr run said: {words.strip()}"))
+    if outcome.code == 1:
+        raise WorkError(outcome.told)
+    if outcome.code == 2:
+        raise UserError(outcome.told)
+    raise UserError(
+        short_line(f"SuperLink {config.engine.superlink!r}: {outcome.told}; flwr run said: {words.strip()}")
+    )
