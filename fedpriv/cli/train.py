@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 @click.option("--engine", default="local", show_default=True, help="What runs the clients: local or flower.")
 @click.option("--min-clients", type=int, help="With --engine flower: fewest answers of a round (default: 1).")
 @click.option("--client-timeout", type=float, help="With --engine flower: seconds a client may take (default: 600).")
-@click.option("--nodes", type=int, help="With --engine flower: nodes to simulate, or to wait for.")
-@click.option("--superlink", metavar="NAME", help="With --engine flower: a SuperLink of Flower's configuration.")
+@click.option("--nodes", type=int, help="With --engine flower: nodes to simulate.")
 @common.share_option
 @common.common_options
 @click.pass_context

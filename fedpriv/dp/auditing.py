@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedpriv.dp.claims import Claim, StatedClaim, chosen_claim
 from fedpriv.dp.training_canaries import audited_client, training_scores
-from fedpriv.dp.upload_canaries import canary_pair, upload_scores
+from fedpriv.dp.upload_canaries import CanaryPair, canary_pair, upload_scores
 from fedpriv.dp.verdict import GAUSSIAN, Audited, Design, as_record, audit_scores, finite, sentence, word
 from fedpriv.federation.defense import ProtectionPlan, defense_facts
 from fedpriv.federation.prepared import Federation, protection_plan
@@ -66,13 +66,13 @@ class PlannedAudit:
         federation: whose defenses are audited; where canaries are in training, its client 0 with those that are in.
         settings: of the audit.
         claim: that the canaries are held against.
-        training: the canaries are in local training, in one run; else behind the defenses of an upload.
+        pair: of canaries behind the defenses of an upload; None where they are in local training, in one run.
     """
 
     federation: Federation
     settings: AuditSettings
     claim: Claim
-    training: bool
+    pair: CanaryPair | None
 
     def run(self, listener: Listener) -> PrivacyAuditRecord:
         """Score the canaries and return the record.
@@ -80,16 +80,16 @@ class PlannedAudit:
         Raises:
             UserError: where training diverged.
         """
-        settings, coins, seed = self.settings, self.settings.coins(), self.settings.seed
-        with listener.progress("training with canaries" if self.training else "canaries behind the defenses") as report:
-            if self.training:
+        settings, coins, seed, training = self.settings, self.settings.coins(), self.settings.seed, self.pair is None
+        with listener.progress("training with canaries" if training else "canaries behind the defenses") as report:
+            if self.pair is None:
                 scores = training_scores(self.federation, settings.canaries, seed, report)
             else:
                 with torch.no_grad():
-                    scores = upload_scores(self.federation, self.claim, coins, seed, report)
+                    scores = upload_scores(self.federation, self.pair, self.claim.rounds, coins, seed, report)
         if not bool(np.isfinite(scores).all()):
             raise UserError("a canary's score is NaN or infinite: training diverged, or a defense makes such uploads")
-        design = Design(settings.confidence, self.claim.delta, not self.training, self.claim.gaussian)
+        design = Design(settings.confidence, self.claim.delta, not training, self.claim.gaussian)
         return audit_record(
             audit_scores(scores, coins, design),
             self.claim,
@@ -98,7 +98,7 @@ class PlannedAudit:
             method=self.federation.method.name,
             dataset=self.federation.data.dataset.name,
             defense=" + ".join(defense_facts(one).label for one in self.federation.pipeline.defenses) or "none",
-            way="training" if self.training else "uploads",
+            way="training" if training else "uploads",
             canaries=len(scores),
             included=int(coins.sum()),
         )
@@ -116,10 +116,9 @@ def plan_audit(federation: Federation, settings: AuditSettings) -> PlannedAudit:
     plan = protection_plan(federation.config, federation.method, federation.clients)
     claim = _claim(federation, plan, settings)
     if claim.unit == "client" or not federation.pipeline.guards(plan):
-        canary_pair(federation, claim, settings.seed)
-        return PlannedAudit(federation, settings, claim, training=False)
+        return PlannedAudit(federation, settings, claim, canary_pair(federation, claim, settings.seed))
     alone, plan = audited_client(federation, settings.coins(), settings.seed)
-    return PlannedAudit(alone, settings, _claim(alone, plan, settings), training=True)
+    return PlannedAudit(alone, settings, _claim(alone, plan, settings), None)
 
 
 def _claim(federation: Federation, plan: ProtectionPlan, settings: AuditSettings) -> Claim:

@@ -115,9 +115,14 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 def one_run_gaussian_epsilon(guesses: Guesses, alpha: float, delta: float, known: float = 0.0) -> float:
     """Return epsilon of the least noisy Gaussian mechanism that the outcome rules out."""
-    reached = 0.0 if known <= 0 else _largest(lambda mu: known - _of_gaussian(mu, delta), 0.0)
+    reached = gaussian_mu(known, delta)
     mu = _largest(lambda mu: one_run_gaussian_excess(guesses, mu, alpha), reached)
     return known if mu == reached else _of_gaussian(mu, delta)
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Return the largest mu whose Gaussian mechanism has at most this epsilon."""
+    return 0.0 if epsilon <= 0 else _largest(lambda mu: epsilon - _of_gaussian(mu, delta), 0.0)
 
 
 def one_run_gaussian_excess(guesses: Guesses, mu: float, alpha: float) -> float:

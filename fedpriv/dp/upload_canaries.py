@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -27,32 +27,38 @@ FAR: Final = 1000.0
 Signals = Mapping[str, Tensor]
 
 
-def upload_scores(
-    federation: Federation, claim: Claim, coins: NDArray[np.bool_], seed: int, report: Report
-) -> NDArray[np.float64]:
-    """Return the score ``(m,)`` of each canary: what was sent in the rounds of the claim, summed along its direction.
+class CanaryPair(NamedTuple):
+    """Uploads with and without a canary as they reach the defenses, the canary's direction, and its sender."""
 
-    Canaries are uploads of client 0, made from what it really uploads after one round. Of a claim about clients an upload
-    along one random direction, far longer than any clip, against its opposite (against none of it, where neighbours differ
-    by being there). Of a claim about images one image, whose representation is as long as the clip allows, against its
-    opposite, in a class of as few images as the defense lets through; the representations of all other images are zero.
+    present: Message
+    absent: Message
+    ray: Signals
+    sender: Sender
+
+
+def upload_scores(
+    federation: Federation, pair: CanaryPair, rounds: int, coins: NDArray[np.bool_], seed: int, report: Report
+) -> NDArray[np.float64]:
+    """Return the score ``(m,)`` of each canary: what was sent in its rounds, summed along its direction.
 
     Args:
         federation: whose pipeline of defenses it is.
-        claim: that is audited.
+        pair: the uploads.
+        rounds: in which one canary sends.
         coins: ``(m,)``, whether each canary is in.
-        seed: of the canaries and of all noise.
+        seed: of all noise.
         report: hears of every canary.
 
     Raises:
-        UserError: where an upload holds nothing that a canary could be put into, or defenses give it another shape.
+        UserError: where defenses give uploads another shape.
     """
-    sides, ray, sender = canary_pair(federation, claim, seed)
+    ray, sender = pair.ray, pair.sender
     scores = np.zeros(len(coins))
     for canary, included in enumerate(coins.tolist()):
         noise = derive_seed(seed, "privacy-audit", canary)
-        for round_ in range(1, claim.rounds + 1):
-            message = federation.pipeline.upload(sides[0 if included else 1], replace(sender, round=round_), noise)
+        for round_ in range(1, rounds + 1):
+            message = pair.present if included else pair.absent
+            message = federation.pipeline.upload(message, replace(sender, round=round_), noise)
             sent = _signals(message, sender.broadcast)
             if any(name not in ray or value.shape != ray[name].shape for name, value in sent.items()):
                 raise UserError("a defense gives uploads another shape; no canary can be followed through it")
@@ -61,8 +67,17 @@ def upload_scores(
     return scores
 
 
-def canary_pair(federation: Federation, claim: Claim, seed: int) -> tuple[tuple[Message, Message], Signals, Sender]:
-    """Return the uploads with and without a canary as they reach the defenses, the canary's direction, and its sender."""
+def canary_pair(federation: Federation, claim: Claim, seed: int) -> CanaryPair:
+    """Return the canary of client 0, made from what it really uploads after one round.
+
+    Of a claim about clients an upload along one random direction, far longer than any clip, against its opposite (against
+    none of it, where neighbours differ by being there). Of a claim about images one image, whose representation is as long
+    as the clip allows, against its opposite, in a class of as few images as the defense lets through; the representations
+    of all other images are zero.
+
+    Raises:
+        UserError: where an upload holds nothing that a canary could be put into.
+    """
     setup = federation.clients[0]
     _, broadcast = federation.method.start(federation.server, init_rng(federation.config))
     state, rng = federation.initial_state(0), federation.client_rng(1, 0)
@@ -86,7 +101,7 @@ def canary_pair(federation: Federation, claim: Claim, seed: int) -> tuple[tuple[
 
         return tuple(scaled(place, payload) for place, payload in enumerate(message))
 
-    return (times(1.0), times(-1.0 if claim.replaced else 0.0)), ray, sender
+    return CanaryPair(times(1.0), times(-1.0 if claim.replaced else 0.0), ray, sender)
 
 
 def _signals(message: Message, broadcast: Message) -> dict[str, Tensor]:

@@ -14,8 +14,7 @@ from fedpriv.util.listener import SILENT, Listener
 if TYPE_CHECKING:
     from fedpriv.federation.engine import Engine
     from fedpriv.federation.prepared import Federation
-    from fedpriv.federation.run_directory import EngineChoice, RunDirectory
-    from fedpriv.federation.summary import RunSummary
+    from fedpriv.federation.run_directory import EngineChoice
 
 
 def check_engine(choice: EngineChoice, device: str) -> str:
@@ -28,13 +27,12 @@ def check_engine(choice: EngineChoice, device: str) -> str:
         return device
     from fedpriv.integrations.flower_engine import require_flower
 
-    simulation = choice.superlink is None
-    require_flower(simulation=simulation)
-    if simulation and device not in ("auto", "cpu"):
+    require_flower()
+    if device not in ("auto", "cpu"):
         raise UserError(
             f"{argument('device', device)}: simulated nodes compute on the CPU; use cpu, or the local engine"
         )
-    return "cpu" if simulation else device
+    return "cpu"
 
 
 def refuse_workers(workers: int | str, choice: EngineChoice) -> None:
@@ -72,10 +70,3 @@ def opened(federation: Federation, clients_by: Engine | int | str = 1, listener:
 
         with simulated(choice.nodes or len(federation.participants(1)), answer) as simulation:
             yield simulation
-
-
-def deployed(directory: RunDirectory, device: str, listener: Listener) -> RunSummary:
-    """Have a SuperLink run what a run directory describes, or the rest of it; return its summary."""
-    from fedpriv.integrations.flower_deployment import submit
-
-    return submit(directory, device, listener)

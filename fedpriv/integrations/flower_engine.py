@@ -1,4 +1,4 @@
-"""Flower as an engine: a round's jobs are spread over nodes, simulated here or behind a grid, and awaited for so long."""
+"""Flower as an engine: a round's jobs are spread over nodes that are simulated here, and awaited for so long."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ last two take back a warning of Ray's about devices that simulated nodes do not 
 other process of the machine, by which they were seen to starve."""
 
 
-def require_flower(*, simulation: bool) -> None:
-    """Check that Flower is installed, and for simulations what it runs them with.
+def require_flower() -> None:
+    """Check that Flower is installed, with what it simulates by.
 
     Raises:
         UserError: naming what to install.
     """
-    for name, needed in (("flwr", True), ("ray", simulation)):
-        if needed and importlib.util.find_spec(name) is None:
+    for name in ("flwr", "ray"):
+        if importlib.util.find_spec(name) is None:
             raise UserError(
                 f'{argument("engine", "flower")}: needs {name}, which is not installed: pip install "fedpriv[flower]"'
             )
@@ -173,7 +173,7 @@ def simulated(nodes: int, answer: Callable[[Any, Any], Any]) -> Iterator[FlowerE
         UserError: where Flower or Ray is not installed.
         WorkError: where the simulation cannot be started.
     """
-    require_flower(simulation=True)
+    require_flower()
     os.environ.update(OFF)  # Flower reads some of it when it is imported
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from fedpriv.experiment import flower_nodes
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engine import ClientJob
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
-from fedpriv.integrations import flower_deployment as deployment
 from fedpriv.integrations import flower_engine
 from fedpriv.integrations import flower_wire as wire
 from fedpriv.integrations.flower_engine import FlowerEngine
@@ -183,7 +180,7 @@ def simulated(monkeypatch):
     def here(number, answer):
         yield FlowerEngine(nodes, "cpu")
 
-    monkeypatch.setattr(flower_engine, "require_flower", lambda *, simulation: None)
+    monkeypatch.setattr(flower_engine, "require_flower", lambda: None)
     monkeypatch.setattr(flower_engine, "simulated", here)
     return nodes
 
@@ -214,43 +211,8 @@ def test_too_few_answers_are_one_line_and_exit_1_and_the_run_is_resumed(simulate
 
 def test_what_is_missing_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(flower_engine.importlib.util, "find_spec", lambda name: None if name == "ray" else object())
-    flower_engine.require_flower(simulation=False)
     with pytest.raises(UserError, match=r'needs ray, which is not installed: pip install "fedpriv\[flower\]"'):
-        flower_engine.require_flower(simulation=True)
-
-
-# ---------------------------------------------------------------- the app, and what is said nowhere
-
-
-def test_the_app_of_a_run_holds_no_code_and_asks_for_nothing_to_be_installed(tmp_path):
-    deployment.write_app(tmp_path, Path('/runs/a "b"\\c'), "cpu")
-    assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
-    app = tomllib.loads((tmp_path / "pyproject.toml").read_text())
-    assert app["project"]["dependencies"] == app["build-system"]["requires"] == []
-    assert app["tool"]["flwr"]["app"]["config"] == {"run": '/runs/a "b"\\c', "device": "cpu"}
-    for place in app["tool"]["flwr"]["app"]["components"].values():
-        module, _, name = place.partition(":")
-        assert module == flower_nodes.__name__
-        assert callable(getattr(flower_nodes, name))
-
-
-def test_the_servers_side_resumes_what_the_directory_describes_and_leaves_word(tmp_path):
-    from fedpriv.experiment.flower_nodes import serve
-    from fedpriv.federation.run_directory import RunDirectory
-
-    config = replace(CONFIG, engine=EngineChoice("flower", superlink="lab", nodes=2))
-    directory = RunDirectory.create(tmp_path / "run", config)
-    context = grid().contexts[7]
-    context.run_config = {"run": str(directory.path), "device": "cpu"}
-    serve(grid(), context)
-    assert json.loads((directory.path / deployment.OUTCOME).read_text()) == {"code": 0, "told": ""}
-    local, _ = train_small(tmp_path / "local", CONFIG)
-    (directory.path / deployment.OUTCOME).unlink()
-    equal_runs(local, directory)
-    few = RunDirectory.create(tmp_path / "few", replace(config, engine=EngineChoice("flower", 2, superlink="lab")))
-    context.run_config = {"run": str(few.path), "device": "cpu"}
-    serve(grid(failing=(7, 9)), context)
-    assert json.loads((few.path / deployment.OUTCOME).read_text())["code"] == 1
+        flower_engine.require_flower()
 
 
 @pytest.mark.slow
