@@ -20,7 +20,7 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.integrations.run import is_recorded
 from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
-from fedpriv.util import folders, ownership
+from fedpriv.util import folders
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
@@ -151,7 +151,7 @@ def audit_dp(
     folders.check_free(folder, force=force)
     if path is not None and is_recorded(path):
         _refuse_federation(settings, f"{argument('run')} {path}: recorded elsewhere, so nothing is trained")
-        with ownership.read(path):
+        with folders.read(path):
             record = audit_recorded(path, audit, facts, listener)
         with folders.output(folder, KIND, force=force):
             write_record(folder, record)
@@ -162,7 +162,7 @@ def audit_dp(
             )
         config, device = _config(path, settings, seed), pick_device(settings.get("device", "auto"))
         planned = plan_audit(prepare(config, device, download=settings.get("download", False)), audit)
-        with folders.output(folder, KIND, force=force, listener=listener):
+        with folders.output(folder, KIND, force=force):
             write_record(folder, planned.run(listener))
     return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
 
@@ -179,5 +179,5 @@ def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> Run
         federation = {name: value for name, value in settings.items() if name not in _OURS}
         return named_config(settings.get("method") or "fedavg", federation, seed)
     _refuse_federation(settings, f"{argument('run')} says how the federation is made")
-    with ownership.read(path):
+    with folders.read(path):
         return RunDirectory.open(path).config
