@@ -56,11 +56,11 @@ BUDGET: dict[str, int] = {
     "defenses": 2132,
     "attacks": 18780,
     "evidence": 2130,
-    "scoring": 7712,
-    "claims": 330,
-    "pages": 6366,
-    "experiment": 13272,
-    "cli": 1257,
+    "scoring": 7073,
+    "claims": 257,
+    "pages": 6215,
+    "experiment": 11769,
+    "cli": 1256,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
