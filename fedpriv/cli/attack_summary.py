@@ -45,7 +45,6 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool, verbose: bool) -> 
     if verbose:
         _show_inferences(result, verdicts)
     _show_findings(result)
-    _show_accusations(result, verdicts, verbose=verbose)
     common.tell("")
     for name in result.records if verbose else ():
         picture = result.path / name / "grid.png"
@@ -76,15 +75,6 @@ def _show_findings(result: AttackResult) -> None:
         told = marks([one.verdict for one in finding.told])
         common.tell("", *common.filled(f"{finding.name}: {finding.short}"))
         common.tell(*common.filled_parts([f"{mark.sign} {mark.question}: {mark.words}" for mark in told]))
-
-
-def _show_accusations(result: AttackResult, verdicts: Mapping[str, Verdict], *, verbose: bool) -> None:
-    """Print, where membership leaks, how often thresholds that were set without the truth are wrong."""
-    from fedpriv.pages.membership_report import accused_words
-
-    for name, record in result.scores.items():
-        if record.kind == "membership" and record.accusations and (verbose or verdicts[name].kind == "membership"):
-            common.tell(*common.filled(f"{name}: {accused_words(record)}"))
 
 
 def verdict_json(verdict: Verdict) -> dict[str, object]:

@@ -183,7 +183,7 @@ def test_members_are_asked_for_only_with_the_public_images():
     with pytest.raises(UserError, match="'membership' needs attacker_data=same_domain"):
         MembershipInference()(InferenceProblem(observations, blind, "public-logits", candidates))
     alone = InferenceProblem(observations[:1], knowledge, "public-logits", {0: candidates[0]})
-    assert MembershipInference()(alone).null == {}
+    assert MembershipInference()(alone).values[0].isfinite().all()
     few = knowing(knowledge.public_images[:7])
     with pytest.raises(UserError, match="of public samples 0 to 119, but the attacker holds 7 images"):
         MembershipInference()(InferenceProblem(observations, few, "public-logits", candidates))

@@ -25,7 +25,6 @@ part of a model are ours.)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ from fedpriv.algebra.matrices import centred
 from fedpriv.attacks.gradients.update import last_layer
 from fedpriv.attacks.inference.base import InferenceProblem
 from fedpriv.attacks.inference.update_scores import BATCH, Training, training_of
-from fedpriv.attacks.inputs.outputs import log_outputs, of_others, public_outputs, read_outputs
+from fedpriv.attacks.inputs.outputs import log_outputs, public_outputs, read_outputs
 from fedpriv.attacks.inputs.targets import held_classes, upload_holds
 from fedpriv.attacks.inputs.updates import Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
@@ -73,66 +72,42 @@ _SAME = 1e-4
 _TINY = 1e-12
 
 
-@dataclass(frozen=True)
-class Learned:
-    """A logistic regression on standardised features."""
-
-    centre: Tensor
-    scale: Tensor
-    weight: Tensor
-    bias: float
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """Return the log-odds ``(k,)`` of features ``(k, f)``."""
-        return ((features - self.centre) / self.scale) @ self.weight + self.bias
-
-
 def describe(observation: Observation, n_classes: int, *, hidden: bool = False) -> tuple[Tensor, Tensor]:
     """Return classes ``(k,)`` and features of each ``(k, f)``, float64.
 
     The classes are those that the upload names, ascending, or all where it names none. f depends on the kind of upload and
     on whether a classifier was broadcast, not on the client. With ``hidden`` the label encoding of a mixture is ignored.
     """
-    hidden = hidden and find_payload(observation.upload, Entangled) is not None
-    named = None if hidden else held_classes(observation.upload)
+    upload, head = observation.upload, find_payload(observation.broadcast, Classifier)
+    mixed = find_payload(upload, Entangled)
+    hidden = hidden and mixed is not None
+    named = None if hidden else held_classes(upload)
     classes = torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
-    found = _features(observation, classes, hidden=hidden)
-    if found is None:
+    if (means := find_payload(upload, Prototypes)) is not None:
+        rows = means.features.cpu()[means.classes.cpu().argsort()]
+        found = [*_of_prototypes(rows), *_by_head(rows, classes, head)]
+    elif (outputs := find_payload(upload, ClassLogits)) is not None:
+        found = _of_outputs(outputs.values.cpu()[outputs.classes.cpu().argsort()], classes)
+    elif mixed is not None:
+        weights = [] if hidden else [mixed.label_encoding.cpu()[classes]]
+        found = [*weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
+    else:
         raise UserError(
-            f"{upload_holds(observation)}; attack 'property' learns from prototypes, entangled vectors, class outputs and "
-            "classifiers"
+            f"{upload_holds(observation)}; attack 'property' learns from prototypes, entangled vectors and class outputs"
         )
     own = torch.stack(found, 1).double()
-    beside = (own - own.mean(0)) / own.std(0, unbiased=False).clamp_min(1e-9)
+    spread = own.std(0, unbiased=False)
+    beside = ((own - own.mean(0)) / spread.clamp_min(1e-9)).where(spread > 1e-9, 0.0)
     crowd = torch.full((len(classes), 1), 1 / max(1, len(classes)), dtype=torch.float64)
-    return classes, torch.cat([own, beside.where(own.std(0, unbiased=False) > 1e-9, 0.0), crowd], 1)
+    return classes, torch.cat([own, beside, crowd], 1)
 
 
-def _features(observation: Observation, classes: Tensor, *, hidden: bool) -> list[Tensor] | None:
-    head = find_payload(observation.broadcast, Classifier)
-    upload = observation.upload
-    if (means := find_payload(upload, Prototypes)) is not None:
-        return _of_prototypes(means.features.cpu()[means.classes.cpu().argsort()], classes, head)
-    if (outputs := find_payload(upload, ClassLogits)) is not None:
-        return _of_outputs(outputs.values.cpu()[outputs.classes.cpu().argsort()], classes)
-    if (mixed := find_payload(upload, Entangled)) is not None:
-        weights = [] if hidden else [mixed.label_encoding.cpu()[classes]]
-        return [*weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
-    sent = find_payload(upload, Classifier)
-    if sent is None or head is None:
-        return None
-    weight, bias = ((sent.state[name] - head.state[name]).cpu() for name in ("weight", "bias"))
-    return [bias, weight.norm(dim=1), weight.mean(1), (weight * head.state["weight"].cpu()).sum(1)]
-
-
-def _of_prototypes(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Tensor]:
+def _of_prototypes(rows: Tensor) -> list[Tensor]:
     lengths = rows.norm(dim=1)
-    centre = rows.mean(0)
-    apart = torch.cdist(rows, rows)
-    nearest = (apart + torch.diag(torch.full((len(rows),), torch.inf))).amin(1)
-    nearest = nearest.where(nearest.isfinite(), lengths) / lengths.mean().clamp_min(_TINY)
-    from_centre = (rows - centre).norm(dim=1) / lengths.mean().clamp_min(_TINY)
-    return [lengths.clamp_min(_TINY).log(), nearest, from_centre, *_by_head(rows, classes, head)]
+    usual = lengths.mean().clamp_min(_TINY)
+    nearest = (torch.cdist(rows, rows) + torch.diag(torch.full((len(rows),), torch.inf))).amin(1)
+    nearest = nearest.where(nearest.isfinite(), lengths) / usual
+    return [lengths.clamp_min(_TINY).log(), nearest, (rows - rows.mean(0)).norm(dim=1) / usual]
 
 
 def _by_head(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Tensor]:
@@ -151,9 +126,8 @@ def _of_outputs(values: Tensor, classes: Tensor) -> list[Tensor]:
     shares = outputs if softmax else outputs.softmax(1)
     own = shares.gather(1, classes[:, None])[:, 0]
     entropy = -(shares * shares.clamp_min(_TINY).log()).sum(1)
-    column = shares[:, classes]
     # How much of the class leaks into the client's other classes: a common class draws mistakes.
-    drawn = (column.sum(0) - own) / max(1, len(classes) - 1)
+    drawn = (shares[:, classes].sum(0) - own) / max(1, len(classes) - 1)
     return [own, (1 - own).clamp_min(1e-6).log(), entropy, drawn, drawn.clamp_min(1e-6).log()]
 
 
@@ -162,9 +136,9 @@ def public_logit_shares(uploads: Mapping[int, Observation]) -> dict[int, Tensor]
 
     Its softmax estimates the client's shares. Uploads are of two clients or more, on the same public samples.
     """
-    means = {client: log_outputs(public_outputs(seen)).mean(0) for client, seen in uploads.items()}
-    above = {client: own - of_others(means, client) for client, own in means.items()}
-    return {client: difference - difference.mean() for client, difference in above.items()}
+    means = torch.stack([log_outputs(public_outputs(seen)).mean(0) for seen in uploads.values()])
+    above = means - (means.sum(0) - means) / (len(means) - 1)
+    return dict(zip(uploads, above - above.mean(1, keepdim=True), strict=True))
 
 
 def has_head_bias(problem: InferenceProblem) -> bool:

@@ -25,12 +25,11 @@ from fedpriv.attacks.invert.inversion import FITS, Fitting
 from fedpriv.attacks.invert.joint import JointInversion, uploaded_count
 from fedpriv.attacks.invert.refining import worth
 from fedpriv.attacks.invert.vector_distance import vector_distance
-from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Observation, Reconstruction
+from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Observation, Reconstruction, Stages
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.denoiser import Denoiser, DenoiserTraining
 from fedpriv.attacks.priors.learned import LearnedImages, LearnedSettings, own_denoiser
-from fedpriv.attacks.stages import Stages
 from fedpriv.attacks.trained import Same
 from fedpriv.util.last import Last
 from fedpriv.util.seeds import derive_seed

@@ -335,12 +335,12 @@ def _refuse_property(
     if not silent or target in ANSWERS or study.card.attacker_data == "same_domain":
         return
     for entry in entries:
-        if entry.attack.result == "scores" and entry.attack.reads_every_round and not entry.attack.colludes:
+        if entry.attack.result == "scores" and entry.attack.reads_every_round:
             raise study.origin.error(
                 entry.keys,
                 f"attack {entry.name!r} on {method.label}: nothing that the server sees says which classes a client holds, "
                 "and the attacker knows nobody to learn it from; grant attacker_data=same_domain and set strangers in the "
-                "federation, or set the attack's known=others",
+                "federation",
             )
 
 
