@@ -21,8 +21,6 @@ from fedpriv.scoring.storage import load_scores
 from fedpriv.scoring.verdict import inferred
 
 MANY = ("--alpha", "0.3", "--clients", "30")
-IN_LEAGUE = (*MANY, "--attack-option", "known=others")
-SHARES = ("--rounds", "10", "--option", "mechanism=VAR", "--attack-option", "question=majority")
 KEPT = ("--rounds", "15", "--capture", "all", "--keep", "all")
 EPOCHS = (
     *(
@@ -50,7 +48,6 @@ CASES: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("models of 5 epochs: majority, by gradients", "model", MODELS),
     ("the same models: majority, nothing granted", "model", (*MODELS, "--knowledge", "attacker_data=none")),
     ("heads of 5 epochs: majority, by gradients", "classifier", EPOCHS),
-    ("mixtures (VAR): majority, other clients in league", "entangled", (*IN_LEAGUE, *SHARES)),
     ("kernels of ten clients: holds, nothing learned", "kernel", ()),
 )
 

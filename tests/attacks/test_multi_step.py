@@ -235,12 +235,12 @@ def test_one_step_and_an_attacker_without_images_are_solved_as_ever():
     for sizes, images in (((3,), True), ((2, 1), False)):
         known = knowledge(labels, sizes, images=images)
         seen = head_seen(features, labels, sizes)
-        solved = recover_from_head([seen], 0, known)
+        solved = recover_from_head(seen, known)
         found = HeadUpdate().recover(problem(seen, known, labels))
         expect_same(rows(found), solved.means)
         assert found.distance is None
         turned = angle_seen(features, labels, sizes)
-        solved = recover_from_angle([turned], 0, known)
+        solved = recover_from_angle(turned, known)
         expect_same(rows(AngleUpdate().recover(problem(turned, known, labels))), solved.means)
 
 
@@ -259,12 +259,12 @@ def test_the_decoder_learns_behind_the_noise_of_all_classes_whichever_are_target
     asked = problem(head_seen(drawn(LABELS, 1), LABELS), knowledge())
     whole = HeadUpdate().recover(asked)
     part = HeadUpdate().recover(replace(asked, targets=asked.targets[:1]))
-    assert whole.uncertain == part.uncertain
-    assert whole.uncertain[1, 0] == pytest.approx(float(whole.distance.square().mean().sqrt()))
+    assert whole.noise == part.noise
+    assert whole.noise[1, 0] == pytest.approx(float(whole.distance.square().mean().sqrt()))
 
 
 def test_representations_of_a_training_that_diverged_give_finite_distances():
     known = replace(knowledge(), extractors={0: lambda images: images.flatten(1) * 1e25})
     found = HeadUpdate().recover(problem(head_seen(drawn(LABELS, 1), LABELS), known))
     assert bool(found.distance.isfinite().all())
-    assert torch.tensor(list(found.uncertain.values())).isfinite().all()
+    assert torch.tensor(list(found.noise.values())).isfinite().all()

@@ -244,10 +244,7 @@ def test_own_images_make_the_prior_where_they_are_granted():
     observations, target = seen("RAP"), TargetId(1, 0, 0, 0)
     found = PriorUnmixing().prior(observations, target, knowledge)
     torch.testing.assert_close(found[2], images[labels == 2].flatten(1)[:, :WIDTH].mean(0))
-    other = PriorUnmixing(source="uploads").prior(observations, target, knowledge)
-    assert not torch.allclose(found, other)
-    with pytest.raises(UserError, match="images of the attacker's own"):
-        PriorUnmixing(source="images").prior(observations, target, knowledge_of())
+    assert not torch.allclose(found, PriorUnmixing().prior(observations, target, knowledge_of()))
 
 
 def test_the_broadcast_classifier_is_used_and_the_own_upload_is_not():
@@ -288,17 +285,3 @@ def test_classes_without_weight_are_left_out():
     assert classes.tolist() == [1, 2]
     assert weights.tolist() == [[pytest.approx(0.4), pytest.approx(0.6)], [1.0, 0.0]]
     assert features.shape == (2, 4)
-
-
-def test_images_are_asked_for_only_where_the_card_grants_them():
-    rng = torch.Generator().manual_seed(0)
-    seen = tuple(
-        Observation(number, 0, (Entangled(torch.rand(48, generator=rng), torch.rand(4, generator=rng)),), ())
-        for number in range(12)
-    )
-    knowledge = Knowledge(KnowledgeCard(), (1, 8, 8), 4)
-    with pytest.raises(UserError, match="prior=images needs images of the attacker's own"):
-        UnmixedInversion(prior="images").unmixed(seen, 0, knowledge)
-    alone = UnmixedInversion().unmixed(seen, 0, knowledge)
-    expect_close(alone.prototypes, UnmixedInversion(prior="none").unmixed(seen, 0, knowledge).prototypes)
-    assert alone.classes.tolist() == list(range(4))
