@@ -74,28 +74,6 @@ def test_the_same_weights_in_every_round_tell_no_class_from_another():
     assert max(found) < 1.3 * min(found)
 
 
-def test_rounds_that_show_other_entries_are_put_together():
-    own, labels = drawn(400, 76)
-    shown = torch.stack([torch.randperm(WIDTH, generator=torch.Generator().manual_seed(t)) < 24 for t in range(15)])
-    rounds = mixtures(15, 77, own, labels)
-    found = {}
-    for name in ("whole", "in part", "as zeros"):
-        seen = rounds
-        if name != "whole":
-            seen = [
-                replace(one, rows=one.rows * kept, entries=kept.expand(CLASSES, -1))
-                for one, kept in zip(rounds, shown, strict=True)
-            ]
-        if name == "as zeros":
-            seen = [replace(one, entries=None) for one in seen]
-        found[name] = list(estimate_member_counts(seen).numbers.values())
-    for name in ("whole", "in part"):
-        assert found[name] == sorted(found[name])
-        for told, number in zip(found[name], HELD, strict=True):
-            assert number / 4 < told < 4 * number
-    assert max(found["as zeros"]) < 2 * min(found["as zeros"])  # tells no class from another
-
-
 def test_equal_numbers_are_told_as_about_equal():
     own, labels = drawn(400, 72)
     for seed in range(3):

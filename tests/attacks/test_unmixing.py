@@ -86,7 +86,7 @@ def sent(observations, client):
 
 def unmixed(observations, client):
     """What many rounds tell, without head or images, and of which classes."""
-    found = UnmixedInversion(prior="none", head=False).unmixed(observations, client, knowledge_of())
+    found = UnmixedInversion().unmixed(observations, client, knowledge_of())
     return found.prototypes, found.classes
 
 

@@ -1,24 +1,20 @@
-"""Class means from what training did to a linear layer, by linear algebra, and the attacks that invert them.
+"""Class means from what one round's training did to a linear layer, by linear algebra, and the attacks that invert them.
 
-A linear layer z = W r + b under cross-entropy has for one image the gradients dW = delta r^T and db = delta, where delta =
-softmax(z) - onehot(y). One step on one image therefore gives r away exactly, from any row of dW and its entry of db.
-A step on more images sums such terms. Put together by class, with n_c the share of class c in the batch, p_c its
-predicted probabilities and r_c its mean representation,
+A layer z = W r + b under cross-entropy has for one image dW = delta r^T and db = delta = softmax(z) - onehot(y), so that
+one step on it gives r away exactly. With n_c the share of class c in the batch, p_c its mean predicted probabilities and
+r_c its mean representation, more images give, up to the spread of p within a class,
 
     dW = D P,    D = [n_c (p_c - e_c)]  (C x m),    P = [r_c]  (m x d),
 
-up to the spread of p within a class. W and b are known before and after, so p_c follows from r_c, and D and P are solved
-for in turn until they agree. Two things keep that steady: only the rows of classes that are there are used, since in
-the others the spread of p is all there is; and each such row of D is made to sum to its entry of db, as it must, which
-takes the large entries of D from the upload rather than from a guess. Columns of D sum to zero over all classes, so that
-a client that holds all C of them gives away contrasts only: a common shift of its class means remains open.
+and D and P are solved for in turn until they agree: by the rows of classes that are there alone, each made to sum to its
+entry of db. Columns of D sum to zero, so that a client of all C classes gives away contrasts only.
 
 An angle matrix A with z = W (r + r A) + b (row vectors) has dA = sum_c r_c^T q_c, q_c = n_c (p_c - e_c) W. A block of
-side s on its diagonal, which is what FedRAL uploads, holds s such equations for every coordinate of r_c, so it yields up to
-min(s, C - 1) class means. A diagonal has one, and solving in turn swings without rest. Representations after a ReLU are
-not negative, which closes most of the gap: ||dA - sum_c r_c^T q_c(r)||^2 / ||dA||^2 is minimised over r_c = u_c^2 by L-BFGS
-from several starts. Of several steps the equations do not hold, for the extractor moves; an attacker with images of its own
-then uses :mod:`fedpriv.attacks.features.multi_step`.
+side s on its diagonal (FedRAL) holds s equations for every coordinate of r_c, so it yields up to min(s, C - 1) class
+means. Where there are fewer, ||dA - sum_c r_c^T q_c(r)||^2 / ||dA||^2 is minimised over r_c = u_c^2, not negative behind
+a ReLU.
+
+Of several steps the equations do not hold, for the extractor moves: :mod:`fedpriv.attacks.features.multi_step`.
 
 Sources: Geiping et al. 2020, proposition 3.1 (one image); Zhao et al. 2020 (the label); Fan et al. 2025, Maui (features
 from head gradients). Class means and the angle matrix are derived here.
@@ -56,15 +52,11 @@ from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import HEADS, MAPPINGS
 from fedpriv.wire.payloads import AngleMatrix, Classifier, Message, find_payload
 
-_ITERATIONS = 300
-_SETTLED = 1e-9
-"""Relative change of the class means below which they have settled."""
+_ITERATIONS, _SETTLED = 300, 1e-9
+"""Most iterations, and the relative change of the class means below which they have settled."""
 
-_EXACT = 1e-5
-"""Relative distance from the update below which a solution is the one; float32 updates leave about 1e-7."""
-
-_ROUNDING = 1e-2
-"""Relative error of class means below which they count as exact: a fit to vectors that wrong still gains."""
+_EXACT, _ROUNDING = 1e-5, 1e-2
+"""Relative distance from the update below which a solution is the one, and error of means below which they are exact."""
 
 _HALF_AN_IMAGE = 0.5
 """A class is taken to be there when the update speaks of at least so many of its images."""
@@ -72,9 +64,8 @@ _HALF_AN_IMAGE = 0.5
 _WELL_POSED = 1e3
 """Condition number up to which the linear answer of blocks is kept."""
 
-_STARTS = 3
-_FITTED = 1e-2
-"""Relative residual below which a fit without negative entries has settled."""
+_STARTS, _FITTED = 3, 1e-2
+"""Starts of a fit without negative entries, and the relative residual below which it has settled."""
 
 _TINY = 1e-12
 
@@ -133,15 +124,9 @@ class HeadUpdate(RecoverThenInvert):
 class AngleUpdate(RecoverThenInvert):
     """Recover class means (or the one representation) from an angle matrix's newest update, then invert each.
 
-    A target is one class of one client.
-
-    Attributes:
-        nonnegative: whether representations are known to follow a ReLU, as the small and the published networks' do. Then
-            means that linear equations do not determine (blocks with a side below the number of classes, diagonals) are
-            fitted without negative entries.
+    A target is one class of one client. Means that linear equations do not determine (blocks with a side below the number
+    of classes, diagonals) are fitted without negative entries, as behind a ReLU.
     """
-
-    nonnegative: bool = True
 
     name = "angle-update"
     summary = "class means solved for from an angle matrix's update, then inverted"
@@ -157,7 +142,7 @@ class AngleUpdate(RecoverThenInvert):
     def _means(self, problem: AttackProblem, client: int) -> ClassMeans:
         knowledge, seen = problem.knowledge, rounds_of(problem.observations, client)[-1]
         if not simulates(knowledge):
-            return recover_from_angle(seen, knowledge, nonnegative=self.nonnegative, seed=problem.seed)
+            return recover_from_angle(seen, knowledge, problem.seed)
         facts = require_facts(self.name, knowledge, client)
         step = _angle_step(seen, facts, knowledge)
         work = work_of(facts, knowledge.labels.get((seen.round, client)), step.shares)
@@ -189,9 +174,7 @@ def recover_from_head(seen: Observation, knowledge: Knowledge) -> ClassMeans:
     return _counted(solved, step.shares * facts.images) if determined else solved
 
 
-def recover_from_angle(
-    seen: Observation, knowledge: Knowledge, *, nonnegative: bool = True, seed: int = 0
-) -> ClassMeans:
+def recover_from_angle(seen: Observation, knowledge: Knowledge, seed: int = 0) -> ClassMeans:
     """Solve for the class means behind a client's update of the angle matrix; ``seed`` draws the fit's starts.
 
     Of a single step, blocks wider than the number of classes tell whether the means are exact.
@@ -201,7 +184,7 @@ def recover_from_angle(
     classes = (step.shares > 0).nonzero().squeeze(1)
     step = replace(step, shares=step.shares[classes])
     solved = means_of_angle(step, classes)
-    if nonnegative and not (solved.settled and solved.condition < _WELL_POSED):
+    if not (solved.settled and solved.condition < _WELL_POSED):
         solved = fit_nonnegative(step, classes, generator(seed, "angle fit", seen.client))
     determined = facts.steps == 1 and len(classes) < len(step.blocks[0])
     return _counted(solved, step.shares * facts.images) if determined else solved
@@ -242,13 +225,9 @@ def _by_members(step: HeadStep, labels: Tensor) -> ClassMeans | None:
 
 @dataclass(frozen=True)
 class HeadStep:
-    """A round's gradient of a head, summed over its steps.
+    """A round's gradient of a head, ``(C, d)`` and ``(C,)``, summed over its steps, and the heads before and after.
 
-    Attributes:
-        weight: ``(C, d)``.
-        bias: ``(C,)``.
-        heads: before and after the round, or one of them.
-        shares: ``(m,)`` n_c, times the number of steps, of the m classes that are solved for.
+    ``shares`` ``(m,)`` are n_c, times the number of steps, of the m classes that are solved for.
     """
 
     weight: Tensor
@@ -259,13 +238,10 @@ class HeadStep:
 
 @dataclass(frozen=True)
 class AngleStep:
-    """A round's gradient of the blocks of an angle matrix, summed over its steps.
+    """A round's gradient of the blocks ``(k, s, s)`` of an angle matrix, k s = d, summed over its steps.
 
-    Attributes:
-        blocks: ``(k, s, s)`` of the diagonal blocks, k s = d.
-        angle: ``(d, d)`` the matrix that the round began with.
-        head: of the client.
-        shares: ``(m,)`` n_c, times the number of steps, of the m classes that are solved for.
+    ``angle`` ``(d, d)`` is the matrix that the round began with, ``head`` the client's, ``shares`` as of a
+    :class:`HeadStep`.
     """
 
     blocks: Tensor
@@ -290,7 +266,7 @@ def _given_shares(knowledge: Knowledge, seen: Observation, facts: BatchFacts) ->
 
 
 def _head_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> HeadStep:
-    """Return a round's gradient, with the shares of all classes: given, else n_k = steps p_k - db_k of predictions alike."""
+    """Return a round's gradient, with the shares of all classes: given, else n_k = steps p_k - db_k of equal predictions."""
     before = _head(seen.broadcast, f"broadcast of round {seen.round}")
     after = _head(seen.upload, f"upload of client {seen.client} in round {seen.round}")
     if not facts.learning_rate > 0:

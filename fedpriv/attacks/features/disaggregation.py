@@ -1,17 +1,15 @@
 """The attack adapted to secure aggregation over rounds: who took part is known, so sums are equations.
 
-The server sees y_t, the mean over the clients S_t of round t of their updates d_k. A client that does much the same in every
-round (the same images, weights that move little) has about one update d_k, so that
+The server sees y_t, the mean over the clients S_t of round t of their updates d_k, about the same in every round:
 
     y_t = (1 / |S_t|) sum_{k in S_t} d_k + e_t
 
-are T linear equations in K updates, determined where the sets S_t tell clients apart. What all clients do alike changes
-from round to round together and falls out of no equation; ridge regression towards it, the mean update, carries what
-does not. How much ridge is chosen by predicting each round's mean from the others'. With all clients in every round there is
-one equation, however many rounds: that is refused.
+are T linear equations in K updates, solved by ridge regression towards the mean update, which all clients share and no
+equation tells; the ridge predicts each round's mean best from the others'. With all clients in every round there is one
+equation, and that is refused.
 
-Lam, Wei, Cao, Riviere and Oyallon (Lam et al.), "Gradient Disaggregation: Breaking Privacy in Federated Learning by
-Reconstructing the User Participant Matrix" (ICML 2021), where participants are unknown; here the protocol says them.
+Lam, Wei, Cao, Riviere and Oyallon, "Gradient Disaggregation: Breaking Privacy in Federated Learning by Reconstructing the
+User Participant Matrix" (ICML 2021), where participants are unknown; here the protocol says them.
 """
 
 from __future__ import annotations

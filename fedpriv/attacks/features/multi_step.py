@@ -1,18 +1,16 @@
 """Class means from the update of several steps: a regression on simulated clients.
 
-While a client takes several steps its extractor moves, and the equations of :mod:`fedpriv.attacks.features.closed_form` hold
-for no extractor at all. The attacker has a guess without them: q_c, the mean of its own images of the class through the
-client's extractor. What the update adds is learned on simulated clients, whose local steps on images of the attacker's are
-followed on the layer alone. Each holds as many images of a class as the real client, in the same places of the same
-batches where these are known. With u the update less the mean of theirs, as rows of equations by coordinates,
+The attacker guesses r_c by q_c, the mean of its own images of the class through the client's extractor. What the update
+adds is learned on simulated clients, whose steps on images of the attacker's are followed on the layer alone, with as
+many images of a class as the real client, in the same places of the same batches where these are known. With u the update
+less the mean of theirs, as rows of equations by coordinates,
 
     r_c = q_c + E[d_c u^T] E[u u^T]^-1 s(u),        d_c = r_c - q_c
 
-where the same few numbers serve all coordinates (of an angle matrix, of one block). The simulated clients' extractor stands
-still and the real one's did not, so u has parts that theirs never have. In coordinates in which theirs are of unit
-variance, its singular values are compared, in order of size, with the largest of simulated clients that validate. A larger
-one, v instead of w, is of something else, and s shortens it to w^2 / v: the gain of a Wiener filter. What remains of d_c
-on these clients, with updates disturbed by what s took away, is the expected distance. The estimator is our own.
+where the same few numbers serve all coordinates (of an angle matrix, of one block). The real extractor moved, so u has
+parts that simulated ones never have: s shortens whitened singular values v above the largest w of simulated clients that
+validate to w^2 / v, the gain of a Wiener filter. What remains of d_c on these clients, with updates disturbed by what s
+took away, is the expected distance. The estimator is our own.
 """
 
 from __future__ import annotations

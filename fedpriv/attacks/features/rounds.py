@@ -1,24 +1,20 @@
 """The attacks on what a client uploads in several rounds: averaged, differenced, or all rounds inverted at once.
 
-``average``: a client uploads the representation of the same image, or the prototype of the same class, in each of T rounds:
-p(t) + e_t with independent disturbances e_t of zero mean (noise, stochastic rounding). A mean over T rounds divides their
-variance by T, but the extractor moves; the Kalman filter of a random walk follows it.
+``average``: the same row uploaded in T rounds is p(t) + e_t with independent disturbances e_t (noise, stochastic
+rounding); the Kalman filter of a random walk averages them and follows the extractor.
 
-``difference``: clients may gain or lose images between rounds. A prototype is a mean, and its count says of how many. While
-the extractor stays as it is,
+``difference``: prototypes are means, and counts say of how many. While the extractor stays as it is,
 
-    n_t p_t - n_{t-1} p_{t-1} = sum of the representations of the images added (minus those removed),
+    n_t p_t - n_{t-1} p_{t-1} = sum of the representations of the images added (minus those removed).
 
-so that one added image's representation comes out exactly, however large the class. Where the extractor is still trained,
-its drift is added to the result n times over; how much that is, prototypes of unchanged classes say, or the client's uploads
-of earlier rounds.
+Its drift is added to the result n times over; how much that is, prototypes of unchanged classes say, or earlier rounds.
 
-``all-rounds``: by an extractor g_t that has moved on, one image has to answer T times:
+``all-rounds``: one image has to answer T times,
 
     min_x sum_t ||g_t(x) - r_t||^2 / s_t^2,    s_t the length of representations by g_t,
 
-which is one inversion of the vector (r_1 / s_1, .., r_T / s_T) behind x -> (g_1(x) / s_1, .., g_T(x) / s_T), without any
-assumption on how extractors move; averaging needs the last extractor alone. All derived here.
+which is one inversion of the vector (r_1 / s_1, .., r_T / s_T) behind x -> (g_1(x) / s_1, .., g_T(x) / s_T), however
+extractors move. All derived here.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -47,7 +43,6 @@ from fedpriv.attacks.inputs.targets import list_targets, observation_of, rounds_
 from fedpriv.attacks.inversion.decoder import REFINED
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.observation import KnowledgeCard, Needs, Observation, Reconstruction, Rehearsal, TargetId
-from fedpriv.attacks.search.objectives import Match
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
@@ -57,7 +52,7 @@ from fedpriv.wire.payloads import Message, Prototypes, Representations, find_pay
 # ---------------------------------------------------------------- average
 
 _WALKS = tuple(10.0**power for power in range(-6, 7))
-_PRIORS = tuple(10.0**power for power in (0, 2, 4))
+_PRIORS = tuple(10.0**power for power in (0, 2, 4, 6, 8))
 
 Rows = Representations | Prototypes
 
@@ -72,12 +67,9 @@ class AveragedInversion(RecoverThenInvert):
     Attributes:
         zeros: ``sent``; or ``missing``: a coordinate that is zero in all rows of a round was not sent (``diagonal``), and
             rounds that show different coordinates are put together.
-        match: what of the averaged vector is believed, by all inversions but ``decoder``; see
-            :data:`fedpriv.attacks.search.objectives.Match`.
     """
 
     zeros: Literal["sent", "missing"] = "sent"
-    match: Match = "vector"
 
     name = "average"
     summary = "what a client uploads of the same images averaged over rounds, then inverted"
@@ -97,10 +89,6 @@ class AveragedInversion(RecoverThenInvert):
             averaged.append(replace(last, upload=with_rows(last.upload, rows)))
         # Without a defense the newest rows are exact; of noise that is left, fits under total variation take some away.
         return Recovered(tuple(averaged), problem.targets, exact=True)
-
-    def inversion_options(self) -> dict[str, Any]:
-        """Return the match."""
-        return {"match": self.match}
 
 
 def average_rows(observations: Sequence[Observation], newest: Observation, missing: bool = False) -> Tensor:
@@ -187,8 +175,8 @@ _STILL = 1e-2
 class Differencing(RecoverThenInvert):
     """Recover and invert what each target's class gained or lost since the client's upload before.
 
-    A result counts as converged only if the drift expected from uploads of unchanged data, of the same or earlier rounds, is
-    less than what was recovered; not where no upload tells of drift. Clients whose data stay as they are give nothing to
+    A result counts as converged only if the drift expected from uploads of unchanged data, of the same or earlier rounds,
+    is less than what was recovered; not where no upload tells of drift. Clients whose data stay as they are give nothing to
     find, and the attack says so.
     """
 
@@ -227,13 +215,10 @@ class Differencing(RecoverThenInvert):
 
 @dataclass(frozen=True)
 class Change:
-    """Images that a client gained or lost between two rounds.
+    """Images of a class that a client gained or lost between two rounds (then ``number`` is negative).
 
-    Attributes:
-        vector: ``(d,)`` mean representation of the images.
-        number: how many images; negative if they were removed.
-        label: their class.
-        noise: drift of the extractor expected in ``vector``, relative to it; infinite where uploads do not tell.
+    ``vector`` ``(d,)`` is their mean representation, ``noise`` the drift of the extractor expected in it, relative to it;
+    infinite where uploads do not tell.
     """
 
     vector: Tensor
@@ -318,21 +303,16 @@ def _row(sent: Prototypes, label: int) -> Tensor:
 
 
 def _nothing(observations: Sequence[Observation], target: TargetId) -> str:
-    before = _before(observations, target)
+    before, who = _before(observations, target), f"client {target.client}"
     if before is None:
-        return (
-            f"attack 'difference': client {target.client} uploaded in round {target.round} only; two uploads are needed"
-        )
-    text = (
-        f"attack 'difference': no change found in the upload of class {target.label} of client {target.client} between "
-        f"rounds {before.round} and {target.round}"
-    )
+        return f"attack 'difference': {who} uploaded in round {target.round} only; two uploads are needed"
+    where = f"in the upload of class {target.label} of {who} between rounds {before.round} and {target.round}"
     means = find_payload(before.upload, Prototypes)
     if means is not None and means.counts is None:
-        return text + ", which carries no counts; hand over prototypes with their counts"
-    return (
-        text + "; clients of fedpriv train keep the data they start with, so their uploads hold nothing to difference"
-    )
+        why = ", which carries no counts; hand over prototypes with their counts"
+    else:
+        why = "; clients of fedpriv train keep the data they start with, so their uploads hold nothing to difference"
+    return f"attack 'difference': no change found {where}{why}"
 
 
 # ---------------------------------------------------------------- all rounds

@@ -1,32 +1,25 @@
 """The attacks on entangled uploads: recover the class prototypes behind the mixtures, then invert those.
 
 FedRE's upload of round t is r_t = sum_c w_tc p_c(t), and the label encoding w_t is uploaded in clear. Re-sampled weights
-make every round a fresh linear equation in the same m prototypes, and a trained extractor moves little from round to round,
-so the prototypes can be solved for. Fixed weights give one equation only, however many rounds.
+make every round a fresh linear equation in the same prototypes. ``unmix`` takes together all rounds, the rows of the head
+that the server broadcasts, and the class means of its own images (:mod:`fedpriv.attacks.features.posterior`).
 
-``unmix`` takes together what the server has: all rounds, the rows of the head that it broadcasts, and the class means of
-its own images where the card grants some (:mod:`fedpriv.attacks.features.posterior`).
-
-**Hidden weights.** A client that sends of the weights only which is the largest (or a noisy encoding) leaves w_t open, not
-unknown: the protocol says how weights are drawn, u_c / sum_k u_k with u uniform, and r_t has many more coordinates than
-there are classes. So the weights are latent variables, at first their expectation given what was sent. Prototypes follow
-from the posterior under these weights, and weights anew from prototypes: w_t maximises
+**Hidden weights.** Where a client sends only which weight is the largest (or a noisy encoding), weights are latent: the
+protocol says how they are drawn, u_c / sum_k u_k with u uniform. Prototypes follow from the posterior under expected
+weights, and weights anew from prototypes: w_t maximises
 
     -|r_t - w P|^2 / (2 s_t) - (w - m_t) C_t^-1 (w - m_t)' / 2    over distributions w,
 
-with mean m_t and covariance C_t of simulated draws whose largest entry is the one that was sent, and s_t the mean square
-that is left, what is not known of w and P included: early uploads, whose prototypes were others, leave much and keep their
-expectation. Where the attacker has images, their class means are the first prototypes. An encoding that is not one-hot is
-noise and names no class; without images such encodings are taken as they are.
+with mean m_t and covariance C_t of simulated draws with the largest entry that was sent, and s_t the mean square that is
+left, what is not known of w and P included. Own images' class means are the first prototypes. An encoding that is not
+one-hot is noise and names no class; without images such encodings are taken as they are.
 
-``unmix-prior`` is the same posterior of one round, at hyperparameters that one round cannot tell. One upload is one
-equation in as many prototypes as the client has classes; under p_c ~ N(q_c, S) independently,
+``unmix-prior`` is the posterior of one round, one equation; under p_c ~ N(q_c, S) independently,
 
     p_c = q_c + w_c (r - sum_k w_k q_k) / sum_k w_k^2.
 
-It needs no rank condition; classes of little weight keep q_c. The prior means q_c come from other clients' uploads of the
-round and the rows of the broadcast classifier, or are the class means of the server's own images under the client's
-extractor or a shadow of it.
+Prior means q_c come from other clients' uploads of the round and the rows of the broadcast classifier, or are the class
+means of the server's own images under the client's extractor or a shadow of it.
 """
 
 from __future__ import annotations
@@ -162,7 +155,8 @@ class PriorUnmixing(RecoverThenInvert):
     """Take the posterior mean of the prototypes under what the server knows of the classes, then invert.
 
     A target is one class of one client (``TargetId.label``). Prior prototypes are the class means of the attacker's own
-    images, where the card grants some, else they come from other clients' uploads of the round and the broadcast classifier.
+    images, where the card grants some, else they come from other clients' uploads of the round and the broadcast
+    classifier.
     """
 
     iterations: Annotated[int, Ge(1)] = 100

@@ -1,15 +1,13 @@
 """Membership by a likelihood ratio: does the upload look as if the candidate had been trained on, or as if it had not?
 
-From the broadcast that the client answered, the server trains shadow clients on images of its own choice, some of which are
-candidates. What a shadow's weights say of a candidate is one normal distribution over shadows that held it and another over
-those that did not; the score is the log likelihood ratio at what the client's weights say (LiRA: Carlini et al., "Membership
-inference attacks from first principles", IEEE S&P 2022). That takes as long as the training of so many clients.
+From the broadcast, the server trains shadow clients on images of its own choice, some of which are candidates. What a
+shadow's weights say of a candidate is one normal distribution over shadows that held it and another over those that did
+not; the score is the log likelihood ratio at what the client's weights say (LiRA: Carlini et al., IEEE S&P 2022).
 
-Differences from the source: shadows start where the client started, so a few dozen steps make one, and one round is scored,
-or the mean over some. Spreads are pooled over candidates, the distance between a candidate's two means is shrunk towards the
-mean distance, and the median of a class is taken off, because shares of classes are known but in part. The signals of
-:mod:`fedpriv.attacks.inference.update_scores` and the log odds of the class are combined as normal with one covariance.
-Shadows train and upload behind the client's defenses.
+Differences from the source: shadows start where the client started, and train and upload behind its defenses. Spreads are
+pooled over candidates, the distance between a candidate's two means is shrunk towards the mean distance, and the median
+of a class is taken off. The signals of :mod:`fedpriv.attacks.inference.update_scores` and the log odds of the class are
+combined.
 """
 
 from __future__ import annotations

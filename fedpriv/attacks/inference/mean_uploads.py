@@ -1,20 +1,16 @@
 """Uploads that are means of representations or outputs, or mixtures of such means, and how far they deviate.
 
-Expectations are of the attacker's own images: means by class, and one pooled covariance S within classes, with
-P = (S + r tr(S) / d I)^-1. Over rounds, each under its own extractor, own images say how far two rounds t and s show an
-image alike: with Z their deviations, whitened by the symmetric root of P, which changes little where an extractor does,
-
-    C_ts = tr Z_t^T Z_s / (|Z_t| |Z_s|).
+Expectations are of the attacker's own images: means by class, and one pooled covariance S within classes, with P = (S + r
+tr(S) / d I)^-1. With Z_t the deviations of own images under the extractor of round t, whitened by the symmetric root of
+P, two rounds are alike by C_ts = tr Z_t^T Z_s / (|Z_t| |Z_s|).
 
 Expected means are put through a defense that the protocol names. The upload's distance from that, over the share of length
-that is left, is the deviation; its variance, if the defense draws, is kept as noise. Behind a bound on lengths, which
-depends on the upload's unknown length, the share is that at which the upload resembles the expectation most. Entries that a
-defense leaves out are not compared (:meth:`MeanRound.parts`).
+that is left, is the deviation; its variance, if the defense draws, is kept as noise. Behind a bound on lengths the share is
+that at which the upload resembles the expectation most. Entries that a defense leaves out do not deviate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -58,15 +54,10 @@ _BENT = 0.9
 
 @dataclass(frozen=True)
 class ClassCovariance:
-    """Means and pooled covariance of representations of classes.
+    """Means ``(d,)`` of classes, and of all; how many images each is of; and their pooled covariance.
 
-    Attributes:
-        means: class -> mean ``(d,)``.
-        overall: mean of all ``(d,)``.
-        numbers: class -> images of its mean.
-        directions: ``(k, d)`` orthonormal rows in which own images scatter.
-        variances: along these ``(k,)``, r tr(S) / d included.
-        least: r tr(S) / d, the variance in every other direction.
+    Variances ``(k,)`` are along orthonormal directions ``(k, d)`` in which own images scatter, ``least`` = r tr(S) / d,
+    which they include, is that in every other direction.
     """
 
     means: dict[int, Tensor]
@@ -136,7 +127,6 @@ class MeanRound:
         own: of the attacker's own images ``(m, d)``.
         labels: their classes ``(m,)``.
         noise: variance of an entry that a defense added to the upload.
-        entries: ``(k, d)`` bool, which entries of rows were sent; None for all.
     """
 
     rows: Tensor
@@ -146,7 +136,6 @@ class MeanRound:
     own: Tensor
     labels: Tensor
     noise: float = 0.0
-    entries: Tensor | None = None
 
     @cached_property
     def covariance(self) -> ClassCovariance:
@@ -169,29 +158,11 @@ class MeanRound:
         """Return the whitened deviation ``(d,)`` of an uploaded row."""
         return self.covariance.whiten(self.deviation(place)[None])[0]
 
-    def parts(self) -> list[MeanRound]:
-        """Return one round for each set of entries that was sent; itself where all entries were."""
-        if self.entries is None:
-            return [self]
-        found = []
-        for place in range(len(self.rows) if self.weights is None else 1):
-            kept = self.entries[place].double()
-            which = slice(place, place + 1) if self.weights is None else slice(None)
-            features, own = self.features * kept, self.own * kept
-            part = replace(self, rows=self.rows[which] * kept, features=features, own=own, entries=None)
-            found.append(replace(part, classes=self.classes[which]))
-        return found
-
 
 def read_mean_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tensor, labels: Tensor) -> MeanRound:
     """Return a round of a client whose upload holds class means, or a mixture with its weights; a known defense is undone.
 
-    Args:
-        seen: the upload.
-        knowledge: with the client's extractor of that round, and for outputs its head.
-        images: candidates ``(n, c, h, w)``.
-        own: the attacker's own images ``(m, c, h, w)``.
-        labels: their classes ``(m,)``.
+    Candidates are ``images`` ``(n, c, h, w)``; ``own`` ``(m, c, h, w)`` are the attacker's, of classes ``labels`` ``(m,)``.
     """
     sent = MEANS.first(seen.upload)
     assert sent is not None
@@ -235,12 +206,11 @@ def _undefended(one: MeanRound, defend: Rehearsal) -> MeanRound:
         there = class_covariance(one.own, one.labels, float((many.var(0) / scale.square()).mean()))
         known = there.whiten(torch.where(entries, expected, 0.0))
         scale = _scale(there.whiten(sent), known)
-        undone = torch.where(entries, sent / scale, expected)
+        undone = sent / scale
     else:
         undone = expected + (sent - torch.where(filled, middle, scale * expected)) / scale
-    noise = float((many.var(0) / scale.square()).mean())
-    like = one.rows
-    return replace(one, rows=undone.expand_as(like), noise=noise, entries=entries.expand_as(like) if gaps else None)
+    rows = torch.where(entries, undone, expected).expand_as(one.rows)
+    return replace(one, rows=rows, noise=float((many.var(0) / scale.square()).mean()))
 
 
 def _scale(rows: Tensor, of: Tensor) -> Tensor:
@@ -278,8 +248,3 @@ class MultiRound:
     def weights(self) -> Tensor:
         """Of the classes in mixtures ``(T, C)``."""
         return torch.stack([one.weights for one in self.rounds if one.weights is not None])
-
-
-def all_parts(rounds: Sequence[MeanRound]) -> MultiRound:
-    """Return rounds by the entries that were sent in them."""
-    return MultiRound(tuple(part for one in rounds for part in one.parts()))

@@ -1,22 +1,17 @@
 """Numbers of images behind means: the fewer, the further a mean lies from what is expected of its class.
 
-Representations or outputs of a class scatter around their expectation with covariance S, so a mean of n of them with S / n,
-and the expectation, a mean of N of the attacker's own images, with S / N. A mean's deviation D in whitened coordinates
-(:mod:`fedpriv.attacks.inference.mean_uploads`) therefore has
+A mean of n images scatters with S / n around the expectation, a mean of N own images with S / N. Its deviation D in
+whitened coordinates (:mod:`fedpriv.attacks.inference.mean_uploads`) therefore has
 
     |D|^2 / k ~ v chi^2_f / f,    v = 1 / n + 1 / N,    f = (tr C)^2 / tr C^2,
 
-with C the covariance and k = tr C the mean squared length of own images in coordinates that the others whitened.
-
-A mixture deviates by sum_c w_tc D_tc in round t, so the matrix G of inner products of the rounds' deviations, over k, is
-that of a Wishart distribution,
+with C the covariance and k = tr C the mean squared length of own images in coordinates that the others whitened. A mixture
+deviates by sum_c w_tc D_tc in round t, so the inner products G of the rounds' deviations, over k, are Wishart distributed,
 
     E G = (W diag(v) W^T) * C + s diag(W W^T),
 
-with * entry by entry and C_ts how alike rounds are, and v and s are those of the highest posterior density, log(1 / n) and
-log s being normal around :data:`USUAL` and :data:`DRIFT`. Noise of a known defense adds s^2 tr P / k to the diagonal of G.
-
-That the variance of a mean tells how many it is the mean of is elementary; that uploads tell their counts so is ours.
+with * entry by entry and C_ts how alike rounds are. v and s have the highest posterior density, log(1 / n) and log s being
+normal; noise of a known defense adds s^2 tr P / k to the diagonal. That uploads tell their counts so is ours.
 """
 
 from __future__ import annotations
@@ -35,7 +30,6 @@ from fedpriv.attacks.inference.mean_uploads import (
     TINY,
     MeanRound,
     MultiRound,
-    all_parts,
     class_covariance,
     enough_images,
     read_mean_round,
@@ -80,16 +74,16 @@ def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
     Of means by the newest round, several of which tell no more; of mixtures by all.
     """
     if rounds[-1].weights is not None:
-        return _of_mixtures(all_parts(rounds))
-    found, weight = {}, torch.ones(1, 1, dtype=torch.float64)
-    for part in rounds[-1].parts():
-        length, freedom = _left_out(part)
-        noise = torch.tensor([part.noise * part.covariance.trace / length], dtype=torch.float64)
-        for place, label in enumerate(part.classes.tolist()):
-            gram = part.whitened_deviation(place).square().sum().view(1, 1) / length
-            own = [part.covariance.numbers.get(label, 1)]
-            numbers, _ = _numbers(gram, weight, weight, own, freedom, noise, drifts=False)
-            found[label] = float(numbers[0])
+        return _of_mixtures(MultiRound(tuple(rounds)))
+    newest, weight = rounds[-1], torch.ones(1, 1, dtype=torch.float64)
+    length, freedom = _left_out(newest)
+    noise = torch.tensor([newest.noise * newest.covariance.trace / length], dtype=torch.float64)
+    found = {}
+    for place, label in enumerate(newest.classes.tolist()):
+        gram = newest.whitened_deviation(place).square().sum().view(1, 1) / length
+        own = [newest.covariance.numbers.get(label, 1)]
+        numbers, _ = _numbers(gram, weight, weight, own, freedom, noise, drifts=False)
+        found[label] = float(numbers[0])
     return MemberCounts(found)
 
 

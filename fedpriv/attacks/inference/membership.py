@@ -74,8 +74,8 @@ SHARE = 0.5
 """Share of the others' mean that is taken off. Chosen on five federations, confirmed on four others."""
 
 FLOOR = 0.3
-"""Share of the median spread of other clients' signals that is added to each. Chosen on six federations, where 0.1 and 1 did
-as well, confirmed on others."""
+"""Share of the median spread of other clients' signals that is added to each. Chosen on six federations, where 0.1 and 1
+did as well, confirmed on others."""
 
 FEWEST_FOR_A_SPREAD = 3
 """Other clients below which a candidate's spread is not taken."""
@@ -238,7 +238,7 @@ def calibrate_by_other_clients(own: Tensor, others: Sequence[Tensor]) -> Tensor:
 
 
 def calibrate_by_class(signals: Tensor, labels: Tensor) -> Tensor:
-    """Return scores ``(n,)`` of signals of trained weights ``(k, n)``, the client's first; labels ``(n,)`` of candidates."""
+    """Return scores ``(n,)`` of signals of trained weights ``(k, n)``, the client's first, by candidates' classes."""
     left = _less_class_median(signals.double(), labels)
     spread = left.abs().median(1, keepdim=True).values
     left = left / torch.where(spread > 0, spread, 1.0)
@@ -262,4 +262,5 @@ def _less_class_median(values: Tensor, labels: Tensor) -> Tensor:
     _, place, number = labels.cpu().unique(return_inverse=True, return_counts=True)
     middles = torch.stack([values[:, place == one].quantile(0.5, dim=1) for one in range(len(number))], 1)
     usual = (number * middles + values.quantile(0.5, dim=1, keepdim=True)) / (number + 1)
-    return values - usual[:, place]
+    found: Tensor = values - usual[:, place]
+    return found

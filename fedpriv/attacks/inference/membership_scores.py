@@ -1,33 +1,26 @@
 """Membership scores of vectors, class outputs, kernels over public images and outputs on public samples.
 
-**Deviation.** Of n images of class y whose representations scatter around m_y with covariance S, a mean p deviates by
-p - m_y = sum_i (g(x_i) - m_y) / n. A member's own deviation z = g(x) - m_y is part of that sum, and the most powerful test
-weighs directions by the inverse of S (Dwork et al., "Robust traceability from trace amounts", FOCS 2015, for independent
-attributes). The score is the cosine
-
-    z^T P D / sqrt(z^T P z  D^T P D),    P = (S + r tr(S) / d I)^-1,    D = upload - sum_c w_c m_c,
-
-with means and covariance of the attacker's own images under the client's extractor. Over rounds t, each under its own
-extractor, whitened deviations z_t and D_t are compared by generalised least squares,
+**Deviation.** A mean of n images deviates from the expectation of its class by sum_i (g(x_i) - m_y) / n, of which a
+member's own z = g(x) - m_y is part, and the most powerful test weighs directions by the inverse covariance (Dwork et al.,
+"Robust traceability from trace amounts", FOCS 2015, for independent attributes). With z_t and D_t the whitened deviations
+of candidate and upload in round t, the score is
 
     sum_ts w_t K^-1_ts z_t^T D_s / sqrt(sum_ts w_t w_s K^-1_ts z_t^T z_s  sum_ts K^-1_ts D_t^T D_s),
 
-with w_t the weight of the class (of means 1), and K = (W diag(v) W^T) * C + noise the covariance of rounds that the numbers
-of images lead to expect (:mod:`fedpriv.attacks.inference.member_counts`). A mixture deviates by all of its classes at once;
-K^-1 separates them by weights that change from round to round.
+of one round their cosine, with w_t the weight of the class (of means 1), and K = (W diag(v) W^T) * C + noise the
+covariance of rounds that the numbers of images lead to expect (:mod:`fedpriv.attacks.inference.member_counts`). A mixture
+deviates by all of its classes at once; K^-1 separates them by weights that change from round to round.
 
 **Kernels.** K = H H^T of public images is centred. With a(x) the weights by which ridge regression over pixels makes the
-value at x out of those at public images, H^T a(x) stands for the representation of x, and with u_y the mean over public
-images of class y less the mean over all, H^T u_y for the direction of its class. The signal is their cosine
+value at x out of those at public images, and u_y the mean over public images of class y less the mean over all, the
+signal is
 
     a(x)^T K u_y / sqrt(a(x)^T K a(x)  u_y^T K u_y),
 
-which no rotation changes; without classes of public images the squared length a(x)^T K a(x) over the mean of the diagonal.
+the cosine of H^T a(x) and H^T u_y; without classes of public images a(x)^T K a(x) over the mean of the diagonal.
 
-**Outputs on public samples.** Each client's network is extracted by ridge regression with a Gaussian kernel over pixels.
-With u_k(p) the log outputs of client k on sample p, less their mean over classes and then over samples, and l_k the
-regression of u_k, the signal of x of class y is l_k(x)_y. The mean over classes goes because what makes a client surer of
-everything is no sign of a member. Small distilled networks, random convolutions and kernels of wide networks found no more.
+**Outputs on public samples.** With u_k(p) the log outputs of client k on sample p, less their mean over classes and then
+over samples, and l_k their regression over pixels, the signal of x of class y is l_k(x)_y.
 """
 
 from __future__ import annotations
@@ -39,7 +32,7 @@ from torch import Tensor
 
 from fedpriv.algebra.matrices import centred
 from fedpriv.attacks.inference.base import Candidates
-from fedpriv.attacks.inference.mean_uploads import TINY, MeanRound, MultiRound, all_parts
+from fedpriv.attacks.inference.mean_uploads import TINY, MeanRound, MultiRound
 from fedpriv.attacks.inference.member_counts import LIKELY, MemberCounts, estimate_member_counts
 from fedpriv.attacks.inference.property_features import known_classes
 from fedpriv.attacks.inference.update_scores import granted_head
@@ -105,7 +98,7 @@ def deviation_scores(rounds: Sequence[MeanRound], labels: Tensor) -> Tensor:
     counts = estimate_member_counts(rounds) if len(rounds) > 1 else MemberCounts({})
     found = torch.full((len(labels),), -torch.inf, dtype=torch.float64)
     mixed = rounds[-1].weights is not None
-    seen = all_parts(rounds)
+    seen = MultiRound(tuple(rounds))
     classes = [(seen.weights != 0).any(0).nonzero().squeeze(1)] if mixed else [*labels.unique()[:, None]]
     for some in classes:
         asked = torch.isin(labels, some)

@@ -3,23 +3,20 @@
 **Features** (:func:`describe`) mean the same for every client: lengths, angles to the broadcast classifier, and how a class
 stands among the client's own classes.
 
-**Public outputs** (:func:`public_logit_shares`). A classifier trained on shares pi answers p(c | x) in proportion to pi(c)
-p(x | c). Of clients k and j that differ in nothing else, log p_k(c | x) - log p_j(c | x) = log pi_k(c) - log pi_j(c) up to a
-constant. That such outputs tell label distributions is of Shi, Ouyang and Wang (arXiv 2502.08001, 2025); the estimate is
-ours.
+**Public outputs.** A classifier trained on shares pi answers p(c | x) in proportion to pi(c) p(x | c), so that of clients
+k and j log p_k(c | x) - log p_j(c | x) = log pi_k(c) - log pi_j(c) up to a constant (after Shi, Ouyang and Wang, arXiv
+2502.08001).
 
-**Kernels** (:func:`kernel_class_scores`). A client separates the classes that it holds from others, so two public images of
-such a class are more alike in its kernel than in other clients'.
+**Kernels.** Two public images of a class that a client holds are more alike in its kernel than in other clients'.
 
-**Biases** (:func:`head_bias_delta`). A class's bias rises where the client has more of its images than the model expects
-(Wainakh et al., "User-level label leakage from gradients in federated learning", PoPETs 2022).
+**Biases.** A class's bias rises where the client has more of its images than the model expects (Wainakh et al., PoPETs
+2022).
 
-**Gradients** (:func:`shares_by_gradients`). With shares s_k of the classes, training changes weights, in expectation, by a
-mixture of the gradients of single classes, before - after = a sum_k s_k g_k with a > 0, and g_k the mean gradient of the
-attacker's own images of class k at the broadcast weights, at the uploaded ones, and half-way. Shares are those of least
-squares under s >= 0; rounds are averaged by the explained part of the change's square. Learning rate, steps and batch size
-need not be known. (Numbers of labels from averages over local training: Geng et al., arXiv 2110.09074, 2021; shares for any
-part of a model are ours.)
+**Gradients.** Training changes weights, in expectation, by before - after = a sum_k s_k g_k with a > 0, s the shares of
+classes and g_k the mean gradient of own images of class k at the broadcast weights, the uploaded ones, and half-way.
+Shares are those of least squares under s >= 0; rounds are averaged by the explained part of the change's square. (Numbers
+of labels from averages over local training: Geng et al., arXiv 2110.09074, 2021; shares for any part of a model are
+ours.)
 """
 
 from __future__ import annotations

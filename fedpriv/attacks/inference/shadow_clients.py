@@ -1,10 +1,9 @@
 """Shadow clients: simulated from the attacker's own labelled images, trained as the broadcast suggests, and uploading.
 
-Nothing of a method is used but what the protocol shows: a client gets a broadcast, trains on its images, and uploads a
-payload of a known kind. :func:`shadow_clients` trains private models, from the broadcast classifier where there is one, and
-pulled towards broadcast prototypes and class outputs where there are some. :func:`train_shadow_updates` trains the weights
-that travel, by plain SGD in batches of a client's sizes, through what was granted of the rest of its model and behind its
-defenses; momentum, weight decay and further terms of a method's loss are not followed.
+:func:`shadow_clients` trains private models, from the broadcast classifier where there is one, and pulled towards
+broadcast prototypes and class outputs. :func:`train_shadow_updates` trains the weights that travel, by plain SGD in
+batches of a client's sizes, behind its defenses; momentum, weight decay and further terms of a method's loss are not
+followed.
 """
 
 from __future__ import annotations

@@ -1,21 +1,17 @@
 """Membership scores from what training did to uploaded weights, by the broadcast and the upload alone.
 
-Where a layer before the head is uploaded, the **span**: how nearly a candidate's input to a fully connected layer lies in
-the row space of that layer's change. Whatever the loss, a step on images i changes weights W and bias b of z = W a + b by
--lr sum_i d_i a_i^T and -lr sum_i d_i, so the change M of (W, b), of m rows, has its rows in the span of the members'
-(a_i, 1). With errors of standard deviation e in M, the share of an input x = (a, 1) outside of that span is
+**Span**, where a layer before the head is uploaded. A step changes weights W and bias b of z = W a + b by -lr sum_i d_i
+a_i^T and -lr sum_i d_i, so the change M of (W, b), of m rows, has its rows in the span of the members' (a_i, 1), whatever
+the loss. With errors of standard deviation e in M, the share of an input x = (a, 1) outside of that span is
 
     r(x) = min over u of (||x - M^T u||^2 + s ||u||^2) / ||x||^2 = s x^T (M^T M + s)^-1 x / ||x||^2,
 
-with s = e^2 (sqrt(m) + sqrt(d))^2, about the square of the largest singular value of such errors; e is what rounding to
-single precision leaves. The score is -log r. Larger s, as noise or quantisation would suggest, did no better. (SPEAR,
-Dimitrov et al., NeurIPS 2024, inverts batches by this span; the score is ours.)
+with s = e^2 (sqrt(m) + sqrt(d))^2, about the square of the largest singular value of such errors, of rounding to single
+precision. The score is -log r. (SPEAR, Dimitrov et al., NeurIPS 2024, inverts batches by this span; the score is ours.)
 
-Otherwise, because a few images fill a head's span, the cosine between the update and the candidate's **gradient** at the
-broadcast weights (after Nasr et al., S&P 2019). Of one step on one image it is 1 for that image.
-
-A whole, small or low-rank model has its own loss; a classifier takes the client's representations; an extractor and an
-angle matrix take its private head.
+**Gradient** otherwise, because a few images fill a head's span: the cosine between the update and the candidate's
+gradient at the broadcast weights (after Nasr et al., S&P 2019). An extractor and an angle matrix take the client's
+private head.
 """
 
 from __future__ import annotations
@@ -62,12 +58,10 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Layer:
-    """The change of a fully connected layer by training, and what goes into it.
+    """The change ``(m, d)`` of a fully connected layer by weights after training, that of a bias as its last column.
 
-    Attributes:
-        change: weights after training -> ``(m, d)`` float64, of a layer with a bias that of the bias as its last column.
-        error: standard deviation of the error of an entry.
-        inputs: candidates -> ``(n, d)`` float64, a one for the bias.
+    ``error`` is the standard deviation of the error of an entry, ``inputs`` are those of candidates ``(n, d)``, one for the
+    bias.
     """
 
     change: Callable[[Weights], Tensor]
@@ -231,10 +225,7 @@ def _same_start(one: Training, other: Training) -> bool:
 
 
 def _cosines(updates: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Return the cosines ``(k, n)``, float64, of updates of length one and gradients, ``(k, p)`` and ``(n, p)`` a parameter.
-
-    Parameter by parameter and without copies of the gradients, which are the largest tensors.
-    """
+    """Return the cosines ``(k, n)``, float64, of updates of length one ``(k, p)`` and gradients ``(n, p)`` a parameter."""
     pairs = list(zip(updates, gradients, strict=True))
     inner = torch.stack([(update @ gradient.T).double() for update, gradient in pairs]).sum(0)
     squares = torch.stack([torch.linalg.vecdot(gradient, gradient).double() for gradient in gradients]).sum(0)

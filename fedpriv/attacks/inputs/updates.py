@@ -28,7 +28,8 @@ HEAD = "head."
 
 GradientMatch = Literal["all", "sent", "signs", "censored", "relative"]
 """The compared part of an update: ``all`` entries; those ``sent``, which are not zero (``prune``); their ``signs``; all as
-far as a ``censored`` update tells of them (``percentile-privacy``); or all ``relative`` to the tensor's size (``noise``)."""
+far as a ``censored`` update tells of them (``percentile-privacy``); or all ``relative`` to the tensor's size
+(``noise``)."""
 
 _SMOOTH = 0.03
 """Width of the smooth sign, in root mean squares of the candidate's gradient."""
@@ -36,7 +37,8 @@ _SMOOTH = 0.03
 _TINY = 1e-30
 
 _TRUNCATED = 1 - 1e-3
-"""Share of the largest magnitude from which an entry counts as truncated: weights are rounded after it was added to them."""
+"""Share of the largest magnitude from which an entry counts as truncated: weights are rounded after it was added to
+them."""
 
 
 @dataclass(frozen=True)
