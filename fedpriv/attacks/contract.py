@@ -98,9 +98,9 @@ class AttackProblem:
         seed: the run's; every row derives its own generator from it.
         device: where to compute.
         chunk_rows: rows at a time; None chooses one by memory. Results depend on it in the last digits only.
-        progress: called with (iterations done, iterations planned) as the work goes on.
+        progress: called with (iterations done, iterations planned).
         trained: networks of the attacker's own that are trained already.
-        say: told in a line what a person should know and what is no result.
+        say: shows a line that is no result.
         numerics: precision of searches by Adam, and whether their networks are compiled.
     """
 
@@ -159,14 +159,7 @@ class Attack(Declared):
         kind: str | None = None,
         **computing: Unpack[Computing],
     ) -> Reconstruction:
-        """Attack ``targets``.
-
-        Args:
-            observations: what the server saw.
-            knowledge: card and grants.
-            targets: which parts of the observations to invert, at least one.
-            kind: of upload that is attacked, where needs differ by it.
-            computing: seed and device, among others; see :class:`Computing`.
+        """Attack at least one target; ``kind`` is that of the upload, ``computing`` as of :class:`Computing`.
 
         Raises:
             UserError: when the card lacks a grant, the knowledge lacks what the card grants, there is no target, a target is

@@ -266,7 +266,7 @@ def _given_shares(knowledge: Knowledge, seen: Observation, facts: BatchFacts) ->
 
 
 def _head_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> HeadStep:
-    """Return a round's gradient, with the shares of all classes: given, else n_k = steps p_k - db_k of equal predictions."""
+    """Return a round's gradient, with the shares of all classes: given, else n_k = steps p_k - db_k of one p."""
     before = _head(seen.broadcast, f"broadcast of round {seen.round}")
     after = _head(seen.upload, f"upload of client {seen.client} in round {seen.round}")
     if not facts.learning_rate > 0:

@@ -323,7 +323,7 @@ class _Problem:
         return _Weighed(-self.width * halves, scales, gain, sizes, prior - (gain * cross).sum(2))
 
     def _covariances(self, known: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the uploads' ``(N, T, T)``, theirs with prototypes ``(N, m, T)``, of these ``(N, m)``, and g ``(N, T)``."""
+        """Return the uploads' ``(N, T, T)``, theirs with prototypes ``(N, m, T)``, of these ``(N, m)``, and g."""
         one = {name: values[:, None] for name, values in known.items()}
         growth, level = self.times ** one["growth"], self.times ** one["level_growth"]
         gaps = self.rounds.diff() * self.times[:-1] ** -one["settling"]

@@ -13,6 +13,7 @@ Derived here, against Gao et al. (ATS), CVPR 2021.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -83,16 +84,14 @@ class TransformationSearch(Attack):
 
     def untransformed(self, image: Tensor, own: Tensor) -> Tensor:
         """Return an image ``(c, h, w)`` with the likeliest transformation undone, given own images ``(p, c, h, w)``."""
-        best: tuple[float, Tensor] | None = None
+        lowest, best = math.inf, image
         for policy in read_policy(self.policy, f"attack {self.name!r}"):
             for found, known, contradiction in self._candidates(image, policy):
                 filled, distance = completed(found, known, own)
-                scores = contradiction + distance
-                lowest = int(scores.argmin())
-                if best is None or float(scores[lowest]) < best[0]:
-                    best = float(scores[lowest]), filled[lowest]
-        assert best is not None
-        return best[1].clamp(0, 1)
+                score, place = (contradiction + distance).min(0)
+                if float(score) < lowest:
+                    lowest, best = float(score), filled[int(place)]
+        return best.clamp(0, 1)
 
     def _candidates(self, image: Tensor, policy: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         from fedpriv.algebra.augmentations import undone
