@@ -9,11 +9,9 @@ from sklearn.metrics import roc_auc_score
 
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.mean_uploads import (
-    FEWEST,
     RIDGE,
     MeanRound,
     class_covariance,
-    enough_images,
     read_mean_round,
 )
 from fedpriv.attacks.inference.membership import MembershipInference
@@ -69,16 +67,6 @@ def test_a_network_that_answers_everything_alike_tells_nothing():
     expect_close(scored(own, alike[:3], labels[:3], rows, classes), torch.zeros(3, dtype=torch.float64), atol=0)
 
 
-def test_members_of_a_mixture_stand_out_too():
-    inside, labels = drawn(9, 9)
-    outside, _ = drawn(300, 10)
-    own, weights = means(inside, labels)[0], torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    rows = (weights[:, None] * own).sum(0).expand(CLASSES, -1)
-    asked, both = torch.cat([inside, outside]), torch.cat([labels, torch.arange(300) % CLASSES])
-    scores = scored(drawn(400, 11), asked, both, rows, torch.arange(CLASSES), weights)
-    assert roc_auc_score(np.arange(309) < 9, scores) > 0.9
-
-
 def rounds_of(number, inside, labels, asked, own, own_labels):
     """Mixtures of the same means by other weights in each round, under an extractor that turns, and a little noise."""
     draw, found, turn = torch.Generator().manual_seed(17), [], torch.eye(WIDTH, dtype=torch.float64)
@@ -107,13 +95,6 @@ def test_mixtures_of_several_rounds_are_taken_apart_into_classes():
     assert areas[1] > areas[2] - 0.03  # nearly what the class means themselves would tell
 
 
-def test_the_same_weights_in_every_round_tell_what_one_round_tells():
-    inside, labels = drawn(30, 21)
-    own, own_labels = drawn(200, 22)
-    (one,) = rounds_of(1, inside, labels, inside, own, own_labels)
-    expect_close(deviation_scores([one] * 4, labels), deviation_scores([one], labels), atol=1e-9)
-
-
 def test_means_of_several_rounds_are_averaged_over_those_that_speak_of_a_class():
     inside, labels = drawn(30, 23)
     own, own_labels = drawn(200, 24)
@@ -121,23 +102,6 @@ def test_means_of_several_rounds_are_averaged_over_those_that_speak_of_a_class()
     whole, part = (MeanRound(rows[:k], classes[:k], None, inside, own, own_labels) for k in (CLASSES, 1))
     expect_close(deviation_scores([whole, part], labels), deviation_scores([whole], labels), atol=1e-9)
     assert deviation_scores([part], labels)[labels > 0].isinf().all()
-
-
-def test_principal_directions_are_those_of_the_singular_values_of_wide_and_of_tall_rows():
-    for number in (WIDTH // 2, 3 * WIDTH):
-        rows = torch.randn(number, WIDTH, generator=torch.Generator().manual_seed(25), dtype=torch.float64)
-        there = class_covariance(torch.cat([rows, -rows]), torch.zeros(2 * number, dtype=torch.int64))
-        _, values, _ = torch.linalg.svd(torch.cat([rows, -rows]), full_matrices=False)
-        known = values[values > 1e-6].square() / (2 * number - 1) + there.least
-        expect_close(there.variances.sort().values, known.sort().values, rtol=1e-6, atol=0)
-        count = len(there.variances)
-        expect_close(there.directions @ there.directions.T, torch.eye(count, dtype=torch.float64), atol=1e-6)
-
-
-def test_few_images_make_no_covariance():
-    assert not enough_images(torch.zeros(FEWEST, dtype=torch.int64))
-    assert enough_images(torch.zeros(FEWEST + 1, dtype=torch.int64))
-    assert not enough_images(torch.arange(100))
 
 
 @pytest.mark.parametrize("kind", ["prototype", "entangled"])

@@ -1,13 +1,9 @@
 """Members from kernels over public images, and the null of other clients that answers to public inputs are held against."""
 
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from compare import expect_close
-from federations import DIGITS
 from torch.nn.functional import cosine_similarity
 
 from fedpriv.algebra.matrices import linear_kernel
@@ -17,10 +13,8 @@ from fedpriv.attacks.inference.membership_scores import WIDTH, kernel_signals
 from fedpriv.attacks.inference.property_features import known_classes
 from fedpriv.attacks.inputs.outputs import extrapolate, extrapolation_weights
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.cli.main import run
 from fedpriv.evidence.permuted import permute
 from fedpriv.scoring.roc import area
-from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Kernel, PublicImages
 
@@ -103,15 +97,6 @@ def test_the_signal_is_the_cosine_of_extrapolated_features_and_the_class_whateve
     expect_close(kernel_signals([seen], images, labels, stranger)[0], length, atol=1e-5)
 
 
-def test_a_class_without_a_public_image_says_nothing():
-    observations, candidates, _, knowledge = kernel_world()
-    without = torch.where(knowledge.public_labels == 2, 1, knowledge.public_labels)
-    asked = candidates[0]
-    signals = kernel_signals(observations, asked.images, asked.labels, knowing(knowledge.public_images, without))
-    assert bool((signals[:, asked.labels == 2] == 0).all())
-    assert not bool((signals[:, asked.labels != 2] == 0).any())
-
-
 def test_images_that_are_not_the_attackers_own_have_no_class():
     own = torch.rand(4, 1, 2, 2, generator=generator(1))
     asked = torch.cat([own[2:], own[:1] + 0.01])
@@ -139,41 +124,3 @@ def test_differences_in_the_spread_of_others_by_hand():
     expected = [(one - sum(above) / 2) / 2 for one in above]
     found = calibrate_by_spread(torch.stack([own, *others]), torch.tensor([0, 1]))
     assert found.tolist() == pytest.approx(expected)
-
-
-def test_two_others_have_no_spread_and_others_that_agree_have_none_either():
-    labels, own, one = torch.zeros(3).long(), torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.0, 1.0, 1.0])
-    for number, expected in ((2, [0, 0, 4]), (5, [0, 0, 4]), (0, [-1, 0, 4])):
-        assert calibrate_by_spread(torch.stack([own, *[one] * number]), labels).tolist() == pytest.approx(expected)
-
-
-def test_without_a_kind_it_is_what_the_message_holds():
-    observations, candidates, _, knowledge = kernel_world()
-    granted = replace(knowledge, card=KnowledgeCard())
-    found = scored(observations, candidates, knowledge)
-    assert torch.equal(scored(observations, candidates, granted, kind=None).values[1], found.values[1])
-
-
-def test_one_and_the_same_kernel_of_all_is_no_null():
-    observations, candidates, _, knowledge = kernel_world()
-    same = tuple(Observation(1, o.client, observations[0].upload, o.broadcast) for o in observations)
-    alone = scored(same, candidates, knowledge).values[0]
-    signals = kernel_signals(same[:1], candidates[0].images, candidates[0].labels, knowledge)
-    expect_close(alone, calibrate_by_spread(signals, candidates[0].labels), atol=1e-12)
-
-
-def test_what_a_kernel_is_about_is_asked_for():
-    observations, candidates, _, knowledge = kernel_world()
-    bare = tuple(Observation(1, o.client, o.upload, ()) for o in observations)
-    with pytest.raises(UserError, match="no public images; a kernel is about some"):
-        scored(bare, candidates, knowledge)
-
-
-def test_several_rounds_of_a_run_are_put_together(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    small = [*DIGITS, "--per-class", "20", "--clients", "5", "--rounds", "3", "--public", "40", "--capture", "all"]
-    attack = ["attack", "--target", "kernel", "--attack", "membership", *small, "--rounds-seen", "2"]
-    assert run([*attack, "--out", "out", "--quiet"]) == 0
-    with open("out/membership/membership.json") as file:
-        found = json.load(file)
-    assert found["knowledge"]["rounds_seen"] == 2
