@@ -104,12 +104,6 @@ def test_noise_averages_out_though_extractors_have_nothing_in_common(digits):
     assert together > floor + 0.7
 
 
-def _problem(seen, known, targets):
-    from fedpriv.attacks.contract import AttackProblem
-
-    return AttackProblem(seen, known, targets)
-
-
 def test_the_control_shares_what_was_trained(digits):
     images, labels = digits[0][1000:1012], digits[1][1000:1012]
     seen, known = federation(images, labels, "noise:scale=1", own=digits[0][:200])

@@ -270,11 +270,6 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_attacked_or_writt
         assert not Path("out").exists()
 
 
-def record_of(flags, out):
-    assert run(["attack", *flags, "--attack", "property", "--out", out, "--quiet"]) == 0
-    return load_scores(Path(out) / "property")
-
-
 def test_kernels_need_the_classes_of_public_images_and_nothing_else(capsys):
     public = ["--public", "100", "--rounds", "2", "--clients", "5", "--alpha", "0.3"]
     blind = ["--knowledge", "attacker_data=none"]
