@@ -6,11 +6,12 @@ P, two rounds are alike by C_ts = tr Z_t^T Z_s / (|Z_t| |Z_s|).
 
 Expected means are put through a defense that the protocol names. The upload's distance from that, over the share of length
 that is left, is the deviation; its variance, if the defense draws, is kept as noise. Behind a bound on lengths the share is
-that at which the upload resembles the expectation most. Entries that a defense leaves out do not deviate.
+that at which the upload resembles the expectation most. Entries that a defense leaves out are not compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -127,6 +128,7 @@ class MeanRound:
         own: of the attacker's own images ``(m, d)``.
         labels: their classes ``(m,)``.
         noise: variance of an entry that a defense added to the upload.
+        entries: ``(k, d)`` bool, which entries of rows were sent; None for all.
     """
 
     rows: Tensor
@@ -136,6 +138,7 @@ class MeanRound:
     own: Tensor
     labels: Tensor
     noise: float = 0.0
+    entries: Tensor | None = None
 
     @cached_property
     def covariance(self) -> ClassCovariance:
@@ -157,6 +160,17 @@ class MeanRound:
     def whitened_deviation(self, place: int = 0) -> Tensor:
         """Return the whitened deviation ``(d,)`` of an uploaded row."""
         return self.covariance.whiten(self.deviation(place)[None])[0]
+
+    def parts(self) -> list[MeanRound]:
+        """Return one round for each set of entries that was sent; itself where all entries were."""
+        if self.entries is None:
+            return [self]
+        found = []
+        for place in range(len(self.rows) if self.weights is None else 1):
+            kept, which = self.entries[place].double(), slice(place, place + 1) if self.weights is None else slice(None)
+            masked = {"rows": self.rows[which] * kept, "features": self.features * kept, "own": self.own * kept}
+            found.append(replace(self, **masked, classes=self.classes[which], entries=None))
+        return found
 
 
 def read_mean_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tensor, labels: Tensor) -> MeanRound:
@@ -209,8 +223,9 @@ def _undefended(one: MeanRound, defend: Rehearsal) -> MeanRound:
         undone = sent / scale
     else:
         undone = expected + (sent - torch.where(filled, middle, scale * expected)) / scale
-    rows = torch.where(entries, undone, expected).expand_as(one.rows)
-    return replace(one, rows=rows, noise=float((many.var(0) / scale.square()).mean()))
+    rows, noise = torch.where(entries, undone, expected), float((many.var(0) / scale.square()).mean())
+    like = one.rows
+    return replace(one, rows=rows.expand_as(like), noise=noise, entries=entries.expand_as(like) if gaps else None)
 
 
 def _scale(rows: Tensor, of: Tensor) -> Tensor:
@@ -224,6 +239,11 @@ class MultiRound:
     """Rounds of one client, at least one, compared by the attacker's own images."""
 
     rounds: tuple[MeanRound, ...]
+
+    @classmethod
+    def of(cls, rounds: Sequence[MeanRound]) -> MultiRound:
+        """Return rounds by the entries that were sent in them."""
+        return cls(tuple(part for one in rounds for part in one.parts()))
 
     @cached_property
     def lengths(self) -> Tensor:

@@ -74,16 +74,16 @@ def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
     Of means by the newest round, several of which tell no more; of mixtures by all.
     """
     if rounds[-1].weights is not None:
-        return _of_mixtures(MultiRound(tuple(rounds)))
-    newest, weight = rounds[-1], torch.ones(1, 1, dtype=torch.float64)
-    length, freedom = _left_out(newest)
-    noise = torch.tensor([newest.noise * newest.covariance.trace / length], dtype=torch.float64)
-    found = {}
-    for place, label in enumerate(newest.classes.tolist()):
-        gram = newest.whitened_deviation(place).square().sum().view(1, 1) / length
-        own = [newest.covariance.numbers.get(label, 1)]
-        numbers, _ = _numbers(gram, weight, weight, own, freedom, noise, drifts=False)
-        found[label] = float(numbers[0])
+        return _of_mixtures(MultiRound.of(rounds))
+    found, weight = {}, torch.ones(1, 1, dtype=torch.float64)
+    for part in rounds[-1].parts():
+        length, freedom = _left_out(part)
+        noise = torch.tensor([part.noise * part.covariance.trace / length], dtype=torch.float64)
+        for place, label in enumerate(part.classes.tolist()):
+            gram = part.whitened_deviation(place).square().sum().view(1, 1) / length
+            own = [part.covariance.numbers.get(label, 1)]
+            numbers, _ = _numbers(gram, weight, weight, own, freedom, noise, drifts=False)
+            found[label] = float(numbers[0])
     return MemberCounts(found)
 
 

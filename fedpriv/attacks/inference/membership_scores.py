@@ -98,7 +98,7 @@ def deviation_scores(rounds: Sequence[MeanRound], labels: Tensor) -> Tensor:
     counts = estimate_member_counts(rounds) if len(rounds) > 1 else MemberCounts({})
     found = torch.full((len(labels),), -torch.inf, dtype=torch.float64)
     mixed = rounds[-1].weights is not None
-    seen = MultiRound(tuple(rounds))
+    seen = MultiRound.of(rounds)
     classes = [(seen.weights != 0).any(0).nonzero().squeeze(1)] if mixed else [*labels.unique()[:, None]]
     for some in classes:
         asked = torch.isin(labels, some)
