@@ -52,13 +52,13 @@ BUDGET: dict[str, int] = {
     "federation": 3873,
     "methods": 4074,
     "defenses": 2132,
-    "attacks": 20048,
+    "attacks": 18660,
     "evidence": 2130,
-    "scoring": 7716,
+    "scoring": 7623,
     "claims": 330,
-    "pages": 6850,
+    "pages": 6823,
     "experiment": 15647,
-    "cli": 2103,
+    "cli": 2093,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
