@@ -168,8 +168,8 @@ class MeanRound:
         found = []
         for place in range(len(self.rows) if self.weights is None else 1):
             kept, which = self.entries[place].double(), slice(place, place + 1) if self.weights is None else slice(None)
-            masked = {"rows": self.rows[which] * kept, "features": self.features * kept, "own": self.own * kept}
-            found.append(replace(self, **masked, classes=self.classes[which], entries=None))
+            part = replace(self, rows=self.rows[which] * kept, classes=self.classes[which], entries=None)
+            found.append(replace(part, features=self.features * kept, own=self.own * kept))
         return found
 
 
