@@ -189,7 +189,7 @@ class Attack(Declared):
         return tuple(targets)
 
     def objective(self, problem: AttackProblem) -> Objective | None:
-        """Return how badly images explain the targets' uploads, as the attack minimises it, without priors and penalties.
+        """Return the misfit of images to the targets' uploads that the attack minimises, without priors and penalties.
 
         None where nothing leads from images to uploads.
         """
