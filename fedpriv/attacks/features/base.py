@@ -73,9 +73,7 @@ class RecoverThenInvert(Attack):
     Attributes:
         inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data), ``joint`` (of class
             means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
-        iterations: most steps of the inversion. A ``decoder`` takes them to fit its images to vectors that are exactly one
-            image's, as far as it learns that this helps; of others it learns behind as much noise as they are expected to
-            have.
+        iterations: most steps of the inversion; a ``decoder`` takes them where vectors are exactly one image's.
         restarts: of the inversion.
     """
 
@@ -167,11 +165,9 @@ def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackPr
 
 @dataclass(frozen=True)
 class ClassMeans:
-    """Class means recovered from the updates of one client.
+    """Means ``(m, d)`` float32 of classes ``(m,)`` recovered from the update of one client.
 
     Attributes:
-        classes: ``(m,)`` of the rows.
-        means: ``(m, d)`` float32.
         residual: relative distance of the update from what the means explain; about zero where the equations hold.
         condition: condition number of what was inverted; infinite where the means are not determined.
         settled: whether the iteration came to rest.

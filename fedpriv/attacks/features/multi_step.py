@@ -31,11 +31,8 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
 from fedpriv.attacks.trained import Same
 from fedpriv.util.seeds import generator
 
-_MOST, _LEAST = 96, 24
-"""Simulated clients: so many, fewer where :data:`_WORK` does not allow them, but never less than the second."""
-
-_WORK = 2e10
-"""Multiplications that the steps of all simulated clients should not exceed: a few seconds of one CPU core."""
+_MOST, _LEAST, _WORK = 96, 24, 2e10
+"""Most and fewest simulated clients, and multiplications of their steps: a few seconds of one CPU core."""
 
 _AT_A_TIME = 2**23
 """Numbers in the layers of the clients that are simulated at a time."""
@@ -59,13 +56,9 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Work:
-    """A client's local steps, as far as the attacker knows them.
+    """A client's local steps, as far as the attacker knows them: classes ``(h,)`` of its images, and images of each step.
 
-    Attributes:
-        labels: ``(h,)`` int64 classes of the client's images.
-        passes: ``(e, h)`` int64 classes of the images of each pass over them, in order; None where the order is not known.
-        sizes: images of each step.
-        learning_rate: SGD's.
+    ``passes`` ``(e, h)`` are the classes of the images of each pass over them, in order; None where the order is not known.
     """
 
     labels: Tensor
@@ -119,12 +112,7 @@ def _allotted(shares: Tensor, number: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SimulatedClients:
-    """The images of K simulated clients, as places among the attacker's.
-
-    Attributes:
-        images: ``(K, h)`` of each client, whose classes are ``Work.labels``.
-        order: ``(K, n)`` the images of all steps in turn, places among the h.
-    """
+    """The images ``(K, h)`` of simulated clients, as places among the attacker's, and the order ``(K, n)`` of their use."""
 
     images: Tensor
     order: Tensor

@@ -135,13 +135,9 @@ class UnmixedInversion(RecoverThenInvert):
 
 @dataclass(frozen=True)
 class Unmixed:
-    """The prototypes of a client.
+    """The prototypes ``(m, d)`` float32 of a client's classes ``(m,)``, as of the last round.
 
-    Attributes:
-        prototypes: ``(m, d)`` float32, as of the last round.
-        classes: ``(m,)`` of its rows.
-        distance: ``(m,)`` expected distance from the true prototypes; None for those of blocks.
-        directions: ``(m, d)`` in which each stands out from the others; None for those of blocks.
+    Expected distances ``(m,)`` and directions ``(m, d)`` in which each stands out are None of blocks.
     """
 
     prototypes: Tensor

@@ -25,11 +25,9 @@ from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
 RIDGE = 0.01
 """r; chosen on two federations among 1, 0.1, 0.01 and 0.001, of which the last three did alike."""
 
-USUAL = 10
-"""Assumed number of images of a noisy mean."""
-
-FEWEST = 20
-"""Fewest own images, less one for each of their classes, of which a covariance is computed."""
+USUAL, FEWEST = 10, 20
+"""Assumed number of images of a noisy mean; fewest own images, less one for each class, of which a covariance is
+computed."""
 
 TINY = 1e-30
 """Least variance and squared length that is divided by."""
@@ -40,17 +38,12 @@ AVERAGES = CLASS_MEANS | MIXTURES
 MEANS = AVERAGES | CLASS_OUTPUTS
 """Means of representations or outputs."""
 
-REHEARSALS = 16
-"""Simulations of a client's defense, for its mean and variance."""
+REHEARSALS, _LEAST_SCALE = 16, 1e-2
+"""Simulations of a client's defense, for its mean and variance, and the least share of length that it may leave."""
 
-_LEAST_SCALE = 1e-2
-"""Least share of length left by a defense that a deviation is scaled up by."""
-
-_WHOLE = 0.9
-"""Share of entries that are not zero below which a defense drops entries, and does not just round some to zero."""
-
-_BENT = 0.9
-"""A defense that leaves less than this part of its share for twice the length is a bound on lengths."""
+_WHOLE, _BENT = 0.9, 0.9
+"""A defense that leaves fewer entries drops them, and does not just round some to zero; one that leaves less than this part
+of its share for twice the length is a bound on lengths."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +114,10 @@ class MeanRound:
     """One round of a client's means as the attacker sees it; all float64.
 
     Attributes:
-        rows: one mean a class ``(k, d)``, or of a mixture the same row for each of its classes.
-        classes: of the rows ``(k,)`` int64.
+        rows: one mean a class ``(k, d)``, or of a mixture the same row for each of its classes ``(k,)``.
         weights: of a mixture, of every class ``(C,)``; None of means.
         features: of candidates under the client's extractor of that round, or its whole model, ``(n, d)``.
-        own: of the attacker's own images ``(m, d)``.
-        labels: their classes ``(m,)``.
+        own: of the attacker's own images ``(m, d)``, of classes ``labels`` ``(m,)``.
         noise: variance of an entry that a defense added to the upload.
         entries: ``(k, d)`` bool, which entries of rows were sent; None for all.
     """

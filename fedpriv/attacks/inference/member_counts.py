@@ -37,14 +37,11 @@ from fedpriv.attacks.inference.mean_uploads import (
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.wire.kinds import CLASS_OUTPUTS, MIXTURES
 
-USUAL, USUAL_SPREAD = math.log(1 / 10), 1.5
-"""Of log(1 / n): ten images, and 0.5 to 200 within two standard deviations."""
-
-LIKELY = math.exp(-USUAL)
+LIKELY = 10.0
 """Default number of images behind a mean."""
 
-DRIFT, DRIFT_SPREAD = -5.0, 2.0
-"""Of log s: rounds differ by the 150th part of an image's scatter."""
+USUAL, USUAL_SPREAD, DRIFT, DRIFT_SPREAD = -math.log(LIKELY), 1.5, -5.0, 2.0
+"""Of log(1 / n): 0.5 to 200 images within two standard deviations; of log s: the 150th part of an image's scatter."""
 
 LOST = 0.5
 """Median s over clients above which mixtures are not separated: on seven federations with little or no noise it was 0.01 to

@@ -67,18 +67,12 @@ MOST_OTHERS, FEW_OTHERS, FEWEST_OTHERS = 20, 4, 2
 """The most other clients that calibrate trained weights: of whole models, where all share the candidates' gradients; of
 single layers; and where each takes another pass through a network, or another projection."""
 
-LEAST_DISTANCE = 1e-9
-"""A distance that counts as none."""
+LEAST_DISTANCE, FEWEST_FOR_A_SPREAD = 1e-9, 3
+"""A distance that counts as none, and other clients below which a candidate's spread is not taken."""
 
-SHARE = 0.5
-"""Share of the others' mean that is taken off. Chosen on five federations, confirmed on four others."""
-
-FLOOR = 0.3
-"""Share of the median spread of other clients' signals that is added to each. Chosen on six federations, where 0.1 and 1
-did as well, confirmed on others."""
-
-FEWEST_FOR_A_SPREAD = 3
-"""Other clients below which a candidate's spread is not taken."""
+SHARE, FLOOR = 0.5, 0.3
+"""Share of the others' mean that is taken off, and of the median spread of their signals that is added to each. Chosen on a
+few federations, confirmed on others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,12 +214,9 @@ def average_rounds(rounds: Sequence[Tensor]) -> Tensor:
 def calibrate_by_other_clients(own: Tensor, others: Sequence[Tensor]) -> Tensor:
     """Return scores ``(n,)`` of distances, float64; minus infinity where the client's own upload rules the candidate out.
 
-    The calibration is the mean over the other clients whose uploads hold the candidate's class, or where none does over all
+    Distances ``(n,)`` from the client's upload and the others' are at least 0, infinite where membership is ruled out. The
+    calibration is the mean over the others whose uploads hold the candidate's class, or where none does over all
     candidates.
-
-    Args:
-        own: distances ``(n,)`` from the client's upload, at least 0; infinite where membership is ruled out.
-        others: the same from the upload of each other client; with none the distance alone is scored.
     """
     if not others:
         return -own.double()

@@ -57,16 +57,11 @@ LEAST = 1e-6
 MOST_VALUES = 2**25
 """The most values of all classes' gradients that are compared: 256 MiB in double precision."""
 
-_LEAST_SQUARE = 1e-30
-"""Least length that a change or gradient is divided by."""
-
-_STEADY = 1e-12
-"""Least eigenvalue, to the largest, of the normal equations."""
-
 _SAME = 1e-4
 """Largest difference of pixels of one image."""
 
-_TINY = 1e-12
+_LEAST_SQUARE, _STEADY, _TINY = 1e-30, 1e-12, 1e-12
+"""Least length that is divided by; least eigenvalue, to the largest, of normal equations; least probability."""
 
 
 def describe(observation: Observation, n_classes: int, *, hidden: bool = False) -> tuple[Tensor, Tensor]:
@@ -308,12 +303,8 @@ def class_gradients(
 ) -> list[Weights]:
     """Return the mean gradient of each class, by name, between the broadcast and the uploaded weights; zero without images.
 
-    Args:
-        training: with the attacker's own images as inputs.
-        labels: their classes ``(m,)``.
-        n_classes: C.
-        names: of the parameters.
-        mixed: whether images of all classes go through the network together, so that layers before a head take one pass.
+    Own images, the training's inputs, are of classes ``labels`` ``(m,)``. Where ``mixed``, those of all classes go through
+    the network together, so that layers before a head take one pass.
     """
     numbers = torch.bincount(labels, minlength=n_classes)
     found = [{name: torch.zeros_like(training.before[name]) for name in names} for _ in range(n_classes)]

@@ -166,8 +166,8 @@ def train_shadow_updates(
     """Return trainings that start like a client's and end where other images lead.
 
     Args:
-        training: the client's.
-        labels: ``(n,)`` classes of all images of the attacker, in the order of the training's inputs.
+        training: the client's, with all images of the attacker as inputs.
+        labels: ``(n,)`` their classes.
         client_images: of each simulated client, the places ``(m,)`` of its images among them, at least one.
         facts: of the client's local steps.
         seed: parts of the seed of batches, and of what defenses draw.
@@ -234,16 +234,11 @@ def _batches(own: Tensor, facts: BatchFacts, rng: torch.Generator) -> list[Tenso
 
 
 def draw_halves(asked: Tensor, spare: Tensor, number: int, wanted: int, rng: torch.Generator) -> list[Tensor]:
-    """Return places of the images of simulated clients, of which each candidate is in half.
+    """Return places of the images of an even number of simulated clients, of which each candidate is in half.
 
-    They hold half of the candidates of each class, so that shares of classes are right.
-
-    Args:
-        asked: classes ``(n,)`` of the candidates, which are the first n images.
-        spare: classes ``(m,)`` of the attacker's own images, which follow.
-        number: of clients, even.
-        wanted: the least images of a client, where there are that many.
-        rng: draws.
+    They hold half of the candidates of each class, so that shares of classes are right, and as many of the attacker's own
+    images that ``wanted`` are reached. Candidates are of classes ``asked`` ``(n,)``, own images, which follow them, of
+    ``spare`` ``(m,)``.
     """
     first = [_half_of_each_class(asked, rng) for _ in range(number // 2)]
     chosen = [one for inside in first for one in (inside, ~inside)]

@@ -37,8 +37,8 @@ from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import TRAINED
 from fedpriv.wire.payloads import AngleMatrix, Classifier, find_payload, get_payload
 
-BATCH = 256
-"""Images in a pass."""
+BATCH, _GRADIENT_VALUES = 256, 2**24
+"""Images in a pass, and values of candidates' gradients at a time."""
 
 LEAST = 1e-10
 """Share of an input outside of the row space below which all are alike."""
@@ -46,14 +46,8 @@ LEAST = 1e-10
 _ROUNDING = 2.0**-24
 """The largest standard deviation of rounding to single precision, over the size of the value."""
 
-_STEADY = 1e-14
-"""Least s over the trace of M M^T: below, double precision solves nothing."""
-
-_GRADIENT_VALUES = 2**24
-"""Values of candidates' gradients held at a time."""
-
-_TINY = 1e-12
-"""Least length that is divided by."""
+_STEADY, _TINY = 1e-14, 1e-12
+"""Least s over the trace of M M^T, below which double precision solves nothing; least length that is divided by."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +127,13 @@ def nearness(layer: Layer, after: Weights, inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Training:
-    """A client's training, as a loss of candidates.
+    """A client's training from broadcast to uploaded weights, as a loss of candidates.
 
     Attributes:
-        before: broadcast weights by name.
-        after: uploaded weights by the same names.
         inputs: candidates ``(n, ...)`` as the weights take them: images, or representations.
         logits: (weights, some inputs ``(b, ...)``) -> ``(b, C)``.
         project: update -> its comparable part; None for everything.
-        complete: whether the weights are the whole model, so that two trainings from the same ones have the same loss.
+        complete: whether the weights are the whole model.
         layer: fully connected, before a head; None where none is uploaded.
         network: takes the weights and images, with a private head in it; None of a single layer.
     """
