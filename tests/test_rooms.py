@@ -56,7 +56,7 @@ BUDGET: dict[str, int] = {
     "evidence": 2130,
     "scoring": 7619,
     "claims": 330,
-    "pages": 6366,
+    "pages": 6339,
     "experiment": 13292,
     "cli": 1257,
 }
