@@ -56,11 +56,11 @@ BUDGET: dict[str, int] = {
     "defenses": 2132,
     "attacks": 18597,
     "evidence": 2130,
-    "scoring": 7619,
-    "claims": 330,
-    "pages": 6339,
-    "experiment": 13292,
-    "cli": 1257,
+    "scoring": 6980,
+    "claims": 257,
+    "pages": 6188,
+    "experiment": 11789,
+    "cli": 1256,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
