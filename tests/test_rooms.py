@@ -56,7 +56,7 @@ BUDGET: dict[str, int] = {
     "defenses": 2132,
     "attacks": 18780,
     "evidence": 2130,
-    "scoring": 7073,
+    "scoring": 6980,
     "claims": 257,
     "pages": 6215,
     "experiment": 11769,
