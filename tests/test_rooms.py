@@ -54,11 +54,11 @@ BUDGET: dict[str, int] = {
     "federation": 3883,
     "methods": 4074,
     "defenses": 2132,
-    "attacks": 18780,
+    "attacks": 17359,
     "evidence": 2130,
     "scoring": 6980,
     "claims": 257,
-    "pages": 6215,
+    "pages": 6188,
     "experiment": 11769,
     "cli": 1256,
 }
