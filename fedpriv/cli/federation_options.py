@@ -42,24 +42,10 @@ DATA_OPTIONS = (
         type=int,
         help="Least images of a client (default: the reference library's, 40 or half an equal share).",
     ),
-    click.option(
-        "--halved-clients",
-        type=float,
-        default=0.0,
-        show_default=True,
-        help="Share of clients that lose half of their training images.",
-    ),
     click.option("--train-fraction", type=float, default=0.75, show_default=True, help="Share of a client's images."),
     click.option("--division-seed", type=int, help="Of who holds which images (default: --seed)."),
     click.option("--clients", type=int, default=10, show_default=True, help="Number of clients."),
     click.option("--public", type=int, default=0, show_default=True, help="Images set aside as public data."),
-    click.option(
-        "--validation",
-        type=int,
-        default=0,
-        show_default=True,
-        help="Images set aside to choose hyperparameters by: nobody trains or is tested on them.",
-    ),
     click.option(
         "--strangers",
         type=float,
@@ -76,7 +62,7 @@ TRAINING_OPTIONS = (
         "--unsampled",
         default="counted",
         show_default=True,
-        help="Clients of no round so far, in accuracies: counted, left_out, or own_statistics (of batch norm).",
+        help="Clients of no round so far, in accuracies: counted or left_out.",
     ),
     click.option(
         "--models",
@@ -119,13 +105,6 @@ TRAINING_OPTIONS = (
         show_default=True,
         metavar="N",
         help="Rounds between evaluations of all clients; the last round is evaluated in any case.",
-    ),
-    click.option(
-        "--convergence",
-        type=int,
-        default=0,
-        metavar="N",
-        help="Every N rounds estimate smoothness, gradient variance and classifier divergence (default: never).",
     ),
     click.option(
         "--keep",

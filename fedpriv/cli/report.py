@@ -23,11 +23,6 @@ from fedpriv.util.folders import numbered
 @click.option(
     "--target-of", help="Which accuracy that is: pooled over test images (default), or the mean over clients."
 )
-@click.option(
-    "--representations",
-    metavar="images|prototypes",
-    help="For runs: a map of what clients' models make of test images, or of class means; reads the data again.",
-)
 @click.option("--index", is_flag=True, help="Instead: a page over all that the folders hold, an entry for each result.")
 @click.option("--strict", is_flag=True, help="Refuse what is unfinished (run, suite, study) or damaged; default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")

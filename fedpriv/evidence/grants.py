@@ -250,6 +250,6 @@ def _protocol(federation: Federation) -> BatchFacts:
     training, each = federation.config.training, [step_sizes(federation, setup.client) for setup in federation.clients]
     return BatchFacts(
         batch_size=max((size for sizes in each for size in sizes), default=training.batch_size),
-        learning_rate=federation.uploaded_rate,
+        learning_rate=federation.config.training.learning_rate,
         steps=max(map(len, each)) or 1,
     )

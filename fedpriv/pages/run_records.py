@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.federation.regions import load_regions
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.summary import RoundLine, RunSummary
 from fedpriv.pages.labels import classes_words
@@ -170,7 +169,6 @@ def check_run(directory: Path) -> None:
     """
     (record,) = load_runs([directory])
     stored_prototypes(record.directory)
-    load_regions(record.directory)
 
 
 def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
@@ -241,16 +239,12 @@ def settings(config: RunConfig, images: str = "") -> dict[str, str]:
         "images": images or None,
         "partition": f"{partition.name.replace('_', ' ')}{detail}",
         "least images of a client": partition.least_per_client,
-        "clients with half their training images": f"{partition.halved_clients:g}"
-        if partition.halved_clients
-        else None,
         "share for training": f"{partition.train_fraction:g}",
         "seed of the division": config.division_seed,
         "clients": config.clients,
         "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",
         "clients of no round yet": None if config.unsampled == "counted" else config.unsampled.replace("_", " "),
         "public images": config.public or None,
-        "validation images": config.validation or None,
         "strangers": f"{config.strangers:g}",
         "models": config.models,
         "representation width": config.width,
@@ -277,7 +271,6 @@ TEST_IMAGES = (
     "share for training",
     "clients",
     "public images",
-    "validation images",
     "least images of a client",
     "strangers",
     "seed",

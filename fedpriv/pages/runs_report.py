@@ -7,16 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.federation.evaluate import Representations, unsampled_words
-from fedpriv.federation.regions import Regions, load_regions
+from fedpriv.federation.evaluate import unsampled_words
 from fedpriv.pages import curves
 from fedpriv.pages.columns import table_files
-from fedpriv.pages.convergence_charts import charts
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, percent, quantity
 from fedpriv.pages.prototype_map import PrototypeMap, prototype_map
-from fedpriv.pages.region_map import mean_confidence, region_map
-from fedpriv.pages.representation_map import draw, representation_map, words
 from fedpriv.pages.run_records import (
     COUNTS,
     FIGURES,
@@ -28,7 +24,6 @@ from fedpriv.pages.run_records import (
     settings,
     shared_settings,
 )
-from fedpriv.scoring.redaction import NONE
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
@@ -88,7 +83,6 @@ class Section:
         own: settings in which it differs from others, (name, value).
         clients: per-client accuracy of the last round.
         prototypes: the map, or the line that says why there is none.
-        regions: decision regions over the plane; None where samples are no points.
     """
 
     anchor: str
@@ -96,7 +90,6 @@ class Section:
     own: tuple[tuple[str, str], ...]
     clients: Picture
     prototypes: Picture | str
-    regions: Picture | None
 
 
 def write_runs_report(
@@ -106,9 +99,7 @@ def write_runs_report(
     target_accuracy: float = TARGET_ACCURACY,
     target_of: str = "pooled",
     attacks: str | None = None,
-    representations: Mapping[Path, Representations | str] | None = None,
     left_out: Sequence[LeftOut] = (),
-    redact: str = NONE,
 ) -> None:
     """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
 
@@ -118,9 +109,7 @@ def write_runs_report(
         target_accuracy: for the cost of reaching it, in (0, 1].
         target_of: which accuracy that is: ``pooled`` or ``mean`` (over clients).
         attacks: file name of the page about attacks beside this one, or None.
-        representations: of some runs by their folders, or why there are none.
         left_out: results that could not be read, which the page names.
-        redact: rule by which samples are kept out of the page: with any, no map shows where samples lie on the plane.
 
     Raises:
         UserError: when there are no runs, one is damaged or unfinished, or the target is out of range.
@@ -131,12 +120,10 @@ def write_runs_report(
     runs = load_runs(directories)
     rows = tuple(_row(run, predictor, target_accuracy, target_of) for run in runs for predictor in run.predictors)
     shared, differing = shared_settings(runs)
-    sections = tuple(_section(number, run, differing, redact) for number, run in enumerate(runs, start=1))
+    sections = tuple(_section(number, run, differing) for number, run in enumerate(runs, start=1))
     by_round, by_scalars = _by_round(runs), _by_scalars(runs)
-    convergence = [Picture(*one) for one in charts([(run.label, run.directory.convergence()) for run in runs])]
-    maps = [_mapped(n, run, (representations or {}).get(run.directory.path)) for n, run in enumerate(runs, start=1)]
-    pictures = [*by_round, *by_scalars, *convergence, *(shown for shown in maps if isinstance(shown, Picture))]
-    own = [one for section in sections for one in (section.clients, section.prototypes, section.regions)]
+    pictures = [*by_round, *by_scalars]
+    own = [one for section in sections for one in (section.clients, section.prototypes)]
     pictures += [one for one in own if isinstance(one, Picture)]
     values = {
         "rows": rows,
@@ -150,8 +137,6 @@ def write_runs_report(
         "attacks": attacks,
         "left_out": left_out,
         "moments": _MOMENT_NAMES,
-        "convergence": convergence,
-        "maps": [one for one in maps if one is not None],
         "unsampled": _unsampled(runs),
         "anchors": {section.run.label: section.anchor for section in sections},
     }
@@ -168,18 +153,6 @@ def _pages(values: Mapping[str, object]) -> dict[str, str]:
         home.filters["sizes"] = sizes
         files[file] = home.get_template(f"{file}.j2").render(values)
     return files
-
-
-def _mapped(number: int, run: RunRecord, found: Representations | str | None) -> Picture | str | None:
-    """Return the picture of a run's representations, why there is none, or None where none was asked for."""
-    if found is None:
-        return None
-    shown = found if isinstance(found, str) else representation_map(found)
-    if isinstance(shown, str):
-        return f"{run.label}: no map of representations; {shown}"
-    alt, caption = words(shown, run.label)
-    title = f"{run.label}: {shown.of} after round {shown.map.round}"
-    return Picture(f"representations-{number}-{run.config.method}.svg", draw(shown, title), alt, caption)
 
 
 def _unsampled(runs: Sequence[RunRecord]) -> list[str]:
@@ -248,7 +221,7 @@ def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
     return pictures
 
 
-def _section(number: int, run: RunRecord, differing: Sequence[str], redact: str) -> Section:
+def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
     trained, received = (run.at(moment).per_client[-1] for moment in MOMENTS)
     images = run.at("after_training").total[-1]
     own = settings(run.config, run.summary.images)
@@ -260,27 +233,13 @@ def _section(number: int, run: RunRecord, differing: Sequence[str], redact: str)
         f"{percent(received.max())}",
         f"Each client on its own test images ({images.min()} to {images.max()} of them).",
     )
-    found, plane = prototype_map(run.directory), load_regions(run.directory) if redact == NONE else None
+    found = prototype_map(run.directory)
     return Section(
         anchor=f"run-{number}",
         run=run,
         own=tuple((name, own[name]) for name in differing if name in own),
         clients=clients,
         prototypes=found if isinstance(found, str) else _prototypes(number, run, found),
-        regions=None if plane is None else _regions(number, run, plane),
-    )
-
-
-def _regions(number: int, run: RunRecord, found: Regions) -> Picture:
-    clients = len(found.classes)
-    sure = percent(mean_confidence(found))
-    return Picture(
-        f"regions-{number}-{run.config.method}.svg",
-        region_map(found, f"{run.label}: decision regions after round {run.rounds[-1]}"),
-        f"Decision regions of {run.label} over the plane, for {clients} clients, with {len(found.points)} samples; mean "
-        f"confidence {sure}",
-        "The class that each client's model says after the last broadcast, deeper where it is surer, with the client's own "
-        f"samples. Mean confidence over the plane: {sure}; lower is smoother.",
     )
 
 
@@ -339,9 +298,6 @@ def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
     found["flops_local_training_per_client_round"] = work.mean_local_training_per_client_round
     found["flops_prediction_per_image"] = sum(work.prediction_per_image) / (len(work.prediction_per_image) or 1) or None
     found["seconds"] = run.summary.seconds
-    for moment in MOMENTS:
-        validation = run.summary.validation.get(f"{moment}_{row.predictor}" if row.predictor else moment)
-        found[f"validation_{moment}"] = validation.mean_over_clients if validation else None
     return found
 
 

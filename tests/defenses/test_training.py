@@ -147,8 +147,7 @@ def test_precode_adds_a_bottleneck_and_leaves_the_other_initial_weights_alone():
 
 @pytest.mark.parametrize("name", ["fedkd", "fml", "fedrep", "fedhenn", "fedre"])
 def test_methods_train_through_a_bottleneck(name):
-    options = {"parity": True} if name == "fml" else {}
-    world = World(name, options)
+    world = World(name)
     (defense,) = build("precode:code=4")
     setups = []
     for setup in world.setups:

@@ -201,7 +201,5 @@ def _plan(told: Told, rounds: int) -> ProtectionPlan:
         rounds=rounds,
         train_sizes=(),
         batch_size=1,
-        epochs=1,
-        max_steps=None,
         broadcasts=(TARGET,),
     )
