@@ -42,7 +42,7 @@ def report(
     """Report on attack and run directories, studies, and folders that hold some of them.
 
     Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
-    pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded. With --index
+    pictures: accuracy by round and by communication, per client. With --index
     the folders are searched to any depth, and index.html has an entry for each result: what it found, and its own page.
     """
     place = _index_of(directories[0]) if index else Path("results") / "report"

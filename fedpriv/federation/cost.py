@@ -73,8 +73,8 @@ _FORMULAS: dict[str, Callable[..., int]] = {
     **{f"_scaled_dot_product_{kind}_backward": _attention_backward for kind in _ATTENTION},
 }
 """By the operation's name in torch's library ``aten``. Torch's own counter imports a compiler (two seconds of every process)
-and takes the weights' gradient of a grouped convolution as if every group saw all channels; where that does not matter a test
-holds these formulas to it."""
+and takes the weights' gradient of a grouped convolution as if every group saw all channels; elsewhere a test holds these
+formulas to it."""
 
 
 class OperationCounter(TorchDispatchMode):

@@ -149,6 +149,7 @@ class Defense:
         server_view: the server sees ``each`` upload, or only their ``sum`` over the round's clients.
         encodes: whether it decides how uploads are put on the wire.
         mixes: whether it makes one mixture of the rows of an upload.
+        keeps_sensitivity: whether one image moves a row of what is uploaded by no more than before, though it is changed.
     """
 
     name: ClassVar[str]
@@ -159,6 +160,7 @@ class Defense:
     server_view: ClassVar[Literal["each", "sum"]] = "each"
     encodes: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
+    keeps_sensitivity: ClassVar[bool] = False
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse a federation that the defense does not fit.
@@ -173,7 +175,7 @@ class Defense:
 
     def preserves_sensitivity(self) -> bool:
         """True if one image moves each row of an upload by no more, and no other row, than without this defense."""
-        return type(self).upload is Defense.upload
+        return self.keeps_sensitivity or type(self).upload is Defense.upload
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
         """Return the architecture that clients use in place of ``blueprint``."""

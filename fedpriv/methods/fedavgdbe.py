@@ -11,7 +11,7 @@ Space, NeurIPS 2023, algorithm 1. Two things are added to FedAvg:
 
 The paper finds g in a pass over all clients before the federation. Here that pass is each client's first round: the first
 upload of a client carries its m, and the server broadcasts g from the second round on. (A client whose images fill no batch
-sends the mean of its representations.) A client's c_k is trained, and its loss has the second term, from its own second round
+sends the mean of its representations.) A client's c_k is trained, and its loss has the second term, from its second round
 on. PFLlib's kappa defaults to 0; the paper tunes it for each data set, to about 50 on some, the default here.
 """
 

@@ -4,7 +4,7 @@ Source: Li and Wang: FedMD: Heterogenous Federated Learning via Model Distillati
 learning (algorithm 1). *Transfer learning*: before it takes part for the first time, a client trains on the labelled public
 set and then on its private data. In every round clients *communicate* their class scores f_k(x) on public samples, the
 server *aggregates* them to the consensus 1/m sum_k f_k(x) and *distributes* it, and clients *digest* it (train f_k towards
-it on these samples) and *revisit* their private data for a few epochs. The server draws a part of the public set every round.
+it on these samples) and *revisit* their private data for a few epochs. The server draws public samples every round.
 
 A round here begins where the server's broadcast arrives: the first is transfer learning and the first scores; every later
 one is digest, revisit, and the next scores (:mod:`fedpriv.methods.shared.public_answers`). Class scores are logits, and the

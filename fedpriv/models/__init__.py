@@ -56,7 +56,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 ``htfe-4``, ``htfe-9`` and ``fedre-10`` are HtFLlib's HtFE-img-4, HtFE-img-9 and HtM-img-10, the last FedRE's ten clients;
 ``fedmrl-5`` is CNN-1..5 of FedMRL and FedRAL; ``fedral-5`` FedRAL's ResNets for TinyImageNet; ``fedral-11`` the ResNets, CNN
-and ViT of its table 6, whose CNN and ViT it leaves open; ``fedhenn-5`` FedHeNN's CNNs; ``small`` trains in seconds on one core.
+and ViT of its table 6, which it leaves open; ``fedhenn-5`` FedHeNN's CNNs; ``small`` trains in seconds on one core.
 """
 
 LENET_CHANNELS = 12
@@ -90,8 +90,8 @@ def default_width(name: str, image_shape: tuple[int, int, int] = (3, 32, 32)) ->
     """Return the representation width d that a family, model or list of them uses unless told otherwise.
 
     The published widths: 512 for cnn4 and the large networks (FedRE), 500 for CNN-1..5, or 50 for one channel (FedMRL,
-    FedRAL), for ``lenet-sigmoid`` the width of its own vectors (DLG). A list takes the least width of its members, so that no
-    member has to repeat values.
+    FedRAL), for ``lenet-sigmoid`` the width of its own vectors (DLG). A list takes the least width of its members, so that
+    no member has to repeat values.
     """
     return min(_model_width(member, image_shape) for member in family(name))
 

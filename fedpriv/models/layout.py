@@ -1,4 +1,4 @@
-"""Channels-last order of images and weights while a network is trained on a CPU: a quarter faster, equal but for last digits."""
+"""Channels-last order of images and weights while a network is trained on a CPU: faster, and equal but for last digits."""
 
 from __future__ import annotations
 

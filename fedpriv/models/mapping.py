@@ -40,6 +40,7 @@ class AveragePooling(nn.Module):
         self.register_buffer("matrix", window_means(n_in, n_out), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
+        """Return vectors ``(n, d)``."""
         return vectors @ self.matrix
 
 
@@ -57,6 +58,7 @@ class MaxPooling(nn.Module):
         self.register_buffer("positions", torch.tensor(padded), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
+        """Return vectors ``(n, d)``."""
         return vectors[..., self.positions].max(dim=-1).values
 
 
@@ -94,4 +96,5 @@ class AveragePool(nn.Module):
         self.side = side
 
     def forward(self, maps: Tensor) -> Tensor:
+        """Return the new maps."""
         return by_products(maps, self.side) if maps.is_cuda else adaptive_avg_pool2d(maps, self.side)

@@ -62,6 +62,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Conv2d(channels_in, channels_out, 1, stride=2)
 
     def forward(self, maps: Tensor) -> Tensor:
+        """Return the new maps."""
         inner: Tensor = self.second(torch.relu(self.first(maps)))
         return torch.relu(self.shortcut(maps) + inner)
 
@@ -89,6 +90,7 @@ class Centre(nn.Module):
     """``8 (x - 1/2)``: brings numbers in [0, 1] to a mean near 0 and a standard deviation near 1."""
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return numbers in [-4, 4]."""
         return 8 * (images - 0.5)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 from fedpriv.federation.evaluate import unsampled_words
 from fedpriv.pages import curves
 from fedpriv.pages.columns import table_files
+from fedpriv.pages.curves import image_source
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, percent, quantity
-from fedpriv.pages.prototype_map import PrototypeMap, prototype_map
 from fedpriv.pages.run_records import (
     COUNTS,
     FIGURES,
@@ -53,7 +52,7 @@ class Picture:
     @property
     def source(self) -> str:
         """The picture as a data URI, so that the page needs no other file."""
-        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
+        return image_source(self.svg)
 
 
 @dataclass(frozen=True)
@@ -82,14 +81,12 @@ class Section:
         run: the run.
         own: settings in which it differs from others, (name, value).
         clients: per-client accuracy of the last round.
-        prototypes: the map, or the line that says why there is none.
     """
 
     anchor: str
     run: RunRecord
     own: tuple[tuple[str, str], ...]
     clients: Picture
-    prototypes: Picture | str
 
 
 def write_runs_report(
@@ -122,9 +119,7 @@ def write_runs_report(
     shared, differing = shared_settings(runs)
     sections = tuple(_section(number, run, differing) for number, run in enumerate(runs, start=1))
     by_round, by_scalars = _by_round(runs), _by_scalars(runs)
-    pictures = [*by_round, *by_scalars]
-    own = [one for section in sections for one in (section.clients, section.prototypes)]
-    pictures += [one for one in own if isinstance(one, Picture)]
+    pictures = [*by_round, *by_scalars, *(section.clients for section in sections)]
     values = {
         "rows": rows,
         "sections": sections,
@@ -233,26 +228,11 @@ def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
         f"{percent(received.max())}",
         f"Each client on its own test images ({images.min()} to {images.max()} of them).",
     )
-    found = prototype_map(run.directory)
     return Section(
         anchor=f"run-{number}",
         run=run,
         own=tuple((name, own[name]) for name in differing if name in own),
         clients=clients,
-        prototypes=found if isinstance(found, str) else _prototypes(number, run, found),
-    )
-
-
-def _prototypes(number: int, run: RunRecord, found: PrototypeMap) -> Picture:
-    classes, clients = len(set(found.classes.tolist())), len(set(found.clients.tolist()))
-    some = "" if found.uploaded == len(found.points) else f" (of {found.uploaded} uploaded)"
-    return Picture(
-        f"prototypes-{number}-{run.config.method}.svg",
-        curves.prototypes(found, f"{run.config.method}: prototypes of round {found.round}"),
-        f"Map of the {len(found.points)} prototypes that {clients} clients of {run.label} uploaded in round "
-        f"{found.round}, of {classes} classes: a number marks the client, its colour the class",
-        f"t-SNE of {len(found.points)} prototypes{some}: the number is the client, the colour the class. "
-        f"Neighbours mean something, distances and axes do not (perplexity {found.perplexity:.0f}).",
     )
 
 

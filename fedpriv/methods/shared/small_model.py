@@ -1,7 +1,7 @@
 """A small homogeneous model that travels while every client keeps a private model: FedMRL, FML, FedAPEN and FedKD.
 
-The option ``small_model`` names its architecture; ``auto`` is the 4-layer CNN of HtFLlib and FedRE's tables, or ``small-cnn``
-for images too small for that (FedMRL's is ``cnn-5``). Small models end in average pooling to their width.
+The option ``small_model`` names its architecture; ``auto`` is the 4-layer CNN of HtFLlib and FedRE's tables, or
+``small-cnn`` for images too small for that (FedMRL's is ``cnn-5``). Small models end in average pooling to their width.
 
 Initial weights of the small model and of a client's own come from different seeds: two equal models would see the same
 batches, stay equal, and teach each other nothing.
