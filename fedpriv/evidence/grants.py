@@ -20,10 +20,9 @@ from fedpriv.evidence.local_gradients import guarded_gradients
 from fedpriv.evidence.norm_statistics import batch_norms, running_statistics
 from fedpriv.evidence.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.evidence.traces import Granted, granted
-from fedpriv.federation.method import State
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.federation.states import put
+from fedpriv.federation.states import State, put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedpriv.federation.defense import Sender
-from fedpriv.federation.method import State
 from fedpriv.federation.prepared import Federation
+from fedpriv.federation.states import State
 from fedpriv.federation.summary import ClientFailure
 from fedpriv.federation.trace import Trace
 from fedpriv.util.arguments import argument

@@ -67,10 +67,10 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         logits: Tensor = model(images)
         value = cross_entropy(logits, labels)
-        if not distil:
-            return value
-        wanted = torch.where(known[labels][:, None], values[labels], logits.detach().softmax(1))
-        return value + setup.options.weight * cross_entropy(logits, wanted)
+        if distil:
+            wanted = torch.where(known[labels][:, None], values[labels], logits.detach().softmax(1))
+            value = value + setup.options.weight * cross_entropy(logits, wanted)
+        return value
 
     train(model, setup.train, setup.training, rng, loss, setup.trace)
     means, classes, _ = class_means(classify(model, setup.train.images).softmax(1), setup.train.labels)

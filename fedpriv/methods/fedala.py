@@ -21,7 +21,7 @@ the beginning of a client's step, so accuracy *after broadcast* is that of a mer
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -121,6 +121,7 @@ def learn_shares(setup: ClientSetup, state: State, broadcast: Message, rng: torc
     put(model, state | outer(dict(received), "model"), "model")
     samples = slice_of(setup.train, options.share, rng)
     model.eval()
+    scores: Callable[[torch.Tensor], torch.Tensor]
     if all(name.startswith("head.") for name in names):  # nothing below the head changes
         inputs, labels, scores = represent(model, samples.images), samples.labels, model.head
     else:

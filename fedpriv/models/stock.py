@@ -90,7 +90,8 @@ def _vit(image_shape: ImageShape, name: str, patch: int) -> tuple[nn.Module, int
     stem = _with_channels(net.conv_proj, channels)
     if stem is not net.conv_proj:
         nn.init.trunc_normal_(stem.weight, std=math.sqrt(1 / (channels * patch * patch)))
-        nn.init.zeros_(stem.bias)
+        if stem.bias is not None:
+            nn.init.zeros_(stem.bias)
         net.conv_proj = stem
     net.heads = nn.Identity()
     return net, 768

@@ -91,7 +91,7 @@ def contents(path):
 RESUME, REPORT = ["train", "--resume", "--out", "half"], ["report", "result", "--out", "page", "--force"]
 MARKED = (".fedpriv.lock", ".fedpriv.jsonl")
 REFUSED = {
-    "train, resumed": (RESUME, [f"half/{name}" for name in (*MARKED, "metrics.jsonl", "truth/files.jsonl")]),
+    "train, resumed": (RESUME, [f"half/{name}" for name in (*MARKED, "metrics.jsonl")]),
     "train, refused anyway": ([*TRAIN, "--out", "runs/a"], [f"runs/a/{name}" for name in MARKED]),
     "train, anew": ([*TRAIN, "--out", "runs/a", "--force"], [f"runs/a/{name}" for name in (*MARKED, "ledger.jsonl")]),
     "train, new": ([*TRAIN, "--out", "new"], [f"new/{name}" for name in MARKED]),

@@ -207,7 +207,7 @@ def rewrite(path, change):
 def test_a_run_of_another_version_is_refused(spoilt):
     rewrite(spoilt / "config.json", lambda values: values.update(format=99))
     with pytest.raises(
-        UserError, match=r"config.json: run format 99, but this version reads format 5; train the run again"
+        UserError, match=r"config.json: run format 99, but this version reads format 6; train the run again"
     ):
         RunDirectory.open(spoilt)
 
@@ -248,10 +248,10 @@ def test_damaged_lines_and_checkpoints_are_refused(spoilt):
     whole = state.read_bytes()
     state.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(UserError, match="its content was altered"):
-        directory.load_checkpoint(3)
+        directory.client_state(3, 1)
     write_bytes(state, whole[:40])
     with pytest.raises(UserError, match=r"client-001\.safetensors: not readable as safetensors"):
-        directory.load_checkpoint(3)
+        directory.client_state(3, 1)
     state.unlink()
     with pytest.raises(UserError, match="checkpoint is incomplete"):
         directory.client_state(3, 1)

@@ -78,11 +78,11 @@ def _chain(value: Any) -> Any:
 
 
 def _seeds(values: list[int]) -> list[int]:
-    from fedpriv.datasets.federated import MAX_LEGACY_SEED
+    from fedpriv.datasets.partition import MAX_SEED
 
     for place, seed in enumerate(values):
-        if seed > MAX_LEGACY_SEED:
-            raise _Refused(f"expected a whole number of at most {MAX_LEGACY_SEED}, got {seed}", (place,))
+        if seed > MAX_SEED:
+            raise _Refused(f"expected a whole number of at most {MAX_SEED}, got {seed}", (place,))
     return values
 
 
