@@ -34,6 +34,7 @@ from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, Up
 from fedpriv.federation.states import State, parameters, put, take
 from fedpriv.methods.shared import small_model, weights
 from fedpriv.methods.shared.small_model import small_blueprint
+from fedpriv.models import MODELS
 from fedpriv.models.build import narrowing_models
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.arguments import argument
@@ -173,6 +174,7 @@ def check(plan: Plan) -> None:
             f"method 'fedmrl': small_width is {plan.options.small_width}, but the first entries of a representation of "
             f"width {width} go to the small head; pass {fitting} or less, or a larger {argument('width')}"
         )
+    MODELS.load(small.name)
     if plan.options.narrowing == "layer" and small.name not in narrowing_models():
         raise UserError(
             f"method 'fedmrl': small_model {small.name} has no last linear layer that could have {small.width} units; pass "
