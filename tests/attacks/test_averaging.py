@@ -6,7 +6,7 @@ import pytest
 import torch
 from compare import expect_close
 from defense_cases import build
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 
 from fedpriv.attacks.features.rounds import (
     AveragedInversion,
@@ -200,7 +200,7 @@ def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_near
         training=LocalTraining(learning_rate=0.02),
         defenses=(parse_choice("noise:scale=1"),),
     )
-    directory, federation = train_small(tmp_path / "run", config)
+    directory, federation = trained_small(tmp_path / "run", config)
     seen = gather(
         directory, federation, kind, KnowledgeCard(rounds_seen=8), n_targets=8, seed=0, unit=AveragedInversion.unit
     )

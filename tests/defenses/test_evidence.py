@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_close
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 
 from fedpriv.attacks.features.unmixing import uploads_of
 from fedpriv.attacks.inversion.vector import DipInversion
@@ -31,7 +31,7 @@ CARD = KnowledgeCard()
 
 def train(path, *texts, **changes):
     config = replace(CONFIG, defenses=tuple(parse_choice(text) for text in texts), **changes)
-    return train_small(path, config)
+    return trained_small(path, config)
 
 
 def own_features(directory, federation, client, round_):
