@@ -45,20 +45,20 @@ as text: it is kept as data, and sentences are made from that."""
 BUDGET: dict[str, int] = {
     "util": 3034,
     "algebra": 761,
-    "datasets": 1603,
-    "models": 1122,
+    "datasets": 1344,
+    "models": 868,
     "wire": 1109,
     "recording": 1365,
-    "federation": 3873,
-    "methods": 4074,
+    "federation": 2994,
+    "methods": 3476,
     "defenses": 2132,
     "attacks": 20048,
     "evidence": 2130,
     "scoring": 7716,
     "claims": 330,
-    "pages": 6850,
-    "experiment": 15647,
-    "cli": 2103,
+    "pages": 6722,
+    "experiment": 15635,
+    "cli": 2072,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
