@@ -207,7 +207,7 @@ class Defense:
 
 
 def defense_facts(defense: Defense) -> DefenseFacts:
-    """Return what records say of a defense."""
+    """Return the record of a defense."""
     specs: Any = fields(defense)  # type: ignore[arg-type]
     own = {spec.name: plain(getattr(defense, spec.name)) for spec in specs}
     usual = {spec.name: plain(spec.default) for spec in specs if spec.default is not MISSING}
