@@ -10,7 +10,7 @@ import numpy as np
 from fedpriv.datasets.types import FederatedData
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import any_letters, picture_text
-from fedpriv.util.files import whole
+from fedpriv.util.files import placing
 
 MAX_WRITTEN_CELLS = 400
 MAX_TICKS = 25
@@ -82,7 +82,7 @@ def draw_holdings(federated: FederatedData, path: Path) -> None:
     figure.colorbar(image, label="training images", format=LogFormatter())
     metadata = {"Date": None} if kind == "svg" else None  # a date would make every file different
     try:
-        with matplotlib.rc_context({"svg.hashsalt": "fedpriv"}), any_letters(), whole(path) as temporary:
-            figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
+        with matplotlib.rc_context({"svg.hashsalt": "fedpriv"}), any_letters(), placing([path]) as temporary:
+            figure.savefig(temporary[path], format=kind, dpi=150, metadata=metadata)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error

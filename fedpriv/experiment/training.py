@@ -60,7 +60,7 @@ def train_run(
     if not resume:
         folders.check_free(out, force=force)
     federation = prepare(config, chosen, download=download)
-    with folders.output(out, "run", force=force, resume=resume, listener=listener):
+    with folders.output(out, "run", force=force, resume=resume):
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:
             return directory.summary

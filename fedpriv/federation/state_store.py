@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import torch
 
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import State, load_state, on_device, save_state
-from fedpriv.util.files import scratch_folder
+from fedpriv.util.files import PARTIAL
 
 BYTES_IN_MEMORY = 48 << 20
 """Bytes of states kept in memory: of ten clients with four-layer networks all."""
@@ -86,5 +87,5 @@ def state_store(
         first: client -> its state before the first round.
         device: of the states that are returned.
     """
-    with scratch_folder(directory.path / "states") as folder:
-        yield StateStore(directory, clients, first, device, folder)
+    with tempfile.TemporaryDirectory(PARTIAL, ".states.", directory.path) as folder:
+        yield StateStore(directory, clients, first, device, Path(folder))
