@@ -49,7 +49,7 @@ BUDGET: dict[str, int] = {
     "models": 868,
     "wire": 1109,
     "recording": 1358,
-    "federation": 2994,
+    "federation": 3010,
     "methods": 3476,
     "defenses": 2132,
     "attacks": 20048,
@@ -57,7 +57,7 @@ BUDGET: dict[str, int] = {
     "scoring": 7712,
     "claims": 330,
     "pages": 6722,
-    "experiment": 15635,
+    "experiment": 15628,
     "cli": 2072,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
