@@ -56,9 +56,9 @@ BUDGET: dict[str, int] = {
     "evidence": 2130,
     "scoring": 7712,
     "claims": 330,
-    "pages": 6366,
-    "experiment": 13292,
-    "cli": 1257,
+    "pages": 6238,
+    "experiment": 13280,
+    "cli": 1247,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
