@@ -11,7 +11,6 @@
     broadcasts/round-0007.safetensors        what the clients of that round answered
     truth/           for scorers: the images that clients trained on in those rounds (fedpriv.federation.capture)
     checkpoints/round-0007/                  server.safetensors, client-003.safetensors, evaluation.json
-    flower.json      how a SuperLink's side of it ended; only where one ran it
     summary.json     written last: the run is complete
 
 A round appends its lines first and is checkpointed last, so after a kill the lines beyond the newest checkpoint are cut
@@ -82,16 +81,13 @@ class EngineChoice:
         name: ``local``, one after another in this process, or ``flower``.
         min_clients: clients of a round that must answer.
         client_timeout: seconds after which a client that has not answered leaves the round.
-        nodes: simulated nodes (default: one for each client of a round), or, with ``superlink``, nodes to wait for
-            (default 1). Each runs one client after another.
-        superlink: name of a SuperLink in Flower's configuration; None to simulate.
+        nodes: simulated nodes (default: one for each client of a round); each runs one client after another.
     """
 
     name: Literal["local", "flower"] = "local"
     min_clients: Annotated[int, Ge(1)] = 1
     client_timeout: Annotated[float, Gt(0)] = 600.0
     nodes: Annotated[int, Ge(1)] | None = None
-    superlink: str | None = None
 
 
 @dataclass(frozen=True)
