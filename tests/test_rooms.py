@@ -51,16 +51,16 @@ BUDGET: dict[str, int] = {
     "wire": 1109,
     "integrations": 1575,
     "dp": 1067,
-    "federation": 3010,
+    "federation": 3006,
     "methods": 3476,
     "defenses": 2132,
     "attacks": 20048,
     "evidence": 2130,
     "scoring": 7073,
     "claims": 257,
-    "pages": 6215,
-    "experiment": 11789,
-    "cli": 1247,
+    "pages": 6087,
+    "experiment": 11779,
+    "cli": 1246,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
