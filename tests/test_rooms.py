@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "evidence": 2130,
     "scoring": 6980,
     "claims": 257,
-    "pages": 6087,
+    "pages": 6060,
     "experiment": 11779,
     "cli": 1246,
 }
