@@ -41,9 +41,7 @@ from fedpriv.scoring.intervals import compare
 LIKE = {
     "fedmrl": ({"narrowing": "htfllib", "small_width": 128}, {}),
     "fedproto": ({"weight": 10.0}, {"lamda": 10.0}),
-    "fml": ({"alpha": 0.5, "beta": 0.5, "parity": True}, {"alpha": 0.5, "beta": 0.5}),
-    "fedkd": ({"parity": True}, {}),
-    "fedtgp": ({"prototypes_of": "received"}, {}),
+    "fml": ({"alpha": 0.5, "beta": 0.5}, {"alpha": 0.5, "beta": 0.5}),
 }
 """Options that make both the same method: fedpriv's, HtFLlib's."""
 

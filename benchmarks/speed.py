@@ -54,7 +54,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 METHOD_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fedproto": ({"weight": 10.0}, {"lamda": 10.0}),
-    "fedkd": ({"parity": True}, {}),
 }
 """Options that make both the same method: fedpriv's, HtFLlib's."""
 

@@ -2,7 +2,10 @@
 
 import gc
 import os
+import shutil
+from pathlib import Path
 
+import federations
 import pytest
 import torch
 from hypothesis import settings
@@ -15,6 +18,15 @@ THREADS = torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.load_profile("quick")
 torch.set_printoptions(threshold=4, edgeitems=1)
+
+
+def pytest_configure(config):
+    home = Path(config.cache.mkdir("federations"))
+    federations.LIBRARY = home / federations.sources()
+    if not federations.LIBRARY.is_dir():
+        for old in {*home.iterdir()} - {federations.LIBRARY}:
+            shutil.rmtree(old, ignore_errors=True)
+        federations.LIBRARY.mkdir(exist_ok=True)
 
 
 def pytest_collection_modifyitems(items):

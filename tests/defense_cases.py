@@ -100,8 +100,6 @@ def plan_for(kind, **changes):
         rounds=6,
         train_sizes=(9,) * 4,
         batch_size=3,
-        epochs=1,
-        max_steps=None,
         broadcasts=tuple(p.kind for p in broadcast),
         linear_aggregation=KINDS[kind].aggregation == "mean",
     )

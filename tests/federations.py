@@ -1,12 +1,17 @@
-"""Small federations, trained in a second or two: the one place where tests make them."""
+"""Small federations, trained in a second or two: the one place where tests make them, and the library of trained ones."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
+import fedpriv
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engine import run_clients
@@ -14,6 +19,7 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.util.config import plain
 from fedpriv.util.files import LOCK, MARKER
 
 QUICK_DATA = {"dataset": "digits", "strangers": 0.0}
@@ -23,6 +29,20 @@ DIGITS = ("--dataset", "digits", "--strangers", "0")
 """The same on the command line."""
 
 CPU = torch.device("cpu")
+
+LIBRARY = Path()
+"""Folder of the trained runs, in pytest's cache: conftest.py sets it."""
+
+ROOMS = ("federation", "methods", "defenses", "datasets", "models", "algebra", "wire", "util")
+"""Rooms whose sources decide what a run holds."""
+
+
+def sources() -> str:
+    """A digest of all code that a run depends on."""
+    home, digest = Path(fedpriv.__file__).parent, hashlib.sha256()
+    for path in sorted(path for room in ROOMS for path in (home / room).rglob("*.py")):
+        digest.update(path.relative_to(home).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def small(method: str, *, alpha: float | None = None, **settings: Any) -> RunConfig:
@@ -37,6 +57,18 @@ def train_small(path: Path, config: RunConfig, engine: Any = run_clients) -> tup
     directory, federation = RunDirectory.create(path, config), prepare(config, CPU)
     run(federation, directory, engine)
     return directory, federation
+
+
+def trained_small(path: Path, config: RunConfig) -> tuple[RunDirectory, Federation]:
+    """A copy of a run that is trained once for all tests, processes and sessions with the same sources."""
+    key = hashlib.sha256(json.dumps(plain(config), sort_keys=True).encode()).hexdigest()[:16]
+    source = LIBRARY / key
+    with FileLock(f"{source}.lock"):
+        if not RunDirectory(source).complete:
+            shutil.rmtree(source, ignore_errors=True)
+            train_small(source, config)
+    shutil.copytree(source, path)
+    return RunDirectory(path), prepare(config, CPU)
 
 
 def files(path: Path) -> dict[str, bytes]:

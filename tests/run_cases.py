@@ -41,7 +41,7 @@ def make_run(path, method="fedgh", upload=prototypes, *, capture="all", extra=No
             for k in range(2):
                 about = {"round": round_, "client": k, "direction": "upload"}
                 content = message_bytes(upload(round_, k), about)
-                run.store(round_, {"captures": {run.upload_path(round_, k): content}})
+                run.store(round_, {run.upload_path(round_, k): content})
     if finish:
         run.finish(finished(config, defenses=tuple(map(defense_facts, build_defenses(run.config.defenses)))))
     return path

@@ -49,16 +49,6 @@ def _show_run(out: Path, summary: RunSummary) -> None:
         }
         for when, reached in summary.accuracy.items()
     ]
-    rows += [
-        {
-            "accuracy": f"validation, {when.replace('_', ' ')}",
-            "pooled": f"{reached.pooled:.4f}",
-            "at its best (round)": "",  # of the mean over clients only
-            "mean over clients": f"{reached.mean_over_clients:.4f}",
-            "at its best": f"{reached.best:.4f} ({reached.best_round})",
-        }
-        for when, reached in summary.validation.items()
-    ]
     common.print_table(f"{summary.method} on {summary.dataset}, {summary.rounds} rounds", rows)
     wire = [
         {"count": kind}

@@ -3,7 +3,7 @@
 ``dirichlet`` and ``pathological`` follow the random draws of PFLlib (Zhang et al., JMLR 2025) in number and order, so
 that one seed of numpy's legacy generator gives the division behind published tables. Functions take labels ``(n,)``, classes
 0..C-1, and a source of randomness, of which an integer seeds that generator. They return one array of positions per client;
-nothing is lost and nothing is given twice, except that a long tail drops samples.
+nothing is given twice, and nothing is lost but by a long tail and by classes that no client is assigned.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Source = np.random.RandomState | np.random.Generator
 Random = Source | int
 """Generators of numpy, legacy or new; an integer seeds a legacy one, whose draws are those of other software."""
 
+MAX_SEED = 2**32 - 1
 MAX_DRAWS = 10_000
 PARITY_BATCH = 10  # PFLlib's smallest client must fill one test batch of this size
-
 LOW_SHARE, HIGH_SHARE = 0.4, 0.6
 """Between these a holder's share of a class is drawn, before shares are divided by their sum."""
 
@@ -31,8 +31,8 @@ def source_of(rng: Random) -> Source:
     """Return the generator itself, or the legacy one that an integer seeds."""
     if not isinstance(rng, int | np.integer):
         return rng
-    if not 0 <= rng < 2**32:
-        raise UserError(f"seed is {rng}: it must be 0..{2**32 - 1}")
+    if not 0 <= rng <= MAX_SEED:
+        raise UserError(f"seed is {rng}: it must be 0..{MAX_SEED}")
     return np.random.RandomState(int(rng))
 
 
@@ -43,7 +43,7 @@ def integers(source: Source, low: int, high: int, n: int) -> list[int]:
 
 
 def least_samples(n_samples: int, n_clients: int, train_fraction: float = 0.75) -> int:
-    """Return the least number of samples that PFLlib wants a client to hold: a test batch of 10, or half an equal share."""
+    """Return PFLlib's least number of samples of a client: a test batch of 10, or half an equal share."""
     return int(min(PARITY_BATCH / (1 - train_fraction), n_samples / n_clients / 2))
 
 
@@ -60,10 +60,7 @@ def dirichlet_partition(
 
     Per class in order: shuffle its samples, draw shares from Dirichlet(alpha, ..., alpha), give nothing to clients that
     already hold an equal share n / n_clients or more, renormalise and cut. The whole is drawn again until every client
-    holds at least ``least`` samples.
-
-    A small concentration alpha gives clients few classes; ``least`` None means :func:`least_samples`. Newer versions of
-    PFLlib ask for one sample, with which more clients or a smaller alpha can be served.
+    holds at least ``least`` samples (None: :func:`least_samples`).
 
     Raises:
         UserError: where no draw met ``least``, with the most that the least client of any draw held.
@@ -74,18 +71,17 @@ def dirichlet_partition(
             f"alpha is {alpha}: a Dirichlet division needs a finite number above 0, for example 0.1", keys=("alpha",)
         )
     wanted = least_samples(len(labels), n_clients) if least is None else least
-    source = source_of(rng)
-    by_class = positions_by_class(labels)
+    source, by_class = source_of(rng), positions_by_class(labels)
     best = 0
     for _ in range(MAX_DRAWS):
         smallest, drawn = _draw_dirichlet(by_class, len(labels) / n_clients, n_clients, alpha, source, wanted)
         if drawn is not None:
             return drawn
         best = max(best, smallest)
-    met = f"the best gave {best}: use {argument('least_per_client', best)}" if best else "the best gave none: use"
+    met = f"the best gave {best}: use {argument('least_per_client', best)}," if best else "the best gave none: use"
     raise UserError(
         f"no division of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
-        f"least {wanted} samples in {MAX_DRAWS} draws; {met}{',' if best else ''} a larger alpha or fewer clients",
+        f"least {wanted} samples in {MAX_DRAWS} draws; {met} a larger alpha or fewer clients",
         keys=("alpha",),
     )
 
@@ -93,33 +89,25 @@ def dirichlet_partition(
 def _draw_dirichlet(
     by_class: Sequence[np.ndarray], full: float, n_clients: int, alpha: float, source: Source, wanted: int
 ) -> tuple[int, list[np.ndarray] | None]:
-    """Draw the division once.
-
-    Returns:
-        The samples of its least client, 0 where the shares cannot be renormalised, and the division itself; None where
-        the least client holds too little.
-    """
+    """Draw once; return the samples of the least client, and the division; None where that holds too little."""
     held = np.zeros(n_clients, dtype=np.int64)
-    concentration = np.repeat(alpha, n_clients)
-    ends = np.zeros(n_clients + 1, dtype=np.int64)
     divided: list[tuple[np.ndarray, np.ndarray]] = []
     for positions in by_class:
         shuffled = positions.copy()
         source.shuffle(shuffled)
-        shares = source.dirichlet(concentration) * (held < full)
+        shares = source.dirichlet(np.repeat(alpha, n_clients)) * (held < full)
         total = shares.sum()
         if not total > 0:  # all clients full, or an alpha so small that every share is 0 or not a number
             if len(positions):
                 return 0, None
             continue
-        ends[1:] = (np.cumsum(shares / total) * len(shuffled)).astype(int)
-        ends[-1] = len(shuffled)
-        held += ends[1:] - ends[:-1]
-        divided.append((shuffled, ends[1:-1].copy()))
+        cuts = (np.cumsum(shares / total) * len(shuffled)).astype(int)[:-1]
+        held += np.diff(cuts, prepend=0, append=len(shuffled))
+        divided.append((shuffled, cuts))
     smallest = int(held.min())
     if smallest < wanted:  # most draws end here where alpha is small: nothing is cut up for them
         return smallest, None
-    pieces = [np.split(shuffled, cuts) for shuffled, cuts in divided]
+    pieces = [np.split(*one) for one in divided]
     return smallest, [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
 
 
@@ -133,30 +121,25 @@ def pathological_partition(
 ) -> list[np.ndarray]:
     """Return PFLlib's division in which every client holds exactly ``classes_per_client`` classes.
 
-    Classes are handed out in order, each to the first n_clients * classes_per_client / C clients (rounded up) that
-    still lack classes; a class's samples are given in stored order.
+    Classes are given in order, each to the first n_clients * classes_per_client / C clients (rounded up) that still lack
+    classes; a class's samples are given in stored order. Its takers get equal parts if ``balanced``; otherwise each but the
+    last draws its number uniformly from a tenth of an equal part to an equal part, at least ``least`` / C (None:
+    :func:`least_samples`); the last gets the rest.
 
-    The takers of a class get equal parts if ``balanced``; otherwise each but the last draws its number uniformly from a
-    tenth of an equal part to an equal part, at least ``least`` / C (None: :func:`least_samples`); the last gets the rest.
-
-    Where the groups do not come out even, PFLlib leaves clients short of classes, or stops at a class that nobody takes;
-    here that is refused, and :func:`random_classes_partition` serves any numbers.
+    Numbers that do not come out even, where PFLlib leaves clients short of classes, are refused.
     """
     check_clients(labels, n_clients)
     by_class = positions_by_class(labels)
-    n_classes = len(by_class)
-    check_classes_per_client(classes_per_client, n_classes)
-    takers_per_class = _takers_per_class(n_clients, classes_per_client, n_classes)
+    check_classes_per_client(classes_per_client, len(by_class))
+    takers_per_class = _takers_per_class(n_clients, classes_per_client, len(by_class))
     source = source_of(rng)
-    lowest = (least_samples(len(labels), n_clients) if least is None else least) / n_classes
-    quota = [classes_per_client] * n_clients
+    lowest = (least_samples(len(labels), n_clients) if least is None else least) / len(by_class)
     parts: list[list[np.ndarray]] = [[] for _ in range(n_clients)]
     for number, positions in enumerate(by_class):
-        takers = [client for client in range(n_clients) if quota[client] > 0][:takers_per_class]
+        takers = [client for client in range(n_clients) if len(parts[client]) < classes_per_client][:takers_per_class]
         sizes = _sizes(len(positions), len(takers), lowest, balanced, source, number)
         for client, part in zip(takers, np.split(positions, np.cumsum(sizes, dtype=int)), strict=True):
             parts[client].append(part)
-            quota[client] -= 1
     return [np.concatenate(part) for part in parts]
 
 
@@ -164,11 +147,8 @@ def _sizes(n: int, takers: int, lowest: float, balanced: bool, source: Source, n
     """Return the numbers of a class's ``n`` samples that each taker but the last gets."""
     if takers == 1:
         return []
-    share = n / takers
-    if balanced:
-        low = high = int(share)
-    else:
-        low, high = int(max(share / 10, lowest)), int(share)
+    high = int(n / takers)
+    low = high if balanced else int(max(n / takers / 10, lowest))
     if high < 1 or (low >= high and not balanced):
         raise UserError(
             f"class {number} has {n} samples, too few for {takers} clients; use fewer clients or classes per client",
@@ -178,14 +158,13 @@ def _sizes(n: int, takers: int, lowest: float, balanced: bool, source: Source, n
 
 
 def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -> int:
-    """Return the number of clients that share a class, or raise where a class or a client would be left over.
+    """Return the number of clients that share a class.
 
-    The same clients take classes until their quotas are used up, then the next ones do: groups of that many clients
-    with ``classes_per_client`` classes each, which must be all classes.
+    The same clients take classes until they have all theirs, then the next ones do: groups of so many clients with
+    ``classes_per_client`` classes each must take all classes.
     """
     takers = -(-n_clients * classes_per_client // n_classes)
-    groups = -(-n_clients // takers)
-    if groups * classes_per_client == n_classes:
+    if -(-n_clients // takers) * classes_per_client == n_classes:
         return takers
     remedy = f"or use {argument('assignment', 'random')}, which takes any number"
     if n_classes % classes_per_client:
@@ -227,22 +206,9 @@ def random_classes_partition(
 ) -> list[np.ndarray]:
     """Return a division in which every client holds exactly ``classes_per_client`` classes, assigned at random.
 
-    FedMRL, FedHeNN, FedRAL and FedRE have numbers of classes and clients that PFLlib's rule cannot divide. They leave unsaid
-    who holds which class and how holders share it; unequal shares are as in the public code of FedMRL and FedRAL.
-
-    A class's samples are shuffled and cut among its holders: into parts whose sizes differ by at most one if
-    ``balanced``, else in proportion to one draw a holder from U(0.4, 0.6), at least one sample each. Samples of a class
-    that nobody is assigned, where clients are too few for all, are left out.
-
-    Args:
-        labels: ``(n,)``, 0..C-1.
-        n_clients: at least 1.
-        classes_per_client: 1..C.
-        rng: of the assignment, then, class by class, of the shuffle and the shares.
-        balanced: equal shares.
-
-    Raises:
-        UserError: for numbers that cannot be, and a class with fewer samples than holders.
+    For numbers that PFLlib's rule cannot divide (FedMRL, FedHeNN, FedRAL, FedRE); unequal shares are as in the public code
+    of FedMRL and FedRAL. A class's samples are shuffled and cut among its holders: into parts whose sizes differ by at most
+    one if ``balanced``, else in proportion to one draw a holder from U(0.4, 0.6), at least one sample each.
     """
     check_clients(labels, n_clients)
     by_class = positions_by_class(labels)
@@ -260,36 +226,30 @@ def random_classes_partition(
                 keys=("clients",),
             )
         shuffled = positions[source.permutation(len(positions))]
-        for client, part in zip(holders, _cut(shuffled, len(holders), balanced, source), strict=True):
-            parts[client].append(part)
+        if balanced:
+            cut = np.array_split(shuffled, len(holders))
+        else:
+            shares = np.asarray(source.uniform(LOW_SHARE, HIGH_SHARE, len(holders)))
+            spare = len(shuffled) - len(holders)  # one each is given before shares count
+            ends = np.floor(np.cumsum(shares / shares.sum()) * spare).astype(int) + np.arange(1, len(holders) + 1)
+            cut = np.split(shuffled, ends[:-1])
+        for client, part in zip(holders, cut, strict=True):
+            parts[client].append(np.asarray(part))
     return [np.concatenate(part) for part in parts]
-
-
-def _cut(samples: np.ndarray, holders: int, balanced: bool, source: Source) -> list[np.ndarray]:
-    """Return a class's samples cut for its holders."""
-    if balanced:
-        return [np.asarray(part) for part in np.array_split(samples, holders)]
-    shares = np.asarray(source.uniform(LOW_SHARE, HIGH_SHARE, holders))
-    spare = len(samples) - holders  # one each is given before shares count
-    ends = np.floor(np.cumsum(shares / shares.sum()) * spare).astype(int) + np.arange(1, holders + 1)
-    return [np.asarray(part) for part in np.split(samples, ends[:-1])]
 
 
 def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.ndarray:
     """Return the ascending positions of a subset whose class sizes fall exponentially.
 
-    Class c of C keeps floor(n_max * imbalance^(-c / (C - 1))) samples drawn without replacement, where n_max is the
-    size of the largest class, or all it has if that is fewer.
-
-    ``imbalance`` is the size of the first class over that of the last, at least 1.
+    Class c of C keeps floor(n_max * imbalance^(-c / (C - 1))) samples drawn without replacement, n_max the size of the
+    largest class, or all it has if that is fewer. ``imbalance`` is at least 1.
     """
     if not (math.isfinite(imbalance) and imbalance >= 1):
         raise UserError(
             f"imbalance is {imbalance}: it must be a finite number of at least 1, for example 100", keys=("imbalance",)
         )
     check_clients(labels, 1)
-    source = source_of(rng)
-    by_class = positions_by_class(labels)
+    source, by_class = source_of(rng), positions_by_class(labels)
     largest = max(map(len, by_class))
     kept = []
     for number, positions in enumerate(by_class):
@@ -314,10 +274,7 @@ def long_tail_partition(
     train_fraction: float = 0.75,
     least: int | None = None,
 ) -> list[np.ndarray]:
-    """Return a Dirichlet division of a long-tailed subset; see the two functions that it joins.
-
-    The subset has its own number of samples, so ``least`` None means :func:`least_samples` of it and ``train_fraction``.
-    """
+    """Return a Dirichlet division of a long-tailed subset; ``least`` None means :func:`least_samples` of the subset."""
     check_clients(labels, n_clients)
     source = source_of(rng)
     kept = long_tail_subset(labels, imbalance, source)
@@ -334,11 +291,6 @@ def split_train_test(
     One permutation per client in order; its head is the test part and the rest, floor(train_fraction * n) long, the
     training part, as scikit-learn's ``train_test_split(train_size=...)`` does.
     """
-    if not 0 < train_fraction < 1:
-        raise UserError(
-            f"train fraction is {train_fraction}: it must be above 0 and below 1, for example 0.75",
-            keys=("train_fraction",),
-        )
     source = source_of(rng)
     parts = []
     for index in index_per_client:
@@ -349,11 +301,7 @@ def split_train_test(
 
 
 def check_classes_per_client(classes_per_client: int, n_classes: int) -> None:
-    """Refuse a number of classes that no client can hold.
-
-    Raises:
-        UserError: for a number outside 1..``n_classes``.
-    """
+    """Refuse a number of classes that no client can hold."""
     if not 1 <= classes_per_client <= n_classes:
         raise UserError(
             f"classes per client is {classes_per_client}: with {n_classes} classes it must be 1..{n_classes}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,10 +31,7 @@ def first_per_class(labels: np.ndarray, per_class: int | None) -> np.ndarray:
 
 
 def keep_first_per_class(dataset: Dataset, per_class: int | None) -> Dataset:
-    """Return the data set with the first ``per_class`` images of each class, in unchanged order.
-
-    Classes that hold fewer keep all they have.
-    """
+    """Return the data set with the first ``per_class`` images of each class, or fewer, in unchanged order."""
     index = first_per_class(dataset.samples.labels.numpy(), per_class)
     if len(index) == len(dataset.samples):
         return dataset
@@ -55,10 +51,17 @@ def shape_images(dataset: Dataset, channels: int | None, image_size: int | None)
     if same_channels and same_size:
         return dataset
     shape = (len(images), channels or images.shape[1], image_size or height, image_size or width)
-    refuse_large(shape, images.element_size(), dataset.name)
+    each = math.prod(shape[1:]) * images.element_size()
+    require(
+        len(images) * each,
+        f"data set {dataset.name!r}: {shape[0]:,} images of {shape[1]} x {shape[2]} x {shape[3]}",
+        lambda free: (
+            f"a smaller {argument('image_size')}, or {argument('per_class')} for {free // each:,} images, would fit"
+        ),
+        "image_size",
+    )
     shaped = torch.empty(shape, dtype=images.dtype)
-    largest = max(math.prod(images.shape[1:]), math.prod(shape[1:]))
-    chunk = max(1, min(CHUNK, CHUNK_BYTES // (4 * largest)))
+    chunk = max(1, min(CHUNK, CHUNK_BYTES // (4 * max(math.prod(images.shape[1:]), math.prod(shape[1:])))))
     for part, place in zip(images.split(chunk), shaped.split(chunk), strict=True):
         recoloured = part if same_channels or channels is None else _with_channels(part, channels)
         place.copy_(recoloured if same_size or image_size is None else _resized(recoloured, image_size))
@@ -70,31 +73,6 @@ def shape_images(dataset: Dataset, channels: int | None, image_size: int | None)
         done.append(f"{len(images):,} images made {'grey' if channels == 1 else 'colour'}")
     brought = "; ".join(filter(None, (dataset.brought, *done)))
     return replace(dataset, samples=Samples(shaped, dataset.samples.labels), brought=brought)
-
-
-def refuse_large(shape: Sequence[int], entry: int, name: str) -> None:
-    """Refuse images that would not fit into memory, before room is made for them.
-
-    Args:
-        shape: ``(n, channels, height, width)``.
-        entry: bytes of one number.
-        name: of the data set.
-
-    Raises:
-        UserError: saying how many images, or of which side, would fit.
-    """
-    number, channels, height, width = shape
-
-    def fits(free: int) -> str:
-        side, most = math.isqrt(free // max(1, number * channels * entry)), free // math.prod((*shape[1:], entry))
-        fewer = f"{argument('per_class')} that leaves at most {most:,} of them" if most else ""
-        return (
-            " or ".join(filter(None, (f"{argument('image_size')} of at most {side}" if side else "", fewer)))
-            + " would fit"
-        )
-
-    what = f"data set {name!r}: {number:,} images of {channels} x {height} x {width}"
-    require(math.prod(shape) * entry, what, fits, "image_size")
 
 
 def _with_channels(images: Tensor, channels: int) -> Tensor:

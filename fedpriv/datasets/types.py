@@ -106,13 +106,11 @@ class FederatedData:
         dataset: what is divided.
         clients: who holds what of it.
         strangers: images that were set aside before, or None.
-        validation: images in [0, 1] that were set aside to choose hyperparameters by, or None.
     """
 
     dataset: Dataset
     clients: tuple[ClientData, ...]
     strangers: Strangers | None = None
-    validation: Samples | None = None
 
     def train(self, client: int) -> Samples:
         """Return the training samples of a client."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from fedpriv.attacks.observation import Observation
 from fedpriv.federation.local_training import batch_sizes, has_batch_norm
-from fedpriv.federation.method import Method, State, own_architecture
+from fedpriv.federation.method import Method, own_architecture
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.states import State
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import LAYERS, NETWORKS

@@ -20,10 +20,9 @@ from fedpriv.evidence.local_gradients import guarded_gradients
 from fedpriv.evidence.norm_statistics import batch_norms, running_statistics
 from fedpriv.evidence.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.evidence.traces import Granted, granted
-from fedpriv.federation.method import State
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.federation.states import put
+from fedpriv.federation.states import State, put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument
@@ -250,6 +249,6 @@ def _protocol(federation: Federation) -> BatchFacts:
     training, each = federation.config.training, [step_sizes(federation, setup.client) for setup in federation.clients]
     return BatchFacts(
         batch_size=max((size for sizes in each for size in sizes), default=training.batch_size),
-        learning_rate=federation.uploaded_rate,
+        learning_rate=federation.config.training.learning_rate,
         steps=max(map(len, each)) or 1,
     )

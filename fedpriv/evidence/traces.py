@@ -107,4 +107,4 @@ def _batch_facts(run: RunDirectory, federation: Federation, round_: int, client:
     """Return the sizes of the batches of a client's steps; empty ones, which Poisson samples may be, are no steps."""
     sizes = tuple(len(batch) for batch in local_steps(run, round_, client) if len(batch))
     size = max(sizes, default=federation.config.training.batch_size)
-    return BatchFacts(size, federation.uploaded_rate, len(sizes) or 1, sizes)
+    return BatchFacts(size, federation.config.training.learning_rate, len(sizes) or 1, sizes)

@@ -35,18 +35,15 @@ class FederationSettings(TypedDict, total=False):
         assignment: of classes to clients in the pathological partition, ``in_order`` (default) or ``random``.
         balanced: equal parts of a class in the pathological partition (default False).
         least_per_client: least number of images of a client (default: the reference library's, 40 of CIFAR-10).
-        halved_clients: share of clients that lose half of their training images, in [0, 1] (default 0).
         train_fraction: share of a client's images that it trains on, in (0, 1) (default 0.75).
         division_seed: of who holds which images, and of those set aside (default: the run's seed).
         clients: number of clients K (default 10).
         public: images set aside as public data (default 0).
-        validation: images set aside to choose hyperparameters by: nobody trains or is tested on them (default 0).
         strangers: share of every class that no client holds, in [0, 1): half of it is what an attacker owns, the other
             half what blind guesses are made of (default 0.5; published divisions take 0).
         rounds: number of rounds (default 20).
         participation: share of clients in a round, in (0, 1] (default 1).
-        unsampled: what becomes of clients that no round has sampled yet in accuracies: ``counted`` as they are (default),
-            ``left_out``, or counted with batch-norm statistics of their own images, ``own_statistics``.
+        unsampled: clients that no round has sampled yet are ``counted`` in accuracies (default) or ``left_out``.
         models: a family, or models with commas between; client k takes the k-th (default ``small``).
         width: representation width d (default: the family's).
         mapping: representation mapping to that width, ``ap``, ``mp`` or ``fc`` (default ``ap``).
@@ -64,7 +61,6 @@ class FederationSettings(TypedDict, total=False):
         checkpoint_every: rounds between checkpoints (default 1).
         evaluate_every: rounds between evaluations of all clients (default 1); the last round and those of ``keep`` are
             evaluated too.
-        convergence: estimate the constants of FedRE's convergence proof in every so many rounds (default 0: never).
         keep: rounds whose checkpoints and uploads are kept for good; ``all`` keeps every round.
     """
 
@@ -79,12 +75,10 @@ class FederationSettings(TypedDict, total=False):
     assignment: str
     balanced: bool
     least_per_client: int | None
-    halved_clients: float
     train_fraction: float
     division_seed: int | None
     clients: int
     public: int
-    validation: int
     strangers: float
     rounds: int
     participation: float
@@ -105,12 +99,11 @@ class FederationSettings(TypedDict, total=False):
     capture: str
     checkpoint_every: int
     evaluate_every: int
-    convergence: int
     keep: Sequence[int] | Literal["all"]
 
 
 DIVISION_SETTINGS = (
-    *("alpha", "classes_per_client", "assignment", "balanced", "imbalance", "least_per_client", "halved_clients"),
+    *("alpha", "classes_per_client", "assignment", "balanced", "imbalance", "least_per_client"),
     "train_fraction",
 )
 """Settings of a division, beside which one it is."""
@@ -150,14 +143,14 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
 
     refuse_unknown(flags, FLAG_NAMES)
     direct = (
-        *("dataset", "per_class", "image_size", "clients", "public", "validation", "strangers", "rounds"),
+        *("dataset", "per_class", "image_size", "clients", "public", "strangers", "rounds"),
         *("participation", "unsampled", "models", "width", "mapping", "capture", "division_seed"),
     )
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
     values |= {"method": method, "seed": seed, "options": mapping("option", flags.get("option", ()))}
     if flags.get("data_dir") is not None:
         values["data_dir"] = os.path.realpath(os.path.expanduser(given_path(argument("data_dir"), flags["data_dir"])))
-    values |= {name: flags[name] for name in ("checkpoint_every", "evaluate_every", "convergence") if name in flags}
+    values |= {name: flags[name] for name in ("checkpoint_every", "evaluate_every") if name in flags}
     values["keep"] = _kept(flags.get("keep", ()), values.get("rounds", RunConfig.rounds))
     values["defenses"] = tuple(plain(parse_choice(text)) for text in texts("defense", flags.get("defense", ())))
     partition = {"partition": "name"} | {name: name for name in DIVISION_SETTINGS}

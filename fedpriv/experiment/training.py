@@ -49,7 +49,6 @@ def train_run(
     """
     from fedpriv.experiment.engines import check_engine, opened, refuse_workers
     from fedpriv.experiment.federation import prepare
-    from fedpriv.federation.prepared import refuse_training
     from fedpriv.federation.run_directory import RunDirectory
 
     if not callable(clients_by):
@@ -61,7 +60,6 @@ def train_run(
     if not resume:
         folders.check_free(out, force=force)
     federation = prepare(config, chosen, download=download)
-    refuse_training(federation)
     with folders.output(out, "run", force=force, resume=resume):
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:

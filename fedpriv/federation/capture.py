@@ -1,13 +1,10 @@
-"""Capture: the rounds whose messages a run stores, so that they can be attacked.
-
-Apart from the messages, in the folder ``truth``, what clients did in those rounds.
+"""Which rounds' messages a run stores, and the private notes of what clients did in them.
 
 ::
 
-    truth/files.jsonl                            every file
     truth/round-0007/client-003.safetensors      phase-0.images, phase-0.sizes, ..., mixture
 
-Nothing that attacks reads it; :mod:`fedpriv.evidence.traces` does, for scorers and for what a knowledge card grants.
+No attack reads these; :mod:`fedpriv.evidence.traces` does, for scorers and for what a threat model grants.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from torch import Tensor
 from fedpriv.federation.run_directory import AUTO_CAPTURE_BYTES, RunConfig, RunDirectory
 from fedpriv.federation.trace import LocalTrace, Trace
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors
+from fedpriv.util.files import checked_tensors, write_all
 from fedpriv.wire.ledger import entries
 from fedpriv.wire.message_files import message_bytes
 from fedpriv.wire.payloads import Message
@@ -31,12 +28,12 @@ from fedpriv.wire.payloads import Message
 
 def is_captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:
     """True if a round's messages are stored; see ``capture`` of :class:`fedpriv.federation.run_directory.RunConfig`."""
-    if config.capture == "auto":
-        sizes = [row.bytes for k, upload in uploads for row in entries(upload, round_, k, "upload")]
-        return sum(sizes) <= AUTO_CAPTURE_BYTES or round_ == config.rounds or round_ in config.keep
-    if config.capture == "last":
-        return round_ == config.rounds or round_ in config.keep
-    return config.capture == "all"
+    if config.capture in ("all", "none"):
+        return config.capture == "all"
+    if round_ == config.rounds or round_ in config.keep:
+        return True
+    sizes = [row.bytes for k, upload in uploads for row in entries(upload, round_, k, "upload")]
+    return config.capture == "auto" and sum(sizes) <= AUTO_CAPTURE_BYTES
 
 
 def capture(
@@ -46,17 +43,13 @@ def capture(
     uploads: Sequence[tuple[int, Message]],
     traces: Mapping[int, Trace],
 ) -> None:
-    """Store a round's broadcast and every upload that it was answered with; and apart, what its clients did."""
+    """Store a round's broadcast, the uploads that answered it, and apart from these what its clients did."""
     messages = {directory.broadcast_path(round_): message_bytes(broadcast, {"round": round_, "direction": "broadcast"})}
     for client, upload in uploads:
         about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
         messages[directory.upload_path(round_, client)] = message_bytes(upload, about)
-    truth = {trace_path(directory, round_, k): trace_bytes(trace.result()) for k, trace in traces.items()}
-    directory.store(round_, {"captures": messages, LINES: truth})
-
-
-LINES = "truth/files"
-"""The list of the files, which a resumed run cuts back with its other lines."""
+    write_all({trace_path(directory, round_, k): trace_bytes(trace.result()) for k, trace in traces.items()})
+    directory.store(round_, messages)
 
 
 def trace_path(run: RunDirectory, round_: int, client: int) -> Path:
@@ -66,23 +59,26 @@ def trace_path(run: RunDirectory, round_: int, client: int) -> Path:
 
 def trace_blocks(trace: LocalTrace) -> dict[str, Tensor]:
     """Return a trace as tensors on the CPU: ``phase-0.images`` and ``phase-0.sizes``, ..., ``mixture``."""
-    held: dict[str, Tensor] = {} if trace.mixture is None else {"mixture": trace.mixture.detach().cpu().contiguous()}
+    blocks: dict[str, Tensor] = {} if trace.mixture is None else {"mixture": trace.mixture.detach().cpu().contiguous()}
     for number, steps in enumerate(trace.phases):
         images = torch.cat([torch.empty(0, dtype=torch.int64), *(index.cpu() for index in steps)])
-        held[f"phase-{number}.images"] = images.to(torch.int32)
-        held[f"phase-{number}.sizes"] = torch.tensor([len(index) for index in steps], dtype=torch.int32)
-    return held
+        blocks[f"phase-{number}.images"] = images.to(torch.int32)
+        blocks[f"phase-{number}.sizes"] = torch.tensor([len(index) for index in steps], dtype=torch.int32)
+    return blocks
 
 
-def trace_of(held: Mapping[str, Tensor]) -> LocalTrace:
+def trace_of(blocks: Mapping[str, Tensor]) -> LocalTrace:
     """Return the trace whose tensors these are.
 
     Raises:
         KeyError: where a phase lacks one.
         RuntimeError: where its sizes do not add up.
     """
-    phases = [_steps(held, number) for number in range(sum(name.endswith(".sizes") for name in held))]
-    return LocalTrace(tuple(phases), held.get("mixture"))
+    phases = []
+    for number in range(sum(name.endswith(".sizes") for name in blocks)):
+        images, sizes = blocks[f"phase-{number}.images"].long(), blocks[f"phase-{number}.sizes"].tolist()
+        phases.append(tuple(images.split(sizes)) if sizes else ())
+    return LocalTrace(tuple(phases), blocks.get("mixture"))
 
 
 def trace_bytes(trace: LocalTrace) -> bytes:
@@ -99,8 +95,3 @@ def load_trace(run: RunDirectory, round_: int, client: int) -> LocalTrace:
         return trace_of(load_file(checked_tensors(path)))
     except (SafetensorError, KeyError, RuntimeError) as error:
         raise UserError(f"{path}: damaged ({error}); train the run again") from error
-
-
-def _steps(held: Mapping[str, Tensor], number: int) -> tuple[Tensor, ...]:
-    images, sizes = held[f"phase-{number}.images"].long(), held[f"phase-{number}.sizes"].tolist()
-    return images.split(sizes) if sizes else ()

@@ -1,17 +1,11 @@
 """Cost of a round for its clients: operations, counted on real client steps, and traffic, from sizes alone.
 
-A multiplication with the addition that follows it counts as two operations. Counted are convolutions, matrix products
-and attention, forward and backward, of everything that a method's client step does: its second model, its regulariser,
-the pass over the training set behind its prototypes. Element-wise operations, sums and decompositions of matrices are not.
-
-A client step of one architecture is run three times on a few random images, one local step each, with different numbers
-of images and sizes of batches. What it does grows with the images of local steps, with the steps, with the images that the
-client holds, and with the batches of a pass over them, or is done once a round; three steps tell these apart, and a round
-of any length follows to the operation. Before that the client goes through a round, so that what comes with a later
-broadcast is there (two clients through two rounds where a method computes more from images than gradients: FedALA's first
-merge is unlike all later ones). Exact for everything linear in these; a share of the training set that a method takes
-counts as if it were never rounded, and what depends on values (ranks of truncated decompositions, numbers of clusters) as
-in these steps.
+Counted are convolutions, matrix products and attention, forward and backward; a multiplication with its addition is two
+operations. A client step of one architecture is run three times on a few random images, one local step each, with different
+numbers of images and sizes of batches: these tell apart what grows with the images of local steps, with the steps, with the
+images that the client holds, with the batches of a pass over them, and with nothing. A round of any length follows to the
+operation where the step is linear in these. A round is played before, since a first broadcast may lack something (two with
+two clients where more than gradients is computed from images: FedALA's first merge is unlike all later ones).
 """
 
 from __future__ import annotations
@@ -28,8 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import batch_sizes, has_batch_norm
-from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining, Method, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining, Method, ServerSetup
 from fedpriv.federation.prepared import ModelCache, check_plan
+from fedpriv.federation.states import State
 from fedpriv.federation.summary import Work
 from fedpriv.federation.trace import Trace
 from fedpriv.models import family
@@ -45,53 +40,45 @@ from fedpriv.wire.payload import Payload
 from fedpriv.wire.payloads import Message
 
 
-def _of_product(left: Any, right: Any, *rest: Any, **named: Any) -> int:
+def _product(left: Any, right: Any, *rest: Any, **named: Any) -> int:
     return int(2 * left.shape.numel() * right.shape[-1])
 
 
-def _of_convolution(maps: Any, weight: Any, *rest: Any, out_val: Any, **named: Any) -> int:
-    transposed = rest[4]
-    positions = (maps if transposed else out_val).shape[2:].numel()
+def _convolution(maps: Any, weight: Any, *rest: Any, out_val: Any, **named: Any) -> int:
+    positions = (maps if rest[4] else out_val).shape[2:].numel()  # rest[4]: transposed
     return int(2 * maps.shape[0] * positions * weight.numel())
 
 
-def _of_convolution_back(grad: Any, maps: Any, weight: Any, *rest: Any, **named: Any) -> int:
-    transposed, asked = rest[4], rest[7]
-    positions = (maps if transposed else grad).shape[2:].numel()
-    return int(2 * (asked[0] + asked[1]) * grad.shape[0] * positions * weight.numel())
+def _convolution_backward(grad: Any, maps: Any, weight: Any, *rest: Any, **named: Any) -> int:
+    positions = (maps if rest[4] else grad).shape[2:].numel()
+    return int(2 * (rest[7][0] + rest[7][1]) * grad.shape[0] * positions * weight.numel())
 
 
-def _of_attention(query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
+def _attention(query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
     return int(2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1]))
 
 
-def _of_attention_back(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
+def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
     """Five products: scores again, their gradient, and the gradients of query, key and value."""
     return int(2 * query.shape[:-1].numel() * key.shape[-2] * (3 * query.shape[-1] + 2 * value.shape[-1]))
 
 
 _ATTENTION = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
 _FORMULAS: dict[str, Callable[..., int]] = {
-    **dict.fromkeys(("mm", "bmm"), _of_product),
-    **dict.fromkeys(("addmm", "baddbmm"), lambda summand, *factors, **named: _of_product(*factors)),
-    "convolution": _of_convolution,
-    "convolution_backward": _of_convolution_back,
-    **{f"_scaled_dot_product_{kind}": _of_attention for kind in _ATTENTION},
-    **{f"_scaled_dot_product_{kind}_backward": _of_attention_back for kind in _ATTENTION},
+    **dict.fromkeys(("mm", "bmm"), _product),
+    **dict.fromkeys(("addmm", "baddbmm"), lambda summand, *factors, **named: _product(*factors)),
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    **{f"_scaled_dot_product_{kind}": _attention for kind in _ATTENTION},
+    **{f"_scaled_dot_product_{kind}_backward": _attention_backward for kind in _ATTENTION},
 }
-"""By the operation's name in torch's library ``aten``. Torch has such formulas too, and imports a compiler for them, half a
-second of every training. They count the processor's attention since version 2.15 only, and the weights' gradient of a
-grouped convolution as if every group saw all channels. Where neither matters a test holds these to them."""
+"""By the operation's name in torch's library ``aten``. Torch's own counter imports a compiler (two seconds of every process)
+and takes the weights' gradient of a grouped convolution as if every group saw all channels; elsewhere a test holds these
+formulas to it."""
 
 
 class OperationCounter(TorchDispatchMode):
-    """Counts convolutions, matrix products and attention, forward and backward; a multiply-add counts two.
-
-    Torch's ``FlopCounterMode`` also tells modules apart, by hooks, and imports torch's compiler to keep itself out of it.
-
-    Attributes:
-        total: operations so far.
-    """
+    """Counts convolutions, matrix products and attention, forward and backward, into ``total``."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -108,20 +95,16 @@ class OperationCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         named = kwargs or {}
         formula = _FORMULAS.get(func._opname) if func.namespace == "aten" else None
-        if formula is None:
-            if func is not torch.ops.prim.device.default:
-                with self:  # an operation made of others counts as these
-                    made = func.decompose(*args, **named)
-                if made is not NotImplemented:
-                    return made
-            return func(*args, **named)
-        made = func(*args, **named)
-        self.total += int(formula(*args, **named, out_val=made))
-        return made
+        if formula is None and func is not torch.ops.prim.device.default:
+            with self:  # an operation made of others counts as these
+                result = func.decompose(*args, **named)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **named)
+        self.total += formula(*args, **named, out_val=result) if formula else 0
+        return result
 
 
-COUNTED_BATCH = 2
-"""Operations grow in proportion to the batch, so a small one tells; batch normalisation needs two images."""
 _FEW = 4
 _SHARED = 20
 """Images of a client whose method computes on a share of them: of so many the usual shares, 0.05 and 0.8, are whole."""
@@ -130,12 +113,12 @@ _RATE = 1e-3  # counted steps must not diverge, whatever the run's own rate does
 
 @dataclass(frozen=True)
 class StepOperations:
-    """Operations of one client step of an architecture, apart by what they grow with.
+    """Operations of one client step of an architecture.
 
     Attributes:
         phases: of each phase of local training, operations per image of a local step and per local step.
         per_stored_image: per image that the client holds, once a round.
-        per_batch_of_a_pass: per batch of one pass over the images that the client holds, once a round.
+        per_batch_of_a_pass: per batch of one pass over these images, once a round.
         per_round: whatever the client holds.
         prediction_per_image: of the method's own way to predict.
     """
@@ -148,51 +131,43 @@ class StepOperations:
 
     def of_round(self, method: Method, setup: ClientSetup) -> int:
         """Return the operations of one client's step in a settled round."""
-        stored, training = len(setup.train), setup.training
-        planned = method.local_phases(setup.options, training)
-        joined = has_batch_norm(setup.model)
-        passes = Fraction(stored, min(training.batch_size, max(1, stored)))
+        stored, planned = len(setup.train), method.local_phases(setup.options, setup.training)
+        passes = Fraction(stored, min(setup.training.batch_size, max(1, stored)))
         total = self.per_round + self.per_stored_image * stored + self.per_batch_of_a_pass * passes
         for number, (per_image, per_step) in enumerate(self.phases):
-            sizes = batch_sizes(stored, planned[min(number, len(planned) - 1)], join_single=joined)
+            training = planned[min(number, len(planned) - 1)]
+            sizes = batch_sizes(stored, training, join_single=has_batch_norm(setup.model))
             total += per_image * sum(sizes) + per_step * len(sizes)
         return round(total)
 
 
 class _Meter(Trace):
-    """Notes how far a counter stands where local training begins and where it ends."""
+    """Adds up the operations of each phase of local training."""
 
     def __init__(self, counter: OperationCounter) -> None:
         super().__init__()
         self._counter = counter
-        self.began: list[int] = []
-        self.ended: list[int] = []
+        self.phases: list[int] = []
 
     def local_steps(self, batches: Sequence[Tensor]) -> None:
-        """Note the beginning of a phase."""
-        super().local_steps(batches)
-        self.began.append(self._counter.total)
+        self.phases.append(-self._counter.total)
 
     def local_steps_done(self) -> None:
-        """Note the end of a phase."""
-        self.ended.append(self._counter.total)
+        self.phases[-1] += self._counter.total
 
 
 def step_operations(method: Method, setup: ClientSetup, server: ServerSetup) -> StepOperations:
-    """Count a client step of one architecture.
-
-    Random images and weights of its own: nothing of the run is touched but the scratch modules, which every function that
-    uses them loads first.
+    """Count a client step of one architecture on random images and weights.
 
     Args:
-        method: whose step.
-        setup: of a client of the architecture; its images are not looked at.
-        server: of the federation; its public images and options are used.
+        method: that makes the step.
+        setup: of a client of the architecture; its images are not used.
+        server: of the federation.
     """
     shares = bool(method.non_sgd_computation(setup.options))
     few, rounds = (_SHARED, 2) if shares else (_FEW, 1)
     own = replace(server, n_clients=rounds, blueprint=setup.blueprint, blueprints=(setup.blueprint,) * rounds, rounds=1)
-    less, more = (_warmed_up(method, _standing_for(setup, n), own, rounds) for n in (few, 2 * few))
+    less, more = (_warmed_up(method, _with_noise(setup, n), own, rounds) for n in (few, 2 * few))
     # stored images and batches of a pass: (f, f/2), (2f, f/2), (2f, f)
     _, small = _count(method, *less, 2)
     (wide_phases, wide), (long_phases, long) = _count(method, *more, 4), _count(method, *more, 2)
@@ -200,51 +175,51 @@ def step_operations(method: Method, setup: ClientSetup, server: ServerSetup) -> 
     per_step = [n - 2 * image for n, image in zip(long_phases, per_image, strict=True)]
     per_pass, per_stored = Fraction(2 * (long - wide), few), Fraction(wide - small, few)
     once = small - per_stored * few - per_pass * Fraction(few, 2)
-    warm, state, _ = more
+    client, state, _ = more
     with OperationCounter() as counter:
-        method.predict(warm, state, warm.train.images[:COUNTED_BATCH])
+        method.predict(client, state, client.train.images[:2])
     phases = tuple(zip(per_image, per_step, strict=True))
-    return StepOperations(phases, per_stored, per_pass, once, counter.total // COUNTED_BATCH)
+    return StepOperations(phases, per_stored, per_pass, once, counter.total // 2)
 
 
 def client_operations(method: Method, setups: Sequence[ClientSetup], server: ServerSetup) -> Work:
     """Return the operations of every client in a settled round, counting one client of every distinct architecture."""
     each: dict[Blueprint, StepOperations] = {}
+    alone: dict[Blueprint, int] = {}
     reason = ""
-    try:
-        for setup in setups:
-            if setup.blueprint not in each:
-                each[setup.blueprint] = step_operations(method, setup, server)
-    except Exception as error:  # a method of another package may not stand so few images; a run is worth more than this
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    models = {setup.blueprint: setup.model for setup in setups}
-    alone = {blueprint: training_flops_per_image(model, blueprint) for blueprint, model in models.items()}
+    for setup in setups:
+        if setup.blueprint in alone:
+            continue
+        alone[setup.blueprint] = training_flops_per_image(setup.model, setup.blueprint)
+        try:
+            each[setup.blueprint] = step_operations(method, setup, server)
+        except Exception as error:  # a method of another package may not stand so few images; a run is worth more
+            reason = reason or f"{type(error).__name__}: {error}".splitlines()[0]
     local = tuple(alone[setup.blueprint] * images_per_round(setup) for setup in setups)
-    own = () if reason else tuple(each[setup.blueprint].of_round(method, setup) for setup in setups)
-    predicted = () if reason else tuple(each[setup.blueprint].prediction_per_image for setup in setups)
+    counted = [] if reason else [(setup, each[setup.blueprint]) for setup in setups]
+    own = tuple(step.of_round(method, setup) for setup, step in counted)
     return Work(
         per_client_round=own,
         mean_per_client_round=sum(own) / len(own) if own else None,
         local_training_per_client_round=local,
         mean_local_training_per_client_round=sum(local) / len(local),
-        prediction_per_image=predicted,
+        prediction_per_image=tuple(step.prediction_per_image for _, step in counted),
         not_counted=reason,
     )
 
 
 def training_flops_per_image(model: SplitModel, blueprint: Blueprint) -> int:
-    """Return the operations of one image's forward and backward pass, multiply-add counting two.
+    """Return the operations of one image's forward and backward pass of cross-entropy training.
 
-    Training the private model by cross-entropy alone, which is what methods are compared with. Runs one step on black
-    images without an optimiser: weights stay, running statistics do not.
+    Runs two black images without an optimiser: weights stay, running statistics do not.
     """
     device = model.head.weight.device
-    images = torch.zeros(COUNTED_BATCH, *blueprint.image_shape, device=device)
-    labels = torch.zeros(COUNTED_BATCH, dtype=torch.int64, device=device)
+    images = torch.zeros(2, *blueprint.image_shape, device=device)
+    labels = torch.zeros(2, dtype=torch.int64, device=device)
     model.train()
     with global_seed(0), OperationCounter() as counter:
         torch.autograd.grad(cross_entropy(model(images), labels), list(model.parameters()), allow_unused=True)
-    return counter.total // COUNTED_BATCH
+    return counter.total // 2
 
 
 def images_per_round(setup: ClientSetup) -> int:
@@ -252,24 +227,15 @@ def images_per_round(setup: ClientSetup) -> int:
     return sum(batch_sizes(len(setup.train), setup.training, join_single=has_batch_norm(setup.model)))
 
 
-# ---------------------------------------------------------------- counted steps
-
-
-def random_images(number: int, blueprint: Blueprint, device: torch.device) -> Samples:
-    """Return images of noise, one class after the other."""
+def _noise(number: int, blueprint: Blueprint, device: torch.device) -> Samples:
     images = torch.rand(number, *blueprint.image_shape, generator=generator(0, "counted images", number))
     return Samples(images, torch.arange(number) % blueprint.n_classes).to(device)
 
 
-def _standing_for(setup: ClientSetup, stored: int) -> ClientSetup:
+def _with_noise(setup: ClientSetup, stored: int) -> ClientSetup:
     """Return the client with so many images of noise, and one small local step a phase."""
-    return replace(
-        setup,
-        client=0,
-        train=random_images(stored, setup.blueprint, setup.train.labels.device),
-        training=_one_step(setup.training, 2),
-        trace=Trace(),
-    )
+    images = _noise(stored, setup.blueprint, setup.train.labels.device)
+    return replace(setup, client=0, train=images, training=_one_step(setup.training, 2), trace=Trace())
 
 
 def _one_step(training: LocalTraining, batch: int) -> LocalTraining:
@@ -291,8 +257,7 @@ def _warmed_up(
     states = [{name: value.to(device) for name, value in one.items()} for one in states]
     for round_ in range(rounds):
         uploads: list[tuple[int, Message]] = []
-        for one in pair:
-            k = one.client
+        for k, one in enumerate(pair):
             rng = generator(0, "counted step", round_, k)
             states[k], sent = method.client_step(replace(one, trace=Trace()), states[k], broadcast, rng)
             uploads.append((k, sent))
@@ -300,17 +265,14 @@ def _warmed_up(
     return setup, states[0], broadcast
 
 
-def _count(
-    method: Method, setup: ClientSetup, state: State, broadcast: Message, batch: int
-) -> tuple[tuple[int, ...], int]:
+def _count(method: Method, setup: ClientSetup, state: State, broadcast: Message, batch: int) -> tuple[list[int], int]:
     """Return the operations of a client step: of each phase of local training, and of the rest."""
     with OperationCounter() as counter:
         meter = _Meter(counter)
         own = replace(setup, training=_one_step(setup.training, batch), trace=meter)
         method.client_step(own, state, broadcast, generator(0, "counted step", "last"))
         total = counter.total
-    phases = tuple(end - begin for begin, end in zip(meter.began, meter.ended, strict=False))
-    return phases, total - sum(phases)
+    return meter.phases, total - sum(meter.phases)
 
 
 @dataclass(frozen=True)
@@ -318,9 +280,8 @@ class PlannedClients:
     """The clients of a federation that is not trained.
 
     Attributes:
-        blueprints: the architecture of each.
-        train_sizes: training images of each.
-        training: how they train.
+        blueprints, train_sizes: architecture and number of training images of each.
+        training: local training.
         public: public images of the server, 0 for none.
     """
 
@@ -333,24 +294,14 @@ class PlannedClients:
 def planned_operations(method: Method, clients: PlannedClients, options: Mapping[str, Any]) -> dict[str, float]:
     """Return operations of a client in a settled round, mean over clients, as ``summary.json`` counts them.
 
-    Args:
-        method: whose client steps.
-        clients: who takes part.
-        options: of the method.
-
-    Returns:
-        ``per_client_round``, ``local_training_per_client_round`` (training the private model by cross-entropy alone),
-        their ``ratio_to_local``, and ``prediction_per_image``. A multiplication with its addition counts as two.
-
     Raises:
         UserError: where the method cannot run on these clients, or its client step cannot be counted.
     """
     parsed: Any = parse(method.options, options, f"options of {method.name}")
-    device = torch.device("cpu")
+    device, pixel = torch.device("cpu"), torch.zeros(())
     cache = ModelCache(device)
-    pixel = torch.zeros(())
-    public = random_images(clients.public, clients.blueprints[0], device) if clients.public else None
-    handed = public if method.needs_public else None
+    public = _noise(clients.public, clients.blueprints[0], device) if clients.public else None
+    given = public if method.needs_public else None
     setups = tuple(
         ClientSetup(
             client=k,
@@ -360,8 +311,8 @@ def planned_operations(method: Method, clients: PlannedClients, options: Mapping
             training=clients.training,
             options=parsed,
             scratch=cache,
-            public=None if handed is None else handed.images,
-            public_labels=None if handed is None else handed.labels,
+            public=None if given is None else given.images,
+            public_labels=None if given is None else given.labels,
         )
         for k, (own, size) in enumerate(zip(clients.blueprints, clients.train_sizes, strict=True))
     )
@@ -375,16 +326,16 @@ def planned_operations(method: Method, clients: PlannedClients, options: Mapping
         public=None if public is None else public.images,
         blueprints=clients.blueprints,
     )
-    found = client_operations(method, setups, server)
-    if found.mean_per_client_round is None or found.ratio_to_local is None:
+    work = client_operations(method, setups, server)
+    if work.mean_per_client_round is None or work.ratio_to_local is None:
         raise UserError(
-            f"operations of method {method.name!r} cannot be counted: {found.not_counted or 'nobody trains'}"
+            f"operations of method {method.name!r} cannot be counted: {work.not_counted or 'nobody trains'}"
         )
     return {
-        "per_client_round": found.mean_per_client_round,
-        "local_training_per_client_round": found.mean_local_training_per_client_round,
-        "ratio_to_local": found.ratio_to_local,
-        "prediction_per_image": sum(found.prediction_per_image) / len(found.prediction_per_image),
+        "per_client_round": work.mean_per_client_round,
+        "local_training_per_client_round": work.mean_local_training_per_client_round,
+        "ratio_to_local": work.ratio_to_local,
+        "prediction_per_image": sum(work.prediction_per_image) / len(work.prediction_per_image),
     }
 
 

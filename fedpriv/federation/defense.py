@@ -1,13 +1,12 @@
-"""The contract of defenses: hooks that a federation calls, none of which knows a method.
+"""The contract of defenses: a frozen dataclass of hyperparameters that overrides some hooks of :class:`Defense`.
 
-A defense is a frozen dataclass of hyperparameters that overrides some of the hooks of :class:`Defense`; several are
-applied in the order they are given. The core knows this contract only; the defenses themselves are a package above it.
+No hook knows a method; several defenses are applied in the order they are given.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
@@ -30,13 +29,13 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Work:
-    """One batch's gradient to compute, as local training hands it over.
+    """One batch's gradient to compute.
 
     Attributes:
-        module: what is trained: one model, or several in a list.
-        loss: what is minimised.
-        parameters: what the optimiser moves; not all need to be the module's, nor all of the module's be here.
-        expected: images that a batch holds on average, where that is random (Poisson sampling); None where it is not.
+        module: the trained model, or several in a list.
+        loss: to minimise.
+        parameters: those that the optimiser moves, of the module or not.
+        expected: mean size of a batch under Poisson sampling; None without it.
         rng: generator of the guards, one for the whole round.
     """
 
@@ -56,16 +55,16 @@ GradientTransform = Callable[[Step], Step]
 
 @dataclass(frozen=True)
 class Sender:
-    """The client whose upload it is, as it knows itself.
+    """The client that uploads.
 
     Attributes:
         round: from 1.
         client: 0..K-1.
         n_classes: number of classes C of the federation.
         labels: ``(n,)`` int64 classes of the client's training images. Private.
-        broadcast: what the client answered this round.
+        broadcast: the message that the upload answers.
         rounds: number of rounds of the run.
-        trace: where the client notes which images a mixture was made of.
+        trace: recorder of the images in a mixture.
     """
 
     round: int
@@ -78,7 +77,7 @@ class Sender:
 
     @property
     def class_counts(self) -> Tensor:
-        """Training images of each class that the client holds, ``(C,)`` int64. Private."""
+        """The client's training images of each class, ``(C,)`` int64. Private."""
         return torch.bincount(self.labels, minlength=self.n_classes)
 
 
@@ -87,7 +86,7 @@ class UploadContext(Sender):
     """All that a defense may look at while it changes one upload.
 
     Attributes:
-        rng: generator of this (seed, round, client, place of the defense). It draws on the CPU, wherever the upload lies.
+        rng: generator of this (seed, round, client, place of the defense), on the CPU.
         client_rng: generator of this (seed, client, place of the defense): the same draws in every round.
     """
 
@@ -100,29 +99,21 @@ class ProtectionPlan:
     """A federation before it runs, for :meth:`Defense.check`.
 
     Attributes:
-        method: its name, for error messages.
-        uploads: kinds of payload that the method uploads.
-        accepted_substitutes: kinds of payload that its server takes in their place.
-        blueprints: one per client.
+        method: its name.
+        uploads, broadcasts: kinds of payload.
+        accepted_substitutes: kinds of payload that the server takes in place of its own.
+        blueprints, train_sizes, steps: architecture, training images and local steps of a round, per client.
         n_clients: number of clients K.
         rounds: number of rounds.
-        train_sizes: training images per client.
         batch_size: of local training.
-        epochs: of local training.
-        max_steps: of local training.
-        broadcasts: kinds of payload that the server sends.
         options: the method's own options.
-        linear_aggregation: whether the method's server needs no more than weighted means of the uploads.
+        linear_aggregation, non_sgd_computation: as of :class:`fedpriv.federation.method.Method`.
+        trained: every architecture that clients train.
         encoded: defenses so far that decide how uploads are put on the wire.
-        trained: every architecture that clients train: their own, and the shared one where that is another.
-        steps: local SGD steps of a round, one number a client.
-        non_sgd_computation: what of local training is computed from images other than by gradients of SGD; empty for
-            nothing.
         mixing: defenses so far that let one image into the gradient of another.
-        private_gradients: name of the defense that made the gradients differentially private, or empty.
-        sensitivity_unknown_after: applied defenses behind which it is not known any more how much of an upload is one
-            image's.
-        false_labels: name of the defense that made label encodings say something else than the mixture, or empty.
+        private_gradients: the defense that made gradients differentially private, or empty.
+        sensitivity_unknown_after: defenses behind which one image's share of an upload is unknown.
+        false_labels: the defense that made label encodings differ from the mixture, or empty.
     """
 
     method: str
@@ -133,8 +124,6 @@ class ProtectionPlan:
     rounds: int
     train_sizes: tuple[int, ...]
     batch_size: int
-    epochs: int
-    max_steps: int | None
     broadcasts: tuple[str, ...] = ()
     options: Any = None
     linear_aggregation: bool = False
@@ -154,10 +143,10 @@ class Defense:
     Attributes:
         name: registry name.
         source: paper, equation, year; or ``derived here``.
-        guarantee: in words: what is guaranteed, for which neighbourhood, in which norm and unit; or ``none``.
-        answers: attacks of this package that are adapted to it; empty where there are none.
-        unanswered: why there are none, or none on kinds of upload that no answer is about.
-        server_view: what the server gets to see: ``each`` upload, or only their ``sum`` over the round's clients.
+        guarantee: in words, with neighbourhood, norm and unit; or ``none``.
+        answers: attacks of this package that are adapted to it.
+        unanswered: why there are none, or none on other kinds of upload.
+        server_view: the server sees ``each`` upload, or only their ``sum`` over the round's clients.
         encodes: whether it decides how uploads are put on the wire.
         mixes: whether it makes one mixture of the rows of an upload.
         keeps_sensitivity: whether one image moves a row of what is uploaded by no more than before, though it is changed.
@@ -181,15 +170,11 @@ class Defense:
         """
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
-        """Return the plan as the defenses behind this one find it: with other kinds of upload, say."""
+        """Return the plan that the defenses behind this one get."""
         return replace(plan, encoded=(*plan.encoded, self.name)) if self.encodes else plan
 
     def preserves_sensitivity(self) -> bool:
-        """True if one image moves each row of an upload by no more, and no other row, than without this defense.
-
-        A sensitivity that is known from how uploads are made holds behind such defenses only. Whatever changes uploads
-        has to claim it.
-        """
+        """True if one image moves each row of an upload by no more, and no other row, than without this defense."""
         return self.keeps_sensitivity or type(self).upload is Defense.upload
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
@@ -201,7 +186,7 @@ class Defense:
         return None
 
     def poisson(self) -> bool:
-        """True if local batches have to be Poisson samples: each image in each of them with one probability."""
+        """True if local batches have to be Poisson samples."""
         return False
 
     def upload(self, message: Message, context: UploadContext) -> Message:
@@ -213,7 +198,7 @@ class Defense:
         return 1
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
-        """Return the ledger's entries of one upload as an encoder of this defense would put it on the wire."""
+        """Return the ledger's entries of one upload as this defense encodes it."""
         return entries
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any] | None:
@@ -222,7 +207,7 @@ class Defense:
 
 
 def defense_facts(defense: Defense) -> DefenseFacts:
-    """Return all that records say of a defense: whoever reads them needs no defense any more."""
+    """Return the record of a defense."""
     specs: Any = fields(defense)  # type: ignore[arg-type]
     own = {spec.name: plain(getattr(defense, spec.name)) for spec in specs}
     usual = {spec.name: plain(spec.default) for spec in specs if spec.default is not MISSING}
@@ -240,7 +225,7 @@ def defense_facts(defense: Defense) -> DefenseFacts:
 
 
 def refuse_no_defense(name: str, found: object) -> None:
-    """Check what another package calls a defense."""
+    """Raise UserError unless an object of another package is a defense."""
     if not (isinstance(found, type) and issubclass(found, Defense) and "__dataclass_params__" in vars(found)):
         raise UserError(f"expected a dataclass that extends fedpriv.federation.defense.Defense, got {found!r}")
     missing = [own for own in ("name", "source") if not isinstance(getattr(found, own, None), str)]
@@ -250,7 +235,7 @@ def refuse_no_defense(name: str, found: object) -> None:
 
 @dataclass(frozen=True)
 class DefensePipeline:
-    """The defenses of a run in the order in which they are applied. Empty, it changes nothing."""
+    """The defenses of a run in the order in which they are applied."""
 
     defenses: tuple[Defense, ...] = ()
 
@@ -261,8 +246,12 @@ class DefensePipeline:
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse a federation that some defense does not fit."""
+        for defense, before in self._plans(plan):
+            defense.check(before)
+
+    def _plans(self, plan: ProtectionPlan) -> Iterator[tuple[Defense, ProtectionPlan]]:
         for defense in self.defenses:
-            defense.check(plan)
+            yield defense, plan
             plan = _behind(defense, plan)
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
@@ -279,26 +268,15 @@ class DefensePipeline:
 
     def guards(self, plan: ProtectionPlan) -> tuple[GradientTransform, ...]:
         """Return the transforms of the computation of gradients, innermost first."""
-        found: list[GradientTransform] = []
-        for defense in self.defenses:
-            guard = defense.guard(plan)
-            if guard is not None:
-                found.append(guard)
-            plan = _behind(defense, plan)
-        return tuple(found)
+        guards = [defense.guard(before) for defense, before in self._plans(plan)]
+        return tuple(guard for guard in guards if guard is not None)
 
     def poisson(self) -> bool:
         """True if local batches have to be Poisson samples."""
         return any(defense.poisson() for defense in self.defenses)
 
     def upload(self, message: Message, sender: Sender, seed: int) -> Message:
-        """Return the message that leaves a client instead of ``message``; empty where nothing does.
-
-        Args:
-            message: what the method would upload.
-            sender: the client.
-            seed: the run's seed.
-        """
+        """Return the message that leaves a client instead of ``message`` under the run's seed; may be empty."""
         known = {spec.name: getattr(sender, spec.name) for spec in fields(sender)}
         for place, defense in enumerate(self.defenses):
             rng = generator(seed, "defense", place, sender.round, sender.client)
@@ -320,23 +298,15 @@ class DefensePipeline:
 
     def privacy(self, plan: ProtectionPlan) -> list[dict[str, Any]]:
         """Return the accounted guarantees over the whole run, one for each defense that has any."""
-        found: list[dict[str, Any]] = []
-        for defense in self.defenses:
-            record = defense.privacy(plan)
-            if record is not None:
-                found.append({"defense": defense.name, **record})
-            plan = _behind(defense, plan)
-        return found
+        records = [(defense.name, defense.privacy(before)) for defense, before in self._plans(plan)]
+        return [{"defense": name, **record} for name, record in records if record is not None]
 
 
 def _behind(defense: Defense, plan: ProtectionPlan) -> ProtectionPlan:
-    """Return the plan as the defenses behind ``defense`` find it."""
-    found = defense.after(plan)
-    return (
-        found
-        if defense.preserves_sensitivity()
-        else replace(found, sensitivity_unknown_after=(*found.sensitivity_unknown_after, defense.name))
-    )
+    after = defense.after(plan)
+    if defense.preserves_sensitivity():
+        return after
+    return replace(after, sensitivity_unknown_after=(*after.sensitivity_unknown_after, defense.name))
 
 
 def plain_step(work: Work, images: Tensor, labels: Tensor) -> Tensor:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import overload
 
 from fedpriv.federation.defense import Sender
-from fedpriv.federation.method import State
 from fedpriv.federation.prepared import Federation
+from fedpriv.federation.states import State
 from fedpriv.federation.summary import ClientFailure
 from fedpriv.federation.trace import Trace
 from fedpriv.util.arguments import argument
@@ -25,7 +24,7 @@ class ClientJob:
         round: from 1.
         client: its number.
         state: its private state before the round.
-        broadcast: what the server sent.
+        broadcast: the server's message.
     """
 
     round: int
@@ -41,8 +40,8 @@ class ClientResult:
     Attributes:
         client: its number.
         state: its private state after the round.
-        upload: what leaves it, behind its defenses; empty where nothing does.
-        trace: its notes of what it did, for scorers.
+        upload: its message behind its defenses; may be empty.
+        trace: its notes, for scorers.
     """
 
     client: int
@@ -52,11 +51,8 @@ class ClientResult:
 
 
 Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult | ClientFailure]]
-"""Runs the jobs of a round, by whatever means. A job that is asked for brings its client's state into memory, so each is
-asked for once, when its turn comes. Answers come in the order of the jobs, one each; a client that failed or
-kept everybody waiting is answered for by a :class:`ClientFailure`, and leaves the round as if it had not been in it. A
-result is that of :func:`client_part`, bit for bit, where it is computed with as many threads. What the user can mend is a
-``UserError``."""
+"""Runs the jobs of a round and yields one answer each, in their order: the result of :func:`client_part`, or a
+:class:`ClientFailure` for a client that failed or timed out. Each job is asked for once, since it loads a state."""
 
 
 def client_part(federation: Federation, job: ClientJob) -> ClientResult:
@@ -95,13 +91,13 @@ def _refuse_non_finite(job: ClientJob, state: State, upload: Message) -> None:
 
 @dataclass(frozen=True)
 class RoundJobs(Sequence[ClientJob]):
-    """The jobs of a round by their place, so that memory need not hold the states of all its clients at once.
+    """The jobs of a round; each is made when it is asked for, with its client's state as it stands then.
 
     Attributes:
         round: from 1.
         clients: of the round, ascending.
-        states: of all clients; a job takes its state from here as it stands when the job is asked for.
-        broadcast: what the server sent.
+        states: of all clients.
+        broadcast: the server's message.
     """
 
     round: int
@@ -112,15 +108,7 @@ class RoundJobs(Sequence[ClientJob]):
     def __len__(self) -> int:
         return len(self.clients)
 
-    @overload
-    def __getitem__(self, place: int) -> ClientJob: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[ClientJob]: ...
-
-    def __getitem__(self, place: int | slice) -> ClientJob | Sequence[ClientJob]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
+    def __getitem__(self, place: int) -> ClientJob:  # type: ignore[override]
         client = self.clients[place]
         return ClientJob(self.round, client, self.states[client], self.broadcast)
 

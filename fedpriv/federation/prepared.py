@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,24 +10,22 @@ from typing import Any
 import torch
 
 from fedpriv.datasets import SourceOptions, load_dataset
-from fedpriv.datasets.federated import federate, public_split, set_strangers_aside, validation_split
+from fedpriv.datasets.federated import federate, public_split, set_strangers_aside
 from fedpriv.datasets.types import Dataset, FederatedData, Samples, as_unit
 from fedpriv.federation.defense import Defense, DefensePipeline, ProtectionPlan
-from fedpriv.federation.local_training import EVALUATION_BATCH, has_batch_norm, steps
-from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, Plan, ServerSetup, State
+from fedpriv.federation.local_training import has_batch_norm, steps
+from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, Plan, ServerSetup
 from fedpriv.federation.run_directory import RunConfig, dataset_title
-from fedpriv.federation.states import on_device
+from fedpriv.federation.states import State, on_device
 from fedpriv.models import default_width, family
-from fedpriv.models.build import build_model, footprint
+from fedpriv.models.build import build_model
 from fedpriv.models.shapes import ImageShape
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError, blaming
 from fedpriv.util.memory import require
-from fedpriv.util.registry import is_reference
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import payload_kind
 
 
 class ModelCache:
@@ -38,7 +36,7 @@ class ModelCache:
         self._modules: dict[Blueprint, SplitModel] = {}
 
     def __call__(self, blueprint: Blueprint) -> SplitModel:
-        """Return the module of an architecture; its weights are whatever was last loaded."""
+        """Return the module of an architecture with arbitrary weights."""
         if blueprint not in self._modules:
             # Convolutions are about a quarter faster on a CPU in this memory layout.
             model = build_model(blueprint, 0).to(self.device).to(memory_format=torch.channels_last)
@@ -48,17 +46,17 @@ class ModelCache:
 
 @dataclass(frozen=True)
 class Federation:
-    """A federation ready to run: data divided, models chosen, plan checked.
+    """A federation ready to run.
 
     Attributes:
-        config: what it was made from.
-        method: the method.
-        data: who holds what.
+        config: of the run.
+        method: that trains it.
+        data: the data set and its division.
         clients: one setup per client.
         server: the server's setup.
         tests: test samples per client, which no step sees.
-        attacker: labelled images of the clients' domain that whoever attacks owns, which no step sees: the public images
-            where there are some, else those of strangers; None without either.
+        attacker: the attacker's own labelled images of the clients' domain: the public images, else those that no client
+            holds; None without either.
         pipeline: the defenses that clients apply.
     """
 
@@ -75,11 +73,6 @@ class Federation:
     def uploads(self) -> tuple[str, ...]:
         """Kinds of payload that leave the clients, after their defenses."""
         return self.pipeline.after(protection_plan(self.config, self.method, self.clients)).uploads
-
-    @property
-    def uploaded_rate(self) -> float:
-        """The step size that moved the weights which clients upload."""
-        return self.method.uploaded_rate(self.clients[0].options, self.config.training)
 
     def client_rng(self, round_: int, client: int) -> torch.Generator:
         """Return the generator of one client step: equal for equal (seed, round, client)."""
@@ -103,28 +96,25 @@ class Federation:
 
 
 def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, Samples | None]:
-    """Load a run's data set, set public (None for none), validation and strangers' images aside, and divide the rest."""
+    """Load a run's data set, set public images and those of nobody aside, and divide the rest; return the public ones."""
     data_dir = None if config.data_dir is None else Path(config.data_dir)
     seed = config.seed if config.division_seed is None else config.division_seed
     source = SourceOptions(data_dir, download, config.image_size, config.per_class, seed=seed)
     with blaming("dataset"):
         dataset = load_dataset(config.dataset, source)
-    refuse_images(dataset)
+    _refuse_images(dataset)
     dataset = replace(dataset, name=dataset_title(config))
     public = None
     if config.public:
         dataset, public = public_split(dataset, config.public, seed)
-    validation = None
-    if config.validation:
-        dataset, validation = validation_split(dataset, config.validation, seed)
     dataset, strangers = set_strangers_aside(dataset, config.strangers, seed)
     with blaming("partition"):
         divided = federate(dataset, config.partition, config.clients, seed)
-    return replace(divided, strangers=strangers, validation=validation), public
+    return replace(divided, strangers=strangers), public
 
 
 def load_division(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, ImageShape]:
-    """Return who would hold what, and the shape of the images; they are small ones, since nobody looks at them."""
+    """Return a division with images of at most 8 pixels a side, and the shape that the images would have."""
     side = config.image_size
     small = config if side is None else replace(config, image_size=min(side, 8))
     data, _ = load_data(small, download=download)
@@ -143,18 +133,12 @@ def prepare(
     """Load data, choose models and check the plan.
 
     Args:
-        config: what to run.
-        method: what ``config.method`` names.
-        device: where to compute.
+        config: of the run.
+        method: that ``config.method`` names.
+        device: to compute on.
         download: fetch the data set where it is missing.
-        defenses: what ``config.defenses`` names, built, in the same order (:func:`fedpriv.defenses.build_defenses`).
+        defenses: those that ``config.defenses`` names, in the same order (:func:`fedpriv.defenses.build_defenses`).
     """
-    wanted = [config.method, *(one.name for one in config.defenses)]
-    given = [method.name, *(one.name for one in defenses)]
-    if len(wanted) != len(given) or any(
-        name != own and not is_reference(name) for name, own in zip(wanted, given, strict=True)
-    ):
-        raise ValueError("prepare: the method and the defenses are not those that the configuration names")
     pipeline = DefensePipeline(tuple(defenses))
     options: Any = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
@@ -167,7 +151,6 @@ def prepare(
         )
         for k in range(config.clients)
     )
-    refuse_networks(blueprints, device)
     cache = ModelCache(device)
     shared = None if public is None or not method.needs_public else public.to(device)
     setups = tuple(
@@ -184,9 +167,6 @@ def prepare(
         )
         for k, blueprint in enumerate(blueprints)
     )
-    if data.validation is not None:
-        refuse_useless(data.validation, setups)
-        data = replace(data, validation=data.validation.to(device))
     check_plan(method, setups, options, has_public=public is not None)
     plan = protection_plan(config, method, setups)
     pipeline.check(plan)
@@ -217,7 +197,7 @@ def init_rng(config: RunConfig) -> torch.Generator:
 
 
 def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSetup]) -> ProtectionPlan:
-    """Return a federation as defenses are told of it."""
+    """Return a federation as defenses check it."""
     options, blueprints = setups[0].options, tuple(setup.blueprint for setup in setups)
     local_phases = method.local_phases(options, config.training)
     return ProtectionPlan(
@@ -229,8 +209,6 @@ def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSe
         rounds=config.rounds,
         train_sizes=tuple(len(setup.train) for setup in setups),
         batch_size=config.training.batch_size,
-        epochs=config.training.epochs,
-        max_steps=config.training.max_steps,
         broadcasts=method.broadcasts,
         options=options,
         linear_aggregation=method.linear_aggregation,
@@ -267,92 +245,15 @@ def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, h
     )
 
 
-def places(validation: Samples, setup: ClientSetup) -> torch.Tensor:
-    """Return the places, ascending, of the validation images whose class a client trains on."""
-    return torch.isin(validation.labels, setup.train.labels.to(validation.labels.device)).nonzero().squeeze(1)
-
-
-def refuse_useless(validation: Samples, setups: Sequence[ClientSetup]) -> None:
-    """Check that some client has a validation image of its classes.
-
-    Raises:
-        UserError: where none has.
-    """
-    if not any(len(places(validation, setup)) for setup in setups):
-        raise UserError(
-            f"{argument('validation', len(validation))}: none of these images is of a class that a client trains on; set "
-            "more aside",
-            keys=("validation",),
-        )
-
-
-def refuse_images(dataset: Dataset) -> None:
-    """Refuse images that cannot be divided: each is copied when it is given to somebody, and trained on as floats.
-
-    Raises:
-        UserError: naming what would fit.
-    """
+def _refuse_images(dataset: Dataset) -> None:
+    """Refuse images that memory cannot hold: each is copied when it is divided, and trained on as floats."""
     images = dataset.samples.images
-    number, each = len(images), images[:1].numel()
+    number, each = len(images), images[:1].numel() * (4 + images.element_size())
 
     def fits(free: int) -> str:
-        fewer = free // max(1, each * (4 + images.element_size())) // max(1, dataset.n_classes)
+        fewer = free // max(1, each) // max(1, dataset.n_classes)
         also = f" or {argument('per_class', fewer)}" * (fewer > 0)
         return f"smaller images ({argument('image_size')}){also} would fit"
 
     shape = " x ".join(map(str, images.shape[1:]))
-    what = f"dividing data set {dataset.name!r}, {number:,} images of {shape},"
-    require(number * each * (4 + images.element_size()), what, fits, "image_size")
-
-
-def refuse_networks(blueprints: Collection[Blueprint], device: torch.device) -> None:
-    """Refuse networks of which the CPU's memory cannot hold one of each; a GPU says itself when it is full.
-
-    Raises:
-        UserError: naming the settings that make them smaller.
-    """
-    different = set(blueprints)
-    if device.type == "cpu":
-        weights = sum(footprint(blueprint).weights for blueprint in different)
-        require(weights, f"one of each network ({len(different)})", lambda free: _smaller(), "models")
-
-
-def refuse_training(federation: Federation) -> None:
-    """Refuse a federation that the CPU's memory cannot hold while it trains; a GPU says itself when it is full.
-
-    Counted are the order of a client's images in every epoch, the weights and gradients of each architecture, the uploads of
-    a round where they are whole networks, and of one batch what training keeps for the way back or what a layer takes in an
-    evaluation. States of clients may lie in files.
-
-    Raises:
-        UserError: naming what would fit.
-    """
-    if federation.server.device.type != "cpu":
-        return
-    setups, tests = federation.clients, federation.tests
-    training, most = setups[0].training, max(len(setup.train) for setup in setups)
-    order = 8 * most  # a round's batches are drawn before its first step
-    orders = f"{training.epochs:,} orders of {most:,} images"
-    require(order * training.epochs, orders, lambda free: f"{argument('epochs', free // order)} would fit", "epochs")
-    sizes = {blueprint: footprint(blueprint) for blueprint in {setup.blueprint for setup in setups}}
-    weights = 2 * sum(size.weights for size in sizes.values())
-    if any(payload_kind(kind).network in ("whole", "extractor") for kind in federation.method.uploads):
-        senders = [setups[k].blueprint for k in federation.participants(1)]
-        weights += sum(sizes[blueprint].weights for blueprint in senders)
-        fewer = f"fewer {argument('clients')} or {_smaller()}"
-        require(weights, f"the models of {len(senders):,} clients", lambda free: fewer, "models")
-    kept, widest = max(size.kept for size in sizes.values()), max(size.widest for size in sizes.values())
-    smaller = f"a smaller {argument('image_size')} would fit"
-
-    def fits(free: int) -> str:
-        fitting = max(0, free - weights) // max(1, kept)
-        return f"{argument('batch_size', fitting)} would fit" if fitting else smaller
-
-    batch, shown = min(training.batch_size, most), min(EVALUATION_BATCH, max(map(len, tests)))
-    require(weights + batch * kept, f"training on batches of {batch} images", fits, "batch_size")
-    told = f"the models' answers to {shown} test images at a time"
-    require(weights + shown * widest, told, lambda free: smaller, "image_size")
-
-
-def _smaller() -> str:
-    return f"smaller {argument('models')}, {argument('width')} or {argument('image_size')} would fit"
+    require(number * each, f"dividing data set {dataset.name!r}, {number:,} images of {shape},", fits, "image_size")

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fedpriv.federation.capture import capture, is_captured
-from fedpriv.federation.convergence import MeasuredStep, measure, overall
 from fedpriv.federation.cost import client_operations
 from fedpriv.federation.defense import defense_facts
-from fedpriv.federation.engine import ClientJob, Engine, RoundJobs
-from fedpriv.federation.evaluate import accuracy, evaluate, is_evaluated, unsampled_facts, validate
-from fedpriv.federation.method import State
+from fedpriv.federation.engine import Engine, RoundJobs
+from fedpriv.federation.evaluate import accuracy, evaluate, is_evaluated, unsampled_facts
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
-from fedpriv.federation.run_directory import Checkpoint, RunDirectory, dataset_title, refuse_gaps
+from fedpriv.federation.run_directory import Checkpoint, RunDirectory, dataset_title
 from fedpriv.federation.state_store import StateStore, state_store
-from fedpriv.federation.states import message_on, on_device
+from fedpriv.federation.states import State, message_on, on_device
 from fedpriv.federation.summary import (
     ClientFailure,
     Communication,
-    ConvergenceLine,
     Counts,
     ReachedAccuracy,
-    RoundAccuracy,
     RoundLine,
     RunSummary,
     Total,
     Traffic,
-    ValidationAccuracy,
 )
 from fedpriv.federation.trace import Trace
 from fedpriv.util.config import plain
@@ -44,12 +39,12 @@ Report: TypeAlias = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class _Standing:
-    """Where a federation stands between two rounds, but for its clients' states.
+    """A federation between two rounds, but for its clients' states.
 
     Attributes:
         done: rounds that are done.
         server: the server's state.
-        broadcast: what the next round's clients get.
+        broadcast: to the next round's clients.
         evaluation: every client's newest accuracy.
         evaluated: the round of that, or 0.
         changed: clients that trained after it.
@@ -105,13 +100,10 @@ def _round(
     report: Report | None,
 ) -> _Standing:
     """Run the next round, note and store what came of it, and return where the federation stands then."""
-    config, method, broadcast, round_ = federation.config, federation.method, standing.broadcast, standing.done + 1
+    config, broadcast, round_ = federation.config, standing.broadcast, standing.done + 1
     began = time.perf_counter()
     chosen = federation.participants(round_)
-    states.begin(chosen)
-    jobs = RoundJobs(round_, chosen, states, broadcast)
-    measured_from = list(jobs) if config.convergence and round_ % config.convergence == 0 else []
-    answers = _answers(federation, engine, jobs, states, report)
+    answers = _answers(federation, engine, RoundJobs(round_, chosen, states, broadcast), states, report)
     untrained = tuple(k for k in standing.untrained if k not in answers.clients)
     wire = _wire(federation, round_, broadcast, answers.uploads)
     if is_captured(config, round_, answers.uploads):
@@ -128,10 +120,8 @@ def _round(
         standing.changed | {*answers.clients},
         untrained,
     )
-    validation: Mapping[str, RoundAccuracy] = {}
     if is_evaluated(config, round_):
         ended = _evaluated(federation, states, standing, ended)
-        validation = validate(method, federation.clients, federation.data.validation, states, next_broadcast)
     evaluated = ended.evaluation if ended.evaluated == round_ else {}
     left_out = untrained if config.unsampled == "left_out" else ()
     line = RoundLine(
@@ -141,15 +131,12 @@ def _round(
         clients={when: tuple((right, n) for right, n in counts) for when, counts in evaluated.items()},
         communication=plain(count(wire)),
         left_out=left_out,
-        validation=validation,
         failures=tuple(answers.failures),
     )
-    measured = _measured(federation, measured_from, answers, states, next_broadcast)
     seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
     directory.append(
         {
             "metrics": [line.model_dump(mode="json")],
-            **({} if measured is None else {"convergence": [measured.model_dump(mode="json")]}),
             "ledger": [plain(row) for row in wire],
             "timings": [{"round": round_, "seconds": seconds}],
         }
@@ -170,9 +157,8 @@ def _evaluated(federation: Federation, states: StateStore, before: _Standing, en
         states,
         ended.broadcast,
         {when: counts for when, counts in ended.evaluation.items() if when not in of_server},
-        {*ended.changed},
+        ended.changed,
         (federation.server, before.server, ended.server),
-        ended.untrained if federation.config.unsampled == "own_statistics" else (),
     )
     return replace(ended, evaluation=evaluation, evaluated=ended.done, changed=frozenset())
 
@@ -207,22 +193,6 @@ def _answers(
             f"client {first.client} {first.why}: {first.told}"
         )
     return found
-
-
-def _measured(
-    federation: Federation,
-    jobs: Sequence[ClientJob],
-    answers: _Answers,
-    states: StateStore,
-    next_broadcast: Message,
-) -> ConvergenceLine | None:
-    """Estimate the constants of a convergence proof from the jobs that were answered, as they were; None where none was."""
-    answered = [job for job in jobs if job.client in answers.traces]
-    if not answered:
-        return None
-    measured = [MeasuredStep(federation.clients[one.client], one.state, states[one.client]) for one in answered]
-    own = {"seed": federation.config.seed, "round_": answered[0].round}
-    return measure(federation.method, measured, answered[0].broadcast, next_broadcast, **own)
 
 
 def _server_step(
@@ -260,27 +230,11 @@ def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[i
         defenses=tuple(defense_facts(defense) for defense in pipeline.defenses),
         flops=client_operations(method, federation.clients, federation.server),
         unsampled=unsampled_facts(untrained, federation.clients, config.unsampled),
-        convergence=overall(directory.convergence()),
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,
-        validation=_validated(evaluated),
         engine=config.engine.name,
         failures=sum(len(line.failures) for line in lines),
     )
-
-
-def _validated(lines: Sequence[RoundLine]) -> dict[str, ValidationAccuracy]:
-    """Return the accuracy on validation images over a run's evaluated rounds; nothing where there were none."""
-    found = {}
-    for when, last in lines[-1].validation.items():
-        best = max(lines, key=lambda line: line.validation[when].mean_over_clients)
-        found[when] = ValidationAccuracy(
-            pooled=last.pooled,
-            mean_over_clients=last.mean_over_clients,
-            best=best.validation[when].mean_over_clients,
-            best_round=best.round,
-        )
-    return found
 
 
 def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:
@@ -308,7 +262,6 @@ def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
     config, device = federation.config, federation.server.device
     newest = directory.newest_checkpoint()
     directory.cut_lines(newest or 0)
-    refuse_gaps(directory, newest or 0)
     untrained = tuple(range(config.clients))
     if newest is None:
         server, broadcast = federation.method.start(federation.server, init_rng(config))

@@ -3,14 +3,13 @@
 ::
 
     config.json      the run's configuration
-    convergence.jsonl  estimates for a convergence proof, one line per measured round; only where they were asked for
     metrics.jsonl    accuracy and communication, one line per round: a function of the configuration alone
     timings.jsonl    seconds, one line per round
     ledger.jsonl     every tensor on the wire
     captures.jsonl   every stored message
     uploads/round-0007/client-003.safetensors
     broadcasts/round-0007.safetensors        what the clients of that round answered
-    truth/           for scorers: what clients did in those rounds (fedpriv.federation.capture)
+    truth/           for scorers: the images that clients trained on in those rounds (fedpriv.federation.capture)
     checkpoints/round-0007/                  server.safetensors, client-003.safetensors, evaluation.json
     summary.json     written last: the run is complete
 
@@ -22,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -31,9 +30,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.federation.method import LocalTraining, State
-from fedpriv.federation.states import load_state, save_state
-from fedpriv.federation.summary import ConvergenceLine, Counts, RoundLine, RunSummary, Treatment
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.states import State, load_state, save_state
+from fedpriv.federation.summary import Counts, RoundLine, RunSummary, Treatment
 from fedpriv.util.arguments import argument, command_line
 from fedpriv.util.code import code_flags
 from fedpriv.util.config import parse, plain
@@ -52,7 +51,7 @@ from fedpriv.util.files import (
 )
 from fedpriv.util.folders import occupied, telling_name
 from fedpriv.util.record import Record, first_fault
-from fedpriv.wire.ledger import Count, Entry, count
+from fedpriv.wire.ledger import Entry
 from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payload import Message
 
@@ -63,13 +62,12 @@ EVALUATION = "evaluation.json"
 
 AUTO_CAPTURE_BYTES = 1 << 20
 
-
 R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
 class DefenseChoice:
-    """A defense by its name in ``fedpriv.defenses.DEFENSES``, with its own hyperparameters."""
+    """A defense by its name in ``fedpriv.defenses.DEFENSES``, with its hyperparameters."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -81,9 +79,9 @@ class EngineChoice:
 
     Attributes:
         name: ``local``, one after another in this process, or ``flower``.
-        min_clients: a round goes on without the clients that fail while at least so many of its clients answered.
+        min_clients: clients of a round that must answer.
         client_timeout: seconds after which a client that has not answered leaves the round.
-        nodes: simulated nodes (default: as many as a round has clients); each runs one client after another, of any number.
+        nodes: simulated nodes (default: one for each client of a round); each runs one client after another.
     """
 
     name: Literal["local", "flower"] = "local"
@@ -106,26 +104,22 @@ class RunConfig:
         partition: who holds what.
         clients: number of clients K.
         participation: share of clients in a round, in (0, 1].
-        unsampled: clients that no round has sampled yet are ``counted`` in accuracies as they are, ``left_out``, or counted
-            with batch-norm statistics of their own images (``own_statistics``); :mod:`fedpriv.federation.evaluate`.
+        unsampled: clients that no round has sampled yet are ``counted`` in accuracies as they are, or ``left_out``.
         rounds: number of rounds.
         models: a family or a comma-separated list of models; client k gets entry k mod length.
         width: representation width d; None for the family's default.
         mapping: representation mapping to that width.
         training: local training.
         public: images set aside as public data before the rest is divided.
-        validation: images set aside next, to choose hyperparameters by.
         strangers: share of every class of the rest that no client holds, in [0, 1); half of it is the attacker's own.
         seed: of every random draw.
         division_seed: of who holds which images, and of those set aside; None for ``seed``.
-        capture: which rounds' messages are stored: ``all``, ``last``, ``none``, or ``auto``: all where every upload of
-            a round is at most 1 MiB, else the last. ``last`` and ``auto`` store those of ``keep`` too.
+        capture: rounds whose messages are stored: ``all``, ``last``, ``none``, or ``auto``: all whose uploads are together
+            at most 1 MiB, and the last. ``last`` and ``auto`` store those of ``keep`` too.
         checkpoint_every: rounds between checkpoints.
         evaluate_every: rounds between evaluations; the last round and those of ``keep`` are evaluated too.
-        convergence: estimate the constants of FedRE's convergence proof in every so many rounds; 0 for never
-            (:mod:`fedpriv.federation.convergence`).
-        keep: rounds whose checkpoints stay for good, beside the newest, so that they can be attacked later.
-        defenses: what clients do to their uploads before they leave, in this order.
+        keep: rounds whose checkpoints stay for good, beside the newest.
+        defenses: of uploads, in the order in which clients apply them.
         engine: what runs the clients.
     """
 
@@ -145,21 +139,19 @@ class RunConfig:
     mapping: Literal["ap", "mp", "fc"] = "ap"
     training: LocalTraining = field(default_factory=LocalTraining)
     public: Annotated[int, Ge(0)] = 0
-    validation: Annotated[int, Ge(0)] = 0
     strangers: Annotated[float, Ge(0), Lt(1)] = 0.5
     seed: Annotated[int, Ge(0)] = 0
     division_seed: Annotated[int, Ge(0)] | None = None
     capture: Literal["all", "last", "none", "auto"] = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1
     evaluate_every: Annotated[int, Ge(1)] = 1
-    convergence: Annotated[int, Ge(0)] = 0
     keep: tuple[int, ...] = ()
     defenses: tuple[DefenseChoice, ...] = ()
     engine: EngineChoice = field(default_factory=EngineChoice)
 
 
 def dataset_title(config: RunConfig) -> str:
-    """Return a run's data set as it is called wherever it is named: a folder of images goes by its own name."""
+    """Return the name of a run's data set; a folder of images goes by its own name."""
     if config.dataset != "folder" or config.data_dir is None:
         return config.dataset
     return "/".join(telling_name(Path(config.data_dir))) or config.dataset
@@ -167,14 +159,7 @@ def dataset_title(config: RunConfig) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The standing of a federation after a round, but for its clients' states: these stay in their files.
-
-    Attributes:
-        round: from 1.
-        server: its state.
-        broadcast: the next round's.
-        evaluation: every client's newest accuracy.
-    """
+    """A federation after a round but for its clients' states: server state, next broadcast, newest accuracy of clients."""
 
     round: int
     server: State
@@ -187,8 +172,6 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    # ------------------------------------------------------------ making and opening
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> RunDirectory:
@@ -239,8 +222,6 @@ class RunDirectory:
                 f"finish it with: {command_line('train', '--resume', '--out', self.path, *code_flags())}"
             )
 
-    # ------------------------------------------------------------ lines
-
     def append(self, lines: Mapping[str, list[dict[str, Any]]]) -> None:
         """Append lines to ``name.jsonl``, by name."""
         append_all({self.path / f"{name}.jsonl": rows for name, rows in lines.items()})
@@ -251,7 +232,7 @@ class RunDirectory:
 
     def cut_lines(self, last_round: int) -> None:
         """Remove every line beyond a round."""
-        for name in ("metrics", "convergence", "timings", "ledger", "captures", "truth/files"):
+        for name in ("metrics", "timings", "ledger", "captures"):
             path = self.path / f"{name}.jsonl"
             if path.is_file():
                 kept = [row for row in self.lines(name) if row["round"] <= last_round]
@@ -265,39 +246,19 @@ class RunDirectory:
             raise UserError(f"{self.path / 'ledger.jsonl'}: a line is no ledger entry ({error})") from error
 
     def rounds(self) -> tuple[RoundLine, ...]:
-        """Return accuracy and traffic of every round that is done.
-
-        Raises:
-            UserError: naming the line, and the field that is missing or of another type.
-        """
+        """Return accuracy and traffic of every round that is done."""
         path = self.path / "metrics.jsonl"
         return tuple(_checked(RoundLine, line, f"{path}:{n}") for n, line in enumerate(self.lines("metrics"), start=1))
 
-    def convergence(self) -> tuple[ConvergenceLine, ...]:
-        """Return the estimates of every measured round; none where the run measured nothing.
-
-        Raises:
-            UserError: naming the line, and the field that is missing or of another type.
-        """
-        path = self.path / "convergence.jsonl"
-        lines = self.lines("convergence") if path.is_file() else []
-        return tuple(_checked(ConvergenceLine, line, f"{path}:{n}") for n, line in enumerate(lines, start=1))
-
     @property
     def summary(self) -> RunSummary:
-        """The run's summary.
-
-        Raises:
-            UserError: naming the field that is missing or of another type.
-        """
+        """The run's summary."""
         path = self.path / "summary.json"
         return _checked(RunSummary, read_json(path), str(path))
 
     def finish(self, summary: RunSummary) -> None:
         """Write the summary, which marks the run complete."""
         write_json(self.path / "summary.json", summary.model_dump(mode="json"))
-
-    # ------------------------------------------------------------ messages
 
     def upload_path(self, round_: int, client: int) -> Path:
         """Return the file of an upload."""
@@ -307,11 +268,11 @@ class RunDirectory:
         """Return the file of a round's broadcast."""
         return self.path / "broadcasts" / f"round-{round_:04d}.safetensors"
 
-    def store(self, round_: int, files: Mapping[str, Mapping[Path, bytes]]) -> None:
-        """Store files of a round, by the name of the lines that say so: ``captures``, ``truth/files``."""
-        write_all({path: content for own in files.values() for path, content in own.items()})
-        named = {name: [path.relative_to(self.path).as_posix() for path in own] for name, own in files.items()}
-        self.append({name: [{"round": round_, "file": one} for one in own] for name, own in named.items() if own})
+    def store(self, round_: int, messages: Mapping[Path, bytes]) -> None:
+        """Store messages of a round, and list them in ``captures.jsonl``."""
+        write_all(messages)
+        names = [path.relative_to(self.path).as_posix() for path in messages]
+        self.append({"captures": [{"round": round_, "file": name} for name in names]})
 
     def message(self, path: Path) -> Message:
         """Read a stored message back."""
@@ -333,8 +294,6 @@ class RunDirectory:
             if path.parts[0] == "uploads":
                 found.setdefault(row["round"], []).append(int(path.stem.removeprefix("client-")))
         return {round_: tuple(sorted(clients)) for round_, clients in sorted(found.items())}
-
-    # ------------------------------------------------------------ checkpoints
 
     def checkpoint_path(self, round_: int) -> Path:
         """Return the folder of a round's checkpoint."""
@@ -379,13 +338,11 @@ class RunDirectory:
             remove(folder)
 
     def load_checkpoint(self, round_: int) -> Checkpoint:
-        """Read a checkpoint back, and every client's state once, one after another: a damaged one is found now."""
+        """Read a checkpoint back."""
         folder = self.checkpoint_path(round_)
         if not folder.is_dir():
             there = ", ".join(str(number) for number in self.checkpointed_rounds()) or "none"
             raise UserError(f"{folder}: no checkpoint of round {round_}; there are: {there}")
-        for client in range(self.config.clients):
-            self.client_state(round_, client)
         broadcast, _ = load_message(folder / "broadcast.safetensors")
         return Checkpoint(
             round_,
@@ -404,51 +361,3 @@ def _checked(kind: type[R], found: object, where: str) -> R:
         return kind.model_validate_json(json.dumps(found), strict=True)
     except ValidationError as error:
         raise UserError(f"{where}: {first_fault(error)}; train the run again") from error
-
-
-def refuse_gaps(run: RunDirectory, last_round: int) -> None:
-    """Check that a run has the lines and stored messages of its rounds up to the last that is done.
-
-    Lines that the list of a folder does not know yet are what a crash left, and are dropped. Where that list itself lost a
-    line, lines of rounds that are done would go with them.
-
-    Args:
-        run: its lines beyond ``last_round`` are cut off already.
-        last_round: of the newest checkpoint, or 0.
-
-    Raises:
-        UserError: naming the file that lacks some.
-    """
-    expected = list(range(1, last_round + 1))
-    for name in ("metrics", "timings"):
-        path = run.path / f"{name}.jsonl"
-        found = [row["round"] for row in run.lines(name)] if expected or path.is_file() else []
-        if found != expected:
-            raise _gap(path, f"a line for each of {last_round} rounds is expected, got {len(found)}")
-    if not expected:
-        return
-    told: dict[str, Count] = {"paper": Count(), "full": Count()}
-    for line in run.rounds():
-        for kind in told:
-            one = getattr(line.communication, kind)
-            told[kind] += Count(**one.model_dump())
-    if count(run.ledger()) != told:
-        raise _gap(run.path / "ledger.jsonl", "its messages do not add up to the communication in metrics.jsonl")
-    for listing, folders in (("captures", ("uploads", "broadcasts")), ("truth/files", ("truth",))):
-        path = run.path / f"{listing}.jsonl"
-        listed = {row["file"] for row in run.lines(listing)} if path.is_file() else set()
-        stored = {name for folder in folders for name in _stored(run.path, run.path / folder, last_round)}
-        if not stored <= listed:
-            raise _gap(path, f"does not list {min(stored - listed)}, which is there")
-
-
-def _stored(home: Path, folder: Path, last_round: int) -> Iterable[str]:
-    """Return the stored messages of rounds that are done, from the run's folder."""
-    for path in folder.rglob("*.safetensors") if folder.is_dir() else ():
-        own = path.relative_to(folder).parts[0].removesuffix(".safetensors").removeprefix("round-")
-        if path.is_file() and own.isdecimal() and int(own) <= last_round:
-            yield path.relative_to(home).as_posix()
-
-
-def _gap(path: Path, why: str) -> UserError:
-    return UserError(f"{path}: {why}; train the run again")

@@ -1,4 +1,4 @@
-"""Flat states: from modules and to them, on devices, and as files, one a client or server."""
+"""Flat states of clients and of the server: from modules and to them, on devices, and as files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fedpriv.federation.method import State
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors
 from fedpriv.wire.payload import Message
+
+State = dict[str, Tensor]
+"""Private tensors of a client or of the server, by name. Never uploaded as such."""
 
 
 def take(module: nn.Module, prefix: str) -> State:

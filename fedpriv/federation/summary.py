@@ -11,25 +11,21 @@ from fedpriv.federation.answer import Answer
 from fedpriv.util.record import Record
 
 Counts = Mapping[str, Sequence[Sequence[int]]]
-"""``[correct, total]`` test images of every client, by when they were counted: ``after_training``, ``after_broadcast``, and
-both with ``_NAME`` for every further way to predict."""
+"""``[correct, total]`` test images of every client by moment: ``after_training``, ``after_broadcast``, and both with
+``_NAME`` for every further way to predict."""
 
-Treatment = Literal["counted", "left_out", "own_statistics"]
-"""What becomes of clients that no round has sampled yet: counted as they are, left out of every accuracy, or counted with
-batch-norm statistics of their own training images (:mod:`fedpriv.federation.evaluate`)."""
+Treatment = Literal["counted", "left_out"]
+"""Clients that no round has sampled yet: counted in every accuracy as they are, or left out of it."""
 
 
 class DefenseFacts(Record):
-    """A defense of a run, as it was when the run was attacked.
+    """A defense of a run as it was when the run was trained.
 
     Attributes:
         name: registry name.
         options: all of them.
         label: the name with the options that are not the usual ones.
-        source, guarantee: as the defense states them.
-        answers: attacks that are adapted to it.
-        unanswered: why there are none.
-        server_view: what the server gets to see: ``each`` upload, or only their ``sum``.
+        source, guarantee, answers, unanswered, server_view: as of :class:`fedpriv.federation.defense.Defense`.
     """
 
     name: str
@@ -43,30 +39,21 @@ class DefenseFacts(Record):
 
 
 class RoundAccuracy(Record):
-    """Accuracy in one round, in [0, 1].
-
-    Attributes:
-        pooled: over all test images.
-        mean_over_clients: every client counting the same.
-    """
+    """Accuracy in one round, in [0, 1]: over all test images, and with every client counting the same."""
 
     pooled: float
     mean_over_clients: float
 
 
 class ReachedAccuracy(Record):
-    """Accuracy over the rounds of a run, in [0, 1], by two figures.
-
-    *Pooled* counts every test image of every client once; the *mean over clients* counts every client once. A best round is
-    chosen on the test images, so it flatters.
+    """Accuracy over the rounds of a run, in [0, 1]. A best round is chosen on the test images, so it flatters.
 
     Attributes:
-        final, best, best_round: pooled, after the last round and at its best.
+        final, best, best_round: over all test images, after the last round and at its best.
         pooled: the same as ``final``.
         mean_over_clients: after the last round.
         best_mean_over_clients, best_mean_round: the mean over clients at its best.
-        clients: ``(correct, total)`` test images of every client that counts, after the last round; empty where not
-            recorded.
+        clients: ``(correct, total)`` test images of every client that counts, after the last round.
     """
 
     final: float
@@ -77,21 +64,6 @@ class ReachedAccuracy(Record):
     best_mean_over_clients: float
     best_mean_round: int
     clients: tuple[tuple[int, int], ...] = ()
-
-
-class ValidationAccuracy(Record):
-    """Accuracy on validation images over the rounds of a run, in [0, 1] (:mod:`fedpriv.federation.evaluate`).
-
-    Attributes:
-        pooled, mean_over_clients: after the last round, over all pairs of a client and an image of its classes, and every
-            client counting the same.
-        best, best_round: the mean over clients at its best, and when.
-    """
-
-    pooled: float
-    mean_over_clients: float
-    best: float
-    best_round: int
 
 
 class Total(Record):
@@ -131,15 +103,13 @@ class Work(Record):
     """Floating-point operations of clients in a settled round (:mod:`fedpriv.federation.cost`).
 
     Attributes:
-        per_client_round: of all that the method's client step does, forward and backward, one number a client; empty
-            where it was not counted.
+        per_client_round: of the whole client step, forward and backward, one number a client; empty where not counted.
         mean_per_client_round: their mean.
         local_training_per_client_round: of training the private model by cross-entropy alone, one number a client.
         mean_local_training_per_client_round: their mean.
-        prediction_per_image: of classifying one image as the method does, one number a client: forward alone.
+        prediction_per_image: of classifying one image as the method does, one number a client.
         not_counted: why the client step was not counted; empty where it was.
-        multiply_add_counts: operations that a multiplication with its addition counts as; papers that count
-            multiply-adds have half of every figure.
+        multiply_add_counts: operations of a multiplication with its addition.
     """
 
     per_client_round: tuple[int, ...] = ()
@@ -152,19 +122,13 @@ class Work(Record):
 
     @property
     def ratio_to_local(self) -> float | None:
-        """Operations of the method's client step over those of training alone; None where either is unknown."""
+        """Operations of the client step over those of training alone; None where either is unknown."""
         mean, local = self.mean_per_client_round, self.mean_local_training_per_client_round
         return None if mean is None or not local else mean / local
 
 
 class Unsampled(Record):
-    """Clients that no round of a run sampled (:mod:`fedpriv.federation.evaluate`).
-
-    Attributes:
-        clients: their numbers.
-        batch_norm: those whose models have batch normalisation.
-        treatment: ``counted`` as they are, ``left_out`` of every accuracy, or counted with ``own_statistics``.
-    """
+    """Clients that no round of a run sampled: their numbers, those with batch normalisation, and their treatment."""
 
     clients: tuple[int, ...]
     batch_norm: tuple[int, ...]
@@ -172,12 +136,12 @@ class Unsampled(Record):
 
 
 class ClientFailure(Record):
-    """A client that was asked in a round and gave no answer that counts: it left the round, its state as it was before.
+    """A client that left a round without an answer, its state as before.
 
     Attributes:
         client: its number.
         why: ``failed``, or ``timed out``.
-        told: what was said of it, in a line.
+        told: the reason, in a line.
     """
 
     client: int
@@ -191,11 +155,10 @@ class RoundLine(Record):
     Attributes:
         round: from 1.
         participants: clients that trained.
-        accuracy: of all clients, by when it was taken; empty in a round that was not evaluated.
+        accuracy: of all clients, by moment; empty in a round that was not evaluated.
         clients: ``(correct, total)`` of every client, likewise.
         communication: of the round.
-        validation: on validation images, by when it was taken; empty without any.
-        left_out: clients that count in no accuracy, because no round has sampled them yet and the run leaves these out.
+        left_out: clients that count in no accuracy.
         failures: clients that were sampled and left the round.
     """
 
@@ -204,80 +167,29 @@ class RoundLine(Record):
     accuracy: Mapping[str, RoundAccuracy]
     clients: Mapping[str, tuple[tuple[int, int], ...]]
     communication: RoundCommunication
-    validation: Mapping[str, RoundAccuracy] = {}
     left_out: tuple[int, ...] = ()
     failures: tuple[ClientFailure, ...] = ()
 
 
-class ClientConvergence(Record):
-    """One client's estimates in a measured round, as :mod:`fedpriv.federation.convergence` defines them.
-
-    Attributes:
-        client: its number.
-        smoothness: a lower bound of L_1; None where local training moved nothing.
-        variance: of mini-batch gradients where the round begins, a plug-in for sigma^2.
-        gradient: squared norm of the full gradient there.
-        trained_divergence, aggregated_divergence: squared distances of the trained classifier to the broadcast one and to
-            the server's next one, lower bounds of epsilon^2 and delta^2; None where no classifier is broadcast.
-        rate_bound: theorem 1's bound of the learning rate, by these estimates.
-    """
-
-    client: int
-    smoothness: float | None
-    variance: float
-    gradient: float
-    trained_divergence: float | None
-    aggregated_divergence: float | None
-    rate_bound: float | None
-
-
-class ConvergenceLine(Record):
-    """A line of ``convergence.jsonl``: the estimates of a round, client by client."""
-
-    round: int
-    clients: tuple[ClientConvergence, ...]
-
-
-class Convergence(Record):
-    """The estimates of a run: over its measured rounds and their clients the largest of each, lower bounds of constants.
-
-    Attributes:
-        rounds: measured ones.
-        gradient: mean of the squared norms of full gradients.
-        rate_bound: the smallest.
-        smoothness, variance, trained_divergence, aggregated_divergence: the largest.
-    """
-
-    rounds: tuple[int, ...]
-    smoothness: float | None
-    variance: float | None
-    gradient: float
-    trained_divergence: float | None
-    aggregated_divergence: float | None
-    rate_bound: float | None
-
-
 class RunSummary(Record):
-    """``summary.json``: what a finished run came to.
+    """``summary.json``: the results of a finished run.
 
     Attributes:
         format: of the file.
         method, dataset, rounds, seed: of the configuration.
-        accuracy: by when it was taken: ``after_training``, ``after_broadcast``, and with the name of other predictors.
+        accuracy: by moment.
         communication: of all clients.
-        privacy: guarantees accounted over the whole run, one for each defense that has any, as it states them.
+        privacy: guarantees over the whole run, one for each defense that has any.
         defenses: in the order in which they are applied.
         flops: of clients in a round.
         unsampled: clients that no round sampled; None where there are none.
-        convergence: estimates of the constants of a convergence proof; None where no round was measured.
         seconds: wall-clock time of all rounds.
-        validation: on validation images, by when it was taken; empty without any.
         engine: what ran the clients.
         failures: how often a sampled client left its round.
-        images: in words, what was done to how many images so that all have one shape; empty where all are as stored.
+        images: in words, how images were brought to one shape; empty where all are as stored.
     """
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     method: str
     dataset: str
     rounds: int
@@ -287,10 +199,8 @@ class RunSummary(Record):
     defenses: tuple[DefenseFacts, ...]
     flops: Work
     unsampled: Unsampled | None = None
-    convergence: Convergence | None = None
     seconds: float
     seed: int
-    validation: Mapping[str, ValidationAccuracy] = {}
     engine: str = "local"
     failures: int = 0
     images: str = ""

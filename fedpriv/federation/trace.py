@@ -1,7 +1,7 @@
-"""A client step's notes of its own doing: the images of each local step, and their weights in a mixture.
+"""A client step's notes: the images of each local step, and their weights in a mixture.
 
-The note is the truth that attacks are scored against. It is written as the work is done, changes nothing of it, and is
-stored apart from what the server sees (:mod:`fedpriv.federation.capture`).
+They are the truth that attacks are scored against, stored apart from what the server sees
+(:mod:`fedpriv.federation.capture`); no method reads them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ class LocalTrace:
     """One client's part in one round.
 
     Attributes:
-        phases: what was trained, one phase after the other, the last of which made what is uploaded: of each the local
-            steps in order, as int64 indices into the client's training set. A random batch may be empty.
-        mixture: ``(n,)`` float32, the weight of every training image in the entangled representation that was uploaded;
-            None where none was.
+        phases: of each phase of training, the last of which made what is uploaded, the batches in order: int64 indices into
+            the client's training set. A random batch may be empty.
+        mixture: ``(n,)`` float32, the weight of every training image in the entangled upload; None where there is none.
     """
 
     phases: tuple[tuple[Tensor, ...], ...] = ()
@@ -40,12 +39,12 @@ class Trace:
         self._phases.append(tuple(batches))
 
     def local_steps_done(self) -> None:
-        """Say that the phase noted last is over: where operations are counted, what follows is no local step."""
+        """Note the end of the newest phase: where operations are counted, what follows is no local step."""
 
     def mixture(self, weights: Tensor) -> None:
         """Note the weight ``(n,)`` of every training image in an entangled upload."""
         self._mixture = weights
 
     def result(self) -> LocalTrace:
-        """Return all that was noted so far."""
+        """Return all notes so far."""
         return LocalTrace(tuple(self._phases), self._mixture)

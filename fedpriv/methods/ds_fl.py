@@ -11,18 +11,15 @@ cross-entropy of their outputs with the aggregate. With p the mean of the client
 
 A round here begins where the server's broadcast arrives: distillation of the aggregate before it comes first, then update,
 prediction and upload (:mod:`fedpriv.methods.shared.public_answers`). Clients' accuracy after training is thus after update;
-the paper's headline is the server's model, recorded as predictor ``server_model``. Its architecture is client 0's unless
-``server_model`` names another; it never sees a private image and starts with random weights.
-
-With ``sa`` what a defense made of the mean is brought back to a distribution, by cutting at zero and dividing by the sum,
-since cross-entropy with negative targets has no lower bound; means of softmax vectors are left as they are. Clients distil
-with the step size of their local training unless ``distill_learning_rate`` says otherwise.
+the paper's headline is the server's model, recorded as predictor ``server_model``. It has client 0's architecture and random
+initial weights. With ``sa`` the mean is brought back to a distribution, by cutting at zero and dividing by the sum, since a
+defense may have made it negative.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -31,12 +28,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import classification_loss, classify, train
-from fedpriv.federation.method import ClientSetup, LocalTraining, Method, ServerSetup, State, Uploads
-from fedpriv.federation.states import put, take
-from fedpriv.methods.shared import personal_model, public_answers
+from fedpriv.federation.method import ClientSetup, LocalTraining, Method, ServerSetup, Uploads
+from fedpriv.federation.states import State, put, take
+from fedpriv.methods.shared import public_answers, weights
 from fedpriv.methods.shared.public_answers import ASKED, ask, distil, images_of, logits_asked_for, mean_of, on_public
 from fedpriv.models.build import build_model
-from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.payloads import Message, PublicLogits, find_payload
 
@@ -51,13 +48,11 @@ class ServerTraining:
     """The server's distillation, by SGD.
 
     Attributes:
-        model: architecture of its model; empty for client 0's.
         epochs: passes over the round's samples.
         learning_rate: step size.
         batch_size: samples a step.
     """
 
-    model: str = ""
     epochs: Annotated[int, Ge(1)] = 5
     learning_rate: Annotated[float, Gt(0)] = 0.1
     batch_size: Annotated[int, Ge(1)] = 10
@@ -73,7 +68,6 @@ class Options:
         temperature: T of ``era``; 0.1 in the paper.
         distill_epochs: passes of clients over the round's public samples; 0 gives local training.
         distill_batch: public samples a step of it.
-        distill_learning_rate: clients' step size in it; None for that of local training.
         server: training of the server's model.
     """
 
@@ -82,7 +76,6 @@ class Options:
     temperature: Annotated[float, Gt(0)] = 0.1
     distill_epochs: Annotated[int, Ge(0)] = 1
     distill_batch: Annotated[int, Ge(1)] = 32
-    distill_learning_rate: Annotated[float, Gt(0)] | None = None
     server: ServerTraining = ServerTraining()
 
 
@@ -101,28 +94,21 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     put(model, state, "model")
     if aggregate is not None and options.distill_epochs:
         training = on_public(setup.training, options.distill_epochs, options.distill_batch)
-        if options.distill_learning_rate is not None:
-            training = replace(training, learning_rate=options.distill_learning_rate)
         distil(model, images_of(setup)[aggregate.samples], aggregate.values, cross_entropy, training, rng)
     train(model, setup.train, setup.training, rng, classification_loss(model), setup.trace)
     logits, asked = logits_asked_for(setup, broadcast)
     return take(model, "model"), (PublicLogits(logits.softmax(1), asked),)
 
 
-def server_blueprint(setup: ServerSetup) -> Blueprint:
-    """Return the architecture of the server's model."""
-    return replace(setup.blueprint, name=setup.options.server.model or setup.blueprint.name)
-
-
 def server_scratch(setup: ServerSetup) -> SplitModel:
     """Return a module for the server's model that shares nothing with a client's."""
-    return copy.deepcopy(setup.scratch(server_blueprint(setup)))
+    return copy.deepcopy(setup.scratch(setup.blueprint))
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Build the server's model; ask for the outputs on the first samples."""
-    seed = derive_seed(personal_model.draw_seed(rng), "server model")
-    model = build_model(server_blueprint(setup), seed).to(setup.device)
+    seed = derive_seed(weights.draw_seed(rng), "server model")
+    model = build_model(setup.blueprint, seed).to(setup.device)
     state, asked = ask(setup, rng)
     return state | take(model, SERVER), (asked,)
 
@@ -154,12 +140,12 @@ METHOD = Method(
     uploads=("public-logits",),
     broadcasts=("public-samples", "public-logits"),
     start=start,
-    init=personal_model.init,
+    init=weights.init,
     # The aggregate is distilled at the start of the next round: that is training.
-    apply_broadcast=personal_model.receive_nothing,
+    apply_broadcast=weights.receive_nothing,
     client_step=client_step,
     server_step=server_step,
-    predict=personal_model.predict,
+    predict=weights.predict,
     server_predict=server_predict,
     needs_public=True,
     sizes=public_answers.sizes,

@@ -12,12 +12,10 @@ and before it trains, a client learns W on a random contiguous part (80 %) of it
 
 one step a batch: the first time for passes until the standard deviation of the last ten passes' mean losses is
 below 0.1 (``first_passes`` bounds them), later for one pass. Where global and local tensors are equal, as in the
-first round, there is nothing to learn and the first time is yet to come.
+first round, there is nothing to learn.
 
-Three readings. W is learned in evaluation mode (no dropout, running batch-norm statistics). The loss of a pass is
-its mean over batches (PFLlib takes the last batch's). And W is learned at the beginning of a client's step, where
-its randomness is, so accuracy *after broadcast* is that of a merge with the W of the client's step before; PFLlib
-evaluates after learning.
+W is learned in evaluation mode; the loss of a pass is its mean over batches (PFLlib takes the last batch's). W is learned at
+the beginning of a client's step, so accuracy *after broadcast* is that of a merge with the W of the client's step before.
 """
 
 from __future__ import annotations
@@ -29,17 +27,15 @@ from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt, Le
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import classification_loss, represent, train
-from fedpriv.federation.method import ClientSetup, Plan, State
-from fedpriv.federation.states import inner, outer, parameters, put, take
+from fedpriv.federation.method import ClientSetup, Plan
+from fedpriv.federation.states import State, inner, outer, parameters, put, take
 from fedpriv.methods import fedavg
-from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared import weights
 from fedpriv.models.build import build_model
-from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Message, Model, PublicLoss, get_payload
 
@@ -70,20 +66,15 @@ class Options:
 def check(plan: Plan) -> None:
     """Refuse to merge more tensors than the model has."""
     blueprint, options = plan.blueprints[0], plan.options
-    held = len(parameters(build_model(blueprint, 0)))
-    if options.layer_idx > held:
+    tensors = len(parameters(build_model(blueprint, 0)))
+    if options.layer_idx > tensors:
         raise UserError(
-            f"method 'fedala': layer_idx is {options.layer_idx}, but {blueprint.name} has {held} parameter tensors; "
-            f"choose 1 to {held}, or 0 for all"
+            f"method 'fedala': layer_idx is {options.layer_idx}, but {blueprint.name} has {tensors} parameter tensors; "
+            f"choose 1 to {tensors}, or 0 for all"
         )
 
 
-def merged_names(names: Sequence[str], layer_idx: int) -> list[str]:
-    """Return the names of the tensors that are merged: the last ``layer_idx``, or all for 0."""
-    return list(names[-layer_idx:])
-
-
-def merge(local: Mapping[str, Tensor], received: Mapping[str, Tensor], shares: Mapping[str, Tensor]) -> State:
+def merge(local: State, received: Mapping[str, torch.Tensor], shares: State) -> State:
     """Return ``local + (received - local) * W`` where there is a W, exactly ``received`` where it is 1 or none."""
     return {
         name: torch.lerp(local[name], value, shares[name]) if name in shares else value.clone()
@@ -91,7 +82,7 @@ def merge(local: Mapping[str, Tensor], received: Mapping[str, Tensor], shares: M
     }
 
 
-def step_shares(shares: State, slopes: State, local: State, received: State, rate: float) -> State:
+def step_shares(shares: State, slopes: State, local: State, received: Mapping[str, torch.Tensor], rate: float) -> State:
     """Return W after one step: ``clip(W - eta * slope * (received - local), 0, 1)``."""
     return {
         name: (share - rate * slopes[name] * (received[name] - local[name])).clamp(0, 1)
@@ -106,32 +97,37 @@ def settled(losses: Sequence[float], threshold: float) -> bool:
 
 def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Merge the global model into the client's with the W learned so far, at first 1."""
-    local, received = inner(state, "model"), get_payload(broadcast, Model).state
-    return state | outer(merge(local, received, inner(state, SHARES)), "model")
+    received = get_payload(broadcast, Model).state
+    return state | outer(merge(inner(state, "model"), received, inner(state, SHARES)), "model")
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Learn W, merge, train; upload the model with the number of samples."""
-    shares = learn_shares(setup, state, broadcast, personal_model.side_generator(rng))
-    known = outer(shares, SHARES)
-    put(setup.model, apply_broadcast(setup, state | known, broadcast), "model")
+    shares = outer(learn_shares(setup, state, broadcast, weights.side_generator(rng)), SHARES)
+    put(setup.model, apply_broadcast(setup, state | shares, broadcast), "model")
     train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
-    upload = (Model(parameters(setup.model)), fedavg.sample_count(setup))
-    return known | take(setup.model, "model"), upload
+    return shares | take(setup.model, "model"), weights.weighed(Model, setup)
 
 
 def learn_shares(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> State:
     """Return the learned W by parameter name, or the old W where there is nothing to learn."""
     options: Options = setup.options
-    received, before = get_payload(broadcast, Model).state, inner(state, SHARES)
-    names = merged_names([name for name, _ in setup.model.named_parameters()], options.layer_idx)
+    model, received, before = setup.model, get_payload(broadcast, Model).state, inner(state, SHARES)
+    names = [name for name, _ in model.named_parameters()][-options.layer_idx :]  # 0: all
     local = {name: state[f"model.{name}"] for name in names}
     if all(torch.equal(local[name], received[name]) for name in names):
         return before
     shares = before or {name: torch.ones_like(value) for name, value in local.items()}
-    put(setup.model, state | outer(dict(received), "model"), "model")
-    inputs, labels, scores = merge_problem(setup.model, slice_of(setup.train, options.share, rng), names)
-    weights = dict(setup.model.named_parameters())
+    put(model, state | outer(dict(received), "model"), "model")
+    samples = slice_of(setup.train, options.share, rng)
+    model.eval()
+    scores: Callable[[torch.Tensor], torch.Tensor]
+    if all(name.startswith("head.") for name in names):  # nothing below the head changes
+        inputs, labels, scores = represent(model, samples.images), samples.labels, model.head
+    else:
+        inputs, labels = samples.batch(torch.arange(len(samples), device=samples.labels.device))
+        scores = model
+    moved = {name: value for name, value in model.named_parameters() if name in names}
     losses: list[float] = []
     while True:
         total = 0.0
@@ -139,10 +135,10 @@ def learn_shares(setup: ClientSetup, state: State, broadcast: Message, rng: torc
         for index in batches:
             with torch.no_grad():
                 for name, share in shares.items():
-                    weights[name].copy_(torch.lerp(local[name], received[name], share))
+                    moved[name].copy_(torch.lerp(local[name], received[name], share))
             loss = cross_entropy(scores(inputs[index]), labels[index])
-            slopes = torch.autograd.grad(loss, [weights[name] for name in names])
-            shares = step_shares(shares, dict(zip(names, slopes, strict=True)), local, dict(received), options.rate)
+            slopes = torch.autograd.grad(loss, list(moved.values()))
+            shares = step_shares(shares, dict(zip(moved, slopes, strict=True)), local, received, options.rate)
             total += float(loss.detach())
         losses.append(total / len(batches))
         if before or settled(losses, options.threshold) or len(losses) >= options.first_passes:
@@ -154,20 +150,6 @@ def slice_of(samples: Samples, share: float, rng: torch.Generator) -> Samples:
     length = max(1, int(share * len(samples)))
     first = int(torch.randint(len(samples) - length + 1, (1,), generator=rng))
     return samples.subset(torch.arange(first, first + length))
-
-
-def merge_problem(
-    model: SplitModel, samples: Samples, names: Sequence[str]
-) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
-    """Return inputs ``(n, ...)``, labels ``(n,)`` and the function from inputs to logits, in evaluation mode.
-
-    Where only the head is merged the inputs are representations, computed once: nothing below the head changes.
-    """
-    model.eval()
-    if all(name.startswith("head.") for name in names):
-        return represent(model, samples.images), samples.labels, model.head
-    images, labels = samples.batch(torch.arange(len(samples), device=samples.labels.device))
-    return images, labels, model
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:

@@ -1,21 +1,22 @@
 """FedAllRep: upload every representation with its label; the server trains the head on all of them.
 
 Source: the baseline of FedRE: A Representation Entanglement Framework for Model-Heterogeneous Federated Learning
-(table 4). The paper says only that the server trains the global classifier; here by mean cross-entropy over a batch,
-one epoch of plain SGD a round, the hyperparameters of its FedRE and FedGH.
+(table 4). The server trains by mean cross-entropy with the hyperparameters of the paper's FedRE and FedGH.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from fedpriv.federation.local_training import represent
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
-from fedpriv.methods.shared import global_head, personal_model
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
+from fedpriv.federation.states import State
+from fedpriv.methods.shared import global_head, weights
 from fedpriv.methods.shared.global_head import HeadTraining
-from fedpriv.wire.payloads import Message, Representations
+from fedpriv.wire.payloads import Classifier, Message, Representations
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Options:
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train by cross-entropy; upload the representation and label of every training image."""
-    trained = global_head.train_locally(setup, state, broadcast, rng)
+    trained = weights.train_locally(Classifier, setup, state, broadcast, rng)
     return trained, (Representations(represent(setup.model, setup.train.images), setup.train.labels),)
 
 
@@ -47,11 +48,11 @@ METHOD = Method(
     options=Options,
     uploads=("representation",),
     broadcasts=("classifier",),
-    start=global_head.start,
-    init=personal_model.init,
-    apply_broadcast=global_head.apply_broadcast,
+    start=partial(weights.start, Classifier),
+    init=weights.init,
+    apply_broadcast=partial(weights.receive, Classifier),
     client_step=client_step,
     server_step=server_step,
-    predict=personal_model.predict,
+    predict=weights.predict,
     accepted_substitutes=("entangled",),
 )

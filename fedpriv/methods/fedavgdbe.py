@@ -7,23 +7,17 @@ Space, NeurIPS 2023, algorithm 1. Two things are added to FedAvg:
   in training and in prediction: logits = head(r + c_k);
 - the loss gains kappa * mean over features of (m - g)^2 / 2, where m <- (1 - momentum) m + momentum * (batch mean
   of r) starts from 0 every round and passes gradients through the current batch only, and g is the global mean
-  representation.
+  representation, g = sum_k n_k m_k / sum_k n_k.
 
-The paper finds g in a pass over all clients before the federation: each runs one round without the two and uploads
-its m; g = sum_k n_k m_k / sum_k n_k. Here that pass is each client's first round, whose trained model is used and
-not thrown away: the first upload of a client carries its m, and the server broadcasts g from the second round on,
-every round, so that a client that joins late or missed a round has it too. g is final when every client has taken
-part once. (A client whose images fill no batch sends the mean of its representations.) A client's c_k is trained,
-and its loss has the second term, from its own second round on.
-
-PFLlib's kappa defaults to 0, which leaves the loss alone; the paper tunes kappa and momentum for each data set,
-kappa to about 50 on some, which is the default here. Communication tables that give FedAvg's count leave the d
-scalars of g out; both counts of the ledger have them.
+The paper finds g in a pass over all clients before the federation. Here that pass is each client's first round: the first
+upload of a client carries its m, and the server broadcasts g from the second round on. (A client whose images fill no batch
+sends the mean of its representations.) A client's c_k is trained, and its loss has the second term, from its second round
+on. PFLlib's kappa defaults to 0; the paper tunes it for each data set, to about 50 on some, the default here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -32,10 +26,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import represent, represent_by, train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
-from fedpriv.federation.states import parameters, put, take
+from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
+from fedpriv.federation.states import State, put, take
 from fedpriv.methods import fedavg
-from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared import weights
 from fedpriv.wire.payloads import FeatureMean, Message, Model, PublicLoss, SampleCount, find_payload, get_payload
 
 TRANSLATION, GLOBAL_MEAN, REPORTED = "dbe.translation", "dbe.global_mean", "dbe.reported"
@@ -59,7 +53,7 @@ class Options:
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial model and c_k = 0."""
-    return personal_model.init(setup, rng) | {
+    return weights.init(setup, rng) | {
         TRANSLATION: torch.zeros(setup.width, device=setup.train.labels.device),
         REPORTED: torch.tensor(False),
     }
@@ -67,7 +61,7 @@ def init(setup: ClientSetup, rng: torch.Generator) -> State:
 
 def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Take over the global model, and the global mean where it is sent."""
-    state = fedavg.apply_broadcast(setup, state, broadcast)
+    state = weights.receive(Model, setup, state, broadcast)
     sent = find_payload(broadcast, FeatureMean)
     return state if sent is None else state | {GLOBAL_MEAN: sent.mean.clone()}
 
@@ -99,7 +93,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 
     trained = [*model.parameters(), translation] if debias and options.translation else model.parameters()
     train(model, setup.train, setup.training, rng, loss, setup.trace, trained)
-    upload: Message = (Model(parameters(model)), fedavg.sample_count(setup))
+    upload = weights.weighed(Model, setup)
     if not debias:
         upload = (*upload, FeatureMean(represent(model, setup.train.images).mean(0) if running is None else running))
     private = {TRANSLATION: translation.detach().clone(), REPORTED: torch.ones_like(state[REPORTED])}
@@ -108,7 +102,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average models as FedAvg; average the running means of all clients that have sent one."""
-    weights, sent = fedavg.server_step(setup, state, uploads, rng)
+    averaged, sent = weights.average(Model, setup, state, uploads, rng)
     sums = state.get(MEAN_SUM, torch.zeros(setup.blueprint.width, dtype=torch.float64, device=setup.device))
     count = state.get(MEAN_COUNT, torch.zeros((), dtype=torch.int64, device=setup.device))
     for _, upload in uploads:
@@ -116,7 +110,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
         if mean is not None:
             share = get_payload(upload, SampleCount).count[0].to(setup.device)
             sums, count = sums + share * mean.mean.double(), count + share
-    return weights | {MEAN_SUM: sums, MEAN_COUNT: count}, (*sent, FeatureMean((sums / count).float()))
+    return averaged | {MEAN_SUM: sums, MEAN_COUNT: count}, (*sent, FeatureMean((sums / count).float()))
 
 
 def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
@@ -134,19 +128,19 @@ def public_loss(options: Options, round_: int) -> PublicLoss:
     return PublicLoss(through="representation", head_apart=True)
 
 
-METHOD = Method(
+METHOD = replace(
+    fedavg.METHOD,
     name="fedavgdbe",
     source="Zhang et al., NeurIPS 2023",
     options=Options,
     uploads=("model", "sample-count", "feature-mean"),
     broadcasts=("model", "feature-mean"),
-    start=fedavg.start,
     init=init,
     apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=predict,
-    homogeneous=True,
+    linear_aggregation=False,
     non_sgd_computation=lambda options: "the running mean of representations, which enters the loss of later batches",
     public_loss=public_loss,
 )

@@ -7,20 +7,14 @@ and r_s, and a private bridge W, d x d:
     loss_mentor = CE_m + [KL(p_s || p_m) + MSE(r_m, W r_s)] / D
     loss_mentee = CE_s + [KL(p_m || p_s) + MSE(r_m, W r_s)] / D
 
-The teacher of each loss, and D, are held constant; KL is the mean over the batch. So W learns from the mentee's loss.
-With ``parity`` the losses are HtFLlib's: nothing is held constant and KL is also divided by the number of classes. Both
-ways the gradient of mentor, mentee and bridge is clipped to a norm each, because 1 / D grows without bound as a client
-comes to fit its data; D itself is kept above 0.001.
+The teacher of each loss, and D, are held constant; KL is the mean over the batch, and W learns from the mentee's loss. The
+gradient of mentor, mentee and bridge is clipped to a norm each, and D is kept above 0.001, because 1 / D grows without bound
+as a client comes to fit its data.
 
-Up and down travel the mentee's parameters as truncated singular value decompositions (:mod:`fedpriv.algebra.low_rank`, which
-names the departures from the reference library). The share of energy kept in round i of 0..R-1 is that of the training done
-when it begins, T_start + i / R (T_end - T_start): 0.950, 0.953, 0.956 of ten rounds. The server announces it with every
-broadcast. The server recovers the mentees, takes the plain mean, and compresses it at the share of the round. The mentor
-predicts.
-
-The paper factorises gradients: clients upload the mentee's update, the server broadcasts the mean of all, and everybody
-applies it. Here, as in HtFLlib, it is the parameters themselves: a client that missed a round could not follow a stream of
-updates.
+Up and down travel the mentee's parameters as truncated singular value decompositions (:mod:`fedpriv.algebra.low_rank`). The
+share of energy kept in round i of 0..R-1 is T_start + i / R (T_end - T_start), announced with every broadcast. The server
+recovers the mentees, takes the plain mean, and compresses it at the share of the round. The mentor predicts. The paper
+factorises updates; here, as in HtFLlib, it is the parameters themselves, so that a client may miss a round.
 """
 
 from __future__ import annotations
@@ -35,27 +29,16 @@ from torch.nn.functional import cross_entropy, linear, mse_loss
 
 from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
-from fedpriv.federation.states import outer, parameters, put, take, weighted_mean
-from fedpriv.methods.shared import personal_model
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
+from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
+from fedpriv.methods.shared import small_model, weights
 from fedpriv.methods.shared.mutual import clip_each, divergence
-from fedpriv.methods.shared.small_model import (
-    AUTO,
-    buffers,
-    check_shared,
-    initial_small,
-    received,
-    shared_small,
-    small_blueprint,
-    small_scratch,
-)
 from fedpriv.models.build import build_model
 from fedpriv.util.seeds import derive_seed, global_seed
 from fedpriv.wire.payloads import Energy, LowRankModel, Message, PublicLoss, get_payload
 
 LEAST_DIVISOR = 1e-3
-DONE = "rounds-done"
-ENERGY = "energy"
+DONE, ENERGY = "rounds-done", "energy"
 
 
 @dataclass(frozen=True)
@@ -67,14 +50,12 @@ class Options:
         energy_start: T_start, share of the squared singular values kept in the first round.
         energy_end: T_end, share that the schedule reaches when the last round is done.
         clip_norm: largest norm of the gradient of mentor, mentee and bridge, each.
-        parity: compute the losses as HtFLlib does.
     """
 
-    small_model: str = AUTO
+    small_model: str = small_model.AUTO
     energy_start: Annotated[float, Gt(0), Le(1)] = 0.95
     energy_end: Annotated[float, Gt(0), Le(1)] = 0.98
     clip_norm: Annotated[float, Gt(0)] = 10.0
-    parity: bool = False
 
 
 def bridge(width: int, seed: int) -> nn.Linear:
@@ -85,60 +66,53 @@ def bridge(width: int, seed: int) -> nn.Linear:
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial mentor and bridge, and buffers for the mentee, which arrives with every broadcast."""
-    seed = personal_model.draw_seed(rng)
-    mentee = initial_small(small_blueprint(setup.blueprint, setup.options.small_model), seed)
+    seed = weights.draw_seed(rng)
+    mentee = small_model.initial_small(small_model.shared_small(setup.blueprint, setup.options), seed)
     between = bridge(setup.width, derive_seed(seed, "bridge"))
-    return take(build_model(setup.blueprint, seed), "model") | take(between, "bridge") | buffers(mentee, "small")
+    return take(build_model(setup.blueprint, seed), "model") | take(between, "bridge") | small_model.buffers(mentee)
 
 
 def distillation_loss(
-    mentor: tuple[Tensor, Tensor], mentee: tuple[Tensor, Tensor], weight: Tensor, labels: Tensor, *, parity: bool
+    mentor: tuple[Tensor, Tensor], mentee: tuple[Tensor, Tensor], weight: Tensor, labels: Tensor
 ) -> Tensor:
     """Return the sum of both models' losses, of representations ``(b, d)`` and logits ``(b, C)`` each and W ``(d, d)``."""
     (mentor_features, mentor_logits), (mentee_features, mentee_logits) = mentor, mentee
     mentor_alone, mentee_alone = cross_entropy(mentor_logits, labels), cross_entropy(mentee_logits, labels)
-    divisor = (mentor_alone + mentee_alone).clamp(min=LEAST_DIVISOR)
+    divisor = (mentor_alone + mentee_alone).clamp(min=LEAST_DIVISOR).detach()
     bridged = linear(mentee_features, weight)
-    if parity:
-        taught = divergence(mentor_logits, mentee_logits, "mean") + divergence(mentee_logits, mentor_logits, "mean")
-        hidden = 2 * mse_loss(bridged, mentor_features)
-    else:
-        divisor = divisor.detach()
-        taught = divergence(mentor_logits, mentee_logits.detach()) + divergence(mentee_logits, mentor_logits.detach())
-        hidden = mse_loss(mentor_features, bridged.detach()) + mse_loss(bridged, mentor_features.detach())
+    taught = divergence(mentor_logits, mentee_logits.detach()) + divergence(mentee_logits, mentor_logits.detach())
+    hidden = mse_loss(mentor_features, bridged.detach()) + mse_loss(bridged, mentor_features.detach())
     return mentor_alone + mentee_alone + (taught + hidden) / divisor
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train mentor, mentee and bridge on the same batches; upload the compressed mentee."""
-    options: Options = setup.options
-    mentor, mentee = setup.model, small_scratch(setup, small_blueprint(setup.blueprint, options.small_model))
     between = bridge(setup.width, 0).to(setup.train.labels.device)
-    put(mentor, state, "model")
-    put(mentee, received(state, recover(get_payload(broadcast, LowRankModel).factors)), "small")
     put(between, state, "bridge")
+    received = outer(recover(get_payload(broadcast, LowRankModel).factors), "small")
+    mentor, mentee = small_model.load(setup, state | received)
     modules = (mentor, mentee, between)
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         features = [model.represent(images) for model in (mentor, mentee)]
         seen = [(row, model.head(row)) for row, model in zip(features, (mentor, mentee), strict=True)]
-        value = distillation_loss(seen[0], seen[1], between.weight, labels, parity=options.parity)
-        return clip_each(value, modules, options.clip_norm)
+        value = distillation_loss(seen[0], seen[1], between.weight, labels)
+        return clip_each(value, modules, setup.options.clip_norm)
 
     train(nn.ModuleList(modules), setup.train, setup.training, rng, loss, setup.trace)
     factors = compress(parameters(mentee), float(get_payload(broadcast, Energy).share))
-    return take(mentor, "model") | take(between, "bridge") | buffers(mentee, "small"), (LowRankModel(factors),)
+    return take(mentor, "model") | take(between, "bridge") | small_model.buffers(mentee), (LowRankModel(factors),)
 
 
 def energy_of_round(index: int, rounds: int, options: Options) -> float:
-    """Return the share of energy kept in round ``index`` of 0..rounds-1, of which ``index`` are done when it begins."""
+    """Return the share of energy kept in round ``index`` of 0..rounds-1."""
     return options.energy_start + min(index / rounds, 1.0) * (options.energy_end - options.energy_start)
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Build the initial mentee, compress and broadcast it."""
-    blueprint = small_blueprint(setup.blueprint, setup.options.small_model)
-    mentee = initial_small(blueprint, personal_model.draw_seed(rng)).to(setup.device)
+    blueprint = small_model.shared_small(setup.blueprint, setup.options)
+    mentee = small_model.initial_small(blueprint, weights.draw_seed(rng)).to(setup.device)
     return _announce(setup, parameters(mentee), 0, setup.options.energy_start)
 
 
@@ -149,10 +123,10 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     return _announce(setup, mean, int(state[DONE]) + 1, float(state[ENERGY]))
 
 
-def _announce(setup: ServerSetup, weights: State, done: int, energy: float) -> tuple[State, Message]:
+def _announce(setup: ServerSetup, mentee: State, done: int, energy: float) -> tuple[State, Message]:
     share = torch.tensor([energy_of_round(done, setup.rounds, setup.options)], device=setup.device)
-    state = outer(weights, "small") | {DONE: torch.tensor([done], device=setup.device), ENERGY: share}
-    return state, (LowRankModel(compress(weights, energy)), Energy(share.clone()))
+    state = outer(mentee, "small") | {DONE: torch.tensor([done], device=setup.device), ENERGY: share}
+    return state, (LowRankModel(compress(mentee, energy)), Energy(share.clone()))
 
 
 METHOD = Method(
@@ -164,12 +138,12 @@ METHOD = Method(
     start=start,
     init=init,
     # The broadcast is taken up at the start of training; the mentor, which predicts, does not change.
-    apply_broadcast=personal_model.receive_nothing,
+    apply_broadcast=weights.receive_nothing,
     client_step=client_step,
     server_step=server_step,
-    predict=personal_model.predict,
-    check=check_shared,
-    shared=shared_small,
+    predict=weights.predict,
+    check=small_model.check_shared,
+    shared=small_model.shared_small,
     # The mentor teaches the mentee through its logits, and through the bridge its representations.
     public_loss=lambda options, round_: PublicLoss(through="representation"),
 )

@@ -4,50 +4,33 @@ Source: Li and Wang: FedMD: Heterogenous Federated Learning via Model Distillati
 learning (algorithm 1). *Transfer learning*: before it takes part for the first time, a client trains on the labelled public
 set and then on its private data. In every round clients *communicate* their class scores f_k(x) on public samples, the
 server *aggregates* them to the consensus 1/m sum_k f_k(x) and *distributes* it, and clients *digest* it (train f_k towards
-it on these samples) and *revisit* their private data for a few epochs. In practice the server draws a smaller part of the
-public set anew every round.
+it on these samples) and *revisit* their private data for a few epochs. The server draws public samples every round.
 
 A round here begins where the server's broadcast arrives: the first is transfer learning and the first scores; every later
-one is digest, revisit, and the next scores (:mod:`fedpriv.methods.shared.public_answers`). Accuracy after training is thus
-after revisit, which the paper reports.
-
-Left unsaid by the paper, and here:
-
-- whether class scores are taken before the softmax or after: before, as in the authors' code;
-- the distance to the consensus: ``digest_loss``, the mean absolute difference as in the authors' code, its square, or KL
-  of softmax vectors;
-- how long all of it takes ("to convergence", "a few epochs"): options; the authors' code trains on public data for at most
-  20 epochs in batches of 128 and digests for one in batches of 256, by Adam. Here all is SGD with the step size of local
-  training, and what is trained on private data, in transfer learning and in revisit, is one local training;
-- who takes part first in a later round: it learns by transfer then, and digests from its next round on;
-- the consensus may weigh clients; all weigh the same here, as in the experiments but two.
-
-In the paper public and private classes differ (MNIST and FEMNIST letters, CIFAR-10 and classes of CIFAR-100), and outputs
-range over both. Here the public images are some of the clients' own data set, whose classes are the private ones.
+one is digest, revisit, and the next scores (:mod:`fedpriv.methods.shared.public_answers`). Class scores are logits, and the
+distance to the consensus is the mean absolute difference, as in the authors' code, which trains on public data for at most
+20 epochs and digests for one, by Adam; here all is SGD with the step size of local training. All clients weigh the same. In
+the paper public and private classes differ; here the public images are of the clients' own data set.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from annotated_types import Ge
-from torch import Tensor
-from torch.nn.functional import cross_entropy, l1_loss, mse_loss
+from torch.nn.functional import cross_entropy, l1_loss
 
 from fedpriv.federation.local_training import classification_loss, train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
-from fedpriv.federation.states import put, take
-from fedpriv.methods.shared import personal_model, public_answers
-from fedpriv.methods.shared.mutual import divergence
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
+from fedpriv.federation.states import State, put, take
+from fedpriv.methods.shared import public_answers, weights
 from fedpriv.methods.shared.public_answers import ASKED, ask, distil, images_of, logits_asked_for, mean_of, on_public
 from fedpriv.wire.payloads import Message, PublicLogits, find_payload
 
 READY = "ready"
 """Entry of a client's state: whether its transfer learning is done."""
-
-DigestLoss = Literal["l1", "mse", "kl"]
 
 
 @dataclass(frozen=True)
@@ -59,27 +42,17 @@ class Options:
         public_epochs: passes over the labelled public set in transfer learning; 0 leaves it out.
         digest_epochs: passes over the round's public samples towards the consensus; 0 for none.
         public_batch: public samples a step of either.
-        digest_loss: distance from the consensus: mean absolute or squared difference of logits (``l1``, ``mse``), or
-            Kullback-Leibler divergence of softmax vectors (``kl``).
     """
 
     samples: Annotated[int, Ge(1)] = 5000
     public_epochs: Annotated[int, Ge(0)] = 20
     digest_epochs: Annotated[int, Ge(0)] = 1
     public_batch: Annotated[int, Ge(1)] = 32
-    digest_loss: DigestLoss = "l1"
 
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial model, which knows no public image yet."""
-    return personal_model.init(setup, rng) | {READY: torch.zeros(1, dtype=torch.bool)}
-
-
-def digest_distance(logits: Tensor, consensus: Tensor, how: DigestLoss) -> Tensor:
-    """Return the mean distance of logits ``(b, C)`` from the consensus ``(b, C)``."""
-    if how == "kl":
-        return divergence(logits, consensus)
-    return l1_loss(logits, consensus) if how == "l1" else mse_loss(logits, consensus)
+    return weights.init(setup, rng) | {READY: torch.zeros(1, dtype=torch.bool)}
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
@@ -94,11 +67,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         distil(model, images, setup.public_labels, cross_entropy, longer, rng)
     if ready and consensus is not None and options.digest_epochs:
         shorter = on_public(setup.training, options.digest_epochs, options.public_batch)
-
-        def distance(logits: Tensor, wanted: Tensor) -> Tensor:
-            return digest_distance(logits, wanted, options.digest_loss)
-
-        distil(model, images[consensus.samples], consensus.values, distance, shorter, rng)
+        distil(model, images[consensus.samples], consensus.values, l1_loss, shorter, rng)
     train(model, setup.train, setup.training, rng, classification_loss(model), setup.trace)
     values, asked = logits_asked_for(setup, broadcast)
     return take(model, "model") | {READY: torch.ones_like(state[READY])}, (PublicLogits(values, asked),)
@@ -126,10 +95,10 @@ METHOD = Method(
     start=start,
     init=init,
     # The consensus is digested at the start of the next round: digesting is training.
-    apply_broadcast=personal_model.receive_nothing,
+    apply_broadcast=weights.receive_nothing,
     client_step=client_step,
     server_step=server_step,
-    predict=personal_model.predict,
+    predict=weights.predict,
     needs_public=True,
     needs_public_labels=True,
     sizes=public_answers.sizes,

@@ -1,11 +1,10 @@
 """FedProto: pull local representations towards global class prototypes.
 
 Source: Tan et al.: FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022. The regulariser is
-the squared distance averaged over batch and features, as the reference libraries have it: lambda = 10 here is about the
-paper's 0.1 with an unaveraged distance. Prototypes are exact class means taken in evaluation mode after training
-(reference code accumulates them while the model still changes). A class that nobody uploaded in a round keeps its last
-global prototype (reference code forgets it). Prediction is the nearest global prototype over all classes that have one;
-before the first broadcast, and as a second figure ``head``, the client's own head predicts.
+the squared distance averaged over batch and features, as in the reference libraries: lambda = 10 is about the paper's 0.1
+with an unaveraged distance. Prototypes are exact class means in evaluation mode after training. A class that no client
+uploaded in a round keeps its last global prototype. Prediction is the nearest global prototype; before the first broadcast,
+and as a second figure ``head``, the client's own head predicts.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.local_training import class_means, represent, represent_by, train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
-from fedpriv.federation.states import put, take
-from fedpriv.methods.shared import personal_model
-from fedpriv.methods.shared.class_table import ClassTable
+from fedpriv.federation.local_training import represent_by, train
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
+from fedpriv.federation.states import State, put, take
+from fedpriv.methods.shared import prototypes, weights
+from fedpriv.methods.shared.prototypes import ClassTable
 from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
 
@@ -46,7 +45,7 @@ class Options:
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial model; no class has a global prototype yet."""
-    return personal_model.init(setup, rng) | PROTOTYPES.empty(setup.n_classes, setup.width, setup.train.labels.device)
+    return weights.init(setup, rng) | PROTOTYPES.empty(setup.n_classes, setup.width, setup.train.labels.device)
 
 
 def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
@@ -59,8 +58,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     """Train by cross-entropy + lambda * mean squared distance to the class's global prototype; upload prototypes."""
     options: Options = setup.options
     trained = train_towards_prototypes(setup, apply_broadcast(setup, state, broadcast), rng, options.weight)
-    means, classes, counts = class_means(represent(setup.model, setup.train.images), setup.train.labels)
-    return trained, (Prototypes(means, classes, counts if options.averaging == "counts" else None),)
+    return trained, (prototypes.of_client(setup, counted=options.averaging == "counts"),)
 
 
 def train_towards_prototypes(setup: ClientSetup, state: State, rng: torch.Generator, weight: float) -> State:
@@ -93,7 +91,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     """Return minus the mean squared distance to every class's prototype; classes without one score -inf."""
     if not state[KNOWN].any():
-        return personal_model.predict(setup, state, images)
+        return weights.predict(setup, state, images)
     features = represent_by(setup, state, images)
     distance = torch.cdist(features, state[FEATURES]).square() / features.shape[1]
     return (-distance).masked_fill(~state[KNOWN], -torch.inf)
@@ -124,5 +122,5 @@ METHOD = Method(
     server_step=server_step,
     predict=predict,
     sizes=sizes,
-    extra_predictors={"head": personal_model.predict},
+    extra_predictors={"head": weights.predict},
 )

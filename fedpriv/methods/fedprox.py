@@ -1,13 +1,8 @@
 """FedProx: FedAvg whose clients are held back by their distance to the global model.
 
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020,
-algorithm 2. A client minimises
-
-    CE(w) + mu/2 * |w - w_global|^2,    so that a step goes down  gradient + mu (w - w_global),
-
-where ``w_global`` is the broadcast it has just received. PFLlib's mu defaults to 0, which is FedAvg; here it is
-0.01, of the values that the paper tries (1, 0.1, 0.01, 0.001). The proximal term is part of the loss, while PFLlib
-reports the unsquared distance beside it.
+algorithm 2. A client minimises CE(w) + mu/2 * |w - w_global|^2, where ``w_global`` is the newest broadcast. PFLlib's mu
+defaults to 0, which is FedAvg; here it is 0.01, of the values that the paper tries (1, 0.1, 0.01, 0.001).
 """
 
 from __future__ import annotations
@@ -21,9 +16,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, State
-from fedpriv.federation.states import parameters, put, take
+from fedpriv.federation.method import ClientSetup
+from fedpriv.federation.states import State, parameters, put, take
 from fedpriv.methods import fedavg
+from fedpriv.methods.shared import weights
 from fedpriv.wire.payloads import Message, Model, PublicLoss
 
 
@@ -42,7 +38,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     """Train the global model by cross-entropy and proximal term; upload it with the number of samples."""
     options: Options = setup.options
     model = setup.model
-    put(model, fedavg.apply_broadcast(setup, state, broadcast), "model")
+    put(model, weights.receive(Model, setup, state, broadcast), "model")
     anchors = list(parameters(model).values())
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
@@ -51,7 +47,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         return cross_entropy(model(images), labels) + options.mu / 2 * distance
 
     train(model, setup.train, setup.training, rng, loss, setup.trace)
-    return take(model, "model"), (Model(parameters(model)), fedavg.sample_count(setup))
+    return take(model, "model"), weights.weighed(Model, setup)
 
 
 METHOD = replace(

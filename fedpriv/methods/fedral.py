@@ -8,16 +8,11 @@ matrix A, d x d, not constrained to be orthogonal:
     client k uploads the m_k diagonal blocks of its A_k, zeros elsewhere            (equation 6)
     A = sum_k n_k / n A_k, element by element, over the round's clients             (equation 7)
 
-The step sizes of model and A are two symbols of equation 5, equal by default: ``angle_rate``.
 An entry that some client left out therefore shrinks. The broadcast is the dense A; it also replaces the client's own.
 
-The paper leaves open: the distribution of the random start, here N(0, 1 / d), so that r A is about as long as r; and
-whether the returned client models predict with or without A. The head was only ever trained on r + r A, so that is what
-predicts, with the client's own A_k after training; ``without_matrix`` is recorded beside it. Table 4's smallest upload,
-400 scalars at d = 500, is below the 500 of the diagonal alone and cannot be reproduced.
-
-The ablations of table 7: case B, no sparsification, is ``blocks = [1]``; case C, the unweighted mean of each element
-over the clients that sent it, is ``aggregation = "naive"``.
+The paper leaves open the distribution of the random start, here N(0, 1 / d), so that r A is about as long as r; and whether
+client models predict with A: here they do, with the client's own A_k after training; ``without_matrix`` is recorded beside.
+The ablations of table 7: case B, no sparsification, is ``blocks = [1]``; case C is ``aggregation = "naive"``.
 """
 
 from __future__ import annotations
@@ -28,22 +23,21 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks, support
-from fedpriv.federation.local_training import Part, represent_by, train
-from fedpriv.federation.method import ClientSetup, LocalTraining, Method, Plan, ServerSetup, State, Uploads
-from fedpriv.federation.states import put, take, weighted_mean
-from fedpriv.methods.fedavg import sample_count
-from fedpriv.methods.shared import personal_model
+from fedpriv.federation.local_training import represent_by, train
+from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, Uploads
+from fedpriv.federation.states import State, put, take, weighted_mean
+from fedpriv.methods.shared import weights
 from fedpriv.models.build import build_model
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import FederationSizes, Scalars
-from fedpriv.wire.payloads import AngleMatrix, Message, SampleCount, get_payload
+from fedpriv.wire.payloads import AngleMatrix, Message, get_payload
 
 ANGLE = "angle"
 
@@ -59,13 +53,11 @@ class Options:
         aggregation: ``weighted`` by sample counts with zeros for what was not sent (the paper, counts are uploaded), or
             ``naive``, the plain mean of each element over the clients that sent it.
         scale: the initial entries' standard deviation times sqrt(d); 0 starts from r alone.
-        angle_rate: learning rate of A; None for the clients', which is the models'.
     """
 
     blocks: tuple[Annotated[int, Ge(1)], ...] = ()
     aggregation: Literal["weighted", "naive"] = "weighted"
     scale: Annotated[float, Ge(0)] = 1.0
-    angle_rate: Annotated[float, Gt(0)] | None = None
 
 
 def blocks_of(client: int, width: int, options: Options) -> int:
@@ -81,7 +73,7 @@ def initial_angle(width: int, seed: int, scale: float) -> Tensor:
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial private model and the matrix that the server will send first."""
-    seed = personal_model.draw_seed(rng)
+    seed = weights.draw_seed(rng)
     angle = initial_angle(setup.width, seed, setup.options.scale)
     return take(build_model(setup.blueprint, seed), "model") | {ANGLE: angle}
 
@@ -106,18 +98,17 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     def loss(images: Tensor, classes: Tensor) -> Tensor:
         return cross_entropy(model.head(turned(model.represent(images), angle)), classes)
 
-    parts = (Part(tuple(model.parameters())), Part((angle,), options.angle_rate))
-    train(model, setup.train, setup.training, rng, loss, setup.trace, parts)
+    train(model, setup.train, setup.training, rng, loss, setup.trace, [*model.parameters(), angle])
     trained = angle.detach()
     upload: Message = (AngleMatrix(diagonal_blocks(trained, blocks_of(setup.client, setup.width, options))),)
     if options.aggregation == "weighted":
-        upload += (sample_count(setup),)
+        upload += (weights.sample_count(setup),)
     return take(model, "model") | {ANGLE: trained}, upload
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Draw the initial matrix and broadcast it."""
-    seed = personal_model.draw_seed(rng)
+    seed = weights.draw_seed(rng)
     return _announce(initial_angle(setup.blueprint.width, seed, setup.options.scale).to(setup.device))
 
 
@@ -126,8 +117,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     blocks = [get_payload(upload, AngleMatrix).blocks for _, upload in uploads]
     if setup.options.aggregation == "naive":
         return _announce(naive_mean(blocks))
-    counts = [int(get_payload(upload, SampleCount).count) for _, upload in uploads]
-    return _announce(weighted_mean([{ANGLE: dense(block)} for block in blocks], counts)[ANGLE])
+    return _announce(weighted_mean([{ANGLE: dense(block)} for block in blocks], weights.counts(uploads))[ANGLE])
 
 
 def naive_mean(blocks: Sequence[Tensor]) -> Tensor:
@@ -147,11 +137,6 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     """Return the logits ``(n, C)`` of the turned representations, head(r + r A_k)."""
     logits: Tensor = setup.model.head(turned(represent_by(setup, state, images), state[ANGLE]))
     return logits
-
-
-def angle_rate(options: Options, training: LocalTraining) -> float:
-    """Return the step size of the matrix, which is what is uploaded."""
-    return options.angle_rate or training.learning_rate
 
 
 def check(plan: Plan) -> None:
@@ -194,7 +179,6 @@ METHOD = Method(
     predict=predict,
     check=check,
     sizes=sizes,
-    extra_predictors={"without_matrix": personal_model.predict},
-    uploaded_rate=angle_rate,
+    extra_predictors={"without_matrix": weights.predict},
     linear_aggregation=True,
 )

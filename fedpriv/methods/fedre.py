@@ -15,11 +15,13 @@ import torch
 
 from fedpriv.algebra.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
 from fedpriv.federation.local_training import represent
-from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
+from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
+from fedpriv.federation.states import State
 from fedpriv.methods import fedallrep
 from fedpriv.methods.shared import global_head
+from fedpriv.methods.shared import weights as shared_weights
 from fedpriv.methods.shared.global_head import HeadTraining
-from fedpriv.wire.payloads import Entangled, Message, get_payload
+from fedpriv.wire.payloads import Classifier, Entangled, Message
 
 WEIGHTS = "entanglement.weights"
 """Where a client keeps fixed weights of its training images ``(n,)`` in its state."""
@@ -47,7 +49,7 @@ class Options:
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train by cross-entropy; upload the entangled representation of the whole training set."""
     options: Options = setup.options
-    trained = global_head.train_locally(setup, state, broadcast, rng)
+    trained = shared_weights.train_locally(Classifier, setup, state, broadcast, rng)
     features = represent(setup.model, setup.train.images)
     weights = state.get(WEIGHTS)
     if weights is None:
@@ -63,9 +65,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Train the head on the uploads of the round's clients."""
-    rows = [get_payload(upload, Entangled) for _, upload in uploads]
-    features = torch.stack([row.feature for row in rows])
-    encodings = torch.stack([row.label_encoding for row in rows])
+    features, encodings = global_head.uploaded_rows(uploads, setup.blueprint.n_classes)
     return global_head.train_head(state, features, encodings, setup.options.server, rng, "sum")
 
 

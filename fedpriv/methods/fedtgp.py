@@ -7,34 +7,28 @@ and F on the uploaded prototypes p_i of class y_i by
 
     mean_i cross-entropy(-(||p_i - T_c|| + margin [c = y_i])_c, y_i)
 
-where the margin of a round is at most ``margin``, and m_c is the mean of the class's uploads. What is bounded is, as the
-authors' code and HtFLlib compute it, the largest of the classes' gaps to their nearest other class, max_c min_c' ||m_c -
-m_c'||; ``margin_of = "pairs"`` takes the largest distance of any two classes, max_{c, c'} ||m_c - m_c'||, as a maximum
-over pairs of classes reads. The second is never smaller.
-Uploaded prototypes are class means of the client's newly trained model; with ``prototypes_of = "received"`` those of its
-model before the round's training, as HtFLlib has it, which reads the model again before it stores the new one.
+where the margin of a round is at most ``margin`` and else, as in the authors' code, the largest of the classes' gaps to
+their nearest other class, max_c min_c' ||m_c - m_c'||, with m_c the mean of the class's uploads. Uploaded prototypes are
+class means of the newly trained model (HtFLlib's are of the one before the round's training).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
-from fedpriv.federation.local_training import class_means, represent
-from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
-from fedpriv.federation.states import put, take
+from fedpriv.federation.local_training import class_means
+from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
+from fedpriv.federation.states import State, take
 from fedpriv.methods import fedproto
-from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared import prototypes, weights
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Message, Prototypes, get_payload
-
-MarginOf = Literal["gaps", "pairs"]
-PrototypesOf = Literal["trained", "received"]
 
 
 @dataclass(frozen=True)
@@ -57,44 +51,28 @@ class Options:
     """Hyperparameters of FedTGP.
 
     Attributes:
-        weight: lambda, the weight of the clients' regulariser; 0 gives local training. 1 is the reference code's
-            default. Its value tuned to CIFAR-100 and a learning rate of 0.01 is 10, with which a rate of 0.1 diverges:
-            prototypes move apart from round to round.
+        weight: lambda, the weight of the clients' regulariser; 0 gives local training. The reference code's default is 1;
+            10, its value for CIFAR-100 at a learning rate of 0.01, diverges at 0.1.
         margin: upper bound of the margin, in units of the representation.
-        margin_of: what it bounds: the largest of the classes' ``gaps`` to their nearest other (HtFLlib), or the largest
-            distance of all ``pairs`` of classes.
-        prototypes_of: whose class means are uploaded: those of the newly ``trained`` model, or of the one before the round's
-            training, ``received`` from the round before (HtFLlib).
         server: how the server trains the prototypes.
     """
 
     weight: Annotated[float, Ge(0)] = 1.0
     margin: Annotated[float, Ge(0)] = 100.0
-    margin_of: MarginOf = "gaps"
-    prototypes_of: PrototypesOf = "trained"
     server: GeneratorTraining = field(default_factory=GeneratorTraining)
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train towards the generated prototypes; upload the mean representation of every class the client holds."""
-    options: Options = setup.options
     received = fedproto.apply_broadcast(setup, state, broadcast)
-    put(setup.model, received, "model")
-    before = _means(setup) if options.prototypes_of == "received" else None
-    trained = fedproto.train_towards_prototypes(setup, received, rng, options.weight)
-    return trained, (before or _means(setup),)
-
-
-def _means(setup: ClientSetup) -> Prototypes:
-    """Return the mean representation of every class that the client holds, by its model as it is."""
-    means, classes, _ = class_means(represent(setup.model, setup.train.images), setup.train.labels)
-    return Prototypes(means, classes)
+    trained = fedproto.train_towards_prototypes(setup, received, rng, setup.options.weight)
+    return trained, (prototypes.of_client(setup),)
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Build the generator; the first broadcast is empty, so that nobody trains towards random prototypes."""
     classes, width = setup.blueprint.n_classes, setup.blueprint.width
-    with global_seed(personal_model.draw_seed(rng)), torch.device("cpu"):
+    with global_seed(weights.draw_seed(rng)), torch.device("cpu"):
         layers = {"embedding": nn.Embedding(classes, width), "first": nn.Linear(width, width)}
         layers["second"] = nn.Linear(width, width)
     state: State = {}
@@ -109,21 +87,13 @@ def generate(state: State) -> Tensor:
     return linear(hidden, state["second.weight"], state["second.bias"])
 
 
-def adaptive_margin(features: Tensor, classes: Tensor, bound: float, of: MarginOf = "gaps") -> float:
-    """Return the largest distance of a class's mean row from its nearest other, at most ``bound``; that for one class.
-
-    Args:
-        features: uploaded prototypes ``(n, d)``.
-        classes: theirs ``(n,)``.
-        bound: the most that is returned.
-        of: with ``pairs`` it is the largest distance from any other.
-    """
+def adaptive_margin(features: Tensor, classes: Tensor, bound: float) -> float:
+    """Return the largest distance of a class's mean row of ``(n, d)`` from its nearest other, at most ``bound``."""
     means, present, _ = class_means(features, classes)
     if len(present) < 2:
         return bound
     distances = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
-    largest = distances if of == "pairs" else distances.fill_diagonal_(torch.inf).min(1).values
-    return min(float(largest.max()), bound)
+    return min(float(distances.fill_diagonal_(torch.inf).min(1).values.max()), bound)
 
 
 def separation_loss(features: Tensor, classes: Tensor, prototypes: Tensor, margin: float) -> Tensor:
@@ -140,18 +110,18 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     options: Options = setup.options
     rows = [get_payload(upload, Prototypes) for _, upload in uploads]
     features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
-    margin = adaptive_margin(features, classes, options.margin, options.margin_of)
+    margin = adaptive_margin(features, classes, options.margin)
     trained = {name: value.clone().requires_grad_() for name, value in state.items()}
-    weights = list(trained.values())
+    moved = list(trained.values())
     for _ in range(options.server.epochs):
         order = torch.randperm(len(features), generator=rng).to(features.device)
         for index in order.split(options.server.batch_size):
             loss = separation_loss(features[index], classes[index], generate(trained), margin)
-            for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+            for weight, slope in zip(moved, torch.autograd.grad(loss, moved), strict=True):
                 weight.data.add_(slope, alpha=-options.server.learning_rate)
-    found = {name: value.detach() for name, value in trained.items()}
-    prototypes = generate(found)
-    return found, (Prototypes(prototypes, torch.arange(len(prototypes), device=prototypes.device)),)
+    state = {name: value.detach() for name, value in trained.items()}
+    generated = generate(state)
+    return state, (Prototypes(generated, torch.arange(len(generated), device=generated.device)),)
 
 
 METHOD = replace(

@@ -7,10 +7,8 @@ cross-entropy plus the mean over its batch of
     -log(sum_{p in P_y} exp(cos(r, p) / T) / sum_{p in P} exp(cos(r, p) / T))  +  mean((r - m_y)^2)
 
 Samples of a class without prototypes add nothing but stay in the denominator. The server clusters the prototypes of a
-class by first neighbours (:mod:`fedpriv.algebra.clustering`); a class with one holder passes through as its one cluster. The
-published method also averages whole models; this is the model-heterogeneous use of it, which exchanges prototypes only.
-Uploaded prototypes are exact class means in evaluation mode after training (the official code sums them up in training
-mode during the last epoch).
+class by first neighbours (:mod:`fedpriv.algebra.clustering`). The published method also averages whole models; this is the
+model-heterogeneous use of it, which exchanges prototypes only: exact class means in evaluation mode after training.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from fedpriv.algebra.clustering import coarsest_groups, group_means
-from fedpriv.federation.local_training import class_means, represent, train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
-from fedpriv.federation.states import put, take
+from fedpriv.federation.local_training import class_means, train
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
+from fedpriv.federation.states import State, put, take
 from fedpriv.methods import fedproto
-from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared import prototypes, weights
 from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
 
@@ -53,7 +51,7 @@ class Options:
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial model; there are no cluster prototypes yet."""
     device = setup.train.labels.device
-    return personal_model.init(setup, rng) | {
+    return weights.init(setup, rng) | {
         FEATURES: torch.zeros(0, setup.width, device=device),
         CLASSES: torch.zeros(0, dtype=torch.int64, device=device),
     }
@@ -98,8 +96,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         return value + extra.sum() / len(labels)
 
     train(model, setup.train, setup.training, rng, loss, setup.trace)
-    means, held, _ = class_means(represent(model, setup.train.images), setup.train.labels)
-    return state | take(model, "model"), (Prototypes(means, held),)
+    return state | take(model, "model"), (prototypes.of_client(setup),)
 
 
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
@@ -120,10 +117,7 @@ def cluster_prototypes(features: Tensor, classes: Tensor) -> Prototypes:
 
 
 def sizes(facts: FederationSizes) -> Scalars:
-    """Count all Q cluster prototypes in the broadcast.
-
-    Q depends on the prototypes: at least the number of classes held, at most half the pairs beyond single holders.
-    """
+    """Count all Q cluster prototypes in the broadcast; Q depends on the prototypes."""
     return fedproto.broadcast_scalars(facts, facts.need("clusters"))
 
 
@@ -133,11 +127,11 @@ METHOD = Method(
     options=Options,
     uploads=("prototype",),
     broadcasts=("prototype",),
-    start=personal_model.start_empty,
+    start=weights.start_empty,
     init=init,
     apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
-    predict=personal_model.predict,
+    predict=weights.predict,
     sizes=sizes,
 )

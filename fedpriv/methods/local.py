@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from fedpriv.federation.local_training import classification_loss, train
-from fedpriv.federation.method import ClientSetup, Method, NoOptions, State
-from fedpriv.federation.states import put, take
-from fedpriv.methods.shared import personal_model
+from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, Uploads
+from fedpriv.federation.states import State, put, take
+from fedpriv.methods.shared import weights
 from fedpriv.wire.payloads import Message
 
 
@@ -18,16 +18,21 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(setup.model, "model"), ()
 
 
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+    """Do nothing."""
+    return state, ()
+
+
 METHOD = Method(
     name="local",
     source="no federation",
     options=NoOptions,
     uploads=(),
     broadcasts=(),
-    start=personal_model.start_empty,
-    init=personal_model.init,
-    apply_broadcast=personal_model.receive_nothing,
+    start=weights.start_empty,
+    init=weights.init,
+    apply_broadcast=weights.receive_nothing,
     client_step=client_step,
-    server_step=personal_model.idle_server,
-    predict=personal_model.predict,
+    server_step=server_step,
+    predict=weights.predict,
 )

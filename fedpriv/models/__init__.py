@@ -1,8 +1,7 @@
-"""The model zoo: extractors, representation mappings, one linear head for all.
+"""Names of models, mappings and families, without importing torch.
 
-This module holds names only and imports no torch. ``MODELS`` maps a name to the dotted target of a factory
-``(image_shape) -> (extractor, L)``: a module from images ``(n, c, h, w)`` to vectors ``(n, L)``, and L. One that also
-takes ``last_hidden`` builds its last linear layer, and so L, of that many units.
+A model is a factory ``(image_shape) -> (extractor, L)``: a module from images ``(n, c, h, w)`` to vectors ``(n, L)``, and L.
+One that also takes ``last_hidden`` builds its last linear layer, and so L, of that many units.
 """
 
 from __future__ import annotations
@@ -10,35 +9,25 @@ from __future__ import annotations
 from fedpriv.util.errors import unknown_name
 from fedpriv.util.registry import Registry
 
+_LONG_RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+_SHORT_RESNETS = ("resnet4", "resnet6", "resnet8", "resnet10")
+_TRANSFORMERS = ("vit-b16", "vit-b32")
+_STOCK = (*_SHORT_RESNETS, *_LONG_RESNETS, "mobilenet-v2", "googlenet", *_TRANSFORMERS)
+_CNNS = tuple(f"cnn-{i}" for i in range(1, 6))
+_FEDHENN_CNNS = tuple(f"fedhenn-cnn-{i}" for i in range(1, 6))
+_SMALL = ("small-cnn", "small-cnn-wide", "small-cnn-deep", "small-mlp")
+
 MODELS = Registry(
     "model",
     {
-        "cnn4": "fedpriv.models.cnn:cnn4",
-        "cnn-1": "fedpriv.models.cnn:cnn_1",
-        "cnn-2": "fedpriv.models.cnn:cnn_2",
-        "cnn-3": "fedpriv.models.cnn:cnn_3",
-        "cnn-4": "fedpriv.models.cnn:cnn_4",
-        "cnn-5": "fedpriv.models.cnn:cnn_5",
-        **{f"fedhenn-cnn-{i}": f"fedpriv.models.fedhenn_cnn:fedhenn_cnn_{i}" for i in range(1, 6)},
-        "resnet4": "fedpriv.models.stock:resnet4",
-        "resnet6": "fedpriv.models.stock:resnet6",
-        "resnet8": "fedpriv.models.stock:resnet8",
-        "resnet10": "fedpriv.models.stock:resnet10",
-        "resnet18": "fedpriv.models.stock:resnet18",
-        "resnet34": "fedpriv.models.stock:resnet34",
-        "resnet50": "fedpriv.models.stock:resnet50",
-        "resnet101": "fedpriv.models.stock:resnet101",
-        "resnet152": "fedpriv.models.stock:resnet152",
-        "mobilenet-v2": "fedpriv.models.stock:mobilenet_v2",
-        "googlenet": "fedpriv.models.stock:googlenet",
-        "vit-b16": "fedpriv.models.stock:vit_b16",
-        "vit-b32": "fedpriv.models.stock:vit_b32",
-        "lenet-sigmoid": "fedpriv.models.lenet:lenet_sigmoid",
-        "small-cnn": "fedpriv.models.small:small_cnn",
-        "small-cnn-wide": "fedpriv.models.small:small_cnn_wide",
-        "small-cnn-deep": "fedpriv.models.small:small_cnn_deep",
-        "small-mlp": "fedpriv.models.small:small_mlp",
-        "plane-mlp": "fedpriv.models.plane:plane_mlp",
+        name: f"fedpriv.models.{file}:{name.replace('-', '_')}"
+        for file, names in (
+            ("cnn", ("cnn4", *_CNNS, *_FEDHENN_CNNS)),
+            ("stock", _STOCK),
+            ("cnn", ("lenet-sigmoid",)),
+            ("small", (*_SMALL, "plane-mlp")),
+        )
+        for name in names
     },
     group="fedpriv.models",
     contract="fedpriv.util.registry:refuse_no_callable",
@@ -53,33 +42,21 @@ MAPPINGS = Registry(
     },
 )
 
-_RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-_SHORT_RESNETS = ("resnet4", "resnet6", "resnet8", "resnet10")
-
 FAMILIES: dict[str, tuple[str, ...]] = {
     "htfe-4": ("cnn4", "googlenet", "mobilenet-v2", "resnet18"),
-    "fedre-10": (
-        "cnn4",
-        "googlenet",
-        "mobilenet-v2",
-        *_RESNETS,
-        "vit-b16",
-        "vit-b32",
-    ),
-    "htfe-9": (*_SHORT_RESNETS, *_RESNETS),
-    "fedmrl-5": ("cnn-1", "cnn-2", "cnn-3", "cnn-4", "cnn-5"),
-    "fedral-5": _RESNETS,
-    "fedral-11": (*_SHORT_RESNETS, *_RESNETS, "cnn4", "vit-b16"),
-    "fedhenn-5": tuple(f"fedhenn-cnn-{i}" for i in range(1, 6)),
-    "small": ("small-cnn", "small-cnn-wide", "small-cnn-deep", "small-mlp"),
+    "fedre-10": ("cnn4", "googlenet", "mobilenet-v2", *_LONG_RESNETS, *_TRANSFORMERS),
+    "htfe-9": (*_SHORT_RESNETS, *_LONG_RESNETS),
+    "fedmrl-5": _CNNS,
+    "fedral-5": _LONG_RESNETS,
+    "fedral-11": (*_SHORT_RESNETS, *_LONG_RESNETS, "cnn4", "vit-b16"),
+    "fedhenn-5": _FEDHENN_CNNS,
+    "small": _SMALL,
 }
 """Families of architectures; client k gets entry k mod length.
 
-``htfe-4``, ``htfe-9`` and ``fedre-10`` are the HtFE-img-4, HtFE-img-9 and HtM-img-10 lists of HtFLlib, in their order
-(the last is the ten clients of FedRE); ``fedmrl-5`` is CNN-1..5 of FedMRL and FedRAL (``cnn-5`` alone is the fifth of
-them); ``fedral-5`` FedRAL's five ResNets for TinyImageNet; ``fedral-11`` the ResNets, CNN and ViT of its table 6, which
-does not say what CNN and ViT: here the 4-layer CNN and ViT-B/16; ``fedhenn-5`` stands for the five CNNs of FedHeNN
-(:mod:`fedpriv.models.fedhenn_cnn`), which draws one for each client; ``small`` trains in seconds on one core.
+``htfe-4``, ``htfe-9`` and ``fedre-10`` are HtFLlib's HtFE-img-4, HtFE-img-9 and HtM-img-10, the last FedRE's ten clients;
+``fedmrl-5`` is CNN-1..5 of FedMRL and FedRAL; ``fedral-5`` FedRAL's ResNets for TinyImageNet; ``fedral-11`` the ResNets, CNN
+and ViT of its table 6, which it leaves open; ``fedhenn-5`` FedHeNN's CNNs; ``small`` trains in seconds on one core.
 """
 
 LENET_CHANNELS = 12
@@ -112,10 +89,9 @@ def lenet_width(image_shape: tuple[int, int, int]) -> int:
 def default_width(name: str, image_shape: tuple[int, int, int] = (3, 32, 32)) -> int:
     """Return the representation width d that a family, model or list of them uses unless told otherwise.
 
-    The published widths: 512 for cnn4 and the large networks (FedRE), 500 for CNN-1..5, or 50 in their single-channel
-    layout (FedMRL, FedRAL), 128 for the small family and FedHeNN's CNNs, 16 for ``plane-mlp``, and for ``lenet-sigmoid``
-    the width of its own vectors, so that nothing is pooled (DLG). ResNets of 4, 6 and 8 layers have 64, 128 and 256
-    numbers. A list takes the least width of its members, so that no member has to repeat values (HtFLlib takes 512).
+    The published widths: 512 for cnn4 and the large networks (FedRE), 500 for CNN-1..5, or 50 for one channel (FedMRL,
+    FedRAL), for ``lenet-sigmoid`` the width of its own vectors (DLG). A list takes the least width of its members, so that
+    no member has to repeat values.
     """
     return min(_model_width(member, image_shape) for member in family(name))
 
@@ -125,8 +101,8 @@ def _model_width(model: str, image_shape: tuple[int, int, int]) -> int:
         return lenet_width(image_shape)
     if model == "plane-mlp":
         return PLANE_WIDTH
-    if model in FAMILIES["fedmrl-5"]:
+    if model in _CNNS:
         return 50 if image_shape[0] == 1 else 500
     if model in _SHORT_RESNETS:
         return int(64 * 2 ** _SHORT_RESNETS.index(model))
-    return 128 if model in (*FAMILIES["small"], *FAMILIES["fedhenn-5"]) else 512
+    return 128 if model in (*_SMALL, *_FEDHENN_CNNS) else 512

@@ -17,15 +17,10 @@ LEAST_DEVIATION = 1e-6
 
 
 class VariationalBottleneck(nn.Module):
-    """``(n, d)`` to ``(n, d)`` through a code ``z ~ N(mean, deviation^2)`` of K entries, all of them functions of the input.
+    """``(n, d)`` to ``(n, d)`` through a code ``z ~ N(mean, deviation^2)`` of K entries.
 
-    In training the code is drawn, from torch's global generator; in evaluation it is the mean.
-
-    Attributes:
-        encoder: d -> 2 K: mean, and what softplus makes the standard deviation of.
-        decoder: K -> d.
-        divergence: mean over the newest training batch of KL(N(mean, deviation^2) || N(0, 1)), summed over the code, in
-            nats; None before the first.
+    In training the code is drawn from torch's global generator; in evaluation it is the mean. ``divergence`` is the mean
+    over the newest training batch of KL(N(mean, deviation^2) || N(0, 1)), summed over the code, in nats.
     """
 
     def __init__(self, width: int, code: int) -> None:
@@ -35,7 +30,7 @@ class VariationalBottleneck(nn.Module):
         self.divergence: Tensor | None = None
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return vectors of the same shape."""
+        """Return vectors ``(n, d)``."""
         mean, raw = self.encoder(vectors).chunk(2, 1)
         if not self.training:
             decoded: Tensor = self.decoder(mean)

@@ -1,31 +1,29 @@
-"""From a blueprint and a seed to a model, and what a model weighs."""
+"""From a blueprint and a seed to a model, and the sizes of models that are not built."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from inspect import signature
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from fedpriv.models import MAPPINGS, MODELS
 from fedpriv.models.bottleneck import VariationalBottleneck
-from fedpriv.models.group_norm import batch_norms, with_group_norm
-from fedpriv.models.lenet import start_uniform
+from fedpriv.models.cnn import start_uniform
 from fedpriv.models.shapes import ImageShape, UnfitShape
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.models.weightless import weightless
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
 
-SMALL = 64 * 2**20
-"""Bytes of weights that are allocated without a second thought."""
-
-SMALL_IMAGE = 3 * 256 * 256
-"""Numbers of an image that even the widest layers take without a second thought."""
+MOST_GROUPS = 32
+_DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_, Tensor.log_normal_)
 
 
 def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
@@ -34,9 +32,6 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
     Extractor, mapping, bottleneck and head each draw from a seed of their own. The head's depends on the run's seed, d
     and C only, so clients of different architectures start with the same head, as methods that exchange heads assume.
     ``lenet-sigmoid`` starts its head, too, from U(-0.5, 0.5), as DLG does.
-
-    Networks with batch normalisation (ResNets, MobileNetV2, GoogLeNet) cannot train on a batch of one small image; see
-    :mod:`fedpriv.models.stock`.
     """
     _check_sizes(blueprint)
     make_mapping = MAPPINGS.load(blueprint.mapping)
@@ -56,26 +51,37 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
         return SplitModel(extractor, mapping, head, norm_bound=blueprint.norm_bound, bottleneck=bottleneck)
 
 
+class _NoDraws(TorchFunctionMode):
+    """Random draws into meta tensors are left out: torch's own import a compiler, a second of every process."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return args[0] if func in _DRAWS and args[0].is_meta else func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _weightless() -> Iterator[None]:
+    """Within the block, modules lie on the meta device: nothing is allocated or drawn."""
+    with torch.device("meta"), _NoDraws():
+        yield
+
+
 def count_parameters(module: nn.Module) -> int:
-    """Return the number of trainable scalars; buffers such as batch-norm statistics are not counted."""
+    """Return the number of trainable scalars."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
 @lru_cache(maxsize=256)
 def extractor_parameters(blueprint: Blueprint) -> int:
     """Return the extractor's number of parameters (mapping and head left out) without allocating its weights."""
-    _check_sizes(blueprint)
-    with weightless():
-        extractor, _ = _make_extractor(blueprint)
-    return count_parameters(extractor)
+    return count_parameters(_weightless_extractor(blueprint)[0])
 
 
 @lru_cache(maxsize=256)
 def extractor_batch_norms(blueprint: Blueprint) -> int:
-    """Return the number of layers of the extractor that normalise over the batch, without allocating its weights."""
-    _check_sizes(blueprint)
-    with weightless():
-        return batch_norms(_make_extractor(blueprint)[0])
+    """Return the number of the extractor's layers with batch normalisation, without allocating its weights."""
+    return sum(isinstance(layer, _BatchNorm) for layer in _weightless_extractor(blueprint)[0].modules())
 
 
 @lru_cache(maxsize=256)
@@ -83,88 +89,28 @@ def mapping_parameters(blueprint: Blueprint) -> int:
     """Return the mapping's number of parameters without allocating its weights."""
     if blueprint.mapping != "fc":  # the one mapping with parameters of its own
         return 0
-    _check_sizes(blueprint)
-    with weightless():
-        _, n_vector = _make_extractor(blueprint)
-        return count_parameters(MAPPINGS.load(blueprint.mapping)(n_vector, blueprint.width))
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """Memory that a model takes at the least, in bytes.
-
-    Attributes:
-        weights: parameters, and what the mapping is a matrix of.
-        kept: of one image's way forward, what training keeps for the way back.
-        widest: the largest input and output of one layer together, of one image.
-    """
-
-    weights: int
-    kept: int
-    widest: int
-
-
-@lru_cache(maxsize=256)
-def footprint(blueprint: Blueprint) -> Footprint:
-    """Return the memory of a model without allocating its weights; of a network that cannot be built so, nothing.
-
-    Raises:
-        UserError: for sizes that no model can have, and for images that this one cannot take.
-    """
-    _check_sizes(blueprint)
-    layers: list[tuple[int, int]] = []
-
-    def note(layer: nn.Module, given: Any, made: Any) -> None:
-        sizes = [4 * one.numel() for one in (*given, made) if isinstance(one, torch.Tensor)]
-        if not isinstance(
-            layer, (nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Flatten, nn.Identity, nn.Dropout)
-        ):  # often in place
-            layers.append((sizes[-1] if sizes else 0, sum(sizes)))
-
-    try:
-        with weightless():
-            extractor, n_vector = _make_extractor(blueprint)
-        weights = 4 * count_parameters(extractor)
-        for layer in extractor.modules():
-            if not list(layer.children()):
-                layer.register_forward_hook(note)
-        # The meta device computes shapes by code that imports torch's compiler, so a small network is given memory.
-        small = weights <= SMALL and math.prod(blueprint.image_shape) <= SMALL_IMAGE
-        device = torch.device("cpu" if small else "meta")
-        with torch.no_grad():
-            extractor.to_empty(device=device).eval()(torch.zeros(1, *blueprint.image_shape, device=device))
-    except UserError:
-        raise
-    except Exception:  # a network of another package may not know the meta device
-        return Footprint(0, 0, 0)
-    matrix = 0 if blueprint.mapping == "ap" and n_vector == blueprint.width else n_vector * blueprint.width
-    taken = matrix if blueprint.mapping in ("ap", "fc") else max(n_vector, blueprint.width)
-    weights += 4 * (taken + (blueprint.width + 1) * blueprint.n_classes)
-    return Footprint(weights, sum(made for made, _ in layers), max((both for _, both in layers), default=0))
+    return _weightless_extractor(blueprint)[1] * blueprint.width + blueprint.width
 
 
 def fitting_models(image_shape: ImageShape) -> tuple[str, ...]:
     """Return the names of the models that take images of this shape (channels, height, width)."""
-    return tuple(name for name in MODELS if _takes(name, image_shape))
-
-
-def _takes(name: str, image_shape: ImageShape) -> bool:
-    try:
-        with weightless():
+    fitting = []
+    for name in MODELS:
+        with contextlib.suppress(UnfitShape), _weightless():
             MODELS.load(name)(image_shape)
-    except UnfitShape:
-        return False
-    return True
-
-
-def narrows(name: str) -> bool:
-    """True if the units of a model's last hidden layer can be chosen: its factory takes ``last_hidden``."""
-    return "last_hidden" in signature(MODELS.load(name)).parameters
+            fitting.append(name)
+    return tuple(fitting)
 
 
 def narrowing_models() -> tuple[str, ...]:
-    """Return the names of the models that end in a linear layer whose units can be chosen."""
-    return tuple(name for name in MODELS if narrows(name))
+    """Return the models whose last linear layer can have any number of units: their factories take ``last_hidden``."""
+    return tuple(name for name in MODELS if "last_hidden" in signature(MODELS.load(name)).parameters)
+
+
+def _weightless_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
+    _check_sizes(blueprint)
+    with _weightless():
+        return _make_extractor(blueprint)
 
 
 def _make_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
@@ -179,7 +125,20 @@ def _make_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
         raise UserError(
             f"model {blueprint.name} cannot take images of {shape}: {reason}; models that fit: {fitting}"
         ) from None
-    return with_group_norm(extractor) if blueprint.group_norm else extractor, n_vector
+    return _with_group_norm(extractor) if blueprint.group_norm else extractor, n_vector
+
+
+def _with_group_norm(module: nn.Module) -> nn.Module:
+    """Replace every batch normalisation inside a module by group normalisation (Wu, He, ECCV 2018), in place.
+
+    As many groups as opacus makes: the greatest common divisor of 32 and the channels.
+    """
+    for parent in list(module.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, _BatchNorm):
+                channels = layer.num_features
+                setattr(parent, name, nn.GroupNorm(math.gcd(MOST_GROUPS, channels), channels, layer.eps, layer.affine))
+    return module
 
 
 def _check_sizes(blueprint: Blueprint) -> None:

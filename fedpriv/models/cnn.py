@@ -1,36 +1,31 @@
-"""Two convolutions, two poolings and fully connected layers: the 4-layer CNN, and CNN-1 to CNN-5.
+"""Published convolutional networks: the 4-layer CNN, CNN-1 to CNN-5, FedHeNN's five, and DLG's LeNet.
 
-Here and in other networks of ours ReLU comes after max pooling: to the last bit, forward and backward, the papers' ReLU
-before it, on a quarter of the numbers.
+ReLU comes after max pooling: to the last bit, forward and backward, the papers' ReLU before it, on a quarter of the numbers.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 from torch import nn
 
+from fedpriv.models import LENET_CHANNELS, lenet_width
 from fedpriv.models.shapes import ImageShape, require_sides
 
 LEAST_SIDE = 16  # two unpadded 5x5 convolutions, each followed by a halving, leave one pixel of 16
+WEIGHT_BOUND = 0.5
+"""Weights of DLG's LeNet start uniform in [-0.5, 0.5], wide enough that sigmoids pass gradients on."""
 
 
-def _convolutions(image_shape: ImageShape, first: int, second: int) -> tuple[list[nn.Module], int]:
-    """Return the layers up to the flattened maps, and the flattened width."""
-    require_sides(image_shape, LEAST_SIDE)
-    channels, height, width = image_shape
-    for _ in range(2):
-        height, width = (height - 4) // 2, (width - 4) // 2
-    layers: list[nn.Module] = [
-        nn.Conv2d(channels, first, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(first, second, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-    ]
-    return layers, second * height * width
+def _convolutions(image_shape: ImageShape, *widths: int, padding: int = 0) -> tuple[list[nn.Module], int]:
+    """Return 5x5 convolutions with 2x2 max pooling and ReLU, the flattening layer, and the flattened width."""
+    _, height, width = image_shape
+    layers: list[nn.Module] = []
+    for before, after in pairwise((image_shape[0], *widths)):
+        layers += [nn.Conv2d(before, after, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
+        height, width = (height - 4 + 2 * padding) // 2, (width - 4 + 2 * padding) // 2
+    return [*layers, nn.Flatten()], widths[-1] * height * width
 
 
 def cnn4(image_shape: ImageShape, last_hidden: int = 512) -> tuple[nn.Module, int]:
@@ -39,6 +34,7 @@ def cnn4(image_shape: ImageShape, last_hidden: int = 512) -> tuple[nn.Module, in
     Convolutions 32 and 64 (5x5, no padding), each with ReLU and 2x2 max pooling, then a linear layer to 512 with ReLU.
     873,408 parameters at 3x32x32; sides of 16 or more.
     """
+    require_sides(image_shape, LEAST_SIDE)
     layers, flat = _convolutions(image_shape, 32, 64)
     return nn.Sequential(*layers, nn.Linear(flat, last_hidden), nn.ReLU()), last_hidden
 
@@ -46,12 +42,11 @@ def cnn4(image_shape: ImageShape, last_hidden: int = 512) -> tuple[nn.Module, in
 def _cnn(
     image_shape: ImageShape, last_hidden: int | None = None, *, second: int, hidden: int, gray_hidden: int
 ) -> tuple[nn.Module, int]:
-    """One of CNN-1..5 (FedMRL and FedRAL) without its last layer; L = 500, or 50 for one channel; sides of 16 or more.
+    """One of CNN-1..5 without its last layer; L = 500, or 50 for one channel, or ``last_hidden``; sides of 16 or more.
 
-    The papers give two layouts, one for CIFAR (FedMRL's table 2, which is FedRAL's) and one for Fashion-MNIST (FedRAL's
-    table 1); single-channel images take the second. FedMRL's small model is CNN-5 (CNN-1 where all clients have that)
-    with d1 units in its penultimate linear layer: ``last_hidden``.
+    Source: FedMRL's table 2 for CIFAR (also FedRAL's); FedRAL's table 1, for Fashion-MNIST, is the layout for one channel.
     """
+    require_sides(image_shape, LEAST_SIDE)
     gray = image_shape[0] == 1
     layers, flat = _convolutions(image_shape, 20, 20) if gray else _convolutions(image_shape, 16, second)
     first_linear, out = (gray_hidden, last_hidden or 50) if gray else (hidden, last_hidden or 500)
@@ -64,3 +59,47 @@ cnn_2 = partial(_cnn, second=16, hidden=2000, gray_hidden=200)
 cnn_3 = partial(_cnn, second=32, hidden=1000, gray_hidden=150)
 cnn_4 = partial(_cnn, second=32, hidden=800, gray_hidden=100)
 cnn_5 = partial(_cnn, second=32, hidden=500, gray_hidden=50)
+
+
+def _fedhenn_cnn(image_shape: ImageShape, convolutions: int, linear: int) -> tuple[nn.Module, int]:
+    """One of FedHeNN's five CNNs without its last layer, which is the head; sides of 2^convolutions or more.
+
+    Source: Makhija et al., ICML 2022, section 4.1: from one convolution and one linear layer to three of each, the fourth
+    (two and three) where all clients have one. The paper leaves the other numbers open; here 5x5 convolutions of 16, 32 and
+    64 channels that keep the sides, and 256 and 128 units before the last layer. L = 128, of the first all its maps.
+    """
+    require_sides(image_shape, 2**convolutions)
+    layers, vector = _convolutions(image_shape, *(16, 32, 64)[:convolutions], padding=2)
+    for units in {1: (), 2: (128,), 3: (256, 128)}[linear]:
+        layers += [nn.Linear(vector, units), nn.ReLU()]
+        vector = units
+    return nn.Sequential(*layers), vector
+
+
+fedhenn_cnn_1 = partial(_fedhenn_cnn, convolutions=1, linear=1)
+fedhenn_cnn_2 = partial(_fedhenn_cnn, convolutions=1, linear=2)
+fedhenn_cnn_3 = partial(_fedhenn_cnn, convolutions=2, linear=2)
+fedhenn_cnn_4 = partial(_fedhenn_cnn, convolutions=2, linear=3)
+fedhenn_cnn_5 = partial(_fedhenn_cnn, convolutions=3, linear=3)
+
+
+def start_uniform(module: nn.Module) -> None:
+    """Redraw every parameter of ``module`` from U(-0.5, 0.5), in place, from torch's global generator."""
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -WEIGHT_BOUND, WEIGHT_BOUND)
+
+
+def lenet_sigmoid(image_shape: ImageShape) -> tuple[nn.Module, int]:
+    """DLG's LeNet: three 5x5 convolutions of 12 channels (padding 2; strides 2, 2, 1) with sigmoids, flattened.
+
+    Source: Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019. L = 12 ceil(h/4) ceil(w/4), 768 at 32x32. Second
+    derivatives of a ReLU network are zero almost everywhere, and L-BFGS on matched gradients then stalls.
+    """
+    layers: list[nn.Module] = []
+    channels = image_shape[0]
+    for stride in (2, 2, 1):
+        layers += [nn.Conv2d(channels, LENET_CHANNELS, 5, stride=stride, padding=2), nn.Sigmoid()]
+        channels = LENET_CHANNELS
+    extractor = nn.Sequential(*layers, nn.Flatten())
+    start_uniform(extractor)
+    return extractor, lenet_width(image_shape)

@@ -7,8 +7,11 @@ between extractor and head that belongs to the client and is never uploaded.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
 
 
 def windows(n_in: int, n_out: int) -> list[range]:
@@ -25,10 +28,9 @@ def window_means(n_in: int, n_out: int) -> Tensor:
 
 
 class AveragePooling(nn.Module):
-    """``(n, L)`` to ``(n, d)`` by window means.
+    """``(n, L)`` to ``(n, d)`` by window means, as a matrix product.
 
-    A fixed linear map, so it is written as a matrix product: unlike torch's adaptive pooling its backward pass on a
-    GPU adds in a fixed order, which a bit-for-bit resumed run needs.
+    The backward pass of torch's adaptive pooling on a GPU does not add in a fixed order, which a resumed run needs.
     """
 
     matrix: Tensor
@@ -38,7 +40,7 @@ class AveragePooling(nn.Module):
         self.register_buffer("matrix", window_means(n_in, n_out), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return representations ``(n, d)`` of vectors ``(n, L)``."""
+        """Return vectors ``(n, d)``."""
         return vectors @ self.matrix
 
 
@@ -56,7 +58,7 @@ class MaxPooling(nn.Module):
         self.register_buffer("positions", torch.tensor(padded), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return representations ``(n, d)`` of vectors ``(n, L)``."""
+        """Return vectors ``(n, d)``."""
         return vectors[..., self.positions].max(dim=-1).values
 
 
@@ -73,3 +75,26 @@ def max_pooling(n_in: int, n_out: int) -> nn.Module:
 def fully_connected(n_in: int, n_out: int) -> nn.Module:
     """FC from width ``n_in`` to ``n_out``: a trainable linear layer, also where they agree."""
     return nn.Linear(n_in, n_out)
+
+
+@functools.lru_cache(maxsize=64)
+def _means(length: int, side: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return window_means(length, side).to(device, dtype)  # kept there: a GPU is waited for with each transfer
+
+
+def by_products(maps: Tensor, side: int) -> Tensor:
+    """Return adaptive average pooling of ``(n, c, h, w)`` to ``(n, c, side, side)`` as two matrix products."""
+    rows, columns = (_means(length, side, maps.device, maps.dtype) for length in maps.shape[-2:])
+    return rows.T @ maps @ columns
+
+
+class AveragePool(nn.Module):
+    """Adaptive average pooling of maps to ``(side, side)`` that repeats itself on a GPU."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return the new maps."""
+        return by_products(maps, self.side) if maps.is_cuda else adaptive_avg_pool2d(maps, self.side)

@@ -1,4 +1,4 @@
-"""Four small, clearly different networks for images from 8x8 to 64x64 that train in seconds on one core.
+"""Four small, clearly different networks for images from 8x8 to 64x64 that train in seconds on one core, and one for points.
 
 None has batch normalisation, so they also train on batches of one image and their uploads hold no hidden statistics.
 """
@@ -10,8 +10,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fedpriv.models.averaging import AveragePool
-from fedpriv.models.shapes import ImageShape, require_sides
+from fedpriv.models import PLANE_WIDTH
+from fedpriv.models.mapping import AveragePool
+from fedpriv.models.shapes import ImageShape, UnfitShape, require_sides
 
 
 def small_cnn(image_shape: ImageShape, last_hidden: int = 128) -> tuple[nn.Module, int]:
@@ -38,14 +39,11 @@ def _two_convolutions(image_shape: ImageShape, first: int, second: int, kernel: 
         nn.Linear(second * (height // 2 // 2) * (width // 2 // 2), out),
         nn.ReLU(),
     )
-    return start_for_relu(extractor), out
+    return _start_for_relu(extractor), out
 
 
-def start_for_relu(extractor: nn.Module) -> nn.Module:
-    """Draw weights from N(0, 2 / fan_in) and set biases to zero: without it few rounds of plain SGD learn nothing.
-
-    Source: He, Zhang, Ren, Sun: Delving Deep into Rectifiers, ICCV 2015, equation 10.
-    """
+def _start_for_relu(extractor: nn.Module) -> nn.Module:
+    """Draw weights from N(0, 2 / fan_in), biases zero (He et al., ICCV 2015, equation 10): few rounds of SGD then learn."""
     for layer in extractor.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -55,12 +53,7 @@ def start_for_relu(extractor: nn.Module) -> nn.Module:
 
 
 class ResidualBlock(nn.Module):
-    """``relu(shortcut(x) + conv(relu(conv(x))))`` with 3x3 convolutions; the first one halves the sides.
-
-    Args:
-        channels_in: channels of the input ``(n, channels_in, h, w)``.
-        channels_out: channels of the output ``(n, channels_out, ceil(h/2), ceil(w/2))``.
-    """
+    """``relu(shortcut(x) + conv(relu(conv(x))))`` with 3x3 convolutions; the first one halves the sides, rounded up."""
 
     def __init__(self, channels_in: int, channels_out: int) -> None:
         super().__init__()
@@ -69,7 +62,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Conv2d(channels_in, channels_out, 1, stride=2)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Return maps of half the sides."""
+        """Return the new maps."""
         inner: Tensor = self.second(torch.relu(self.first(maps)))
         return torch.relu(self.shortcut(maps) + inner)
 
@@ -84,10 +77,26 @@ def small_cnn_deep(image_shape: ImageShape) -> tuple[nn.Module, int]:
         AveragePool(2),
         nn.Flatten(),
     )
-    return start_for_relu(extractor), 256
+    return _start_for_relu(extractor), 256
 
 
 def small_mlp(image_shape: ImageShape, last_hidden: int = 128) -> tuple[nn.Module, int]:
     """Two linear layers (256, 128) with ReLU on the flattened image; L = 128."""
     layers = [nn.Flatten(), nn.Linear(math.prod(image_shape), 256), nn.ReLU(), nn.Linear(256, last_hidden), nn.ReLU()]
-    return start_for_relu(nn.Sequential(*layers)), last_hidden
+    return _start_for_relu(nn.Sequential(*layers)), last_hidden
+
+
+class Centre(nn.Module):
+    """``8 (x - 1/2)``: brings numbers in [0, 1] to a mean near 0 and a standard deviation near 1."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return numbers in [-4, 4]."""
+        return 8 * (images - 0.5)
+
+
+def plane_mlp(image_shape: ImageShape) -> tuple[nn.Module, int]:
+    """Two linear layers (32, 16) with ReLU on the two centred numbers of a point; L = 16."""
+    if math.prod(image_shape) != 2:
+        raise UnfitShape("it needs points of two numbers")
+    layers = [nn.Flatten(), Centre(), nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, PLANE_WIDTH), nn.ReLU()]
+    return _start_for_relu(nn.Sequential(*layers)), PLANE_WIDTH

@@ -12,7 +12,7 @@ from fedpriv.models.bottleneck import VariationalBottleneck
 
 @dataclass(frozen=True)
 class Blueprint:
-    """Everything that is needed to build a model, and nothing else.
+    """An architecture with its sizes.
 
     Attributes:
         name: a name of ``fedpriv.models.MODELS``.
@@ -44,8 +44,7 @@ class SplitModel(nn.Module):
         extractor: images ``(n, c, h, w)`` to vectors ``(n, L)``.
         mapping: ``(n, L)`` to representations ``(n, d)``.
         head: one linear layer d -> C with bias.
-        norm_bound: longer representations are shortened to this L2 norm; None for no bound.
-        bottleneck: ``(n, d)`` to ``(n, d)``, random in training; None for none.
+        norm_bound, bottleneck: as of :class:`Blueprint`.
     """
 
     mean: Tensor

@@ -1,19 +1,15 @@
 """torchvision's networks without their last layer, untrained, made to take small images.
 
-Stems are the stock ones (7x7 stride 2 and max pooling for ResNets), as in the published experiments, so ResNets see
-1x1 final maps at 32x32. In train mode batch normalisation over 1x1 maps refuses a batch of one image ("Expected more
-than 1 value per channel"): callers leave out, or merge, a tail batch of one.
-
-Images with other than three channels get a first convolution of that many input channels, started as torchvision
-starts it. Repeating a gray image three times instead would put three redundant copies of each first-layer weight into
-every upload: more numbers on the wire, and every gradient component written three times.
+Stems are the stock ones, as in the published experiments, so ResNets see 1x1 final maps at 32x32, over which batch
+normalisation refuses a batch of one image. Images with other than three channels get a first convolution of that many input
+channels, started as torchvision starts it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torchvision.models as zoo
 from torch import nn
@@ -21,82 +17,62 @@ from torchvision.models.resnet import BasicBlock
 
 from fedpriv.models.shapes import ImageShape, UnfitShape, require_sides
 
-RESNET_WIDTHS = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048}
-VIT_WIDTH = 768
 GOOGLENET_LEAST_SIDE = 15  # below it the third pooling layer has no window left
 
 
-def _with_channels(convolution: nn.Conv2d, channels: int) -> nn.Conv2d:
+def _with_channels(stem: nn.Conv2d, channels: int, he: bool = False) -> nn.Conv2d:
     """Return the same convolution for ``channels`` input channels, itself where nothing changes."""
-    if convolution.in_channels == channels:
-        return convolution
-    return nn.Conv2d(
-        channels,
-        convolution.out_channels,
-        _pair(convolution.kernel_size),
-        stride=_pair(convolution.stride),
-        padding=_pair(convolution.padding),
-        bias=convolution.bias is not None,
-    )
-
-
-def _pair(sizes: Sequence[int] | str) -> tuple[int, int]:
-    return int(sizes[0]), int(sizes[1])
-
-
-def _he_stem(convolution: nn.Conv2d, channels: int) -> nn.Conv2d:
-    """As :func:`_with_channels`, a new convolution started as torchvision's ResNet and MobileNetV2 start theirs."""
-    adapted = _with_channels(convolution, channels)
-    if adapted is not convolution:
+    if stem.in_channels == channels:
+        return stem
+    sizes: dict[str, Any] = {name: getattr(stem, name) for name in ("kernel_size", "stride", "padding")}
+    adapted = nn.Conv2d(channels, stem.out_channels, **sizes, bias=stem.bias is not None)
+    if he:
         nn.init.kaiming_normal_(adapted.weight, mode="fan_out")
     return adapted
 
 
-def _resnet(image_shape: ImageShape, name: str) -> tuple[nn.Module, int]:
-    """A ResNet (He et al., CVPR 2016); L = 512 for 18 and 34 layers, 2048 for 50, 101 and 152."""
-    net = getattr(zoo, name)(weights=None, num_classes=1)
-    net.conv1 = _he_stem(net.conv1, image_shape[0])
+def _without_head(net: Any, channels: int, width: int) -> tuple[nn.Module, int]:
+    net.conv1 = _with_channels(net.conv1, channels, he=True)
     net.fc = nn.Identity()
-    return net, RESNET_WIDTHS[name]
+    return net, width
+
+
+def _resnet(image_shape: ImageShape, name: str, width: int) -> tuple[nn.Module, int]:
+    """A ResNet (He et al., CVPR 2016); L = 512 for 18 and 34 layers, 2048 for 50, 101 and 152."""
+    return _without_head(getattr(zoo, name)(weights=None, num_classes=1), image_shape[0], width)
 
 
 def _short_resnet(image_shape: ImageShape, stages: int) -> tuple[nn.Module, int]:
-    """A ResNet of 2 + 2 ``stages`` layers: one basic block in each of its first stages; L = 64, 128, 256 or 512.
-
-    As HtFLlib has them: stem, blocks and widths are those of ResNet-18, which has two blocks in each of four stages.
-    """
+    """HtFLlib's ResNet of 2 + 2 ``stages`` layers: one basic block in each of ResNet-18's first stages; L = 64 to 512."""
     net = zoo.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=1)
     for left_out in range(stages + 1, 5):
         setattr(net, f"layer{left_out}", nn.Identity())
-    net.conv1 = _he_stem(net.conv1, image_shape[0])
-    net.fc = nn.Identity()
-    return net, 32 * 2**stages
+    return _without_head(net, image_shape[0], 32 * 2**stages)
 
 
 resnet4 = partial(_short_resnet, stages=1)
 resnet6 = partial(_short_resnet, stages=2)
 resnet8 = partial(_short_resnet, stages=3)
 resnet10 = partial(_short_resnet, stages=4)
-resnet18 = partial(_resnet, name="resnet18")
-resnet34 = partial(_resnet, name="resnet34")
-resnet50 = partial(_resnet, name="resnet50")
-resnet101 = partial(_resnet, name="resnet101")
-resnet152 = partial(_resnet, name="resnet152")
+resnet18 = partial(_resnet, name="resnet18", width=512)
+resnet34 = partial(_resnet, name="resnet34", width=512)
+resnet50 = partial(_resnet, name="resnet50", width=2048)
+resnet101 = partial(_resnet, name="resnet101", width=2048)
+resnet152 = partial(_resnet, name="resnet152", width=2048)
 
 
 def mobilenet_v2(image_shape: ImageShape) -> tuple[nn.Module, int]:
     """MobileNetV2 (Sandler et al., CVPR 2018) without its classifier and the dropout inside that; L = 1280."""
     net = zoo.mobilenet_v2(weights=None, num_classes=1)
-    net.features[0][0] = _he_stem(net.features[0][0], image_shape[0])
+    net.features[0][0] = _with_channels(net.features[0][0], image_shape[0], he=True)
     net.classifier = nn.Identity()
     return net, 1280
 
 
 def googlenet(image_shape: ImageShape) -> tuple[nn.Module, int]:
-    """GoogLeNet (Szegedy et al., CVPR 2015) without auxiliary heads; L = 1024.
+    """GoogLeNet (Szegedy et al., CVPR 2015) without auxiliary heads, with its last dropout; L = 1024; sides of 15 or more.
 
-    Its dropout of 0.2 stands before the last layer and stays. Weights start as torch's layers start: torchvision's own
-    truncated normal for this network takes many seconds on a CPU. Sides of 15 or more.
+    Weights start as torch's layers start: torchvision's truncated normal for this network takes many seconds on a CPU.
     """
     require_sides(image_shape, GOOGLENET_LEAST_SIDE)
     net = zoo.googlenet(weights=None, aux_logits=False, init_weights=False, num_classes=1)
@@ -118,7 +94,7 @@ def _vit(image_shape: ImageShape, name: str, patch: int) -> tuple[nn.Module, int
             nn.init.zeros_(stem.bias)
         net.conv_proj = stem
     net.heads = nn.Identity()
-    return net, VIT_WIDTH
+    return net, 768
 
 
 vit_b16 = partial(_vit, name="vit_b_16", patch=16)

@@ -13,7 +13,7 @@ from fedpriv.scoring.records import InferenceResult, Provenance, Verdict
 from fedpriv.scoring.storage import AttackRecord
 from fedpriv.util.config import plain
 
-NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "evaluate_every", "convergence", "keep")
+NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "evaluate_every", "keep")
 """Settings of a run that change neither the task nor the upload."""
 
 Result = AttackRecord | InferenceResult

@@ -308,11 +308,6 @@ RUNS: Columns = (
         flops_prediction_per_image="of classifying one image as the method does, forward alone",
     ),
     *_numbers("s", seconds="wall-clock time of all rounds"),
-    *_numbers(
-        SHARE,
-        validation_after_training="mean over clients of accuracy on validation images after training of the last round",
-        validation_after_broadcast="the same after broadcast",
-    ),
 )
 """``runs.csv``: one line a run and way to predict."""
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from fedpriv.federation.evaluate import unsampled_words
 from fedpriv.pages import curves
 from fedpriv.pages.columns import table_files
-from fedpriv.pages.convergence_charts import charts
 from fedpriv.pages.curves import image_source
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, percent, quantity
@@ -120,8 +119,7 @@ def write_runs_report(
     shared, differing = shared_settings(runs)
     sections = tuple(_section(number, run, differing) for number, run in enumerate(runs, start=1))
     by_round, by_scalars = _by_round(runs), _by_scalars(runs)
-    convergence = [Picture(*one) for one in charts([(run.label, run.directory.convergence()) for run in runs])]
-    pictures = [*by_round, *by_scalars, *convergence, *(section.clients for section in sections)]
+    pictures = [*by_round, *by_scalars, *(section.clients for section in sections)]
     values = {
         "rows": rows,
         "sections": sections,
@@ -134,7 +132,6 @@ def write_runs_report(
         "attacks": attacks,
         "left_out": left_out,
         "moments": _MOMENT_NAMES,
-        "convergence": convergence,
         "unsampled": _unsampled(runs),
         "anchors": {section.run.label: section.anchor for section in sections},
     }
@@ -281,9 +278,6 @@ def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
     found["flops_local_training_per_client_round"] = work.mean_local_training_per_client_round
     found["flops_prediction_per_image"] = sum(work.prediction_per_image) / (len(work.prediction_per_image) or 1) or None
     found["seconds"] = run.summary.seconds
-    for moment in MOMENTS:
-        validation = run.summary.validation.get(f"{moment}_{row.predictor}" if row.predictor else moment)
-        found[f"validation_{moment}"] = validation.mean_over_clients if validation else None
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from compare import expect_same
 from defense_cases import build
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 
 from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
 from fedpriv.attacks.inputs.targets import list_targets
@@ -135,7 +135,7 @@ def test_what_is_missing_is_said(digits):
 
 def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
     config = small("fedallrep", per_class=20, clients=3, rounds=3, strangers=0.5, keep=(1, 2))
-    run, prepared = train_small(tmp_path / "run", config)
+    run, prepared = trained_small(tmp_path / "run", config)
     card = KnowledgeCard(attacker_data="same_domain", rounds_seen=3)
     asked = {"n_targets": 6, "seed": 0, "every_extractor": True}
     evidence = gather(run, prepared, "representation", card, **asked)
@@ -151,6 +151,6 @@ def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
         evidence.observations, evidence.knowledge, evidence.targets, seed=0, device=CPU
     )
     assert found.images.shape == (6, 1, 1, 8, 8)
-    forgetful, prepared = train_small(tmp_path / "other", replace(config, keep=()))
+    forgetful, prepared = trained_small(tmp_path / "other", replace(config, keep=()))
     with pytest.raises(UserError, match=r"the run keeps none; train with keep=2, once for each round"):
         gather(forgetful, prepared, "representation", card, **asked)

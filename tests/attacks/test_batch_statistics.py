@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_same
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
@@ -38,7 +38,7 @@ def trained(folder, models, **changes):
         training=LocalTraining(learning_rate=0.05, max_steps=steps, batch_size=4),
         **values,
     )
-    return train_small(folder / "run", config)
+    return trained_small(folder / "run", config)
 
 
 @pytest.fixture(scope="module")

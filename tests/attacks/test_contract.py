@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from attack_cases import CASES
-from federations import small, train_small
+from federations import small, trained_small
 from looped import each
 
 from fedpriv.attacks import ATTACKS
@@ -43,7 +43,7 @@ def world(tmp_path_factory):
                 "models": "small-cnn",
                 "training": LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
             }
-            made[name] = train_small(home / str(len(made)), small(method, **settings | special))
+            made[name] = trained_small(home / str(len(made)), small(method, **settings | special))
         return made[name]
 
     return of

@@ -38,7 +38,7 @@ def test_a_study_varies_them(capsys, tmp_path):
     study = tmp_path / "study.toml"
     study.write_text(
         'methods = ["fedproto"]\nattacks = ["membership"]\nseeds = [0]\n'
-        '[axes]\nhalved_clients = [0.0, 0.5]\nassignment = ["in_order", "random"]\n'
+        '[axes]\nclasses_per_client = [2, 5]\nassignment = ["in_order", "random"]\n'
         '[federation]\ndataset = "digits"\nrounds = 1\nclients = 5\nmodels = "small-mlp"\npartition = "pathological"\n'
     )
     code, out, err = call(capsys, "audit", study, "--dry-run", "--out", tmp_path / "out", "--json")

@@ -90,9 +90,7 @@ CASES = [
     (f"{DATA} --partition pathological --classes-per-client 4", "use assignment='random', which takes any number"),
     (f"{DATA} --partition pathological --assignment by_chance", "assignment: federation flags: partition.assignment"),
     (f"{DATA} --least-per-client 0", "least_per_client: federation flags: partition.least_per_client"),
-    (f"{DATA} --halved-clients 1.5", "halved_clients: federation flags: partition.halved_clients"),
     (f"{DATA} --partition iid --least-per-client 500", "holds 179 samples, fewer than least_per_client=500"),
-    (f"{DATA} --validation 1797", "number of validation images is 1797"),
     # cost
     (f"{COST} --method fedgh", "pairs"),
     ("cost --method fedgg", "did you mean 'fedgh'"),

@@ -81,24 +81,6 @@ def test_a_client_of_one_sample_is_told_from_what_would_help():
         federate(made(*[10] * 4), options, 12, 0)
 
 
-def test_halved_clients_lose_half_of_their_training_samples_and_no_test_sample():
-    whole = federate(made(*[101] * 6), PartitionOptions("iid"), 10, 3)
-    lost: list[set[int]] = []
-    for share in (0.0, 0.2, 0.5, 1.0):
-        part = federate(made(*[101] * 6), PartitionOptions("iid", halved_clients=share), 10, 3)
-        for before, after in zip(whole.clients, part.clients, strict=True):
-            assert after.test_index.tolist() == before.test_index.tolist()
-            kept = [number for number in before.train_index.tolist() if number in set(after.train_index.tolist())]
-            assert kept == after.train_index.tolist()  # in the order of before
-            assert len(kept) in (len(before.train_index), -(-len(before.train_index) // 2))
-        pairs = enumerate(zip(whole.clients, part.clients, strict=True))
-        lost.append({k for k, (one, other) in pairs if len(one.train_index) > len(other.train_index)})
-    assert [len(one) for one in lost] == [0, 2, 5, 10]
-    assert lost[1] < lost[2] < lost[3]
-    other = federate(made(*[101] * 6), PartitionOptions("iid", halved_clients=0.5), 10, 4)
-    assert {k for k, one in enumerate(other.clients) if len(one.train_index) < 40} != lost[2]
-
-
 def test_balanced_reaches_the_pathological_division():
     federated = federate(made(*[40] * 4), PartitionOptions("pathological", balanced=True), 4, 0)
     assert [len(client.train_index) for client in federated.clients] == [30] * 4

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from compare import expect_same
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.defenses import parse_choice
@@ -64,7 +64,7 @@ def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
         training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
         defenses=(parse_choice("dp-sgd:noise_multiplier=1"),),
     )
-    directory, federation = train_small(tmp_path / "run", config)
+    directory, federation = trained_small(tmp_path / "run", config)
     drawn = {k: used_images(directory, 1, k) for k in range(6)}
     found = gather(directory, federation, "model", KnowledgeCard(labels="given"), n_targets=10, seed=0)
     assert {target.client for target in found.targets} == {k for k, batch in drawn.items() if len(batch)}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_close
-from federations import small, train_small
+from federations import small, trained_small
 
 from fedpriv.attacks.features.unmixing import uploads_of
 from fedpriv.attacks.observation import KnowledgeCard
@@ -28,7 +28,7 @@ CARD = KnowledgeCard()
 
 def train(path, *texts, **changes):
     config = replace(CONFIG, defenses=tuple(parse_choice(text) for text in texts), **changes)
-    return train_small(path, config)
+    return trained_small(path, config)
 
 
 def test_secure_aggregation_hands_over_weighted_means_only(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from compare import expect_close, expect_same
 from defense_cases import CASES, LABELS, TABLE, UPLOAD_DEFENSES, build, fits, plan_for, same, send
-from federations import CPU, DIGITS, small, train_small
+from federations import CPU, DIGITS, small, trained_small
 from looped import each
 
 from fedpriv.cli.main import run as command
@@ -181,7 +181,7 @@ CONFIG = small("fedgh", per_class=20, clients=4, rounds=4, alpha=0.5)
 
 def train(path, *texts, **changes):
     config = replace(CONFIG, defenses=tuple(parse_choice(text) for text in texts), **changes)
-    return train_small(path, config)[0]
+    return trained_small(path, config)[0]
 
 
 def test_a_run_records_its_privacy_and_what_was_really_sent(tmp_path):

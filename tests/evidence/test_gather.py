@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_close, expect_same
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 
 from fedpriv.algebra.entanglement import MECHANISMS
 from fedpriv.attacks.contract import Attack
@@ -40,7 +40,7 @@ def world(tmp_path_factory):
                 alpha=1.0,
                 training=training or LocalTraining(learning_rate=0.1),
             )
-            made[key] = train_small(tmp_path_factory.mktemp("evidence") / "run", config)
+            made[key] = trained_small(tmp_path_factory.mktemp("evidence") / "run", config)
         return made[key]
 
     return get
@@ -259,7 +259,7 @@ def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
         image_size=32,
         training=LocalTraining(learning_rate=0.01),
     )
-    directory, federation = train_small(tmp_path / "run", config)
+    directory, federation = trained_small(tmp_path / "run", config)
     for access, same in (("running", True), ("none", False)):
         card = dataclasses.replace(CARD, batch_norm=access)
         evidence = gather(directory, federation, "representation", card, n_targets=2, seed=0)

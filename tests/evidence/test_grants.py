@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_close, expect_same
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Trained
@@ -30,7 +30,7 @@ def worlds(tmp_path_factory):
         key = (method, *sorted(settings))
         if key not in made:
             known = {"per_class": 20, "clients": 3, "rounds": 1, "models": "small-mlp", "alpha": 1.0}
-            made[key] = train_small(tmp_path_factory.mktemp("grants") / "run", small(method, **(known | settings)))
+            made[key] = trained_small(tmp_path_factory.mktemp("grants") / "run", small(method, **(known | settings)))
         return made[key]
 
     return get

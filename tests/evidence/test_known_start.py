@@ -3,7 +3,7 @@
 import pytest
 import torch
 from compare import expect_same
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.observation import KnowledgeCard
@@ -29,7 +29,7 @@ def trained(folder, **changes):
         training=LocalTraining(learning_rate=0.05, max_steps=1, batch_size=1),
         **values,
     )
-    return train_small(folder / "run", config)
+    return trained_small(folder / "run", config)
 
 
 @pytest.fixture(scope="module")

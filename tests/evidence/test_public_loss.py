@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
@@ -58,7 +58,7 @@ def world(tmp_path_factory):
                 keep=(1,),
                 training=LocalTraining(learning_rate=0.05, max_steps=steps, batch_size=batch_size),
             )
-            made[key] = train_small(tmp_path_factory.mktemp("loss") / "run", config)
+            made[key] = trained_small(tmp_path_factory.mktemp("loss") / "run", config)
         return made[key]
 
     return get
@@ -138,7 +138,7 @@ def test_momentum_and_weight_decay_are_named(tmp_path):
         models="small-mlp",
         training=training,
     )
-    directory, federation = train_small(tmp_path / "run", config)
+    directory, federation = trained_small(tmp_path / "run", config)
     evidence = gather(directory, federation, "model", CARD, n_targets=2, seed=0)
     asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
     for attack in (InvertingGradients(), DeepLeakage(), LinearLayer()):

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, one_hot
@@ -30,7 +30,7 @@ def world(tmp_path_factory):
         alpha=0.3,
         training=LocalTraining(learning_rate=0.05, batch_size=10, epochs=2),
     )
-    return train_small(tmp_path_factory.mktemp("facts") / "run", config)
+    return trained_small(tmp_path_factory.mktemp("facts") / "run", config)
 
 
 @pytest.mark.parametrize("n_targets", [1, 4])
@@ -70,7 +70,7 @@ def test_the_step_size_told_is_that_of_what_is_uploaded(method, options, kind, t
         alpha=1.0,
         training=LocalTraining(learning_rate=0.05, max_steps=1),
     )
-    world = train_small(tmp_path / "run", config)
+    world = trained_small(tmp_path / "run", config)
     for card in (CARD, dataclasses.replace(CARD, batch=True)):
         knowledge = gather(*world, kind, card, n_targets=2, seed=0).knowledge
         assert {knowledge.facts_of(client).learning_rate for client in (0, 1)} == {0.2}

@@ -113,7 +113,6 @@ def test_clients_of_several_processes_leave_the_same_files(tmp_path):
         clients=4,
         rounds=2,
         models="small-cnn,small-mlp",
-        convergence=2,
         capture="all",
     )
     train_small(tmp_path / "alone", config)

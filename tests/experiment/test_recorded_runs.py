@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 from torch import nn
 
 import fedpriv
@@ -52,7 +52,7 @@ def weights(tmp_path_factory):
     config = small(
         "fedavg", clients=3, per_class=12, rounds=2, capture="all", models="lenet-sigmoid", training=training
     )
-    run, federation = train_small(path / "ours", config)
+    run, federation = trained_small(path / "ours", config)
     return run, federation, replay(run, path / "recorded", weights_of)
 
 
@@ -126,7 +126,7 @@ def test_by_round_is_each_round_by_itself_and_a_curve(weights, tmp_path):
 
 
 def test_prototypes_over_rounds_too(tmp_path):
-    run, federation = train_small(
+    run, federation = trained_small(
         tmp_path / "ours", small("fedproto", clients=3, per_class=12, rounds=2, capture="all", width=16)
     )
     recorded = replay(run, tmp_path / "recorded", prototypes_of)
@@ -158,7 +158,7 @@ def test_prototypes_over_rounds_too(tmp_path):
 
 def test_all_rounds_together_where_a_function_tells_the_extractor_of_each(tmp_path):
     config = small("fedproto", clients=3, per_class=12, rounds=2, capture="all", keep=(1, 2), width=16)
-    run, federation = train_small(tmp_path / "ours", config)
+    run, federation = trained_small(tmp_path / "ours", config)
     recorded = replay(run, tmp_path / "recorded", prototypes_of)
     shared = {k: build_model(federation.clients[k].blueprint, 0) for k in NODES}
 

@@ -84,15 +84,6 @@ def test_a_round_is_as_many_images_as_are_trained_on(training, images):
     assert found.prediction_per_image == (2 * (140 + 21),) * 2
 
 
-@pytest.mark.parametrize("name", ["cnn4", "resnet18", "mobilenet-v2"])
-def test_operations_are_proportional_to_the_batch(name, monkeypatch):
-    blueprint = Blueprint(name, (3, 32, 32), 10, 64)
-    model = build_model(blueprint, 0)
-    two = training_flops_per_image(model, blueprint)
-    monkeypatch.setattr("fedpriv.federation.cost.COUNTED_BATCH", 5)
-    assert training_flops_per_image(model, blueprint) == two
-
-
 def test_a_runs_summary_holds_the_operations_of_its_clients(tmp_path):
     config = small("fedre", per_class=10, clients=3, rounds=1, models="small-cnn,small-mlp", capture="none")
     directory, federation = train_small(tmp_path / "run", config)

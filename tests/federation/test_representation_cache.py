@@ -50,10 +50,9 @@ def test_a_round_s_scores_take_so_many_passes_over_the_test_images_of_a_client(m
 
 @pytest.mark.parametrize("method", ["local", "fedproto", "lg-fedavg", "fedral", "fedavg", "fedavgdbe", "fedmrl"])
 def test_scores_from_what_was_seen_are_those_of_looking_again(method):
-    federation, states, answer = first_round(method, **({"all_modes": True} if method == "fedmrl" else {}))
+    federation, states, answer = first_round(method)
     found = federation.method
     ways = [found.predict, *found.extra_predictors.values()]
-    ways += found.further_predictors(federation.clients[0].options).values()
     for own, test, state in zip(federation.clients, federation.tests, states, strict=True):
         remembering = replace(own, representation_cache={})
         for one in (state, found.apply_broadcast(own, state, answer), state):

@@ -246,10 +246,10 @@ def test_damaged_lines_and_checkpoints_are_refused(spoilt):
     whole = state.read_bytes()
     state.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(UserError, match="its content was altered"):
-        directory.load_checkpoint(3)
+        directory.client_state(3, 1)
     write_bytes(state, whole[:40])
     with pytest.raises(UserError, match=r"client-001\.safetensors: not readable as safetensors"):
-        directory.load_checkpoint(3)
+        directory.client_state(3, 1)
     state.unlink()
     with pytest.raises(UserError, match="checkpoint is incomplete"):
         directory.client_state(3, 1)

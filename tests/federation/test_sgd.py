@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from fedpriv.federation import local_training
-from fedpriv.federation.local_training import Part, Sgd, velocity_by_name, velocity_of
+from fedpriv.federation.local_training import Sgd
+from fedpriv.federation.method import LocalTraining
 
 
 def network(seed=0):
@@ -24,13 +25,9 @@ def batches(count=6):
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 def test_every_step_is_that_of_torch_to_the_last_bit(momentum, weight_decay):
     ours, theirs = network(), network()
-    optimiser = torch.optim.SGD(
-        [{"params": theirs[:3].parameters(), "lr": 0.1}, {"params": theirs[3:].parameters(), "lr": 0.3}],
-        momentum=momentum,
-        weight_decay=weight_decay,
-    )
-    parts = (Part(tuple(ours[:3].parameters())), Part(tuple(ours[3:].parameters()), 0.3))
-    mine = Sgd(parts, 0.1, momentum, weight_decay)
+    optimiser = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    training = LocalTraining(learning_rate=0.1, momentum=momentum, weight_decay=weight_decay)
+    mine = Sgd(tuple(ours.parameters()), training)
     for images, labels in batches():
         for module, step in ((ours, mine.step), (theirs, optimiser.step)):
             for parameter in module.parameters():
@@ -40,26 +37,10 @@ def test_every_step_is_that_of_torch_to_the_last_bit(momentum, weight_decay):
         assert all(torch.equal(one, other) for one, other in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
-def test_velocity_goes_on_where_it_ended():
-    whole, halved = network(), network()
-    through = Sgd((Part(tuple(whole.parameters())),), 0.1, momentum=0.9)
-    kept: dict[str, torch.Tensor] = {}
-    for number, (images, labels) in enumerate(batches()):
-        if number % 2 == 0:
-            half = Sgd((Part(tuple(halved.parameters())),), 0.1, 0.9, velocity=velocity_of(halved, kept))
-        for module, optimiser in ((whole, through), (halved, half)):
-            optimiser.forget_gradients()
-            nn.functional.cross_entropy(module(images), labels).backward()
-            optimiser.step()
-        kept = velocity_by_name(halved, half.velocity)
-    assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), halved.parameters(), strict=True))
-    assert set(kept) == {name for name, _ in halved.named_parameters()}
-
-
 def test_what_has_no_gradient_stays():
     module = network()
     before = [parameter.clone() for parameter in module.parameters()]
-    optimiser = Sgd((Part(tuple(module.parameters())),), 0.1, momentum=0.9, weight_decay=0.1)
+    optimiser = Sgd(tuple(module.parameters()), LocalTraining(learning_rate=0.1, momentum=0.9, weight_decay=0.1))
     optimiser.step()
     next(module.parameters()).sum().backward()
     optimiser.step()

@@ -12,7 +12,7 @@ from fedpriv.federation.local_training import local_batches, represent
 from fedpriv.federation.states import parameters, put
 from fedpriv.federation.trace import Trace
 from fedpriv.methods import fedrep
-from fedpriv.methods.shared.personal_model import side_generator
+from fedpriv.methods.shared.weights import side_generator
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -76,7 +76,6 @@ def test_without_what_it_adds_a_method_is_the_plain_one_bit_for_bit(name, option
         ("fedgen-homogeneous", SMALL, "fedavg"),
         ("fedgen", SMALL, "lg-fedavg"),
         ("fd", {}, "local"),
-        ("fd", {"targets": "logits_mse"}, "local"),
     ],
 )
 def test_what_a_method_adds_changes_the_model(name, options, plain):
@@ -97,7 +96,7 @@ def test_lg_fedavg_averages_heads_by_sample_counts_and_leaves_extractors_alone()
     ]
     state, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
     assert get_payload(broadcast, Classifier).state["bias"].tolist() == [4.0]
-    assert state["head.weight"].tolist() == [[5.0]]
+    assert state["global.weight"].tolist() == [[5.0]]
     _, _, broadcast, states, uploads = trained("lg-fedavg")
     assert set(get_payload(uploads[0][1], Classifier).state) == {"bias", "weight"}
     received = world.method.apply_broadcast(world.setups[0], states[0], broadcast)

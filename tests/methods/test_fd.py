@@ -1,14 +1,11 @@
 """FD: mean logits of each class, averaged over its holders."""
 
-import math
-
-import pytest
 import torch
 from compare import expect_close, expect_same
 from method_cases import CLASSES, World, trained
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.local_training import class_means, classify, local_batches
+from fedpriv.federation.local_training import class_means, classify
 from fedpriv.federation.states import put
 from fedpriv.methods import fd
 from fedpriv.util.seeds import generator
@@ -37,21 +34,8 @@ def test_fd_averages_each_class_over_its_holders_and_keeps_what_nobody_sent():
     assert state[fd.KNOWN].tolist() == [True, True, True, False]
 
 
-def test_fds_distances_by_hand():
-    logits, wanted = torch.tensor([[0.0, math.log(3)]]), torch.tensor([[0.5, 0.5]])
-    # softmax(logits) = (1/4, 3/4)
-    by_hand = -(0.5 * math.log(0.25) + 0.5 * math.log(0.75))
-    assert float(fd.distillation(logits, wanted, "softmax")) == pytest.approx(by_hand)
-    raw = torch.tensor([[-1.0, 2.0]])
-    assert float(fd.distillation(logits, raw, "raw")) == pytest.approx(math.log(0.25) - 2 * math.log(0.75))
-    assert float(fd.distillation(logits, raw, "logits_mse")) == pytest.approx((1 + (math.log(3) - 2) ** 2) / 2)
-    assert fd.exchanged(logits, "softmax").tolist()[0] == pytest.approx([0.25, 0.75])
-    assert fd.exchanged(logits, "raw") is fd.exchanged(logits, "logits_mse") is logits
-
-
-@pytest.mark.parametrize("targets", ["softmax", "logits_mse", "raw"])
-def test_a_step_of_fd_is_its_loss_by_hand(targets):
-    world = World("fd", {"targets": targets, "weight": 0.7}, batch_size=100, learning_rate=0.2)
+def test_a_step_of_fd_is_its_loss_by_hand():
+    world = World("fd", {"weight": 0.7}, batch_size=100, learning_rate=0.2)
     _, _, states = world.start()
     setup, model = world.setups[0], world.setups[0].model
     labels = setup.train.labels
@@ -62,9 +46,8 @@ def test_a_step_of_fd_is_its_loss_by_hand(targets):
     logits = model(setup.train.images)
     terms = []
     for row, label in zip(logits, labels.tolist(), strict=True):
-        own = row.detach().softmax(0) if targets == "softmax" else row.detach()
-        target = values[known.tolist().index(label)] if label in (0, 2) else own
-        terms.append(((row - target) ** 2).mean() if targets == "logits_mse" else -(target * row.log_softmax(0)).sum())
+        target = values[known.tolist().index(label)] if label in (0, 2) else row.detach().softmax(0)
+        terms.append(-(target * row.log_softmax(0)).sum())
     loss = cross_entropy(logits, labels) + 0.7 * torch.stack(terms).mean()
     slopes = torch.autograd.grad(loss, list(model.parameters()))
     for (name, weight), slope in zip(model.named_parameters(), slopes, strict=True):
@@ -81,23 +64,3 @@ def test_fd_collects_after_training_over_every_sample():
         expect_close(sent.values, means, atol=1e-6)
         expect_same(sent.classes, classes)
         expect_close(sent.values.sum(1), torch.ones(len(classes)), atol=1e-5)
-
-
-def test_fd_collects_in_training_from_the_batches_that_were_trained_on():
-    options = {"collect": "training", "targets": "logits_mse"}
-    world = World("fd", options, batch_size=3, max_steps=2, learning_rate=1e-9)
-    _, broadcast, states = world.start()
-    setup = world.setups[0]
-    _, upload = world.method.client_step(setup, states[0], broadcast, generator(5))
-    index = torch.cat(local_batches(len(setup.train), setup.training, generator(5)))
-    put(setup.model, states[0], "model")
-    means, classes, _ = class_means(classify(setup.model, setup.train.images[index]), setup.train.labels[index])
-    expect_same(get_payload(upload, ClassLogits).classes, classes)
-    expect_close(get_payload(upload, ClassLogits).values, means, atol=1e-5)
-
-
-def test_a_client_of_fd_that_trained_on_nothing_sends_no_class():
-    _, _, broadcast, _, uploads = trained("fd", {"collect": "training"}, batch_size=6, drop_last=True)
-    sent = get_payload(uploads[2][1], ClassLogits)  # five images fill no batch of six
-    assert sent.values.shape == (0, CLASSES)
-    assert len(get_payload(broadcast, ClassLogits).classes) > 0

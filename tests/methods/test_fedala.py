@@ -43,12 +43,6 @@ def test_fedala_merges_where_it_has_weights_and_overwrites_elsewhere():
     expect_same(fedala.merge({"a": torch.randn(1000)}, {"a": exact}, {"a": torch.ones(1000)})["a"], exact)
 
 
-def test_fedala_chooses_the_last_tensors_or_all():
-    names = ["x.weight", "x.bias", "head.weight", "head.bias"]
-    assert fedala.merged_names(names, 2) == ["head.weight", "head.bias"]
-    assert fedala.merged_names(names, 0) == names
-
-
 def test_the_first_time_of_fedala_ends_when_ten_losses_hardly_differ():
     assert not fedala.settled([1.0] * 9, 0.1)
     assert fedala.settled([1.0] * 10, 0.1)

@@ -12,6 +12,7 @@ from fedpriv.federation.local_training import local_batches
 from fedpriv.federation.states import put, take
 from fedpriv.methods.shared import feature_generator
 from fedpriv.util.seeds import generator, global_seed
+from fedpriv.wire.ledger import FederationSizes
 from fedpriv.wire.payloads import (
     Classifier,
     Generator,
@@ -40,8 +41,8 @@ def test_fedgen_sends_label_counts_once_and_the_server_sums_them(name):
 
 @pytest.mark.parametrize(("noise", "classes", "expected"), [(32, 10, 285_696), (512, 10, 531_456)])
 def test_the_generator_has_as_many_parameters_as_published(noise, classes, expected):
-    options = feature_generator.Options(noise=noise)
-    assert feature_generator.generator_scalars(classes, 512, options) == expected
+    facts = FederationSizes(1, classes, 512, feature_generator.Options(noise=noise))
+    assert feature_generator.sizes(facts) == {("broadcast", "generator.state"): expected}
     made = feature_generator.FeatureGenerator(classes, 512, noise, 512)
     assert sum(value.numel() for value in made.state_dict().values()) == expected
 

@@ -28,34 +28,27 @@ def test_fedkd_loss_by_hand():
     alone = -math.log(0.75) - math.log(0.5)
     divergences = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     divergences += 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
-    loss = fedkd.distillation_loss(mentor, mentee, weight, labels, parity=False)
+    loss = fedkd.distillation_loss(mentor, mentee, weight, labels)
     assert float(loss) == pytest.approx(alone + (divergences + 2 * 0.5) / alone, abs=1e-6)
-    loss = fedkd.distillation_loss(mentor, mentee, weight, labels, parity=True)
-    assert float(loss) == pytest.approx(alone + (divergences / 2 + 2 * 0.5) / alone, abs=1e-6)
 
 
-def test_fedkd_holds_teachers_constant_unless_parity_is_asked_for():
-    for parity in (False, True):
-        mentor, mentee, weight, labels = hand_case()
-        inputs = [value.clone().requires_grad_() for value in (*mentor, *mentee, weight)]
-        loss = fedkd.distillation_loss(tuple(inputs[:2]), tuple(inputs[2:4]), inputs[4], labels, parity=parity)
-        slopes = torch.autograd.grad(loss, inputs)
-        alone = -math.log(0.75) - math.log(0.5)
-        # d MSE / d r_m = (r_m - W r_s) = (-1, 0) with two entries; both losses push it only in parity.
-        once = torch.tensor([[-1.0, 0.0]]) / alone
-        expect_close(slopes[0], 2 * once if parity else once, atol=1e-6)
-        expect_close(slopes[4], torch.tensor([[0.0, 2.0], [0.0, 0.0]]) / alone * (2 if parity else 1), atol=1e-6)
-        # d CE / d z + d KL(p_s || p_m) / d z over D, with p_m - y and p_m - p_s.
-        constant = torch.tensor([[-0.25, 0.25]]) + torch.tensor([[0.25, -0.25]]) / alone
-        assert torch.allclose(slopes[1], constant, atol=1e-6) is not parity
+def test_fedkd_holds_teachers_constant():
+    mentor, mentee, weight, labels = hand_case()
+    inputs = [value.clone().requires_grad_() for value in (*mentor, *mentee, weight)]
+    loss = fedkd.distillation_loss(tuple(inputs[:2]), tuple(inputs[2:4]), inputs[4], labels)
+    slopes = torch.autograd.grad(loss, inputs)
+    alone = -math.log(0.75) - math.log(0.5)
+    # d MSE / d r_m = (r_m - W r_s) = (-1, 0) with two entries; only the mentor's loss pushes it.
+    expect_close(slopes[0], torch.tensor([[-1.0, 0.0]]) / alone, atol=1e-6)
+    expect_close(slopes[4], torch.tensor([[0.0, 2.0], [0.0, 0.0]]) / alone, atol=1e-6)
+    # d CE / d z + d KL(p_s || p_m) / d z over D, with p_m - y and p_m - p_s.
+    expect_close(slopes[1], torch.tensor([[-0.25, 0.25]]) + torch.tensor([[0.25, -0.25]]) / alone, atol=1e-6)
 
 
 def test_fedkd_survives_a_client_that_fits_its_data_perfectly():
     logits = torch.tensor([[200.0, 0.0]], requires_grad=True)
     features = torch.tensor([[1.0, 2.0]])
-    loss = fedkd.distillation_loss(
-        (features, logits), (features, logits), torch.eye(2), torch.tensor([0]), parity=False
-    )
+    loss = fedkd.distillation_loss((features, logits), (features, logits), torch.eye(2), torch.tensor([0]))
     assert not loss.detach().any()
     assert torch.autograd.grad(loss, logits)[0].isfinite().all()
 

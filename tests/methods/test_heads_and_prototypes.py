@@ -17,7 +17,7 @@ from fedpriv.wire.payloads import Classifier, Entangled, Prototypes, Representat
 def test_the_servers_head_is_nobodys_object():
     world = World("fedgh")
     server, broadcast, states = world.start()
-    expect_same(server["head.weight"], states[0]["model.head.weight"])
+    expect_same(server["global.weight"], states[0]["model.head.weight"])
     frozen = copies(server)
     world.round(1, server, broadcast, states)
     assert same(server, frozen)
@@ -41,12 +41,12 @@ def test_fedres_server_takes_one_step_down_the_sum_of_soft_cross_entropies():
     weight, bias = torch.randn(4, 5), torch.randn(4)
     options = global_head.HeadTraining(learning_rate=0.1, batch_size=10, epochs=1)
     trained, _ = global_head.train_head(
-        {"head.weight": weight, "head.bias": bias}, features, targets, options, generator(0), "sum"
+        {"global.weight": weight, "global.bias": bias}, features, targets, options, generator(0), "sum"
     )
     # d/dW of sum_k sum_c y_kc CE_c is (softmax(z_k) - y_k) r_k^T, summed over the uploads.
     delta = torch.softmax(features @ weight.T + bias, 1) - targets
-    expect_close(trained["head.weight"], weight - 0.1 * delta.T @ features, atol=1e-6)
-    expect_close(trained["head.bias"], bias - 0.1 * delta.sum(0), atol=1e-6)
+    expect_close(trained["global.weight"], weight - 0.1 * delta.T @ features, atol=1e-6)
+    expect_close(trained["global.bias"], bias - 0.1 * delta.sum(0), atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "payload"), [("fedgh", Prototypes), ("fedallrep", Representations)])
@@ -57,10 +57,10 @@ def test_fedgh_and_fedallrep_train_the_head_by_mean_cross_entropy(name, payload)
     rows = [get_payload(upload, payload) for _, upload in uploads]
     features = torch.cat([row.features for row in rows])
     labels = torch.cat([row.classes if payload is Prototypes else row.labels for row in rows])
-    weight, bias = server["head.weight"], server["head.bias"]
+    weight, bias = server["global.weight"], server["global.bias"]
     delta = torch.softmax(features @ weight.T + bias, 1) - torch.eye(CLASSES)[labels]
-    expect_close(after["head.weight"], weight - 0.5 * delta.T @ features / len(labels), atol=1e-5)
-    expect_close(after["head.bias"], bias - 0.5 * delta.mean(0), atol=1e-5)
+    expect_close(after["global.weight"], weight - 0.5 * delta.T @ features / len(labels), atol=1e-5)
+    expect_close(after["global.bias"], bias - 0.5 * delta.mean(0), atol=1e-5)
 
 
 def test_uploads_are_computed_by_the_trained_model_over_every_sample():

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.cost import PlannedClients, message_sizes, model_parameters, planned_operations
-from fedpriv.federation.evaluate import evaluate
 from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.federation.states import inner
 from fedpriv.methods import fedapen, fedkd, fedmrl, fml
@@ -55,14 +54,6 @@ def test_private_and_small_model_of_one_architecture_start_different(name):
     assert not torch.equal(small, states[0]["model.extractor.0.weight"])
 
 
-def test_before_any_broadcast_a_client_holds_the_small_model_that_the_server_will_send():
-    world = World("fedmrl")
-    _, broadcast, states = world.start()
-    for state in states:
-        for n, value in get_payload(broadcast, SmallModel).state.items():
-            expect_same(state[f"small.{n}"], value)
-
-
 @pytest.mark.parametrize("name", ["fedmrl", "fml", "fedapen"])
 def test_clients_upload_small_models_of_their_own(name):
     _, _, _, uploads = played(World(name), 1)
@@ -75,12 +66,8 @@ def test_small_models_are_averaged_uniformly_or_by_counts():
     models = [SmallModel({"w": torch.tensor([1.0])}), SmallModel({"w": torch.tensor([5.0])})]
     counts = [SampleCount(torch.tensor([1])), SampleCount(torch.tensor([3]))]
     uploads = [(k, (model, count)) for k, (model, count) in enumerate(zip(models, counts, strict=True))]
-    for name, options, mean in (
-        ("fedmrl", {}, 4.0),
-        ("fedmrl", {"averaging": "uniform"}, 3.0),
-        ("fml", {}, 3.0),
-    ):
-        world = World(name, options)
+    for name, mean in (("fedmrl", 4.0), ("fml", 3.0)):
+        world = World(name)
         state, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
         assert get_payload(broadcast, SmallModel).state["w"].tolist() == [mean]
         assert state["small.w"].tolist() == [mean]
@@ -117,7 +104,6 @@ def test_divergence_is_kl_from_teacher_to_student():
     student, teacher = torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([[math.log(3), 0.0], [0.0, 0.0]])
     by_hand = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     assert float(divergence(student, teacher)) == pytest.approx(by_hand / 2, abs=1e-6)
-    assert float(divergence(student, teacher, "mean")) == pytest.approx(by_hand / 4, abs=1e-6)
     assert float(divergence(teacher, teacher)) == pytest.approx(0, abs=1e-7)
 
 
@@ -130,12 +116,6 @@ def test_gradients_are_clipped_model_by_model():
     expect_same(value.detach(), loss.detach())
     expect_close(first.weight.grad, torch.tensor([[6.0, 8.0]]))
     expect_close(second.weight.grad, torch.tensor([[3.0, 4.0]]))
-
-
-def test_clipped_gradients_scale_with_what_is_made_of_the_loss():
-    layer = nn.Linear(2, 1, bias=False)
-    (3 * clip_each(layer(torch.tensor([30.0, 40.0])).sum(), (layer,), 10.0)).backward()
-    expect_close(layer.weight.grad, torch.tensor([[18.0, 24.0]]))
 
 
 def test_a_model_that_the_loss_leaves_out_gets_no_gradient():
@@ -156,20 +136,10 @@ def test_fml_loss_by_hand():
     options = fml.Options(alpha=0.2, beta=0.7)
     expected = 0.2 * cross_private + 0.8 * to_private + 0.7 * cross_shared + 0.3 * to_shared
     assert float(fml.mutual_loss(private, shared, labels, options)) == pytest.approx(expected, abs=1e-6)
-    parity = fml.Options(alpha=0.2, beta=0.7, parity=True)
-    expected = 0.2 * cross_private + 0.4 * to_private + 0.7 * cross_shared + 0.15 * to_shared
-    assert float(fml.mutual_loss(private, shared, labels, parity)) == pytest.approx(expected, abs=1e-6)
-
-
-def test_fml_teachers_are_constant_unless_parity_is_asked_for():
-    torch.manual_seed(0)
-    logits, labels = torch.randn(2, 3, 4), torch.tensor([0, 1, 3])
-    for parity in (False, True):
-        private, shared = logits.clone().requires_grad_().unbind()
-        options = fml.Options(alpha=1.0, beta=0.0, parity=parity)  # only the shared model is taught
-        (slope,) = torch.autograd.grad(fml.mutual_loss(private, shared, labels, options), private)
-        (alone,) = torch.autograd.grad(cross_entropy(private, labels), private)
-        assert torch.allclose(slope, alone, atol=1e-7) is not parity
+    private.requires_grad_()  # the private model's loss alone reaches it
+    (slope,) = torch.autograd.grad(fml.mutual_loss(private, shared, labels, fml.Options(alpha=1.0, beta=0.0)), private)
+    (alone,) = torch.autograd.grad(cross_entropy(private, labels), private)
+    expect_close(slope, alone, atol=1e-7)
 
 
 def test_fml_without_mutual_terms_is_local_training():
@@ -297,17 +267,6 @@ def test_a_smaller_d1_reduces_communication_and_computation():
     assert counted[1] - counted[0] == 8 * 2 * 3 * 400 * (500 + 500 + 10)
 
 
-def test_fedmrls_pooled_small_model_shrinks_in_its_head_alone():
-    own = Blueprint("cnn-1", (3, 32, 32), 10, 500)
-    pooled = [
-        model_parameters(
-            fedmrl.METHOD.shared(own, fedmrl.Options(narrowing="htfllib", small_model="cnn-5", small_width=d1))
-        )
-        for d1 in (100, 200, 300, 500)
-    ]
-    assert pooled == [666_058, 667_058, 668_058, 670_058]
-
-
 def test_fedmrls_homogeneous_small_model_is_a_narrow_cnn_1_and_gray_images_take_the_gray_layout():
     own = Blueprint("cnn-1", (3, 32, 32), 100, 500)
     small = fedmrl.METHOD.shared(own, fedmrl.Options(small_model="cnn-1", small_width=100))
@@ -339,45 +298,3 @@ def test_fedmrls_four_modes_by_hand():
     }
     for mode, world in worlds.items():
         expect_close(world.method.predict(world.setups[1], state, images), expected[mode], atol=1e-5)
-    asked = fedmrl.Options(small_width=3, inference="single_small", all_modes=True)
-    others = fedmrl.METHOD.further_predictors(asked)
-    assert set(others) == set(modes[:3])
-    for mode, predict in others.items():
-        expect_close(predict(worlds["mix_large"].setups[1], state, images), expected[mode], atol=1e-5)
-    assert not fedmrl.METHOD.further_predictors(fedmrl.Options())
-
-
-def test_the_accuracies_of_all_modes_are_those_of_runs_that_choose_them():
-    """After training and after broadcast, which changes the small model and so all modes but the private model's own."""
-    modes = ("mix_large", "mix_small", "single_large", "single_small")
-
-    def counts(**options):
-        world = World("fedmrl", options, learning_rate=0.3)
-        _, broadcast, states, _ = played(world)
-        clients = [(setup, setup.train) for setup in world.setups]
-        return evaluate(world.method, clients, states, broadcast, {}, set())
-
-    together = counts(all_modes=True)
-    assert len(together) == 8
-    for mode in modes[1:]:
-        alone = counts(inference=mode)
-        assert set(alone) == {"after_training", "after_broadcast"}
-        for when in alone:
-            assert together[f"{when}_{mode}"] == alone[when]
-    assert together["after_training_single_large"] == together["after_broadcast_single_large"]
-
-
-@pytest.mark.parametrize(
-    ("rate", "part"), [("small_rate", "small"), ("private_rate", "model"), ("projector_rate", "projector")]
-)
-def test_each_part_of_fedmrl_can_have_a_learning_rate_of_its_own(rate, part):
-    steps = []
-    for options in ({}, {rate: 0.3}):
-        world = World("fedmrl", options, learning_rate=0.1, max_steps=1)
-        _, broadcast, before = world.start()
-        after, _ = world.method.client_step(world.setups[0], before[0], broadcast, generator(0))
-        steps.append({name: after[name] - before[0][name] for name in after})
-    for name, moved in steps[0].items():
-        expect_close(steps[1][name], moved * (3 if name.startswith(part + ".") else 1), atol=1e-6)
-    training = LocalTraining(learning_rate=0.1)
-    assert fedmrl.METHOD.uploaded_rate(fedmrl.Options(**{rate: 0.3}), training) == (0.3 if part == "small" else 0.1)

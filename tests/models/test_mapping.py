@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.models.averaging import by_products
-from fedpriv.models.mapping import average_pooling, fully_connected, max_pooling
+from fedpriv.models.mapping import average_pooling, by_products, fully_connected, max_pooling
 
 widths = st.integers(1, 70)
 

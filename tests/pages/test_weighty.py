@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_same
-from federations import CPU, small, train_small
+from federations import CPU, small, trained_small
 from looped import each
 from torch.nn import functional
 from torch.nn.functional import cosine_similarity
@@ -48,7 +48,7 @@ def world(tmp_path_factory):
                 models=model,
                 training=LocalTraining(learning_rate=RATE, max_steps=steps, batch_size=batch_size, epochs=epochs),
             )
-            made[key] = train_small(tmp_path_factory.mktemp("weighty") / "run", config)
+            made[key] = trained_small(tmp_path_factory.mktemp("weighty") / "run", config)
         return made[key]
 
     return get

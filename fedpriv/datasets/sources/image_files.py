@@ -8,9 +8,8 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -39,70 +38,42 @@ TINY_FOLDER = "tiny-imagenet-200"
 TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())
-"""Or Pillow's words about a file that it cannot read would be printed beside the one line that is said here."""
-
-
-# ---------------------------------------------------------------- one image
+"""Or Pillow's words about a file that it cannot read would be printed beside the error."""
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """Open an image file; whatever goes wrong in the block is said in one line. Of an animation the first picture counts.
+    """Open an image file, of an animation the first picture.
 
     Raises:
-        UserError: for a file that is no image, a broken one, one of more than :data:`MOST_PIXELS` by its header, or one
-            of more than 8 bits a channel, which Pillow would clip to white without a word.
+        UserError: for any failure in the block: a file that is no image, a broken one, one of more than
+            :data:`MOST_PIXELS` by its header, or one of more than 8 bits a channel, which Pillow would clip to white.
     """
     with open_file(path, IMAGE) as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd metadata, which nothing here depends on
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        warnings.simplefilter("ignore")  # of odd metadata
         try:
             with Image.open(file, formats=FORMATS) as image:
                 if image.width * image.height > MOST_PIXELS:
-                    raise _too_many(path, f"{image.width}x{image.height} pixels")
+                    raise Image.DecompressionBombError(f"{image.width}x{image.height} pixels")
                 if image.mode.startswith(("I", "F")):
                     raise UserError(
                         f"{path} has pixels of more than 8 bits (mode {image.mode}): convert it to 8 bits per channel"
                     )
-                with _unheard() if image.format == "TIFF" else contextlib.nullcontext():
-                    yield image
+                yield image
         except UserError:
             raise
-        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-            raise _too_many(path, "too many pixels") from error
+        except Image.DecompressionBombError as error:
+            raise UserError(
+                f"cannot read image {path}: too many pixels; an image may have {MOST_PIXELS:,}, make it smaller"
+            ) from error
         except UnidentifiedImageError as error:  # which names the open file, not the path
             raise UserError(f"cannot read image {path}: it is none of {', '.join(FORMATS)}") from error
         except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, MemoryError, ...
             raise UserError(f"cannot read image {path}: {reason(error)}") from error
 
 
-@contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """Send standard error nowhere: the library that decodes TIFF writes its own lines there, beside the one that we say."""
-    try:
-        kept = os.dup(2)
-    except OSError:  # there is none
-        yield
-        return
-    try:
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-def _too_many(path: Path, told: str) -> UserError:
-    return UserError(f"cannot read image {path}: {told}; an image may have {MOST_PIXELS:,}, make it smaller")
-
-
-# ---------------------------------------------------------------- many images
-
-
-@dataclass(frozen=True)
-class LabelledFile:
-    """One image file, the class it belongs to, and whether it is of the source's training part."""
+class LabelledFile(NamedTuple):
+    """One image file, its class, and whether it is of the source's training part."""
 
     path: Path
     label: int
@@ -118,58 +89,51 @@ def _images_in(folder: Path) -> list[Path]:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    """Return the folders in a folder in order of their names, hidden ones left out."""
     return [path for path in entries(folder) if os.path.isdir(path)]
 
 
 def _read_dataset(
     name: str, files: Sequence[LabelledFile], class_names: Sequence[str], options: SourceOptions, channels: int | None
 ) -> Dataset:
-    """Decode files into a data set, training part first.
+    """Decode files into a data set.
 
     Args:
         name: registry name of the data set.
-        files: what to decode; the training part must come before the rest.
+        files: training part first; those that ``per_class`` drops are not decoded.
         class_names: one name per label.
-        options: ``per_class`` is applied before decoding, so that images that are not kept cost nothing.
-        channels: number of channels where the options name none; None means grey if every file is grey, else colour.
+        options: of the source.
+        channels: where the options name none; None means grey if every file is grey, else colour.
     """
     labels = np.array([file.label for file in files], dtype=np.int64)
     kept = [files[int(position)] for position in first_per_class(labels, options.per_class)]
     wanted = options.channels or channels or (1 if all(_is_grey(file.path) for file in kept) else 3)
-    images, changed = _decode([file.path for file in kept], wanted, options.image_size)
-    kept_labels = torch.tensor([file.label for file in kept], dtype=torch.int64)
-    n_train = sum(file.official_train for file in kept)
-    shape = f"{images.shape[3]}x{images.shape[2]} {'grey' if wanted == 1 else 'colour'}"
-    brought = f"{changed:,} of {len(kept):,} images scaled, cropped or converted to {shape}" if changed else ""
-    return Dataset(name, Samples(images, kept_labels), tuple(class_names), n_train, brought)
-
-
-def _decode(paths: Sequence[Path], channels: int, size: int | None) -> tuple[Tensor, int]:
-    """Return ``(n, channels, height, width)`` bytes, all of the size of the first, and how many are not as stored."""
-    first, converted = _pixels(paths[0], channels, size)
-    changed = int(converted)
+    first, converted = _pixels(kept[0].path, wanted, options.image_size)
     _, height, width = first.shape
     require(
-        len(paths) * first.numel(),
-        f"{len(paths):,} images of {width}x{height} pixels",
+        len(kept) * first.numel(),
+        f"{len(kept):,} images of {width}x{height} pixels",
         lambda free: (
             f"{free // first.numel():,} such images fit: take fewer with {argument('per_class')}, "
             f"or smaller ones with {argument('image_size')}"
         ),
     )
-    images = torch.empty((len(paths), *first.shape), dtype=torch.uint8)
+    images = torch.empty((len(kept), *first.shape), dtype=torch.uint8)
     images[0] = first
-    for position, path in enumerate(paths[1:], start=1):
-        pixels, converted = _pixels(path, channels, size)
+    changed = int(converted)
+    for position, file in enumerate(kept[1:], start=1):
+        pixels, converted = _pixels(file.path, wanted, options.image_size)
         if pixels.shape != first.shape:
-            here, there = (f"{shape[2]}x{shape[1]}" for shape in (pixels.shape, first.shape))
             raise UserError(
-                f"{path} is {here} pixels but {paths[0]} is {there}; {argument('image_size')} brings all to one size"
+                f"{file.path} is {pixels.shape[2]}x{pixels.shape[1]} pixels but {kept[0].path} is {width}x{height}; "
+                f"{argument('image_size')} brings all to one size"
             )
         images[position] = pixels
         changed += converted
-    return images, changed
+    kept_labels = torch.tensor([file.label for file in kept], dtype=torch.int64)
+    shape = f"{width}x{height} {'grey' if wanted == 1 else 'colour'}"
+    brought = f"{changed:,} of {len(kept):,} images scaled, cropped or converted to {shape}" if changed else ""
+    n_train = sum(file.official_train for file in kept)
+    return Dataset(name, Samples(images, kept_labels), tuple(class_names), n_train, brought)
 
 
 def _pixels(path: Path, channels: int, size: int | None) -> tuple[Tensor, bool]:
@@ -187,21 +151,15 @@ def _pixels(path: Path, channels: int, size: int | None) -> tuple[Tensor, bool]:
 
 
 def _is_grey(path: Path) -> bool:
-    """True if a file's header says that it has no colour."""
     with opened(path) as image:
         return image.mode in ("1", "L", "LA")
-
-
-# ---------------------------------------------------------------- layouts
 
 
 def load_folder(options: SourceOptions) -> Dataset:
     """Load images from ``data_dir``: ``train/`` and ``test/`` with one folder per class, or class folders alone.
 
-    ``val/``, ``valid/`` and ``validation/`` are taken as ``test/`` is.
-
-    Classes are the folder names in sorted order, images are in the order of their file names. With class folders alone
-    every image counts as training part. Images are grey if all files are, else colour.
+    ``val/``, ``valid/`` and ``validation/`` are taken as ``test/`` is. Classes and images are in order of their names. With
+    class folders alone every image counts as training part. Images are grey if all files are, else colour.
     """
     root = options.folder("folder", LAYOUT)
     if not os.path.isdir(root):
@@ -225,19 +183,14 @@ def load_folder(options: SourceOptions) -> Dataset:
     class_names = [path.name for path in _subfolders(parts[0][0])]
     if not class_names:
         raise UserError(f"no class folders in {parts[0][0]}: expected {LAYOUT}")
-    label = {name: number for number, name in enumerate(class_names)}
-    files = [file for place, train in parts for file in _files_of(place, train, label)]
-    return _read_dataset("folder", files, class_names, options, channels=None)
-
-
-def _files_of(place: Path, train: bool, label: dict[str, int]) -> list[LabelledFile]:
-    """Return the files of one part, class by class."""
     files = []
-    for folder in _subfolders(place):
-        if folder.name not in label:
-            raise UserError(f"{folder} is a class that {place.parent / 'train'} does not have")
-        files += [LabelledFile(path, label[folder.name], train) for path in _images_in(folder)]
-    return files
+    for place, train in parts:
+        for folder in _subfolders(place):
+            if folder.name not in class_names:
+                raise UserError(f"{folder} is a class that {place.parent / 'train'} does not have")
+            label = class_names.index(folder.name)
+            files += [LabelledFile(path, label, train) for path in _images_in(folder)]
+    return _read_dataset("folder", files, class_names, options, channels=None)
 
 
 def load_tiny_imagenet(options: SourceOptions) -> Dataset:
@@ -256,25 +209,21 @@ def load_tiny_imagenet(options: SourceOptions) -> Dataset:
             keys=("data_dir",),
         )
     wnids = _present_classes(root)
-    label = {wnid: number for number, wnid in enumerate(wnids)}
-    files = [
-        LabelledFile(path, label[wnid], True)
-        for wnid in wnids
-        for path in _images_in(_images_of(root / "train" / wnid))
-    ]
-    files += _validation_files(root / "val", label)
-    return _read_dataset("tiny-imagenet", files, _class_names(root, wnids), options, channels=3)
-
-
-def _images_of(folder: Path) -> Path:
-    """Return the ``images`` folder of a class."""
-    if not (folder / "images").is_dir():
-        raise UserError(f"no images/ in {folder}: expected train/<wnid>/images/*.JPEG")
-    return folder / "images"
+    files = []
+    for number, wnid in enumerate(wnids):
+        folder = root / "train" / wnid / "images"
+        if not folder.is_dir():
+            raise UserError(f"no images/ in {folder.parent}: expected train/<wnid>/images/*.JPEG")
+        files += [LabelledFile(path, number, True) for path in _images_in(folder)]
+    files += _validation_files(root / "val", wnids)
+    words = dict(line.split("\t", 1) for line in _lines(root / "words.txt") if "\t" in line)
+    first = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
+    uses = Counter(first)
+    names = [name if uses[name] == 1 else f"{name} ({wnid})" for name, wnid in zip(first, wnids, strict=True)]
+    return _read_dataset("tiny-imagenet", files, names, options, channels=3)
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a text file."""
     return read_text(path, LISTING, f"tiny-imagenet is incomplete or damaged: {path}").splitlines()
 
 
@@ -292,32 +241,23 @@ def _present_classes(root: Path) -> list[str]:
     return present
 
 
-def _class_names(root: Path, wnids: Sequence[str]) -> list[str]:
-    """Return the first word of each class, with the class's id behind it where two classes share a word."""
-    words = dict(line.split("\t", 1) for line in _lines(root / "words.txt") if "\t" in line)
-    first = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
-    uses = Counter(first)
-    return [name if uses[name] == 1 else f"{name} ({wnid})" for name, wnid in zip(first, wnids, strict=True)]
-
-
-def _validation_files(folder: Path, label: dict[str, int]) -> list[LabelledFile]:
+def _validation_files(folder: Path, wnids: Sequence[str]) -> list[LabelledFile]:
     """Return the annotated validation files in order of their names."""
-    annotations = folder / "val_annotations.txt"
-    found: dict[str, LabelledFile] = {}
+    annotations, found = folder / "val_annotations.txt", {}
     for number, line in enumerate(_lines(annotations), start=1):
         if not line.strip():
             continue
         where = f"{annotations} line {number}"
-        fields = line.split("\t")
-        if len(fields) < 2:
+        name, _, rest = line.partition("\t")
+        name, wnid = name.strip(), rest.split("\t")[0].strip()
+        if not wnid:
             raise UserError(f"{where}: expected a file name, a tab and a class id, not {line[:60]!r}")
-        name, wnid = fields[0].strip(), fields[1].strip()
-        if wnid not in label:
+        if wnid not in wnids:
             raise UserError(f"{where}: image {name} is of class {wnid}, which has no folder in train/")
         if name in found:
             raise UserError(f"{where}: image {name} is annotated twice")
         path = folder / "images" / name
         if name != os.path.basename(name) or not os.path.isfile(path):
             raise UserError(f"{where}: image {path} is not there")
-        found[name] = LabelledFile(path, label[wnid], False)
+        found[name] = LabelledFile(path, wnids.index(wnid), False)
     return [found[name] for name in sorted(found)]

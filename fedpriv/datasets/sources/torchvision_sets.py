@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,82 +17,67 @@ from fedpriv.util.escape import one_line
 from fedpriv.util.foreign import PACKED, check_file, entries
 
 
-@dataclass(frozen=True)
-class Kind:
-    """One data set of torchvision: our name, its class, and where under its root the files lie."""
-
-    name: str
-    reader: str
-    inside: str
-
-    def root(self, given: Path) -> Path:
-        """Return torchvision's root for a folder that is the root, or lies between it and the files."""
-        parts = Path(self.inside).parts
-        for depth in range(len(parts), 0, -1):
-            if given.absolute().parts[-depth:] == parts[:depth]:
-                return given.absolute().parents[depth - 1]
-        return given
-
-
 def load_cifar10(options: SourceOptions) -> Dataset:
     """Load CIFAR-10 (Krizhevsky, 2009): 60,000 colour images of 32x32 pixels, 10 classes."""
-    return _load(Kind("cifar10", "CIFAR10", "cifar-10-batches-py"), options)
+    return _load("cifar10", "CIFAR10", "cifar-10-batches-py", options)
 
 
 def load_cifar100(options: SourceOptions) -> Dataset:
     """Load CIFAR-100 (Krizhevsky, 2009) with its 100 fine labels: 60,000 colour images of 32x32 pixels."""
-    return _load(Kind("cifar100", "CIFAR100", "cifar-100-python"), options)
+    return _load("cifar100", "CIFAR100", "cifar-100-python", options)
 
 
 def load_fashion_mnist(options: SourceOptions) -> Dataset:
     """Load Fashion-MNIST (Xiao et al., 2017): 70,000 grey images of 28x28 pixels, 10 classes."""
-    return _load(Kind("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"), options)
+    return _load("fashion-mnist", "FashionMNIST", "FashionMNIST/raw", options)
 
 
 def load_mnist(options: SourceOptions) -> Dataset:
     """Load MNIST (LeCun et al., 1998): 70,000 grey images of 28x28 pixels, 10 classes."""
-    return _load(Kind("mnist", "MNIST", "MNIST/raw"), options)
+    return _load("mnist", "MNIST", "MNIST/raw", options)
 
 
-def _load(kind: Kind, options: SourceOptions) -> Dataset:
-    """Read both parts of a data set and merge them, training part first."""
-    root = kind.root(options.folder(kind.name, f"{kind.inside}/ ({argument('download')} puts it there)"))
-    place = root / kind.inside
+def _load(name: str, reader: str, inside: str, options: SourceOptions) -> Dataset:
+    """Read both parts of a data set, whose files lie ``inside`` torchvision's root, training part first."""
+    given = options.folder(name, f"{inside}/ ({argument('download')} puts it there)")
+    parts = Path(inside).parts
+    depths = (n for n in range(len(parts), 0, -1) if given.absolute().parts[-n:] == parts[:n])
+    depth = next(depths, 0)  # the folder may be the root, or lie between it and the files
+    root = given.absolute().parents[depth - 1] if depth else given
+    place = root / inside
     if not options.download and not os.path.isdir(place):
         raise UserError(
-            f"{kind.name} not found: looked for {place}; {argument('download')} fetches it into {root}",
+            f"{name} not found: looked for {place}; {argument('download')} fetches it into {root}",
             keys=("data_dir",),
         )
     for path in entries(place) if os.path.isdir(place) else ():
         if not os.path.isdir(path):
             check_file(path, PACKED)
-    parts = [_read_part(kind, root, train, options.download) for train in (True, False)]
-    class_names = tuple(str(name) for name in parts[0].classes)
-    images = np.concatenate([np.asarray(part.data) for part in parts])
-    labels = np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts])
-    for part, word in zip(parts, ("training", "test"), strict=True):
+    train, test = (_read_part(name, reader, root, place, part, options.download) for part in (True, False))
+    for part, word in ((train, "training"), (test, "test")):
         if len(part.data) != len(part.targets):
             raise UserError(
-                f"{kind.name} in {place} is damaged: {len(part.data)} {word} images but {len(part.targets)} labels"
+                f"{name} in {place} is damaged: {len(part.data)} {word} images but {len(part.targets)} labels"
             )
+    class_names = tuple(str(one) for one in train.classes)
+    images = np.concatenate([np.asarray(part.data) for part in (train, test)])
+    labels = np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in (train, test)])
     if len(labels) == 0 or labels.min() < 0 or labels.max() >= len(class_names):
-        raise UserError(f"{kind.name} in {place} is damaged: labels are not in 0..{len(class_names) - 1}")
+        raise UserError(f"{name} in {place} is damaged: labels are not in 0..{len(class_names) - 1}")
     # torchvision keeps colour as (n, h, w, c) and grey as (n, h, w)
     channels_first = images.transpose(0, 3, 1, 2) if images.ndim == 4 else images[:, None]
     pixels = torch.from_numpy(np.ascontiguousarray(channels_first))
-    return Dataset(kind.name, Samples(pixels, torch.from_numpy(labels)), class_names, len(parts[0].targets))
+    return Dataset(name, Samples(pixels, torch.from_numpy(labels)), class_names, len(train.targets))
 
 
-def _read_part(kind: Kind, root: Path, train: bool, download: bool) -> Any:
-    """Return torchvision's data set object, or a UserError with the reason in one line."""
+def _read_part(name: str, reader: str, root: Path, place: Path, train: bool, download: bool) -> Any:
     from torchvision import datasets
 
     try:
-        return getattr(datasets, kind.reader)(str(root), train=train, download=download)
+        return getattr(datasets, reader)(str(root), train=train, download=download)
     except Exception as error:  # readers raise anything from URLError to UnpicklingError
-        place = root / kind.inside
         reason = one_line(f"{type(error).__name__}: {error}").removesuffix(":")
         if download:
-            raise UserError(f"{kind.name} could not be downloaded into {place} or read there: {reason}") from error
+            raise UserError(f"{name} could not be downloaded into {place} or read there: {reason}") from error
         advice = f"{argument('download')} fetches what is missing; remove files that are damaged first"
-        raise UserError(f"{kind.name} in {place} is incomplete or damaged ({reason}); {advice}") from error
+        raise UserError(f"{name} in {place} is incomplete or damaged ({reason}); {advice}") from error

@@ -158,6 +158,6 @@ def _array(value: Tensor) -> NDArray[np.float32]:
 
 def _plan(method: str, rounds: int) -> ProtectionPlan:
     """Return a federation that is known by its uploads alone, as defenses see it."""
-    unknown: dict[str, Any] = {"accepted_substitutes": (), "blueprints": (), "train_sizes": (), "max_steps": None}
-    unknown |= {"n_clients": 1, "rounds": rounds, "batch_size": 1, "epochs": 1}
+    unknown: dict[str, Any] = {"accepted_substitutes": (), "blueprints": (), "train_sizes": ()}
+    unknown |= {"n_clients": 1, "rounds": rounds, "batch_size": 1}
     return ProtectionPlan(method=method, uploads=(TARGET,), broadcasts=(TARGET,), **unknown)

@@ -36,7 +36,7 @@ MOST_LETTERS = 90
 DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public", "strangers")
 """Fields of a run's configuration that, with the seed, say which client holds which images."""
 
-_DIVIDING_IF_SET = ("validation", "division_seed")
+_DIVIDING_IF_SET = ("division_seed",)
 """Likewise, where they are set at all."""
 
 _STORING = ("capture", "keep", "checkpoint_every", "evaluate_every")

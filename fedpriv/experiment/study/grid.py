@@ -132,15 +132,15 @@ class Study:
 
 def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
     """Read and check everything that needs no data, and expand the grids."""
-    from fedpriv.datasets.federated import MAX_LEGACY_SEED
+    from fedpriv.datasets.partition import MAX_SEED
     from fedpriv.experiment.plan import parse_stages
     from fedpriv.experiment.read_card import parse_card
 
     with read_from(source):
         written = read_written(values)
         for place, seed in enumerate(written.seeds):
-            if seed > MAX_LEGACY_SEED:
-                raise wrong(("seeds", place), f"expected a whole number of at most {MAX_LEGACY_SEED}, got {seed}")
+            if seed > MAX_SEED:
+                raise wrong(("seeds", place), f"expected a whole number of at most {MAX_SEED}, got {seed}")
         shared = _federation(("federation",), written.federation)
         for name in written.axes:
             if name not in FEDERATION:

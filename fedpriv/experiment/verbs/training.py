@@ -61,7 +61,6 @@ class Run(Tabular):
         return [
             {"round": line.round}
             | {f"{when}_{name}": number for when, found in line.accuracy.items() for name, number in found}
-            | {f"validation_{when}_{name}": n for when, found in line.validation.items() for name, n in found}
             for line in RunDirectory.open(self.path).rounds()
         ]
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, one_hot
 
 from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
-from fedpriv.federation.states import outer, parameters, put, take
-from fedpriv.methods.shared import personal_model
+from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
+from fedpriv.federation.states import State, outer, parameters, put, take
+from fedpriv.methods.shared import weights
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Generator, LabelCounts, Message, find_payload, get_payload
@@ -27,10 +27,7 @@ REPORTED, LABELS, GENERATOR = "fedgen.reported", "labels", "generator"
 
 @dataclass(frozen=True)
 class Options:
-    """Hyperparameters of FedGen; the defaults are HtFLlib's, of the noise the length it was tuned to.
-
-    HtFLlib was tuned to a learning rate of 0.1 where clients train with 0.01. Generated representations grow with it,
-    and clients that train with 0.1 diverge on them.
+    """Hyperparameters of FedGen; the defaults are HtFLlib's, which suit clients that train with 0.01, not 0.1.
 
     Attributes:
         weight: of the cross-entropy on generated representations; 0 leaves the plain average.
@@ -83,25 +80,15 @@ def draw_classes(histogram: Tensor, number: int) -> Tensor:
     return torch.multinomial(histogram.double(), number, replacement=True)
 
 
-# ---------------------------------------------------------------- client
-
-
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial model; the label histogram has not been sent."""
-    return personal_model.init(setup, rng) | {REPORTED: torch.tensor(False)}
+    return weights.init(setup, rng) | {REPORTED: torch.tensor(False)}
 
 
 def train_with_generator(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> State:
     """Train by CE on images + weight * CE of the head on generated representations, as many as images (at least two).
 
-    Args:
-        setup: the client.
-        state: its state, the broadcast weights already received.
-        broadcast: holds generator and label histogram, or neither in the first round: then images alone train.
-        rng: the step's generator.
-
-    Returns:
-        The new state; the trained weights are left in ``setup.model`` too.
+    Without a generator in the broadcast images alone train. Leaves the result in ``setup.model`` too.
     """
     options: Options = setup.options
     model = setup.model
@@ -133,12 +120,9 @@ def first_report(setup: ClientSetup, state: State) -> Message:
     return (LabelCounts(torch.bincount(setup.train.labels, minlength=setup.n_classes)),)
 
 
-# ---------------------------------------------------------------- server
-
-
 def start(setup: ServerSetup, rng: torch.Generator) -> State:
     """Return the initial generator and an empty histogram."""
-    generator = make_generator(setup, personal_model.draw_seed(rng), setup.device)
+    generator = make_generator(setup, weights.draw_seed(rng), setup.device)
     histogram = torch.zeros(setup.blueprint.n_classes, dtype=torch.int64, device=setup.device)
     return take(generator, GENERATOR) | {LABELS: histogram}
 
@@ -157,7 +141,7 @@ def server_step(
         histogram = histogram if sent is None else histogram + sent.counts
     generator = make_generator(setup, 0, setup.device)
     put(generator, state, GENERATOR)
-    train_generator(generator, histogram, head, setup.options, personal_model.draw_seed(rng))
+    train_generator(generator, histogram, head, setup.options, weights.draw_seed(rng))
     message = (Generator(parameters(generator)), LabelCounts(histogram))
     return take(generator, GENERATOR) | {LABELS: histogram}, message
 
@@ -176,16 +160,8 @@ def train_generator(
             optimiser.step()
 
 
-# ---------------------------------------------------------------- communication
-
-
-def generator_scalars(n_classes: int, width: int, options: Options) -> int:
-    """Return the generator's number of parameters: (z + C) h + h, 2 h, and h d + d."""
-    first = (options.noise + n_classes) * options.hidden + options.hidden
-    return first + 2 * options.hidden + options.hidden * width + width
-
-
 def sizes(facts: FederationSizes) -> Scalars:
-    """Return a generator for every client."""
-    generator = generator_scalars(facts.classes, facts.width, facts.options)
+    """Return a generator's (z + C) h + h, 2 h, and h d + d parameters for every client."""
+    noise, hidden = facts.options.noise, facts.options.hidden
+    generator = (noise + facts.classes + 3) * hidden + (hidden + 1) * facts.width
     return {("broadcast", "generator.state"): facts.clients * generator}

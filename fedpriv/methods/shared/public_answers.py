@@ -1,21 +1,21 @@
 """Learning from one another by outputs on public samples: what FedMD and DS-FL share.
 
 Everybody holds the public set before the first round; on the wire a sample is its place in it. A broadcast asks for the
-outputs on the round's samples and, from the second round on, carries the consensus on those of the round before. What the
-server makes of the last round's uploads nobody trains on any more: R rounds hold R - 1 distillations.
+outputs on the round's samples and, from the second round on, carries the consensus on those of the round before: R rounds
+hold R - 1 distillations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import classify, train
-from fedpriv.federation.method import ClientSetup, LocalTraining, ServerSetup, State, Uploads
+from fedpriv.federation.method import ClientSetup, LocalTraining, ServerSetup, Uploads
+from fedpriv.federation.states import State
 from fedpriv.federation.trace import Trace
 from fedpriv.models.split import SplitModel
 from fedpriv.util.arguments import argument
@@ -25,19 +25,6 @@ from fedpriv.wire.payloads import Message, PublicLogits, PublicSamples, get_payl
 
 ASKED = "asked"
 """Entry of the server's state: the samples ``(n,)`` that the last broadcast asked about."""
-
-
-class Options(Protocol):
-    """The options that are read here.
-
-    Attributes:
-        samples: public samples asked about in a round; all where there are fewer.
-    """
-
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        ...
 
 
 def ask(setup: ServerSetup, rng: torch.Generator) -> tuple[State, PublicSamples]:
@@ -76,15 +63,9 @@ def distil(
     training: LocalTraining,
     rng: torch.Generator,
 ) -> None:
-    """Train a model towards given outputs ``(n, C)`` on public images ``(n, c, h, w)``, in place.
+    """Train a model towards given outputs ``(n, C)`` or classes ``(n,)`` on public images ``(n, c, h, w)``, in place.
 
-    Args:
-        model: whose parameters move.
-        images: in [0, 1].
-        wanted: of every image what ``loss_of`` compares with, its first axis n: outputs, or classes ``(n,)``.
-        loss_of: (logits ``(b, C)``, rows of ``wanted``) -> mean loss.
-        training: batch size, epochs and step size; see :func:`on_public`.
-        rng: draws the order.
+    ``loss_of`` maps logits ``(b, C)`` and rows of ``wanted`` to their mean loss; ``training`` is of :func:`on_public`.
     """
     places = Samples(images, torch.arange(len(images), device=images.device))
 
@@ -96,7 +77,7 @@ def distil(
 
 
 def on_public(training: LocalTraining, epochs: int, batch_size: int) -> LocalTraining:
-    """Return the client's training as it is on public images: nothing private passes, so no guard and no limit of steps."""
+    """Return the client's training on public images, without guards and limit of steps."""
     return LocalTraining(
         learning_rate=training.learning_rate,
         batch_size=batch_size,
@@ -108,7 +89,7 @@ def on_public(training: LocalTraining, epochs: int, batch_size: int) -> LocalTra
 
 
 def sizes(facts: FederationSizes) -> Scalars:
-    """Return L x C outputs of every client up and down, and the samples that they are of, L as many as are asked about."""
+    """Return L x C outputs of every client up and down, and the L samples that they are of."""
     asked = facts.clients * min(facts.options.samples, int(facts.need("public")))
     values, samples = "public-logits.values", "public-logits.samples"
     return {

@@ -1,29 +1,25 @@
-"""A small homogeneous model that travels while every client keeps a private model of any architecture.
+"""A small homogeneous model that travels while every client keeps a private model: FedMRL, FML, FedAPEN and FedKD.
 
-Shared by FedMRL, FML, FedAPEN and FedKD. The option ``small_model`` names its architecture. Left at ``auto`` it is the
-4-layer CNN, which HtFLlib and the tables of FedRE share, or ``small-cnn`` for images too small for that: a client knows
-the image shape but not its neighbours' models. (FedMRL's own is ``cnn-5``, which the papers of FedMRL and FedRAL let FML
-and FedKD share too.) Small models end in average pooling to their width, which has no parameters, whatever the private
-models use.
+The option ``small_model`` names its architecture; ``auto`` is the 4-layer CNN of HtFLlib and FedRE's tables, or
+``small-cnn`` for images too small for that (FedMRL's is ``cnn-5``). Small models end in average pooling to their width.
 
-Initial weights of the small model and of a client's own model come from different seeds: started equal, two models of
-one architecture would see the same batches, stay equal, and teach each other nothing.
+Initial weights of the small model and of a client's own come from different seeds: two equal models would see the same
+batches, stay equal, and teach each other nothing.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedpriv.federation.local_training import has_batch_norm
-from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, State, Uploads
-from fedpriv.federation.states import outer, parameters, weighted_mean
-from fedpriv.methods.shared.personal_model import draw_seed
+from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, Uploads
+from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
+from fedpriv.methods.shared.weights import draw_seed
 from fedpriv.models.build import build_model, extractor_parameters
 from fedpriv.models.cnn import LEAST_SIDE
 from fedpriv.models.split import Blueprint, SplitModel
@@ -42,7 +38,7 @@ def small_blueprint(own: Blueprint, name: str, width: int | None = None, usual: 
         own: a client's own architecture.
         name: a model's, or ``auto``.
         width: of the representation; None takes the shared one.
-        usual: what ``auto`` stands for where images are large enough for it.
+        usual: the meaning of ``auto`` where images are large enough for it.
     """
     if name == AUTO:
         name = usual if min(own.image_shape[1:]) >= LEAST_SIDE else "small-cnn"
@@ -50,7 +46,7 @@ def small_blueprint(own: Blueprint, name: str, width: int | None = None, usual: 
 
 
 def shared_small(own: Blueprint, options: Any) -> Blueprint:
-    """Return the small model's architecture from options that name it and leave its width to the shared one."""
+    """Return the small model's architecture of the option ``small_model``, of the shared width."""
     return small_blueprint(own, options.small_model)
 
 
@@ -61,51 +57,63 @@ def small_scratch(setup: ClientSetup, blueprint: Blueprint) -> SplitModel:
 
 
 def initial_small(blueprint: Blueprint, seed: int) -> SplitModel:
-    """Return the small model that everybody starts from, given the seed that the private models are built with."""
+    """Return the initial small model, given the seed of the private models."""
     return build_model(blueprint, derive_seed(seed, "small model"))
 
 
-def start_small(setup: ServerSetup, blueprint: Blueprint, seed: int) -> tuple[State, Message]:
-    """Build the initial small model and broadcast it."""
-    weights = parameters(initial_small(blueprint, seed).to(setup.device))
-    return outer(weights, "small"), (SmallModel(weights),)
+def init_both(setup: ClientSetup, small: Blueprint, seed: int) -> State:
+    """Return the initial private and small model."""
+    return take(build_model(setup.blueprint, seed), "model") | take(initial_small(small, seed), "small")
 
 
-def buffers(module: nn.Module, prefix: str) -> State:
-    """Return copies of a module's persistent buffers: all that a client keeps of a model that it gets every round."""
+def init_receiving(setup: ClientSetup, rng: torch.Generator) -> State:
+    """Return the initial private model, and buffers for the small model, which arrives with every broadcast."""
+    seed = draw_seed(rng)
+    small = initial_small(shared_small(setup.blueprint, setup.options), seed)
+    return take(build_model(setup.blueprint, seed), "model") | buffers(small)
+
+
+def load(setup: ClientSetup, state: State) -> tuple[SplitModel, SplitModel]:
+    """Return the private and the small model with the weights of a state."""
+    small = small_scratch(setup, shared_small(setup.blueprint, setup.options))
+    put(setup.model, state, "model")
+    put(small, state, "small")
+    return setup.model, small
+
+
+def buffers(module: nn.Module) -> State:
+    """Return copies of a small model's persistent buffers: all that a client keeps of a model that it gets every round."""
     learnable = {name for name, _ in module.named_parameters()}
     kept = {name: value for name, value in module.state_dict().items() if name not in learnable}
-    return {f"{prefix}.{name}": value.detach().clone() for name, value in kept.items()}
-
-
-def received(state: State, weights: Mapping[str, Tensor]) -> State:
-    """Return the state with the small model's parameters replaced by broadcast ones; its buffers stay."""
-    return state | outer({name: value.clone() for name, value in weights.items()}, "small")
+    return {f"small.{name}": value.detach().clone() for name, value in kept.items()}
 
 
 def receive_small(setup: ClientSetup, state: State, broadcast: Message) -> State:
-    """Replace the small model's parameters by the broadcast ones."""
-    return received(state, get_payload(broadcast, SmallModel).state)
+    """Replace the small model's parameters by the broadcast ones; its buffers stay."""
+    weights = get_payload(broadcast, SmallModel).state
+    return state | outer({name: value.clone() for name, value in weights.items()}, "small")
 
 
-def uploaded(uploads: Uploads) -> list[Mapping[str, Tensor]]:
-    """Return the small models of a round."""
-    return [get_payload(upload, SmallModel).state for _, upload in uploads]
+def start_small(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Build the initial small model and broadcast it."""
+    return start_of(shared_small(setup.blueprint, setup.options), setup, rng)
 
 
-def broadcast_small(weights: State) -> tuple[State, Message]:
-    """Return the server's state and its broadcast."""
+def start_of(blueprint: Blueprint, setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Build the initial small model of an architecture and broadcast it."""
+    weights = parameters(initial_small(blueprint, draw_seed(rng)).to(setup.device))
     return outer(weights, "small"), (SmallModel(weights),)
 
 
-def start_shared(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
-    """Build the initial small model of the option ``small_model`` and broadcast it."""
-    return start_small(setup, shared_small(setup.blueprint, setup.options), draw_seed(rng))
+def average_small(uploads: Uploads, shares: list[int]) -> tuple[State, Message]:
+    """Average a round's small models by shares; return the mean as state and as broadcast."""
+    mean = weighted_mean([get_payload(upload, SmallModel).state for _, upload in uploads], shares)
+    return outer(mean, "small"), (SmallModel(mean),)
 
 
 def plain_mean(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Take the plain mean of a round's small models and broadcast it."""
-    return broadcast_small(weighted_mean(uploaded(uploads), [1] * len(uploads)))
+    return average_small(uploads, [1] * len(uploads))
 
 
 def check_shared(plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""A row for each class, some of which are known: global prototypes or mean outputs, in the state of client or server."""
+"""Class means of clients, and tables of a row for each class in the state of client or server."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv.federation.method import State
+from fedpriv.federation.local_training import class_means, represent
+from fedpriv.federation.method import ClientSetup
+from fedpriv.federation.states import State
+from fedpriv.wire.payloads import Prototypes
+
+
+def of_client(setup: ClientSetup, counted: bool = False) -> Prototypes:
+    """Return the mean representation of every class that the client holds, by ``setup.model`` as it is."""
+    means, classes, counts = class_means(represent(setup.model, setup.train.images), setup.train.labels)
+    return Prototypes(means, classes, counts if counted else None)
 
 
 @dataclass(frozen=True)
 class ClassTable:
-    """The entries of a state that hold it: rows ``(C, d)``, and which of them are known ``(C,)`` bool."""
+    """The names of rows ``(C, d)`` in a state, and of which of them are known ``(C,)`` bool."""
 
     values: str
     known: str
 
     def empty(self, n_classes: int, width: int, device: torch.device) -> State:
-        """Return the state of somebody who knows no row."""
+        """Return a table in which no row is known."""
         return {
             self.values: torch.zeros(n_classes, width, device=device),
             self.known: torch.zeros(n_classes, dtype=torch.bool, device=device),
@@ -37,11 +46,9 @@ class ClassTable:
         return state[self.values][classes], classes
 
     def averaged(self, state: State, sent: Sequence[tuple[Tensor, Tensor, Tensor | None]]) -> State:
-        """Return the table with each class's mean over what was sent, the old row where nothing was.
+        """Return the table with each class's mean over the rows sent, the old row where there were none.
 
-        Args:
-            state: holds the table.
-            sent: of each client rows ``(c, d)``, classes ``(c,)`` and weights ``(c,)``, None for equal ones.
+        ``sent`` are each client's rows ``(c, d)``, classes ``(c,)`` and weights ``(c,)``, None for equal ones.
         """
         sums = torch.zeros_like(state[self.values], dtype=torch.float64)
         totals = torch.zeros(len(sums), dtype=torch.float64, device=sums.device)

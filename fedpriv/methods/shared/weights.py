@@ -1,0 +1,105 @@
+"""A private model for every client, and weights that are averaged: what most methods share.
+
+The kind of payload says which of the model's learnable parameters travel: all (``Model``), the head (``Classifier``), or all
+but the head (``Extractor``). Buffers such as batch-norm statistics stay with the client, as in the reference libraries.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedpriv.federation.local_training import classification_loss, classify_by, train
+from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
+from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
+from fedpriv.models.build import build_model
+from fedpriv.models.split import SplitModel
+from fedpriv.wire.payloads import Classifier, Extractor, Message, Model, SampleCount, get_payload
+
+Kind = type[Model] | type[Extractor] | type[Classifier]
+
+
+def draw_seed(rng: torch.Generator) -> int:
+    """Draw a seed for building a model."""
+    return int(torch.randint(2**62, (1,), generator=rng))
+
+
+def side_generator(rng: torch.Generator) -> torch.Generator:
+    """Return a generator that depends on ``rng`` but leaves it where it is, for work beside the local training."""
+    return torch.Generator().manual_seed(draw_seed(rng.clone_state()))
+
+
+def init(setup: ClientSetup, rng: torch.Generator) -> State:
+    """Return the initial weights of the client's model under the prefix ``model``."""
+    return take(build_model(setup.blueprint, draw_seed(rng)), "model")
+
+
+def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
+    """Return the logits ``(n, C)`` of the client's own model."""
+    return classify_by(setup, state, images)
+
+
+def receive_nothing(setup: ClientSetup, state: State, broadcast: Message) -> State:
+    """Ignore the broadcast."""
+    return state
+
+
+def start_empty(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Start a server that stores and sends nothing."""
+    return {}, ()
+
+
+def part(kind: Kind, model: SplitModel) -> State:
+    """Return copies of the parameters that payloads of a kind hold."""
+    if kind is Classifier:
+        return parameters(model.head)
+    return {n: value for n, value in parameters(model).items() if kind is Model or not n.startswith("head.")}
+
+
+def start(kind: Kind, setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Build the initial global weights and broadcast them."""
+    weights = part(kind, build_model(setup.blueprint, draw_seed(rng)).to(setup.device))
+    return outer(weights, "global"), (kind(weights),)
+
+
+def receive(kind: Kind, setup: ClientSetup, state: State, broadcast: Message) -> State:
+    """Replace a part of the client's parameters by the broadcast one."""
+    weights = {name: value.clone() for name, value in get_payload(broadcast, kind).state.items()}
+    return state | outer(weights, "model.head" if kind is Classifier else "model")
+
+
+def train_locally(kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> State:
+    """Receive, and train the whole model by cross-entropy; leaves the result in ``setup.model`` too."""
+    put(setup.model, receive(kind, setup, state, broadcast), "model")
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
+    return take(setup.model, "model")
+
+
+def sample_count(setup: ClientSetup) -> SampleCount:
+    """Return the client's number of training samples, n_k."""
+    return SampleCount(torch.tensor([len(setup.train)]))
+
+
+def weighed(kind: Kind, setup: ClientSetup) -> Message:
+    """Return the upload of a part of ``setup.model`` with the number of samples."""
+    return kind(part(kind, setup.model)), sample_count(setup)
+
+
+def client_step(
+    kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator
+) -> tuple[State, Message]:
+    """Train the whole model by cross-entropy; upload a part of it with the number of samples."""
+    return train_locally(kind, setup, state, broadcast, rng), weighed(kind, setup)
+
+
+def counts(uploads: Uploads) -> list[int]:
+    """Return the numbers of samples of a round's clients."""
+    return [int(get_payload(upload, SampleCount).count) for _, upload in uploads]
+
+
+def average(
+    kind: Kind, setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator
+) -> tuple[State, Message]:
+    """Return sum_k n_k w_k / sum_k n_k over the uploaded weights, as state and as broadcast."""
+    weights = weighted_mean([get_payload(upload, kind).state for _, upload in uploads], counts(uploads))
+    return outer(weights, "global"), (kind(weights),)
