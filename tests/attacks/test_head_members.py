@@ -6,9 +6,9 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients import separation
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.separation import _Equations, members_of_head
-from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.models.build import build_model

@@ -11,8 +11,8 @@ from torch import nn
 from fedpriv.algebra.low_rank import compress
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, batch_sizes, one_hot
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.matching import Matcher, Matching, batch_sizes, one_hot
 from fedpriv.attacks.gradients.presets import (
     NetworkKind,
     SearchConfig,
@@ -22,7 +22,7 @@ from fedpriv.attacks.gradients.presets import (
     has_kinks,
 )
 from fedpriv.attacks.gradients.search import absolute_variation, median_filtered
-from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import local_step
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Observation
@@ -93,7 +93,7 @@ def test_looping_and_vectorising_agree(monkeypatch):
     probabilities = one_hot(labels.view(2, 2), 10)
     values = []
     for limit in (0, 10**9):
-        monkeypatch.setattr("fedpriv.attacks.gradients.gradient_matching._LOOPED", limit)
+        monkeypatch.setattr("fedpriv.attacks.gradients.matching._LOOPED", limit)
         matching = Matcher(model, SHAPE, BatchFacts(1, RATE, 2), "unrolled", CPU).against(steps, [2, 2])
         values.append(matching.cosine(images.flip(0).view(2, 2, *SHAPE), probabilities, torch.arange(2)))
     torch.testing.assert_close(*values)

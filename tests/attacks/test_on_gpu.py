@@ -10,7 +10,7 @@ from torch import nn
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients import search
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.vector_distance import vector_distance

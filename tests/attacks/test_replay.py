@@ -10,7 +10,7 @@ from lbfgs_cases import CASES, ROSENBROCK_STARTS, rosenbrock, with_gradient
 from operation_recorder import OperationRecorder
 
 from fedpriv.attacks.gradients import search
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.optim import adam, curvature, fitting, lbfgs
 from fedpriv.attacks.optim.reads import Reads
 from fedpriv.attacks.optim.replay import Replay

@@ -8,11 +8,11 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients import separated_batch
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.presets import NetworkKind, TargetInfo, choose_configs
 from fedpriv.attacks.gradients.separated_batch import cross_entropy_slopes, logits_behind, reachable
 from fedpriv.attacks.gradients.separation import Span, distinct, eliminated, separate
-from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.invert.inversion import PixelInversion

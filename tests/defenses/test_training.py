@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import StepModel
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.cli.main import run as command

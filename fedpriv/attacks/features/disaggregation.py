@@ -28,7 +28,7 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
-from fedpriv.attacks.gradients.pooled import inner_search, refuse_separate
+from fedpriv.attacks.gradients.secure_sum import inner_search, refuse_separate
 from fedpriv.attacks.inputs.targets import upload_holds
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, RequirementsByKind, TargetId
 from fedpriv.util.errors import UserError

@@ -108,6 +108,21 @@ class LayerInputs:
         return found
 
 
+@dataclass(frozen=True)
+class Known:
+    """Inputs of a layer that are known of the images of one step.
+
+    Attributes:
+        view: images to the layer's inputs.
+        inputs: ``(n, k)``, one row an image.
+        sure: ``(n,)`` whether an image's own inputs are known; the others are not asked for.
+    """
+
+    view: LayerInputs
+    inputs: Tensor
+    sure: Tensor
+
+
 def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Collection[str]) -> str:
     """Return the name of the first linear layer with bias that takes one vector an image and whose weights are ``sent``.
 

@@ -21,9 +21,9 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
-from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
 from fedpriv.attacks.gradients.layer_inputs import (
     PREFIX,
+    Known,
     LayerInputs,
     UpToLayer,
     as_affine,
@@ -31,7 +31,8 @@ from fedpriv.attacks.gradients.layer_inputs import (
     readable_layers,
     sent_layers,
 )
-from fedpriv.attacks.gradients.separated_batch import Known, KnownInputs, LabelledStep
+from fedpriv.attacks.gradients.matching import Matcher, Matching
+from fedpriv.attacks.gradients.separated_batch import KnownInputs, LabelledStep
 from fedpriv.attacks.gradients.separation import (
     DRAWS,
     EXPLAINED,
@@ -41,7 +42,7 @@ from fedpriv.attacks.gradients.separation import (
     lone_inputs,
     separate,
 )
-from fedpriv.attacks.gradients.step_problems import moved_besides
+from fedpriv.attacks.gradients.step_attack import moved_besides
 from fedpriv.attacks.gradients.update import (
     LocalStep,
     batch_facts,

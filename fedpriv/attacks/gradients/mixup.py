@@ -28,8 +28,8 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem, Objective
-from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
-from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.gradients.matching import Matcher, Matching
+from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.observation import Needs, Reconstruction
 from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.gradient_matching import Matching
+from fedpriv.attacks.gradients.matching import Matching
 from fedpriv.attacks.gradients.presets import SearchConfig
-from fedpriv.attacks.gradients.step_problems import Tick
+from fedpriv.attacks.gradients.step_attack import Tick
 from fedpriv.attacks.optim.adam import Adam
 from fedpriv.attacks.optim.cuda_recorder import recorder_on
 from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise

@@ -22,7 +22,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.layer_inputs import LayerInputs, readable_layers, sent_layers
+from fedpriv.attacks.gradients.layer_inputs import Known, LayerInputs, readable_layers, sent_layers
 from fedpriv.attacks.gradients.separation import (
     MOST_BY_LABELS,
     HeadMembers,
@@ -216,21 +216,6 @@ class LabelledStep:
 
 
 # ---------------------------------------------------------------- what went into a layer
-
-
-@dataclass(frozen=True)
-class Known:
-    """Inputs of a layer that are known of the images of one step.
-
-    Attributes:
-        view: images to the layer's inputs.
-        inputs: ``(n, k)``, one row an image.
-        sure: ``(n,)`` whether an image's own inputs are known; the others are not asked for.
-    """
-
-    view: LayerInputs
-    inputs: Tensor
-    sure: Tensor
 
 
 class KnownInputs:

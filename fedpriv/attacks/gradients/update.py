@@ -180,11 +180,6 @@ def same_shapes(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bo
     return {name: value.shape for name, value in first.items()} == {name: value.shape for name, value in second.items()}
 
 
-def stacked(steps: Sequence[LocalStep]) -> Weights:
-    """Return the gradients of N steps by name, each ``(N, ...)``."""
-    return {name: torch.stack([step.gradient[name] for step in steps]) for name in steps[0].gradient}
-
-
 def square_norms(steps: Sequence[LocalStep]) -> Tensor:
     """Return the squared norms ``(N,)`` of N steps' gradients."""
     return torch.stack(

@@ -19,7 +19,7 @@ from annotated_types import Ge
 
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import require_facts

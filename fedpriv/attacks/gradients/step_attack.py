@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
-from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps, batch_sizes, one_hot
+from fedpriv.attacks.gradients.matching import Matcher, SeveralSteps, batch_sizes, one_hot
 from fedpriv.attacks.gradients.separated_batch import SeparatedBatch, separate_batch
 from fedpriv.attacks.gradients.update import (
     LocalStep,

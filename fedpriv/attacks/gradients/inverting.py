@@ -17,8 +17,8 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.auxiliary_losses import explained, matching_of
-from fedpriv.attacks.gradients.gradient_matching import Matcher
+from fedpriv.attacks.gradients.layer_inputs import Known
+from fedpriv.attacks.gradients.matching import Matcher, Matching
 from fedpriv.attacks.gradients.presets import (
     NetworkKind,
     SearchConfig,
@@ -33,8 +33,9 @@ from fedpriv.attacks.gradients.search import (
     absolute_variation,
     optimise_by_lbfgs,
 )
-from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.update import square_norms
+from fedpriv.attacks.inputs.updates import HEAD
 from fedpriv.attacks.invert.inversion import DipFitting
 from fedpriv.attacks.observation import DataAccess, Knowledge, Needs, Reconstruction
 from fedpriv.attacks.optim.halving import climb, ladder, together
@@ -53,6 +54,9 @@ _NEAR = 0.5
 
 _FLAT = 0.02
 """Mean difference of neighbouring pixels below which an image is hardly smoother for differing less."""
+
+_IN_FULL, _AT_HEAD = 3, 10.0
+"""Images from which what went into a layer weighs in full, and in proportion for fewer; how much more it weighs at the head."""
 
 LEARNS_ON: tuple[DataAccess, ...] = ("same_domain", "other_domain")
 """Images of the attacker's own on which a prior can be learned."""
@@ -84,6 +88,21 @@ class DirectionMatching(GradientMatching):
     def separates_batches(self) -> bool:
         """As asked for."""
         return self.apart
+
+    def matching(self, updates: StepProblem, matcher: Matcher, rows: Sequence[Row]) -> Matching:
+        """Return the comparison of candidates with their targets, and with what else is known of their images."""
+        steps, counts, _ = updates.of(rows)
+        known: list[tuple[Known, float] | None] = []
+        for row, step, count in zip(rows, steps, counts, strict=True):
+            separated = updates.apart[row.position]
+            weight = self.inputs_weight * min(1.0, count / _IN_FULL)
+            if step.readout.startswith(HEAD.removesuffix(".")):
+                weight *= _AT_HEAD
+            known.append((separated.known, weight) if separated is not None and separated.known is not None else None)
+        statistics = [updates.statistics[row.position] for row in rows] if updates.statistics else []
+        if not self.statistics_weight:
+            statistics = []
+        return matcher.against(steps, counts, known if self.inputs_weight else (), statistics, self.statistics_weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,20 +239,20 @@ class InvertingGradients(DirectionMatching):
     ) -> Solved:
         """Go on with rows whose settings are of one kind, from images ``(N, M, c, h, w)``."""
         rows, iterations, start = leg.rows, leg.iterations, start.to(problem.device)
-        matching = matching_of(updates, matcher, rows, self.statistics_weight, self.inputs_weight)
+        matching = self.matching(updates, matcher, rows)
         known = updates.probabilities(rows, problem.knowledge.n_classes)
         steps, _, labels = updates.of(rows)
         frame = frame_of(problem.knowledge, problem.trained, labels) if leg.configs[0].framed else None
         if leg.configs[0].curved:
             found = optimise_by_lbfgs(iterations, matching, known, start, square_norms(steps), tick, frame)
-            return self._solved(updates, rows, found, explained(matching, found.images, known, found.distance))
+            return self._solved(updates, rows, found, matching.explained(found.images, known))
         beside = self._strangeness(problem) if leg.configs[0].learned else None
         settings = SearchSettings(iterations, self.variation_decay, self.median_every, beside, frame)
         search = PixelSearch(settings, matching, known, start, leg.configs)
         search.optimise(tick)
         spent = torch.full((len(rows),), iterations)
         walked = SearchResult(search.images, search.distance, spent)
-        return self._solved(updates, rows, walked, explained(matching, search.images, known, search.distance))
+        return self._solved(updates, rows, walked, matching.explained(search.images, known))
 
     def _starts(
         self, problem: AttackProblem, updates: StepProblem, rows: Sequence[Row], configs: Sequence[SearchConfig]
@@ -313,7 +332,7 @@ class GradientDip(DipFitting, DirectionMatching):
         knowledge, device = problem.knowledge, problem.device
         _, _, labels = updates.of(rows)
         count = labels.shape[1]
-        matching = matching_of(updates, matcher, rows, self.statistics_weight, self.inputs_weight)
+        matching = self.matching(updates, matcher, rows)
         probabilities = updates.probabilities(rows, knowledge.n_classes)
 
         @Last
@@ -330,7 +349,7 @@ class GradientDip(DipFitting, DirectionMatching):
         return replace(
             found,
             images=updates.shown(rows, found.images),
-            converged=explained(matching, found.images, probabilities, found.objective) < self.tolerance,
+            converged=matching.explained(found.images, probabilities) < self.tolerance,
             labels=updates.shown(rows, labels),
         )
 
