@@ -20,8 +20,7 @@ from torch.nn import functional
 from fedpriv.algebra.augmentation_policy import PUBLISHED, read_policy
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.features.transformation import TransformationSearch
-from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.mixup import MixtureSeparation
+from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets import load_dataset

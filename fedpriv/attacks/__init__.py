@@ -26,7 +26,7 @@ ATTACKS = Registry(
         "inverting-gradients": "fedpriv.attacks.gradients.inverting:InvertingGradients",
         "gradient-dip": "fedpriv.attacks.gradients.inverting:GradientDip",
         "gradient-learned": "fedpriv.attacks.gradients.inverting:LearnedGradients",
-        "demix": "fedpriv.attacks.gradients.mixup:MixtureSeparation",
+        "demix": "fedpriv.attacks.gradients.dlg:MixtureSeparation",
         "untransform": "fedpriv.attacks.features.transformation:TransformationSearch",
         "pooled": "fedpriv.attacks.gradients.secure_sum:PooledBatch",
         "disaggregate": "fedpriv.attacks.features.disaggregation:Disaggregation",

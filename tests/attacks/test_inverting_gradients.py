@@ -21,7 +21,7 @@ from fedpriv.attacks.gradients.presets import (
     choose_framed_configs,
     has_kinks,
 )
-from fedpriv.attacks.gradients.search import absolute_variation, median_filtered
+from fedpriv.attacks.gradients.search import absolute_variation
 from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import local_step
 from fedpriv.attacks.inputs.targets import list_targets
@@ -396,18 +396,6 @@ def test_inferred_labels_are_dealt_out_over_the_steps():
 def test_total_variation_by_hand():
     images = torch.tensor([[0.0, 1.0], [0.5, 0.5]]).view(1, 1, 1, 2, 2)
     assert absolute_variation(images).item() == pytest.approx((1 + 0) / 2 + (0.5 + 0.5) / 2)
-
-
-def test_the_median_filter_removes_a_speck_and_keeps_an_edge():
-    images = torch.zeros(1, 1, 1, 5, 6)
-    images[..., 3:] = 1
-    edge = images.clone()
-    images[0, 0, 0, 2, 1] = 0.9
-    expect_same(median_filtered(images), edge)
-    images, labels = images_and_labels(1)
-    plain = attack(InvertingGradients(iterations=30), sigmoid_net(), images, labels)
-    filtered = attack(InvertingGradients(iterations=30, median_every=10), sigmoid_net(), images, labels)
-    assert not torch.equal(plain.images, filtered.images)
 
 
 def test_more_labels_than_the_steps_can_have_used_are_refused():

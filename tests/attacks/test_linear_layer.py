@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.algebra.low_rank import compress, recover
-from fedpriv.attacks.gradients.layer_inputs import LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
+from fedpriv.attacks.gradients.separated_batch import LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
 from fedpriv.attacks.gradients.update import infer_labels_through_head, local_step
 from fedpriv.attacks.inputs.targets import list_targets
@@ -132,7 +132,7 @@ def test_several_steps_are_taken_apart_where_the_layer_takes_the_image_itself():
     model = network()
     images, labels = pictures(3)
     seen = observe(model, images, labels, steps=3)
-    found = run(model, seen, labels, steps=3, attack=LinearLayer(separable=2))
+    found = run(model, seen, labels, steps=3)
     # Nine images at most: some were seen alone by an output in all steps, whatever became of the weights.
     assert psnr(found.images[0], images).max() > 40
 
@@ -143,7 +143,7 @@ def test_behind_convolutions_the_representation_is_exact_and_its_image_follows()
     seen = observe(model, images, labels)
     attack = LinearLayer(iterations=300, restarts=2)
     found = run(model, seen, labels, attack)
-    view = LayerInputs(model, seen.broadcast[0].state, "extractor.7", SHAPE, CPU)
+    view = LayerInputs(model, seen.broadcast[0].state, "extractor.7", CPU)
     best = float((view(found.images[0]) - view(images)).square().sum() / view(images).square().sum())
     assert best < 0.05
     assert psnr(found.images[0], images).min() > psnr(torch.full((1, *SHAPE), 0.5), images).min() + 3
@@ -167,7 +167,7 @@ def test_separation_finds_the_columns_themselves():
     errors = errors * (torch.rand(60, 4, generator=draw) < 0.5)
     inputs = torch.rand(4, 20, generator=draw, dtype=torch.float64)
     weight, bias = errors @ inputs, errors.sum(1)
-    found = separate(weight, bias, 4, generator(0), 5000)
+    found = separate(weight, bias, 4, generator(0))
     order = torch.cdist(found.errors.T, errors.T).argmin(1)
     assert sorted(order.tolist()) == [0, 1, 2, 3]
     torch.testing.assert_close(found.errors, errors[:, order], rtol=1e-6, atol=1e-8)
@@ -179,7 +179,7 @@ def test_separation_finds_the_columns_themselves():
 def test_without_zeros_nothing_is_told_apart():
     draw = torch.Generator().manual_seed(2)
     errors, inputs = torch.randn(60, 4, generator=draw), torch.rand(4, 20, generator=draw)
-    found = separate(errors @ inputs, errors.sum(1), 4, generator(0), 2000)
+    found = separate(errors @ inputs, errors.sum(1), 4, generator(0))
     assert found.attested < 4
 
 
@@ -198,14 +198,12 @@ def test_outputs_that_one_image_alone_touched_are_found_by_their_agreement():
 def test_the_layer_that_takes_the_pixels_is_recognised():
     model = network()
     weights = dict(model.named_parameters())
-    affine = as_affine(LayerInputs(model, weights, "extractor.1", SHAPE, CPU), SHAPE, CPU)
+    affine = as_affine(LayerInputs(model, weights, "extractor.1", CPU), SHAPE, CPU)
     assert (affine.scale, affine.shift) == pytest.approx((2.0, -1.0))
-    assert as_affine(LayerInputs(model, weights, "extractor.3", SHAPE, CPU), SHAPE, CPU) is None
+    assert as_affine(LayerInputs(model, weights, "extractor.3", CPU), SHAPE, CPU) is None
     convolutions = network("small-cnn")
     assert (
-        as_affine(
-            LayerInputs(convolutions, dict(convolutions.named_parameters()), "extractor.7", SHAPE, CPU), SHAPE, CPU
-        )
+        as_affine(LayerInputs(convolutions, dict(convolutions.named_parameters()), "extractor.7", CPU), SHAPE, CPU)
         is None
     )
 

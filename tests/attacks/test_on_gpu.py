@@ -154,7 +154,7 @@ GRADIENT_ATTACKS = [
     DeepLeakage(outer_steps=40),
     InvertingGradients(iterations=400, total_variation=1e-3, signed=False),
     InvertingGradients(iterations=400),
-    InvertingGradients(iterations=100, total_variation=0.1, signed=True, median_every=20),
+    InvertingGradients(iterations=100, total_variation=0.1, signed=True),
     GradientDip(iterations=60),
     LinearLayer(),
 ]

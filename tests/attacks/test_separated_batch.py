@@ -118,7 +118,7 @@ def test_differences_of_columns_that_are_nearly_alike_are_no_columns():
     active = torch.rand(300, 8, generator=draw) > 0.5
     errors = pull * active * (1 + 2e-3 * torch.randn(300, 8, generator=draw, dtype=torch.float64))
     inputs = torch.rand(8, 60, generator=draw, dtype=torch.float64)
-    found = separate(errors @ inputs, errors.sum(1), 8, torch.Generator().manual_seed(0), draws=0)
+    found = separate(errors @ inputs, errors.sum(1), 8, torch.Generator().manual_seed(0))
     assert found.attested == 8
     order = torch.cdist(found.errors.T, errors.T).argmin(1)
     assert sorted(order.tolist()) == list(range(8))

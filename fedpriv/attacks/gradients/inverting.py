@@ -17,7 +17,6 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.layer_inputs import Known
 from fedpriv.attacks.gradients.matching import Matcher, Matching
 from fedpriv.attacks.gradients.presets import (
     NetworkKind,
@@ -33,6 +32,7 @@ from fedpriv.attacks.gradients.search import (
     absolute_variation,
     optimise_by_lbfgs,
 )
+from fedpriv.attacks.gradients.separated_batch import Known
 from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.inputs.updates import HEAD
@@ -56,7 +56,7 @@ _FLAT = 0.02
 """Mean difference of neighbouring pixels below which an image is hardly smoother for differing less."""
 
 _IN_FULL, _AT_HEAD = 3, 10.0
-"""Images from which what went into a layer weighs in full, and in proportion for fewer; how much more it weighs at the head."""
+"""Images from which what went into a layer weighs in full (of fewer, in proportion), and times it weighs at the head."""
 
 LEARNS_ON: tuple[DataAccess, ...] = ("same_domain", "other_domain")
 """Images of the attacker's own on which a prior can be learned."""
@@ -133,7 +133,6 @@ class InvertingGradients(DirectionMatching):
             curved valleys that smooth networks with large weights leave. ``auto`` sets it by the network.
         trial: share of the iterations in which it is found out which row goes on.
         start_noise: standard deviation of the start in the unit of the learning rate, around mid-grey; 1 is the paper's.
-        median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
         prior: ``spectrum`` searches in coordinates that are scaled as images are, around an image that is likely beforehand
             (:mod:`fedpriv.attacks.priors.frames`): the class mean and the spectrum of the attacker's own images where the
             card grants some of the same data set, else grey and the spectrum of images in general. ``variation`` searches
@@ -153,7 +152,6 @@ class InvertingGradients(DirectionMatching):
     signed: Literal["auto"] | bool | Annotated[tuple[bool, ...], MinLen(1)] = "auto"
     trial: Annotated[float, Ge(0), Lt(1)] = 0.2
     start_noise: Annotated[float, Ge(0)] = 0.2
-    median_every: Annotated[int, Ge(0)] = 0
     prior: Literal["auto", "spectrum", "variation", "learned"] = "auto"
     prior_weight: Annotated[float, Ge(0)] = 0.1
     denoiser: DenoiserTraining = DenoiserTraining()
@@ -247,7 +245,7 @@ class InvertingGradients(DirectionMatching):
             found = optimise_by_lbfgs(iterations, matching, known, start, square_norms(steps), tick, frame)
             return self._solved(updates, rows, found, matching.explained(found.images, known))
         beside = self._strangeness(problem) if leg.configs[0].learned else None
-        settings = SearchSettings(iterations, self.variation_decay, self.median_every, beside, frame)
+        settings = SearchSettings(iterations, self.variation_decay, beside, frame)
         search = PixelSearch(settings, matching, known, start, leg.configs)
         search.optimise(tick)
         spent = torch.full((len(rows),), iterations)

@@ -11,7 +11,7 @@ learning" (NeurIPS 2021), section 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.layer_inputs import Known, LayerInputs
 from fedpriv.attacks.gradients.row_gradients import Gradients, RowGradients, cosine_distance, formed, squared_distance
+from fedpriv.attacks.gradients.separated_batch import Known, LayerInputs
 from fedpriv.attacks.gradients.update import LocalStep, StepModel, equal_weights, same_weights
 from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights, stacked_projection
 from fedpriv.attacks.observation import BatchFacts, Statistics
+from fedpriv.attacks.optim.lbfgs import Evaluate
 from fedpriv.attacks.optim.objectives import squared_length
 
 SeveralSteps = Literal["unrolled", "approximate"]
@@ -242,6 +243,20 @@ class Matching:
     def squared(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Return the squared L2 distance ``(R,)`` over all parameters (DLG, Zhu et al. 2019, equation 4), likewise."""
         return self._over_groups(images, labels, rows, "squared")
+
+    def descent(self, shown: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Evaluate:
+        """Return the squared distance and its derivative as a function of points ``(R, D)`` and the candidates' numbers.
+
+        ``shown`` returns the images and labels of both.
+        """
+
+        def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            points = points.detach().requires_grad_()
+            losses = self.squared(*shown(points, rows), rows)
+            (slopes,) = torch.autograd.grad(losses.sum(), points)
+            return losses.detach(), slopes
+
+        return evaluate
 
     def explained(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return all N candidates' cosine distance without what else is known of candidates."""

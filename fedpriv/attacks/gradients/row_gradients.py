@@ -1,7 +1,7 @@
 """Gradients of many candidates that share one network's weights, from one pass for all of them, and distances of them.
 
-A layer's gradient is a product of what went into the layer and the loss's derivative at what came out of it: both are read
-off a pass over all images as one batch, and products are formed by candidate. Of linear layers not even the product is formed
+A layer's gradient is a product of what went into the layer and the derivative at what came out of it: both are read
+off a pass over all images as one batch, products are formed by candidate. Of linear layers not even the product is formed
 where its inner products follow from those of its factors (for single images ``<d a', G> = d' G a``).
 """
 
