@@ -7,6 +7,7 @@ Leakage from Gradients" (2020), for the label of a single image.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -64,6 +65,11 @@ class _LbfgsMatching(GradientMatching):
     ) -> Reconstruction:
         """Search in every restart."""
         return self.every_row(self._solve, problem, updates, matcher, bytes_per_row)
+
+    @abstractmethod
+    def _solve(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
+    ) -> Solved: ...
 
 
 @dataclass(frozen=True, kw_only=True)

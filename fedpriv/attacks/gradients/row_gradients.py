@@ -65,7 +65,8 @@ def cosine_distance(gradients: Gradients, target: Weights, norms: Tensor) -> Ten
             inner.append((value * aim).flatten(1).sum(1))
         squares.append(value.square().flatten(1).sum(1))
     # The root's derivative is infinite at zero, which a dead network's gradient is.
-    return 1 - sum(inner) / (sum(squares).clamp_min(_TINY).sqrt() * norms.clamp_min(_TINY))
+    lengths = torch.stack(squares).sum(0).clamp_min(_TINY).sqrt()
+    return 1 - torch.stack(inner).sum(0) / (lengths * norms.clamp_min(_TINY))
 
 
 def squared_distance(gradients: Gradients, target: Weights, norms: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ _ZERO, _COARSE, _NOISE = 1e-5, 2e-3, 10.0
 """Shares of a column's root mean square below which an entry is zero: at least, whatever the noise is, and at most; and
 standard deviations of the noise within which it is."""
 
-_CHUNK, _CHUNKS, _KEPT = 4096, 6, 256
+_CHUNK, _CHUNKS, _KEPT = 4096, 8, 512
 """Sets of outputs that are guessed from at a time, times at most, and guesses of each that are looked at closely."""
 
 _CONTAINED, _AS_OFTEN, _CONFIRMED, _APART = 0.9, 0.5, 0.998, 1e-2
@@ -236,7 +236,8 @@ class _Span:
         """Return the points ``(s, r)`` whose columns vanish at as many drawn outputs as any can vanish at."""
         number, rank = self.basis.shape
         sets = torch.rand(_CHUNK, number, generator=generator).topk(rank - 1).indices
-        return torch.linalg.qr(self.basis[sets].mT, mode="complete").Q[..., -1]
+        found: Tensor = torch.linalg.qr(self.basis[sets].mT, mode="complete").Q
+        return found[..., -1]
 
 
 def sparse_columns(
@@ -253,12 +254,17 @@ def sparse_columns(
     if known is not None:
         labelled = torch.cat([labelled, span.within(known)])
     points, attested = _distinct(span, labelled, labelled)
-    for _ in range(_CHUNKS if rank <= MOST and len(span.basis) > rank else 0):
-        if attested == rank:
-            break
+    if attested == rank or rank > MOST:
+        return span.basis @ points.T, attested
+    before = -1
+    for _ in range(_CHUNKS):
         guesses = span.guessed(generator)
         often = span.vanishing(guesses).sum(0).topk(min(_KEPT, len(guesses))).indices
         points, attested = _distinct(span, torch.cat([points, span.fitted(guesses[often])]), labelled)
+        total = int(span.vanishing(points).sum())
+        if attested == rank and total == before:
+            break
+        before = total
     return span.basis @ points.T, attested
 
 
@@ -269,7 +275,8 @@ def _distinct(span: _Span, points: Tensor, labelled: Tensor) -> tuple[Tensor, in
     where a better one does: a mixture of two columns vanishes where both do. Others fill up, most zeros first: a mixture in
     place of one of its own parts spoils no image but theirs.
     """
-    rank, chosen = points.shape[1], []
+    rank = points.shape[1]
+    chosen: list[int] = []
     if not len(points):
         return points, 0
     vanish = span.vanishing(points)
@@ -550,7 +557,8 @@ class _Equations:
 
     def jacobian(self, mixing: Tensor, weights: Tensor) -> Tensor:
         """Return the derivative of :meth:`left_over` at mixings ``(k, g, g)``, ``(k, C g + C, g g)``."""
-        return vmap(jacfwd(lambda own: self.left_over(own, weights)))(mixing).flatten(2)
+        found: Tensor = vmap(jacfwd(lambda own: self.left_over(own, weights)))(mixing)
+        return found.flatten(2)
 
 
 def _solved(

@@ -76,7 +76,8 @@ class StepProblem:
     def probabilities(self, rows: Sequence[Row], n_classes: int) -> Tensor:
         """Return N rows' one-hot labels ``(N, M, K)``, or in their place the derivatives of the readout."""
         places = [row.position for row in rows]
-        slopes = {row: self.apart[place].derivatives for row, place in enumerate(places) if self.apart[place]}
+        separated = [self.apart[place] for place in places]
+        slopes = {row: one.derivatives for row, one in enumerate(separated) if one is not None}
         widest = max((one.shape[1] for one in slopes.values()), default=n_classes)
         known = functional.pad(one_hot(self.labels[places], n_classes), (0, max(0, widest - n_classes)))
         for row, one in slopes.items():
