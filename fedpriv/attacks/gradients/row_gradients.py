@@ -52,7 +52,9 @@ def cosine_distance(gradients: Gradients, target: Weights, norms: Tensor) -> Ten
     """
     inner, squares = [], []
     for name, aim in target.items():
-        value = gradients[name]
+        value = gradients.get(name)
+        if value is None:  # a layer that was not passed
+            continue
         if isinstance(value, Factors):
             inner.append((value.deltas * torch.bmm(value.inputs, aim.mT)).sum((1, 2)))
             (_, count, width), height = value.inputs.shape, value.deltas.shape[2]
