@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.invert.shadow import ShadowModel, ShadowTraining, shadow_extractor, shadow_model
+from fedpriv.attacks.inversion.surrogate import ShadowModel, ShadowTraining, shadow_extractor, shadow_model
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Rehearsal, WeightRehearsal
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples

@@ -136,10 +136,8 @@ def without_points(ground: AttackContext, named: Collection[str] = ()) -> tuple[
     Raises:
         UserError: when one was named.
     """
-    from fedpriv.federation.regions import of_points
-
     dataset, attacks = ground.federation.data.dataset, ground.plan.attacks
-    if not of_points(dataset) or not attacks:
+    if dataset.samples.images[:1].numel() != 2 or not attacks:
         return ground, ()
     reasons = {
         name: f"attack {name!r} returns images, and data set {dataset.name!r} has none: its samples are points of the plane"

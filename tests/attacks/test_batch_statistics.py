@@ -15,7 +15,7 @@ from fedpriv.attacks.gradients.row_gradients import RowGradients
 from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import LocalStep, StepModel
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
-from fedpriv.attacks.optim.rows import rows_of
+from fedpriv.attacks.search.candidates import rows_of
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths
 from fedpriv.federation.method import LocalTraining

@@ -8,7 +8,7 @@ from compare import expect_close
 from federations import CPU, small, train_small
 
 from fedpriv.attacks.features.unmixing import uploads_of
-from fedpriv.attacks.invert.inversion import DipInversion
+from fedpriv.attacks.inversion.vector import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.defenses import parse_choice
 from fedpriv.evidence.gather import gather, truths

@@ -194,7 +194,7 @@ def test_nothing_that_an_attack_is_handed_holds_the_truth():
 
 
 def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
-    from fedpriv.attacks.invert.inversion import PixelInversion
+    from fedpriv.attacks.inversion.vector import PixelInversion
 
     directory, federation = world("fedallrep")
     evidence = gather(directory, federation, "representation", CARD, n_targets=5, seed=0)

@@ -14,7 +14,7 @@ from fedpriv.attacks.gradients.matching import Matcher
 from fedpriv.attacks.gradients.separated_batch import readable_layers, sent_layers
 from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.attacks.optim.rows import Row
+from fedpriv.attacks.search.candidates import Row
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths
 from fedpriv.federation.method import LocalTraining

@@ -13,7 +13,7 @@ from federations import CPU, small, train_small
 import fedpriv
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
-from fedpriv.attacks.invert.inversion import DipInversion
+from fedpriv.attacks.inversion.vector import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.held import held_in_run, used_in_rounds

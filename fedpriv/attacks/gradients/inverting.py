@@ -2,7 +2,7 @@
 
 Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
 learning?" (NeurIPS 2020); the generator's prior is that of Ulyanov, Vedaldi and Lempitsky (CVPR 2018), whose weights are
-optimised instead of pixels. That of a spectrum is our own (:mod:`fedpriv.attacks.priors.spectrum`).
+optimised instead of pixels. That of a spectrum is our own (:mod:`fedpriv.attacks.priors.spectral`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ from fedpriv.attacks.gradients.separated_batch import Known
 from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.inputs.updates import HEAD
-from fedpriv.attacks.invert.inversion import DipFitting
+from fedpriv.attacks.inversion.vector import DipFitting
 from fedpriv.attacks.observation import DataAccess, Knowledge, Needs, Reconstruction
-from fedpriv.attacks.optim.halving import climb, ladder, together
-from fedpriv.attacks.optim.rows import Row, Solved, fit_rows
-from fedpriv.attacks.priors.denoiser import DenoiserTraining
-from fedpriv.attacks.priors.frames import frame_of, has_own_images
-from fedpriv.attacks.priors.learned import own_denoiser, strangeness
-from fedpriv.attacks.priors.several import SeveralImages
+from fedpriv.attacks.priors.denoiser import DenoiserTraining, own_denoiser, strangeness
+from fedpriv.attacks.priors.dip import SeveralImages
+from fedpriv.attacks.priors.spectral import frame_of, has_own_images
+from fedpriv.attacks.search.candidates import Row, Solved, fit_rows
+from fedpriv.attacks.search.halving import climb, ladder, together
 from fedpriv.util.last import Last
 
 _LEAST = 12
@@ -70,8 +69,7 @@ class DirectionMatching(GradientMatching):
 
     Attributes:
         statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
-            has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
-            :mod:`fedpriv.attacks.gradients.auxiliary_losses`.
+            has batch norms and the card grants statistics; added to the distance. 0 leaves them out.
         apart: whether the images of a step are told apart first, where a fully connected layer lets them: then each is asked
             for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
         inputs_weight: of the relative squared distance of what went into that layer, added to the distance: in full from
@@ -110,7 +108,7 @@ class InvertingGradients(DirectionMatching):
     """Gradient matching in the cosine distance, of images that are held back, by Adam or L-BFGS.
 
     A target is searched in several rows, which differ in settings and start; by halves those with the lowest objective go on
-    (:mod:`fedpriv.attacks.optim.halving`). Departs from the paper in its coordinates, and in that the weights of what holds
+    (:mod:`fedpriv.attacks.search.halving`). Departs from the paper in its coordinates, and in that the weights of what holds
     images back fall together with the step size. The images of a row are those, among all iterates under the last weight,
     with the lowest sum of distance and weighted variation. Between rows the product of distance and squared variation
     decides, which is the objective reported: it prefers neither noisy images that fit a little better nor smooth ones that
@@ -130,8 +128,8 @@ class InvertingGradients(DirectionMatching):
         trial: share of the iterations in which it is found out which row goes on.
         start_noise: standard deviation of the start in the unit of the learning rate, around mid-grey; 1 is the paper's.
         prior: ``spectrum`` searches in coordinates scaled as images are, around an image that is likely beforehand
-            (:mod:`fedpriv.attacks.priors.frames`). ``variation`` searches pixels under total variation, as the paper does;
-            ``learned`` the same beside a denoiser of the attacker's own images (:mod:`fedpriv.attacks.priors.learned`).
+            (:mod:`fedpriv.attacks.priors.spectral`). ``variation`` searches pixels under total variation, as the paper does;
+            ``learned`` the same beside a denoiser of the attacker's own images (:mod:`fedpriv.attacks.priors.denoiser`).
             ``auto`` takes the spectrum where it was measured to help, unless ``total_variation`` is given.
         prior_weight: of what the denoiser changes, beside total variation, with which it is weighted.
         denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.

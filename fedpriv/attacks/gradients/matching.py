@@ -25,8 +25,8 @@ from fedpriv.attacks.gradients.separated_batch import Known, LayerInputs
 from fedpriv.attacks.gradients.update import LocalStep, StepModel, equal_weights, same_weights
 from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights, stacked_projection
 from fedpriv.attacks.observation import BatchFacts, Statistics
-from fedpriv.attacks.optim.lbfgs import Evaluate
-from fedpriv.attacks.optim.objectives import squared_length
+from fedpriv.attacks.search.lbfgs import Evaluate
+from fedpriv.attacks.search.objectives import squared_length
 
 SeveralSteps = Literal["unrolled", "approximate"]
 """Treatment of an update of several steps."""

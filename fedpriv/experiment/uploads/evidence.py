@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.contract import Attack, Declared
 from fedpriv.attacks.inference.base import Inference
-from fedpriv.attacks.invert.shadow import shadow_extractor
+from fedpriv.attacks.inversion.surrogate import shadow_extractor
 from fedpriv.attacks.observation import (
     BatchFacts,
     Knowledge,

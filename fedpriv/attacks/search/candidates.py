@@ -1,0 +1,261 @@
+"""The rows engine: an attack works on a batch of rows, a row being one target with one restart.
+
+Every row draws from its own generator, so what becomes of it does not depend on which rows it is computed with, but for the
+last digits: sums over a batch are added in an order that depends on its size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
+from fedpriv.attacks.search.fit import Distance, Prior, Schedule, fit
+from fedpriv.util import seeds
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.util.memory import free_memory, require
+from fedpriv.util.numerics import Numerics
+
+_CPU_CHUNK_BYTES = 1 << 30
+"""Most memory that a chunk takes on a CPU. Larger chunks gain no speed there."""
+
+_SHARE = 0.5
+"""Share of the free memory, of a graphics card or of the machine, that a chunk may take."""
+
+_ROW_BYTES = 200
+"""Memory of a row beside its images."""
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One target with one restart.
+
+    Attributes:
+        target: which private thing the row tries to recover.
+        position: the target's place among the attack's targets, 0..T-1.
+        restart: 0..R-1.
+    """
+
+    target: TargetId
+    position: int
+    restart: int
+
+    def generator(self, seed: int, *part: int | str) -> torch.Generator:
+        """Return the row's own CPU generator, derived from (seed, round, client, index, restart) and the part of the row."""
+        return seeds.generator(seed, self.target.round, self.target.client, self.target.index, self.restart, *part)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A chunk of N rows, solved.
+
+    Attributes:
+        images: ``(N, M, c, h, w)`` in [0, 1].
+        objective: ``(N,)`` final objective of exactly these images, lower is better; not finite for a row that failed.
+        converged: ``(N,)`` bool, whether the row met the attack's convergence rule.
+        labels: ``(N, M)`` int64 labels that the row used or recovered, or -1.
+        iterations: iterations of the row that took most.
+        evaluations: ``(N,)`` int64, evaluations of the objective with its derivative; None for one an iteration.
+    """
+
+    images: Tensor
+    objective: Tensor
+    converged: Tensor
+    labels: Tensor
+    iterations: int
+    evaluations: Tensor | None = None
+
+    def evaluated(self) -> Tensor:
+        """Return ``(N,)`` int64, evaluations that no row took more of."""
+        each = torch.full((len(self.objective),), self.iterations)
+        return each if self.evaluations is None else self.evaluations.cpu()
+
+
+Solver = Callable[[Sequence[Row], Callable[[int], None]], Solved]
+"""Solves a chunk of rows; the second argument is to be called with the number of iterations done."""
+
+
+def fit_rows(
+    rows: Sequence[Row],
+    prior: Prior,
+    distance: Distance,
+    schedule: Schedule,
+    tick: Callable[[int], None],
+    *,
+    count: int = 1,
+    restarts: int = 1,
+    numerics: Numerics | None = None,
+) -> Solved:
+    """Fit ``count`` images a row, which the prior shows one after the other along the channels; labels are the targets'.
+
+    Where the schedule halves the rows of a target, they are ``restarts`` and stand side by side.
+    """
+    fitted = fit(prior, distance, schedule, tick, numerics or Numerics(), restarts)
+    labels = torch.tensor([row.target.label for row in rows], device=fitted.images.device)
+    return Solved(
+        images=fitted.images.unflatten(1, (count, -1)),
+        objective=fitted.objective,
+        converged=fitted.converged,
+        labels=labels.unsqueeze(1).expand(-1, count),
+        iterations=fitted.iterations,
+        evaluations=fitted.steps,
+    )
+
+
+def rows_of(targets: Sequence[TargetId], restarts: int) -> tuple[Row, ...]:
+    """Return targets x restarts, the restarts of a target side by side."""
+    return tuple(Row(target, place, again) for place, target in enumerate(targets) for again in range(restarts))
+
+
+def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
+    """Return the number of rows to compute at a time by an estimate of their memory, at least one."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what searches before this one left is free
+        budget = int(torch.cuda.mem_get_info(device)[0] * _SHARE)
+    else:
+        free = free_memory()
+        budget = _CPU_CHUNK_BYTES if free is None else min(_CPU_CHUNK_BYTES, int(free * _SHARE))
+    return max(1, budget // max(1, bytes_per_row))
+
+
+def in_chunks(
+    problem: AttackProblem,
+    rows: Sequence[Row],
+    work: Callable[[Sequence[Row]], Found],
+    bytes_per_row: int,
+    together: int = 1,
+) -> Iterator[tuple[Sequence[Row], Found]]:
+    """Work on rows in chunks, in order; yield each chunk with what came of it.
+
+    Where a GPU runs out of memory, the chunk is halved and tried again, and so are those that follow.
+
+    Args:
+        problem: the device, how many rows at a time, and whom to tell.
+        rows: in order.
+        work: on a chunk; called again with its first half where memory ran out.
+        bytes_per_row: estimate of a row's memory, from which the chunk size follows where the problem names none.
+        together: rows side by side that are never in different chunks, though a chunk then has more than was asked for.
+
+    Raises:
+        UserError: for a chunk of fewer than one row, or one that the CPU's memory cannot hold.
+    """
+    if problem.chunk_rows is not None and problem.chunk_rows < 1:
+        raise UserError(f"chunk_rows={problem.chunk_rows}: expected at least 1")
+    size = min(len(rows), problem.chunk_rows or rows_that_fit(bytes_per_row, problem.device))
+    size = max(1, size // together) * together
+    if problem.device.type == "cpu":
+        what = f"{size:,} rows of an attack (targets x restarts) at a time"
+        require(size * bytes_per_row, what, lambda free: _chunks_that_fit(free // max(1, bytes_per_row)), "chunk_rows")
+    start = 0
+    while start < len(rows):
+        some = rows[start : start + size]
+        try:
+            found = work(some)
+        except torch.cuda.OutOfMemoryError:
+            if len(some) == together:
+                raise
+            found = None
+        if found is None:  # outside the handler, whose error holds the tensors of the chunk
+            size = max(1, len(some) // 2 // together) * together
+            torch.cuda.empty_cache()
+            problem.say(
+                f"the GPU's memory is too small for {len(some)} rows of the attack at a time; going on with {size} "
+                f"({argument('chunk_rows', size)} starts with that)"
+            )
+            continue
+        yield some, found
+        start += len(some)
+
+
+def _chunks_that_fit(most: int) -> str:
+    return f"{argument('chunk_rows', most)} would fit" if most else f"a smaller {argument('image_size')} would fit"
+
+
+def refuse_restarts(restarts: int, problem: AttackProblem) -> None:
+    """Refuse more restarts than there is memory for their images, of which every one is kept until the best are known."""
+    number, each = len(problem.targets), 4 * math.prod(problem.knowledge.image_shape) + _ROW_BYTES
+
+    def fits(free: int) -> str:
+        return f"{argument('restarts', max(1, free // (number * each)))} would fit"
+
+    require(number * restarts * each, f"{number:,} targets with {restarts:,} restarts each", fits, "restarts")
+
+
+def solve_rows(
+    problem: AttackProblem,
+    solve: Solver,
+    *,
+    restarts: int,
+    iterations: int,
+    bytes_per_row: int,
+    features: Tensor | None = None,
+    together: bool = False,
+) -> Reconstruction:
+    """Solve every row in chunks and keep the restart with the lowest objective of each target.
+
+    Args:
+        problem: T targets, the device on which rows are computed, how many at a time, and whom to tell of progress.
+        solve: solves one chunk.
+        restarts: R, rows per target.
+        iterations: iterations planned for a row, for progress.
+        bytes_per_row: estimate of a row's memory, from which the chunk size follows where the problem names none.
+        features: ``(T, d)`` vectors that the images are fitted to, or None.
+        together: whether a chunk must hold all rows of its targets.
+
+    Raises:
+        UserError: for fewer than one restart or row of a chunk, or more than memory holds.
+    """
+    targets, progress = problem.targets, problem.progress
+    if restarts < 1:
+        raise UserError(f"restarts={restarts}: expected at least 1")
+    refuse_restarts(restarts, problem)
+    rows = rows_of(targets, restarts)
+    solved: list[Solved] = []
+    done = 0
+
+    def solve_some(some: Sequence[Row]) -> Solved:
+        planned = iterations * (len(solved) + -(-(len(rows) - done) // len(some)))
+
+        def tick(number: int) -> None:
+            if progress is not None:
+                progress(len(solved) * iterations + number, planned)
+
+        found = solve(some, tick)
+        tick(iterations)
+        return found
+
+    for some, found in in_chunks(problem, rows, solve_some, bytes_per_row, restarts if together else 1):
+        solved.append(found)
+        done += len(some)
+    return _chosen(targets, restarts, solved, features)
+
+
+def _chosen(
+    targets: tuple[TargetId, ...], restarts: int, solved: Sequence[Solved], features: Tensor | None
+) -> Reconstruction:
+    """Return the restart with the lowest objective of each target, of rows that were solved in order."""
+    objective = torch.cat([part.objective for part in solved]).view(len(targets), restarts)
+    # A row that failed has no finite objective and must not win: NaN would, in an argmin.
+    chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
+    spent = torch.cat([part.evaluated() for part in solved]).view(len(targets), restarts).sum(1)
+    best = torch.arange(len(targets), device=chosen.device) * restarts + chosen
+    iterations = max(part.iterations for part in solved)
+    return Reconstruction(
+        targets=targets,
+        images=torch.cat([part.images for part in solved])[best],
+        objective=objective,
+        chosen=chosen,
+        converged=torch.cat([part.converged for part in solved])[best],
+        labels=torch.cat([part.labels for part in solved])[best],
+        cost=Cost(iterations=iterations, rows=len(targets) * restarts, evaluations=int(spent.max())),
+        features=features,
+    )
