@@ -43,21 +43,21 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 3034,
+    "util": 2383,
     "algebra": 761,
     "datasets": 1603,
     "models": 1122,
     "wire": 1109,
-    "recording": 1365,
-    "federation": 3873,
+    "recording": 1358,
+    "federation": 3887,
     "methods": 4074,
     "defenses": 2132,
     "attacks": 20048,
     "evidence": 2130,
-    "scoring": 7716,
+    "scoring": 7712,
     "claims": 330,
     "pages": 6850,
-    "experiment": 15647,
+    "experiment": 15640,
     "cli": 2103,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that

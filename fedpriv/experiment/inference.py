@@ -91,7 +91,7 @@ def measure(
     """
     from fedpriv.scoring.inference import evaluate
     from fedpriv.scoring.storage import write_record
-    from fedpriv.util.manifest import mark
+    from fedpriv.util.files import mark
 
     try:
         record = evaluate(inference, case, about)

@@ -15,9 +15,8 @@ from fedpriv.pages.grid import grid_png
 from fedpriv.scoring.redaction import OMIT
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, save_attack
-from fedpriv.util.files import write_bytes
+from fedpriv.util.files import mark, write_bytes
 from fedpriv.util.listener import Listener
-from fedpriv.util.manifest import mark
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Reconstruction

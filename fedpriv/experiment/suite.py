@@ -15,7 +15,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, 
 from fedpriv.attacks.trained import Trained
 from fedpriv.scoring.redaction import NONE
 from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
-from fedpriv.util import manifest, ownership
+from fedpriv.util import files
 from fedpriv.util.listener import SILENT
 from fedpriv.util.numerics import Numerics
 
@@ -117,9 +117,9 @@ def are_kept(folder: Path, name: str, targets: int, execution: Execution) -> boo
 
 def forget_pieces(folder: Path) -> None:
     """Remove the pieces of an attack that is saved as a whole."""
-    ownership.remove(folder / PARTIAL)
-    if any(name.startswith(f"{PARTIAL}/") for name in manifest.written(folder)):
-        manifest.forget(folder, f"{PARTIAL}/")
+    files.remove(folder / PARTIAL)
+    if any(name.startswith(f"{PARTIAL}/") for name in files.written(folder)):
+        files.forget(folder)
 
 
 def concatenate(parts: Sequence[Reconstruction]) -> Reconstruction:

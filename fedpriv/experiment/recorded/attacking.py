@@ -35,6 +35,7 @@ from fedpriv.scoring.redaction import RECORDED, read_rule
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import remove
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import Listener
 from fedpriv.util.pairs import mapping
@@ -78,7 +79,7 @@ def attack_recorded(
             return replace(attack_rounds(run, told, target, named, {**given, "out": folder}), _scratch=scratch)
     except UserError:
         if folder.is_dir() and not folders.occupied(folder):
-            folders.give_back(folder)
+            remove(folder)
         raise
 
 

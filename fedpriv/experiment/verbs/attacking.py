@@ -51,7 +51,7 @@ from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
 from fedpriv.recording.run import is_recorded
-from fedpriv.util import access, ownership
+from fedpriv.util import access, folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.code import allowed
 from fedpriv.util.device import pick_device
@@ -171,7 +171,7 @@ def attack(
     """
     refuse_unknown(settings, SETTINGS)
     target, path = target_name(target), _path(run)
-    reading = contextlib.nullcontext() if path is None else ownership.read(path)  # from the first look at it on
+    reading = contextlib.nullcontext() if path is None else folders.read(path)  # from the first look at it on
     with access.sharing(settings.get("share_group", False)), reading:
         named = texts("attacks", attacks)
         if path is not None and is_recorded(path):
