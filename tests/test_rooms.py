@@ -52,7 +52,7 @@ BUDGET: dict[str, int] = {
     "federation": 3887,
     "methods": 4074,
     "defenses": 2132,
-    "attacks": 20048,
+    "attacks": 17995,
     "evidence": 2130,
     "scoring": 7712,
     "claims": 330,

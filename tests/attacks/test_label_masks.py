@@ -46,7 +46,7 @@ def test_labels_that_are_not_there_find_nothing():
 def test_more_images_than_zeros_alone_tell_apart():
     known, columns, inputs = batch(48, 0.01)
     weight, bias = columns @ inputs, columns.sum(1)
-    found = separate(weight, bias, 48, generator(), 0, known)
+    found = separate(weight, bias, 48, generator(), known)
     assert found.attested == 48
     order = torch.cdist(found.errors.T, columns.T).argmin(1)
     assert sorted(order.tolist()) == list(range(48))

@@ -28,7 +28,7 @@ def rectified(count, outputs=200, zeros=0.5):
     return errors, torch.rand(count, 60, generator=draw, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("count", [2, 8, 16])
+@pytest.mark.parametrize("count", [2, 8])
 def test_batches_are_taken_apart_by_zeros_alone(count):
     errors, inputs = rectified(count)
     found = separate(errors @ inputs, errors.sum(1), count, torch.Generator().manual_seed(0))

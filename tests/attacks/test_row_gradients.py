@@ -48,30 +48,6 @@ def test_rows_have_the_gradients_they_have_alone(name):
         assert (formed(found[parameter]) - value).norm() <= 1e-5 * value.norm() + 1e-9, parameter
 
 
-@pytest.mark.parametrize("count", [1, 3, 40])
-def test_inner_products_need_no_formed_gradient(count):
-    """With 40 images a row the product of the factors is the smaller matrix, with one the factors are."""
-    draw = torch.Generator().manual_seed(1)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 4)).double()
-    images = torch.rand(3, count, 3, 2, 2, generator=draw, dtype=torch.float64)
-    labels = torch.rand(3, count, 4, generator=draw, dtype=torch.float64).softmax(2)
-    weights = {name: value.detach() for name, value in model.named_parameters()}
-    wanted = {
-        name: torch.randn(3, *value.shape, generator=draw, dtype=torch.float64) for name, value in weights.items()
-    }
-    flat = torch.cat([value.flatten(1) for value in one_by_one(model, weights, images, labels).values()], 1)
-    aim = torch.cat([value.flatten(1) for value in wanted.values()], 1)
-    layers, _ = RowGradients(model, (3, 2, 2), CPU)(weights, images, labels)
-    expected = 1 - functional.cosine_similarity(flat, aim)
-    torch.testing.assert_close(cosine_distance(layers, wanted, aim.norm(dim=1)), expected)
-    del wanted["3.weight"]  # a parameter that is not wanted has no part, neither in the product nor in the norm
-    kept = {name: value for name, value in one_by_one(model, weights, images, labels).items() if name in wanted}
-    flat = torch.cat([value.flatten(1) for value in kept.values()], 1)
-    aim = torch.cat([value.flatten(1) for value in wanted.values()], 1)
-    expected = 1 - functional.cosine_similarity(flat, aim)
-    torch.testing.assert_close(cosine_distance(layers, wanted, aim.norm(dim=1)), expected)
-
-
 def test_the_derivative_in_the_images_is_that_of_one_row():
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2, padding="valid"),
