@@ -284,9 +284,8 @@ class _KernelGradient(torch.autograd.Function):
             by_maps = _convolution_backward(ctx, delta, maps, weight, (True, False, False))[0]
             by_maps = by_maps.unflatten(1, (ctx.rows, -1)).transpose(0, 1)
         if ctx.needs_input_grad[1]:
-            by_delta = functional.conv2d(
-                maps, weight, None, layer.stride, _padding(layer), layer.dilation, ctx.rows * layer.groups
-            )
+            shape: tuple[Any, ...] = layer.stride, _padding(layer), layer.dilation, ctx.rows * layer.groups
+            by_delta = functional.conv2d(maps, weight, None, *shape)
             by_delta = by_delta.unflatten(1, (ctx.rows, -1)).transpose(0, 1)
         return by_maps, by_delta, None
 

@@ -222,7 +222,8 @@ class _Span:
         """Return at which outputs ``(u, s)`` the column of each unit point ``(s, r)`` is zero."""
         directions = torch.linalg.solve_triangular(self._onto, points.T, upper=True)
         size, noise = len(self.basis) ** -0.5, self._noise * directions.norm(dim=0)
-        return (self.basis @ points.T).abs() < (_ZERO * size + _NOISE * noise).clamp(max=_COARSE * size)
+        found: Tensor = (self.basis @ points.T).abs() < (_ZERO * size + _NOISE * noise).clamp(max=_COARSE * size)
+        return found
 
     def fitted(self, points: Tensor) -> Tensor:
         """Return points ``(s, r)`` fitted to the entries that vanish along them, again and again."""
