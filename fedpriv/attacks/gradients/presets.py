@@ -147,7 +147,7 @@ class TargetInfo:
 
 @dataclass(frozen=True)
 class NetworkKind:
-    """Whether a network has activations with kinks, batch norms, and images of more than 48 x 48 pixels."""
+    """Traits of a network: activations with kinks, batch norms, and images of more than 48 x 48 pixels."""
 
     kinked: bool
     normed: bool
