@@ -54,7 +54,7 @@ BUDGET: dict[str, int] = {
     "federation": 3883,
     "methods": 4074,
     "defenses": 2132,
-    "attacks": 16564,
+    "attacks": 16560,
     "evidence": 2130,
     "scoring": 6980,
     "claims": 257,
