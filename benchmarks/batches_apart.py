@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.separated_batch import label_slopes, logits_behind
-from fedpriv.attacks.gradients.separation import DRAWS, SEPARABLE, linear_gradient, separate
+from fedpriv.attacks.gradients.separation import linear_gradient, separate
 
 LAYER = "extractor.7"
 
@@ -78,7 +78,7 @@ def main() -> None:
             by_label = None
             if not options.without_labels:
                 by_label = label_slopes(behind, weights[f"{LAYER}.bias"], drawn.labels[own], sent, drawn.n_classes)
-            parts = separate(known.rows, known.bias, size, draw, DRAWS if size <= SEPARABLE else 0, by_label)
+            parts = separate(known.rows, known.bias, size, draw, by_label)
             seconds += clock.seconds()
             alike = functional.cosine_similarity(parts.errors.T.float().unsqueeze(1), truth, dim=2) > 0.999
             attested += parts.attested

@@ -17,7 +17,7 @@ from one_step import problem_of
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.joint import JointInversion

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion

@@ -205,7 +205,7 @@ def gradients_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     from one_step import problem_of, run_attack
 
     from fedpriv.attacks.gradients.dlg import DeepLeakage
-    from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+    from fedpriv.attacks.gradients.inverting import InvertingGradients
 
     torch.set_num_threads(1)
     images, labels = some_images(case["targets"] * case["size"], case["seed"])

@@ -36,11 +36,10 @@ from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggr
 from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
 from fedpriv.attacks.features.unmixing import PriorUnmixing, UnmixedInversion
-from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients, LearnedGradients
+from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
+from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients, LearnedGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
-from fedpriv.attacks.gradients.mixup import MixtureSeparation
-from fedpriv.attacks.gradients.pooled import PooledBatch
+from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.inference.likelihood_ratio import LikelihoodRatio
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference

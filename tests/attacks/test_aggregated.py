@@ -10,7 +10,7 @@ from gradient_cases import CPU, RATE, clients, images_and_labels, knowledge_of, 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation, solve, taken_apart
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.pooled import PooledBatch
+from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.evidence.server_view import mean_upload, summed, summed_without_own
 from fedpriv.util.errors import UserError

@@ -9,12 +9,13 @@ from federations import CPU, small, trained_small
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.auxiliary_losses import BatchStatistics, MatchingBeside, explained
-from fedpriv.attacks.gradients.gradient_matching import Matcher
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.inverting import InvertingGradients
+from fedpriv.attacks.gradients.matching import Matcher
+from fedpriv.attacks.gradients.row_gradients import RowGradients
+from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import LocalStep, StepModel
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
+from fedpriv.attacks.search.candidates import rows_of
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths
 from fedpriv.federation.method import LocalTraining
@@ -48,15 +49,13 @@ def normalised(tmp_path_factory):
 
 def test_distances_are_those_computed_by_hand():
     model = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(4, 2))
-    step = LocalStep({name: value.detach() for name, value in model.named_parameters()}, {})
-    wanted = [{"0": (torch.tensor([0.5]), torch.tensor([0.0]))}, {"0": (torch.tensor([0.0]), torch.tensor([1.0]))}]
-    statistics = BatchStatistics(model, [step, step], [2, 1], wanted, CPU)
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    target = {"0": (torch.tensor([[0.5], [0.0]]), torch.tensor([[0.0], [1.0]]))}
     zero, one = torch.zeros(1, 2, 2), torch.ones(1, 2, 2)
-    # Row 0: two images, mean 0.5 and variance 0.25. Row 1: its first image alone, mean 1 and variance 0.
-    images = torch.stack([torch.stack([zero, one]), torch.stack([one, zero])])
-    expected = torch.tensor([0.0 + 0.25, 1.0 + 1.0])
-    torch.testing.assert_close(statistics.distance(images, torch.tensor([0, 1])), expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(statistics.distance(images[[1]], torch.tensor([1])), expected[[1]], rtol=0, atol=1e-5)
+    # Of two images with mean 0.5 and variance 0.25, and of two with mean 1 and variance 0.
+    images = torch.stack([torch.stack([zero, one]), torch.stack([one, one])])
+    found = RowGradients(model, (1, 2, 2), CPU).statistics_distance(weights, images, target)
+    torch.testing.assert_close(found, torch.tensor([0.0 + 0.25, 1.0 + 1.0]), rtol=0, atol=1e-5)
 
 
 def test_convergence_is_about_the_update_alone():
@@ -64,15 +63,12 @@ def test_convergence_is_about_the_update_alone():
     weights = {name: value.detach() for name, value in model.named_parameters()}
     draw = torch.Generator().manual_seed(3)
     images, labels = torch.rand(1, 3, 1, 2, 2, generator=draw), torch.eye(2)[torch.tensor([[0, 1, 0]])]
-    gradient = StepModel(model, CPU).gradient(weights, images[0], labels[0])
-    step = LocalStep(weights, gradient)
-    plain = Matcher(model, (1, 2, 2), BatchFacts(3, 0.1, 1), "unrolled", CPU).against([step], [3])
+    step = LocalStep(weights, StepModel(model, CPU).gradient(weights, images[0], labels[0]))
     far = [{"0": (torch.tensor([9.0]), torch.tensor([9.0]))}]
-    both = MatchingBeside(plain, [(torch.tensor([0.1]), BatchStatistics(model, [step], [3], far, CPU))])
-    found = both.cosine(images, labels, torch.arange(1))
-    assert float(found.detach()) > 1
-    assert float(explained(both, images, labels, found)) < 1e-5
-    assert explained(plain, images, labels, found) is found
+    matcher = Matcher(model, (1, 2, 2), BatchFacts(3, 0.1, 1), "unrolled", CPU)
+    both = matcher.against([step], [3], statistics=far, statistics_weight=0.1)
+    assert float(both.cosine(images, labels, torch.arange(1))) > 1
+    assert float(both.explained(images, labels)) < 1e-5
 
 
 def test_the_true_batch_has_the_exact_statistics_and_no_others(normalised):
@@ -80,10 +76,16 @@ def test_the_true_batch_has_the_exact_statistics_and_no_others(normalised):
     evidence = gather(directory, federation, "model", card("exact"), n_targets=2, seed=0)
     found = truths(directory, federation, "model", evidence.targets, seed=0)
     problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
-    statistics = BatchStatistics(problem.model, problem.steps, problem.counts, problem.statistics, CPU)
     members = torch.stack([truth.members for truth in found])
-    right = statistics.distance(members, torch.arange(2))
-    wrong = statistics.distance(members.roll(1, 0), torch.arange(2))
+    matcher = Matcher(problem.model, evidence.knowledge.image_shape, problem.facts, "unrolled", CPU)
+    plain, with_them = (
+        matcher.against(problem.steps, problem.counts, (), problem.statistics, weight) for weight in (0.0, 1.0)
+    )
+    labels = problem.probabilities(rows_of(evidence.targets, 1), 10)
+    right, wrong = (
+        with_them.cosine(images, labels, torch.arange(2)) - plain.cosine(images, labels, torch.arange(2))
+        for images in (members, members.roll(1, 0))
+    )
     assert float(right.max()) < 1e-2
     assert float(wrong.min()) > 100 * float(right.max())
 

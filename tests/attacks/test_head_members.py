@@ -5,10 +5,9 @@ import torch
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients import separation
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.separation import _Equations, members_of_head
-from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.inverting import InvertingGradients
+from fedpriv.attacks.gradients.separation import members_of_head
+from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.models.build import build_model
@@ -85,36 +84,6 @@ def test_nobody_is_sure_where_rounding_or_another_valley_hides_the_difference(la
         assert not (found.sure & (apart > 0.05 * inputs.norm(dim=1))).any()
         right += int(found.sure.sum())
     assert right >= (20 if classes < 10 else 5)
-
-
-@pytest.mark.parametrize("limit", ["_OPERATIONS", "_ENTRIES"])
-def test_limits_of_work_and_memory_change_no_more_than_how_many_starts_are_tried(monkeypatch, limit):
-    labels = torch.tensor([4, 4, 1])
-    expected, *_ = solved(labels, scale=0.3)
-    monkeypatch.setattr(separation, limit, 0)
-    seen, followed = [], separation._side_by_side
-    monkeypatch.setattr(separation, "_side_by_side", lambda *given: seen.append(len(given[1])) or followed(*given))
-    found, *_ = solved(labels, scale=0.3)
-    assert set(seen) == {1}
-    torch.testing.assert_close(found.inputs, expected.inputs, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("count", [2, 5])
-def test_the_derivative_of_the_equations_is_that_of_automatic_differentiation(count):
-    draw = torch.Generator().manual_seed(count)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
-
-    truth = functional.one_hot(torch.arange(count), CLASSES).double()
-    values, sizes = normal(count).abs(), torch.arange(1, count + 1).double()
-    equations = _Equations(
-        normal(CLASSES, count), values, normal(count, CLASSES), normal(CLASSES), normal(CLASSES), truth, sizes
-    )
-    mixing, weights = normal(3, count, count), normal(count).abs()
-    for one, found in zip(mixing, equations.slopes(mixing, weights), strict=True):
-        expected = torch.autograd.functional.jacobian(lambda some: equations.left_over(some, weights), one)
-        torch.testing.assert_close(found, expected.flatten(1))
 
 
 def test_more_images_than_classes_tell_and_labels_that_are_unknown_are_left():

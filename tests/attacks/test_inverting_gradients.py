@@ -11,8 +11,8 @@ from torch import nn
 from fedpriv.algebra.low_rank import compress
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, batch_sizes, one_hot
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.matching import Matcher, Matching, batch_sizes, one_hot
 from fedpriv.attacks.gradients.presets import (
     NetworkKind,
     SearchConfig,
@@ -21,13 +21,12 @@ from fedpriv.attacks.gradients.presets import (
     choose_framed_configs,
     has_kinks,
 )
-from fedpriv.attacks.gradients.search import absolute_variation, median_filtered
-from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.search import absolute_variation
+from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import local_step
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.priors.dip import Hourglass
-from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import LowRankModel, Model
 
 SMOOTH = InvertingGradients(iterations=400, total_variation=0.002)
@@ -86,19 +85,6 @@ def test_the_true_images_match_exactly(steps):
     assert unrolled.squared(images.unsqueeze(0), one_hot(labels.unsqueeze(0), 10), rows) < 1e-6 * scale
 
 
-def test_looping_and_vectorising_agree(monkeypatch):
-    images, labels = images_and_labels(4)
-    model = sigmoid_net()
-    steps = [local_step(seen, model, RATE, CPU) for seen in clients(model, images, labels, steps=2)]
-    probabilities = one_hot(labels.view(2, 2), 10)
-    values = []
-    for limit in (0, 10**9):
-        monkeypatch.setattr("fedpriv.attacks.gradients.gradient_matching._LOOPED", limit)
-        matching = Matcher(model, SHAPE, BatchFacts(1, RATE, 2), "unrolled", CPU).against(steps, [2, 2])
-        values.append(matching.cosine(images.flip(0).view(2, 2, *SHAPE), probabilities, torch.arange(2)))
-    torch.testing.assert_close(*values)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "rate"), [("unrolled", 0.1), ("approximate", 0.005)])
 def test_images_of_several_steps_come_back(way, rate):
@@ -140,17 +126,6 @@ def test_restarts_are_chosen_by_the_objective_alone():
     )
     assert found.objective.shape == (2, 6)  # every restart under every weight
     expect_same(found.chosen, found.objective.argmin(1))
-
-
-@pytest.mark.slow
-def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chosen():
-    images, labels = images_and_labels(3)
-    scores = {}
-    for weights in ((0.15,), (0.002,), (0.15, 0.002)):
-        found = attack(InvertingGradients(iterations=300, total_variation=weights), sigmoid_net(), images, labels)
-        scores[weights] = psnr(found.images[:, 0], images).mean()
-    assert scores[0.002,] > scores[0.15,] + 5
-    assert scores[0.15, 0.002] > scores[0.15,] + 5
 
 
 ONE = TargetInfo(1)
@@ -208,21 +183,6 @@ def test_coordinates_of_a_spectrum_are_taken_where_they_help_or_where_they_are_a
     assert [(way.framed, way.variation) for way in told] == [(False, 0.1)]
 
 
-def test_images_are_held_less_the_longer_a_frame_is_searched_and_short_searches_take_smaller_steps():
-    for network, wanted in ((KINKED_NETWORK, TargetInfo(4)), (SMOOTH_NETWORK, TargetInfo(16)), (SMOOTH_NETWORK, KNOWN)):
-        ways = [choose_framed_configs(network, wanted, number)[-1] for number in (10, 50, 100, 400, 1600)]
-        assert not any(way.curved for way in ways)
-        weights, rates = [way.unlikely for way in ways], [way.learning_rate for way in ways]
-        assert weights == sorted(weights, reverse=True)
-        assert weights[0] == weights[2] > weights[3]
-        assert rates == sorted(rates)
-        assert rates[2] == pytest.approx(10 * rates[0])
-    for count in (1, 16):
-        found = choose_framed_configs(SMOOTH_NETWORK, TargetInfo(count), 100)
-        assert [way.curved for way in found] == [True, False]
-        assert not any(way.curved for way in choose_framed_configs(SMOOTH_NETWORK, TargetInfo(count), 40))
-
-
 @pytest.mark.parametrize("wanted", [ONE, KNOWN, TargetInfo(4)])
 def test_large_images_behind_smooth_networks_are_held_and_searched_by_signs_until_lbfgs_gets_anywhere(wanted):
     large = replace(SMOOTH_NETWORK, large=True)
@@ -235,40 +195,6 @@ def test_large_images_behind_smooth_networks_are_held_and_searched_by_signs_unti
     )
 
 
-def test_behind_batch_norms_images_are_held_whatever_their_number():
-    normed = replace(KINKED_NETWORK, normed=True)
-    for iterations, weight in ((50, 3.0), (100, 3.0), (400, 1.5), (10_000, 0.3)):
-        held = {choose_framed_configs(normed, wanted, iterations) for wanted in (ONE, KNOWN, TargetInfo(16))}
-        ((way,),) = held
-        assert (way.signed, way.variation, way.unlikely) == (True, pytest.approx(weight), pytest.approx(weight))
-    misled = TargetInfo(4, misled=True)
-    assert choose_framed_configs(normed, misled, 100) == choose_framed_configs(KINKED_NETWORK, misled, 100)
-
-
-def test_images_whose_update_misleads_are_held_near_what_is_likely():
-    for network in (KINKED_NETWORK, SMOOTH_NETWORK):
-        plain, held = (
-            choose_framed_configs(network, replace(TargetInfo(4), misled=misled), 400)[-1] for misled in (False, True)
-        )
-        assert held.unlikely > 100 * plain.unlikely
-        assert not choose_framed_configs(network, TargetInfo(4, misled=True), 400)[0].curved
-
-
-def test_images_told_apart_are_held_back_less_the_better_they_are_determined():
-    def variation(iterations, count, network=KINKED_NETWORK, **known):
-        (way,) = choose_configs(network, TargetInfo(count, apart=True, **known), iterations)
-        return way.variation
-
-    assert variation(100, 1) == variation(2000, 1) == variation(50, 1, determined=True)
-    assert variation(100, 8) == 8 * variation(100, 1) == variation(100, 64)
-    for count, least in ((1, 0.5), (4, 0.25)):
-        falling = [variation(number, count, determined=True) for number in (100, 200, 400, 100_000)]
-        assert falling == sorted(falling, reverse=True)
-        assert falling[-1] == pytest.approx(least * falling[0])
-    normed = NetworkKind(kinked=True, normed=True)
-    assert variation(100, 1, normed) == variation(2000, 64, normed, determined=True)
-
-
 @pytest.mark.parametrize("network", [KINKED_NETWORK, SMOOTH_NETWORK])
 def test_a_prior_is_learned_where_it_is_asked_for(network):
     wanted = TargetInfo(4, apart=True, own_images=True)
@@ -278,11 +204,6 @@ def test_a_prior_is_learned_where_it_is_asked_for(network):
     assert all(own.curved or own.variation < way.variation for own, way in zip(asked, plain, strict=True))
     told = InvertingGradients(prior="learned", total_variation=0.1).configs(network, wanted)
     assert [way.variation for way in told] == [0.1]
-
-
-def test_a_prior_that_is_to_be_learned_needs_images():
-    with pytest.raises(UserError, match="attacker_data"):
-        attack(InvertingGradients(prior="learned"), sigmoid_net(), *images_and_labels(1))
 
 
 @pytest.mark.parametrize(
@@ -396,29 +317,3 @@ def test_inferred_labels_are_dealt_out_over_the_steps():
 def test_total_variation_by_hand():
     images = torch.tensor([[0.0, 1.0], [0.5, 0.5]]).view(1, 1, 1, 2, 2)
     assert absolute_variation(images).item() == pytest.approx((1 + 0) / 2 + (0.5 + 0.5) / 2)
-
-
-def test_the_median_filter_removes_a_speck_and_keeps_an_edge():
-    images = torch.zeros(1, 1, 1, 5, 6)
-    images[..., 3:] = 1
-    edge = images.clone()
-    images[0, 0, 0, 2, 1] = 0.9
-    expect_same(median_filtered(images), edge)
-    images, labels = images_and_labels(1)
-    plain = attack(InvertingGradients(iterations=30), sigmoid_net(), images, labels)
-    filtered = attack(InvertingGradients(iterations=30, median_every=10), sigmoid_net(), images, labels)
-    assert not torch.equal(plain.images, filtered.images)
-
-
-def test_more_labels_than_the_steps_can_have_used_are_refused():
-    images, labels = images_and_labels(1)
-    model = sigmoid_net()
-    observations = clients(model, images, labels)
-    knowledge = replace(knowledge_of(model, labels), labels={(0, 0): labels.repeat(3)})
-    with pytest.raises(UserError, match=r"3 labels .* expected 1 to 1: 1 step") as caught:
-        SMOOTH(observations, knowledge, list_targets(observations, "model"), seed=0, device=CPU)
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_labels_have_no_probability():
-    expect_same(one_hot(torch.tensor([[1, -1]]), 3), torch.tensor([[[0.0, 1, 0], [0, 0, 0]]]))

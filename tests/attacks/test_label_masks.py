@@ -46,7 +46,7 @@ def test_labels_that_are_not_there_find_nothing():
 def test_more_images_than_zeros_alone_tell_apart():
     known, columns, inputs = batch(48, 0.01)
     weight, bias = columns @ inputs, columns.sum(1)
-    found = separate(weight, bias, 48, generator(), 0, known)
+    found = separate(weight, bias, 48, generator(), known)
     assert found.attested == 48
     order = torch.cdist(found.errors.T, columns.T).argmin(1)
     assert sorted(order.tolist()) == list(range(48))
@@ -67,13 +67,11 @@ class Network(nn.Module):
 def test_the_head_behind_a_relu_is_read_off_and_no_other():
     model = Network(nn.ReLU())
     weights = {name: value.detach() for name, value in model.named_parameters()}
-    weight, bias = rectified_head(logits_behind(model, weights, "body", (3, 2, 2)), 30, weights["body.bias"])
+    weight, bias = rectified_head(logits_behind(model, weights, "body", (3, 2, 2)), weights["body.bias"])
     torch.testing.assert_close(weight, weights["head.weight"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(bias, weights["head.bias"], rtol=1e-4, atol=1e-5)
     for other in (nn.Sigmoid(), nn.LeakyReLU(0.1), nn.Identity()):
-        assert (
-            rectified_head(logits_behind(Network(other), weights, "body", (3, 2, 2)), 30, weights["body.bias"]) is None
-        )
+        assert rectified_head(logits_behind(Network(other), weights, "body", (3, 2, 2)), weights["body.bias"]) is None
 
 
 def test_the_mean_prediction_is_that_of_the_gradient_of_the_heads_bias():

@@ -32,7 +32,7 @@ def right(found, truth):
 @pytest.mark.parametrize("count", [4, 20])
 def test_images_are_told_apart_from_the_last_layer_down(count):
     own, truth = step(nn.ReLU(), count)
-    found = own.separated("1", torch.Generator().manual_seed(0), 0)
+    found = own.separated("1", torch.Generator().manual_seed(0))
     assert right(found, truth) == found.attested == count
     order = torch.cdist(found.errors.T, truth).argmin(1)
     torch.testing.assert_close(found.errors.T, truth[order], rtol=1e-2, atol=1e-6)
@@ -41,8 +41,8 @@ def test_images_are_told_apart_from_the_last_layer_down(count):
 def test_what_stands_between_must_be_a_relu():
     own, truth = step(nn.Tanh(), 4)
     draw = torch.Generator().manual_seed(0)
-    assert own.columns_below("3", "1", own.at("3", draw, 0, None)) is None
-    assert right(own.separated("1", draw, 0), truth) < 4
+    assert own.columns_below("3", "1", own.at("3", draw, None)) is None
+    assert right(own.separated("1", draw), truth) < 4
     between, _ = step(nn.ReLU(), 4)
-    columns = between.columns_below("3", "1", between.at("3", draw, 0, None))
+    columns = between.columns_below("3", "1", between.at("3", draw, None))
     assert columns.shape == (160, 4)

@@ -8,7 +8,7 @@ from compare import expect_close, expect_same
 from gradient_cases import SHAPE, clients, images_and_labels, knowledge_of, sigmoid_net
 from torch import nn
 
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients, LearnedGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients, LearnedGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.joint import JointInversion

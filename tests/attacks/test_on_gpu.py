@@ -10,7 +10,7 @@ from torch import nn
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients import search
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import vector_distance
@@ -141,7 +141,7 @@ GRADIENT_ATTACKS = [
     DeepLeakage(outer_steps=40),
     InvertingGradients(iterations=400, total_variation=1e-3, signed=False),
     InvertingGradients(iterations=400),
-    InvertingGradients(iterations=100, total_variation=0.1, signed=True, median_every=20),
+    InvertingGradients(iterations=100, total_variation=0.1, signed=True),
     GradientDip(iterations=60),
     LinearLayer(),
 ]

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.separation import linear_gradient, separate
-from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.models.build import build_model
@@ -28,10 +28,10 @@ def rectified(count, outputs=200, zeros=0.5):
     return errors, torch.rand(count, 60, generator=draw, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("count", [2, 8, 16])
-def test_batches_are_taken_apart_without_trying_sets_of_outputs(count):
+@pytest.mark.parametrize("count", [2, 8])
+def test_batches_are_taken_apart_by_zeros_alone(count):
     errors, inputs = rectified(count)
-    found = separate(errors @ inputs, errors.sum(1), count, torch.Generator().manual_seed(0), draws=0)
+    found = separate(errors @ inputs, errors.sum(1), count, torch.Generator().manual_seed(0))
     assert found.attested == count
     order = torch.cdist(found.errors.T, errors.T).argmin(1)
     assert sorted(order.tolist()) == list(range(count))

@@ -8,8 +8,8 @@ from compare import expect_close, expect_same
 from gradient_cases import CPU, RATE, SHAPE, images_and_labels, observe, psnr, sigmoid_net
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.step_problems import restricted
+from fedpriv.attacks.gradients.inverting import InvertingGradients
+from fedpriv.attacks.gradients.step_attack import restricted
 from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inputs.updates import SentEntries, Tangent, sent_entries, stacked_entries, stacked_projection

@@ -7,15 +7,10 @@ import torch
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients import separated_batch
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.presets import NetworkKind, TargetInfo, choose_configs
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.separated_batch import cross_entropy_slopes, logits_behind, reachable
-from fedpriv.attacks.gradients.separation import Span, distinct, eliminated, separate
-from fedpriv.attacks.gradients.step_problems import read_problem
-from fedpriv.attacks.gradients.update import LocalStep
+from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
@@ -111,37 +106,6 @@ def test_images_that_are_told_apart_come_back_better():
     assert alone > 15
 
 
-def test_differences_of_columns_that_are_nearly_alike_are_no_columns():
-    """Two images of one class: sparser at a glance, where both are active, than either by itself."""
-    draw = torch.Generator().manual_seed(2)
-    pull = torch.randn(300, 1, generator=draw, dtype=torch.float64)
-    active = torch.rand(300, 8, generator=draw) > 0.5
-    errors = pull * active * (1 + 2e-3 * torch.randn(300, 8, generator=draw, dtype=torch.float64))
-    inputs = torch.rand(8, 60, generator=draw, dtype=torch.float64)
-    found = separate(errors @ inputs, errors.sum(1), 8, torch.Generator().manual_seed(0), draws=0)
-    assert found.attested == 8
-    order = torch.cdist(found.errors.T, errors.T).argmin(1)
-    assert sorted(order.tolist()) == list(range(8))
-    torch.testing.assert_close(found.errors, errors[:, order], rtol=1e-5, atol=1e-6)
-
-
-def test_a_column_that_is_known_is_taken_out_of_a_mixture():
-    draw = torch.Generator().manual_seed(3)
-    errors = torch.randn(200, 2, generator=draw, dtype=torch.float64) * (torch.rand(200, 2, generator=draw) > 0.5)
-    span = Span(errors, 0.0)
-    known, mixture = torch.tensor([1.0, 0.0]), torch.tensor([-0.6, 0.8])
-    found = eliminated(span, torch.stack([known, mixture]).double())
-    order = found.abs().argmax(1)
-    assert sorted(order.tolist()) == [0, 1]
-    torch.testing.assert_close(found.abs()[order], torch.eye(2, dtype=torch.float64), rtol=0, atol=1e-6)
-
-
-def test_where_no_direction_is_left_known_columns_confirm_none():
-    span, none = Span(torch.rand(20, 3, dtype=torch.float64), 0.0), torch.zeros(0, 3, dtype=torch.float64)
-    nothing = distinct(span, none, torch.eye(3, dtype=torch.float64))
-    assert (len(nothing.found), len(nothing.zeros), nothing.attested) == (0, 0, 0)
-
-
 def test_inputs_behind_a_relu_are_not_negative():
     known = told(step()[1]).known
     view, inputs = known.view, known.inputs
@@ -175,44 +139,9 @@ def test_slopes_are_those_of_the_cross_entropy_and_none_beside_the_network():
     assert not beside.any()
 
 
-def test_larger_images_are_searched_with_smaller_steps_and_more_prior():
-    plain, framed = PixelInversion(coordinates="pixels"), PixelInversion()
-    small, twice = (plain.schedule_at((3, size, size)).learning_rate for size in (32, 64))
-    assert twice == pytest.approx(small / 4)
-    assert framed.schedule_at((3, 64, 64)) == framed.schedule_at((3, 32, 32)) == framed.schedule
-    large = NetworkKind(kinked=False, normed=False, large=True)
-    assert [way.signed for way in choose_configs(large, TargetInfo(1), 400)] == [True]
-    assert choose_configs(large, TargetInfo(1), 1600)[0].curved
-
-
-def test_an_update_is_taken_apart_once_whoever_is_said_to_have_sent_it(monkeypatch):
-    begun, genuine = [], separated_batch._parts_of
-    monkeypatch.setattr(separated_batch, "_parts_of", lambda *given: begun.append(given[1:]) or genuine(*given))
-    problem = step()[1]
-    (seen,) = problem.observations
-    first = told(problem)
-    of_another = replace(
-        problem, observations=(replace(seen, client=2),), targets=(replace(problem.targets[0], client=2),)
-    )
-    of_another = replace(of_another, knowledge=replace(problem.knowledge, labels={(1, 2): LABELS}))
-    torch.testing.assert_close(told(of_another).derivatives, first.derivatives)
-    assert len(begun) == 1
-    told(replace(problem, seed=1))
-    assert len(begun) == 2
-
-
 def test_parts_that_labels_do_not_confirm_are_not_asked_for():
     _, problem = step()
     assert told(problem).known.sure.all()
     one_wrong = torch.tensor([3, 1, 3, 7, 3])
     found = told(replace(problem, knowledge=replace(problem.knowledge, labels={(1, 0): one_wrong})))
     assert found.known.sure.tolist() == [True, True, True, False, True]
-
-
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
-def test_gradients_of_any_precision_are_known_again_by_their_bits(kind):
-    def digest(shift):
-        gradient = {"fc.weight": torch.arange(6.0).view(2, 3).to(kind) + shift, "fc.bias": torch.ones(2, dtype=kind)}
-        return separated_batch._digest(LocalStep({}, gradient), "fc")
-
-    assert digest(0) == digest(0) != digest(1)

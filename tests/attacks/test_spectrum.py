@@ -12,7 +12,7 @@ from one_step import problem_of, run_attack
 from torch import nn
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation

@@ -8,11 +8,11 @@ from federations import CPU, small, trained_small
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.gradient_matching import Matcher
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.layer_inputs import readable_layers, sent_layers
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
-from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.matching import Matcher
+from fedpriv.attacks.gradients.separated_batch import readable_layers, sent_layers
+from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.search.candidates import Row
 from fedpriv.evidence.gather import gather

@@ -7,8 +7,8 @@ import torch
 from federations import CPU, small, trained_small
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.gradient_matching import Matcher, one_hot
-from fedpriv.attacks.gradients.step_problems import dealt, read_problem
+from fedpriv.attacks.gradients.matching import Matcher, one_hot
+from fedpriv.attacks.gradients.step_attack import dealt, read_problem
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.traces import local_steps, used_images

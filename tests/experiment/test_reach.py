@@ -29,7 +29,7 @@ NAMES = ["linear-layer", "linear-layer-reach-4", "linear-layer-reach-epoch"]
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory):
     out = tmp_path_factory.mktemp("reach") / "out"
-    asked = {"attacks": "linear-layer", "reach": ["epoch", 1, 4], "attack_option": {"draws": 200}}
+    asked = {"attacks": "linear-layer", "reach": ["epoch", 1, 4], "attack_option": {"iterations": 200}}
     return fedpriv.attack(target="model", out=out, **asked, **SMALL)
 
 
@@ -219,7 +219,7 @@ def test_what_is_missing_is_resumed_to_the_same_records_also_with_workers(attack
     (copy / "report.html").unlink()
     for name in NAMES[1:]:
         shutil.rmtree(copy / name)
-    asked = {"attacks": "linear-layer", "reach": "1,4,epoch", "attack_option": {"draws": 200}, "resume": True}
+    asked = {"attacks": "linear-layer", "reach": "1,4,epoch", "attack_option": {"iterations": 200}, "resume": True}
     fedpriv.attack(target="model", out=copy, **asked, **SMALL | {"workers": 2})
     for name in NAMES:
         first, second = (load_metrics(folder / name).model_dump() for folder in (attacked.path, copy))

@@ -26,7 +26,7 @@ from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
 from fedpriv.attacks.features.unmixing import best_ridge, ridge_regression
-from fedpriv.attacks.gradients.pooled import inner_search, refuse_separate
+from fedpriv.attacks.gradients.secure_sum import inner_search, refuse_separate
 from fedpriv.attacks.inputs.targets import upload_holds
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, RequirementsByKind, TargetId
 from fedpriv.util.errors import UserError

@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 
 from fedpriv.algebra.augmentation_policy import PUBLISHED, margins, read_policy, signed
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.gradients.pooled import inner_search
+from fedpriv.attacks.gradients.secure_sum import inner_search
 from fedpriv.attacks.observation import DataAccess, Needs, Reconstruction
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 

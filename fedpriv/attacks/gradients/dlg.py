@@ -1,4 +1,4 @@
-"""Deep leakage from gradients: find the batch whose gradient is the client's.
+"""Deep leakage from gradients: the batch whose gradient is the client's, and the same of images that were mixed.
 
 DLG: Zhu, Liu and Han, "Deep Leakage from Gradients" (NeurIPS 2019). iDLG: Zhao, Mopuri and Bilen, "iDLG: Improved Deep
 Leakage from Gradients" (2020), for the label of a single image.
@@ -7,6 +7,7 @@ Leakage from Gradients" (2020), for the label of a single image.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -15,15 +16,16 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
-from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.contract import AttackProblem, Objective
+from fedpriv.attacks.gradients.matching import Matcher
+from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.update import square_norms
-from fedpriv.attacks.observation import Reconstruction
-from fedpriv.attacks.priors.spectral import PIXEL, Spectrum, general_spectrum
+from fedpriv.attacks.observation import Needs, Reconstruction
+from fedpriv.attacks.priors.spectral import PIXEL, general_spectrum
 from fedpriv.attacks.search.candidates import Row, Solved
 from fedpriv.attacks.search.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import WHOLE
 
 _FIRST_GAIN = 0.1
 """A start is redrawn unless the first call of the optimiser brings the loss below this share of where it began."""
@@ -31,10 +33,48 @@ _FIRST_GAIN = 0.1
 _WIDTHS = 4
 """Number of widths of start, each twice the one before: starts near mid-grey are much alike."""
 
+LEAST = 0.01
+"""Share of the largest singular value of mixing weights below which one is taken for zero."""
+
+_OWN = 1.0
+"""Logit by which an image's own part in its mixture begins ahead of the others' parts."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class DeepLeakage(GradientMatching):
-    """Gradient matching by L-BFGS in the squared L2 distance, without prior and without clamping on the way.
+class _LbfgsMatching(GradientMatching):
+    """Gradient matching by L-BFGS in the squared L2 distance, without a prior.
+
+    Attributes:
+        outer_steps: calls of L-BFGS, 20 steps each.
+        stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
+            gradient falls below.
+    """
+
+    outer_steps: Annotated[int, Ge(1)] = 100
+    stop_below: Annotated[float, Ge(0)] = 1e-9
+
+    budget = "outer_steps"
+
+    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
+        """Estimate the memory of two histories of 100 vectors."""
+        count = updates.labels.shape[1]
+        return 4 * 200 * count * (math.prod(problem.knowledge.image_shape) + max(count, problem.knowledge.n_classes))
+
+    def search(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
+    ) -> Reconstruction:
+        """Search in every restart."""
+        return self.every_row(self._solve, problem, updates, matcher, bytes_per_row)
+
+    @abstractmethod
+    def _solve(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
+    ) -> Solved: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepLeakage(_LbfgsMatching):
+    """Search for images as they are, without clamping on the way.
 
     A target is an upload as a whole; its images are the n of the batch, in no particular order.
 
@@ -43,7 +83,6 @@ class DeepLeakage(GradientMatching):
     in the coordinates of images in general (:mod:`fedpriv.attacks.priors.spectral`), whose first steps are coarse.
 
     Attributes:
-        outer_steps: calls of L-BFGS, 20 steps each.
         patience: a row is finished when so many calls together took less than a tenth off its distance. Smooth networks
             lose half of it in as many; behind kinks a search ends where it is stuck.
         redraws: how often a row may draw a new start when the first call has not reduced the loss tenfold. Each is
@@ -55,11 +94,8 @@ class DeepLeakage(GradientMatching):
         apart: whether the images of a step are told apart first, where a fully connected layer or the head lets them: then
             each is asked for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
         learning_rate: step size of L-BFGS.
-        stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
-            gradient falls below.
     """
 
-    outer_steps: Annotated[int, Ge(1)] = 100
     patience: Annotated[int, Ge(1)] = 10
     redraws: Annotated[int, Ge(0)] = 8
     spread: Annotated[float, Gt(0)] = 0.05
@@ -67,11 +103,9 @@ class DeepLeakage(GradientMatching):
     labels: Literal["auto", "joint"] = "auto"
     apart: bool = True
     learning_rate: Annotated[float, Gt(0)] = 1.0
-    stop_below: Annotated[float, Ge(0)] = 1e-9
 
     name = "dlg"
     summary = "images whose gradient is the uploaded one, by L-BFGS without a prior"
-    budget = "outer_steps"
     version = 5
 
     def __post_init__(self) -> None:
@@ -88,48 +122,48 @@ class DeepLeakage(GradientMatching):
         """As asked for."""
         return self.apart
 
-    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
-        """Estimate the memory of two histories of 100 vectors."""
-        return 4 * 200 * self._points(problem, updates).width
-
-    def _points(self, problem: AttackProblem, updates: StepProblem) -> _Points:
-        shape = (updates.labels.shape[1], *problem.knowledge.image_shape)
-        spectrum = general_spectrum(problem.knowledge.image_shape).to(updates.labels.device)
-        own = spectrum if self.coordinates == "spectrum" else None
-        return _Points(shape, problem.knowledge.n_classes, self.spread, not self.labels_known, own)
-
-    def search(
-        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
-    ) -> Reconstruction:
-        """Search in every restart."""
-        return self.every_row(self._solve, problem, updates, matcher, bytes_per_row)
-
     def _solve(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
     ) -> Solved:
-        """Minimise the distance of N rows."""
-        points, n_classes = self._points(problem, updates), problem.knowledge.n_classes
+        """Minimise the distance of N rows over points ``(N, D)``: pixels, and soft labels if they are optimised too."""
+        n_classes, joint = problem.knowledge.n_classes, not self.labels_known
         steps, counts, labels = updates.of(rows)
-        scale = square_norms(steps)
-        evaluate = points.evaluator(
-            matcher.against(steps, counts), updates.probabilities(rows, n_classes) if self.labels_known else None
+        shape = (labels.shape[1], *problem.knowledge.image_shape)
+        pixels = math.prod(shape)
+        spectrum = None
+        if self.coordinates == "spectrum":
+            spectrum = general_spectrum(problem.knowledge.image_shape).to(labels.device)
+
+        def images_of(points: Tensor) -> Tensor:
+            wide = points[:, :pixels].reshape(-1, *shape)
+            return 0.5 + self.spread * (wide if spectrum is None else spectrum.images(wide) / PIXEL)
+
+        def logits_of(points: Tensor) -> Tensor:
+            return points[:, pixels:].reshape(-1, shape[0], n_classes)
+
+        known = None if joint else updates.probabilities(rows, n_classes)
+        evaluate = matcher.against(steps, counts).descent(
+            lambda points, which: (images_of(points), logits_of(points).softmax(2) if known is None else known[which])
         )
         settings = LbfgsSettings(
             self.outer_steps,
             learning_rate=self.learning_rate,
             patience=self.patience,
         )
+        scale = square_norms(steps)
         generators = [row.generator(problem.seed) for row in rows]
-        start, spent = self._start(evaluate, points.width, generators, settings, labels.device)
+        width = pixels + (shape[0] * n_classes if joint else 0)
+        start, spent = self._start(evaluate, width, generators, settings, labels.device)
         found = minimise(evaluate, start, settings, scale * self.stop_below, tick)
-        best = points.clamped(found.best)
-        images, logits = points.split(best)
+        inside = (images_of(found.best).clamp(0, 1) - 0.5) / self.spread
+        nearest = (inside if spectrum is None else spectrum.points(inside) * PIXEL).flatten(1)
+        best = torch.cat([nearest, found.best[:, pixels:]], 1)
         loss, _ = evaluate(best, torch.arange(len(best), device=best.device))
         return Solved(
-            images=updates.shown(rows, images.clamp(0, 1)),
+            images=updates.shown(rows, images_of(best).clamp(0, 1)),
             objective=loss / scale,
             converged=loss < scale * self.stop_below,
-            labels=updates.shown(rows, labels if self.labels_known else logits.argmax(2)),
+            labels=updates.shown(rows, logits_of(best).argmax(2) if joint else labels),
             iterations=int(found.evaluations.max()),
             evaluations=spent + found.evaluations + 1,
         )
@@ -165,47 +199,72 @@ class DeepLeakage(GradientMatching):
         return start, spent
 
 
-class _Points:
-    """The variables of rows: pixels, and soft labels if they are optimised too."""
+@dataclass(frozen=True, kw_only=True)
+class MixtureSeparation(_LbfgsMatching):
+    """Search for a batch's images together with the weights by which mixup mixed them.
 
-    def __init__(
-        self, image_shape: tuple[int, ...], n_classes: int, spread: float, joint: bool, spectrum: Spectrum | None
-    ) -> None:
-        self._shape = image_shape
-        self._classes = n_classes if joint else 0
-        self._spread, self._spectrum = spread, spectrum
+    A client that trains on mixtures X' = M X of images, with the loss weighted alike, sends the gradient
+    of (M X, M Y) with one-hot labels Y, so that soft labels tell M wherever images have different classes:
+    mixtures and weights M, whose rows are distributions, are searched for together, and X = M^-1 X'. Images
+    of one class are told apart no further than their sum. InstaHide's signs are no part of M and are not undone. Derived
+    here. A target is an upload as a whole; its images are those of its step, before they were mixed.
 
-    @property
-    def width(self) -> int:
-        """Number of variables of a row."""
-        return math.prod(self._shape) + self._shape[0] * self._classes
+    Attributes:
+        spread: standard deviation of the start around mid-grey.
+    """
 
-    def split(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images ``(N, n, c, h, w)`` and label logits ``(N, n, C)``, empty where labels are known."""
-        pixels = math.prod(self._shape)
-        wide = points[:, :pixels].reshape(len(points), *self._shape)
-        apart = self._spread * wide if self._spectrum is None else self._spread / PIXEL * self._spectrum.images(wide)
-        return 0.5 + apart, points[:, pixels:].reshape(len(points), self._shape[0], self._classes)
+    restarts: Annotated[int, Ge(1)] = 4
+    spread: Annotated[float, Gt(0)] = 0.1
+    stop_below: Annotated[float, Ge(0)] = 1e-10
 
-    def clamped(self, points: Tensor) -> Tensor:
-        """Return the nearest points whose images are in [0, 1]."""
-        pixels = math.prod(self._shape)
-        if self._spectrum is None:
-            reach = 0.5 / self._spread
-            return torch.cat([points[:, :pixels].clamp(-reach, reach), points[:, pixels:]], 1)
-        images, _ = self.split(points)
-        inside = self._spectrum.points(images.clamp(0, 1) - 0.5) * (PIXEL / self._spread)
-        return torch.cat([inside.flatten(1), points[:, pixels:]], 1)
+    name = "demix"
+    summary = "a batch's images and the weights by which they were mixed, by equal gradients"
+    targets = WHOLE
+    only_by_name = True
+    needs = Needs(labels=("given",), batch=True)
 
-    def evaluator(self, matching: Matching, probabilities: Tensor | None) -> Evaluate:
-        """Return the function to minimise for label probabilities ``(N, n, C)``, or None where they are optimised."""
+    def objective(self, problem: AttackProblem) -> Objective | None:
+        """Return None: images alone, without their weights, lead to no update."""
+        return None
 
-        def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-            points = points.detach().requires_grad_()
-            images, logits = self.split(points)
-            labels = logits.softmax(2) if probabilities is None else probabilities[rows]
-            losses = matching.squared(images, labels, rows)
-            (gradients,) = torch.autograd.grad(losses.sum(), points)
-            return losses.detach(), gradients
+    def _solve(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
+    ) -> Solved:
+        """Minimise the distance of N rows over mixtures and the logits of their weights."""
+        steps, counts, labels = updates.of(rows)
+        known, scale = updates.probabilities(rows, problem.knowledge.n_classes), square_norms(steps)
+        shape = (labels.shape[1], *problem.knowledge.image_shape)
 
-        return evaluate
+        def shown(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+            images, weights = mixtures_of(points, shape, self.spread)
+            return images, weights @ known[which]
+
+        width = math.prod(shape) + shape[0] ** 2
+        draws = torch.stack([torch.randn(width, generator=row.generator(problem.seed)) for row in rows])
+        evaluate = matcher.against(steps, counts).descent(shown)
+        found = minimise(
+            evaluate, draws.to(labels.device), LbfgsSettings(self.outer_steps), scale * self.stop_below, tick
+        )
+        images = unmixed(*mixtures_of(found.best, shape, self.spread))
+        return Solved(
+            images=updates.shown(rows, images.clamp(0, 1)),
+            objective=found.loss / scale,
+            converged=found.loss < scale * self.stop_below,
+            labels=updates.shown(rows, labels),
+            iterations=int(found.evaluations.max()),
+            evaluations=found.evaluations,
+        )
+
+
+def mixtures_of(points: Tensor, shape: tuple[int, ...], spread: float) -> tuple[Tensor, Tensor]:
+    """Return mixtures ``(N, n, c, h, w)`` and the weights ``(N, n, n)`` by which they were mixed, of points ``(N, D)``."""
+    count, pixels = shape[0], math.prod(shape)
+    images = 0.5 + spread * points[:, :pixels].reshape(len(points), *shape)
+    logits = points[:, pixels:].reshape(len(points), count, count)
+    return images, (logits + _OWN * torch.eye(count, device=points.device)).softmax(2)
+
+
+def unmixed(mixtures: Tensor, weights: Tensor) -> Tensor:
+    """Return the images ``(N, n, c, h, w)`` that weights ``(N, n, n)`` mixed."""
+    inverse = torch.linalg.pinv(weights.double(), rtol=LEAST).to(mixtures)
+    return 0.5 + torch.einsum("nij,njchw->nichw", inverse, mixtures - 0.5)

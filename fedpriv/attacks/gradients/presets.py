@@ -12,77 +12,73 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-_KINKED = (
-    "ReluBackward",
-    "LeakyReluBackward",
-    "PreluKernelBackward",
-    "ThresholdBackward",
-    "HardtanhBackward",
-    "HardswishBackward",
-    "HardsigmoidBackward",
-    "RreluWithNoiseBackward",
+_KINKED = tuple(
+    f"{name}Backward"
+    for name in [
+        "Relu",
+        "LeakyRelu",
+        "PreluKernel",
+        "Threshold",
+        "Hardtanh",
+        "Hardswish",
+        "Hardsigmoid",
+        "RreluWithNoise",
+    ]
 )
 """Beginnings of the names that autograd gives to activations whose derivative jumps."""
 
+_NORMS = torch.nn.modules.batchnorm._BatchNorm
+
+# In pixels: first weights of total variation.
 
 _VARIATION, _MOST_VARIATION = 0.12, 1.0
-"""First weight of total variation, an image, and the most. The more images, the less the gradient tells of each."""
+"""An image, and the most. The more images, the less the gradient tells of each."""
 
 _APART_VARIATION, _MOST_APART = 0.24, 8
-"""The same where the images were told apart, and of how many of them it grows: what is asked of each holds it in place."""
-
-_SHORT, _RELAXED = 100, 0.75
-"""Evaluations up to which images that were told apart are searched so where what is known determines each (and of smooth
-networks), and the power with which the weight falls with more of them."""
+"""The same where images were separated, and of how many of them it grows."""
 
 _LEAST_OF_ONE, _LEAST_OF_SEVERAL = 0.5, 0.25
 """Share of the weight that is left at least where networks have kinks."""
 
+_NORMED_VARIATION, _LARGE = 2.0, 2.0
+"""Whatever the number of images: behind batch norms, and of large images behind smooth networks."""
+
 _BESIDE = 0.6
-"""Share of the weight of total variation that is left beside a learned prior."""
+"""Share that is left beside a learned prior."""
 
-_NORMED_VARIATION = 2.0
-"""The same behind batch norms, whatever the number of images: what they subtract of a batch its gradient does not tell."""
+_SHORT, _RELAXED, _SMOOTH_RELAXED = 100, 0.75, 2.0
+"""Evaluations up to which weights are as they are; power with which they fall with more, and in a frame behind smooth
+networks whose images were separated."""
 
-_NORMS = torch.nn.modules.batchnorm._BatchNorm
+# In a frame: first weights of how unlikely an image is.
 
 _UNLIKELY, _MOST_UNLIKELY = 0.1, 3
-"""In a frame: first weight of how unlikely an image is, an image, and of how many images it grows. With the budget it falls
-as does :data:`_RELAXED`; where networks have kinks total variation weighs as much."""
+"""An image, and of how many images it grows. Where networks have kinks total variation weighs as much."""
 
 _MISLED = 300.0
 """How much more it weighs where the update misleads: then what is likely beforehand is nearer."""
 
-_SMOOTH_RELAXED = 2.0
-"""Power with which it falls of smooth networks whose images were told apart."""
+_NORMED_UNLIKELY, _NORMED_RELAXED = 3.0, 0.5
+"""Behind batch norms, whatever the number of images, and the power with which it falls with the budget."""
 
 _HELD_LARGE, _LARGE_RATE = 0.5, 0.2
-"""Weight of unlikeliness and of total variation for large images behind smooth networks where L-BFGS gets nowhere yet, and
-step size with signs. What the gradient tells of them depends on the network's weights: best or near it behind all."""
-
-_NORMED_UNLIKELY, _NORMED_RELAXED = 3.0, 0.5
-"""Weight of unlikeliness and of total variation behind batch norms, whatever the number of images, and the power with which
-it falls with the budget."""
+"""Of large images behind smooth networks where L-BFGS gets nowhere yet, and step size with signs."""
 
 _FRAME_RATE, _LONG_RATE = 0.3, 1.5
-"""Step size in a frame, which shorter searches than :data:`_SHORT` take in proportion smaller, and how much larger it may be
-in longer ones of smooth networks."""
+"""Step size in a frame, in proportion smaller in searches below :data:`_SHORT`, and how much larger it may be in longer ones
+of smooth networks."""
+
+# Which search.
 
 _PIXELS_FROM = 200
 """Evaluations from which pixels are nearer, where networks have kinks and what is known determines them."""
 
-_LEAST_CURVED, _LEAST_CURVED_LARGE = 60, 400
-"""Evaluations from which L-BFGS gets anywhere in a frame, and of large images."""
+_LEAST_CURVED, _LEAST_CURVED_LARGE, _CURVED_FROM, _CURVED_FROM_LARGE = 60, 400, 100, 1600
+"""Evaluations from which L-BFGS gets anywhere in a frame, and in pixels, of small and large images. Of several images it
+finds noise that explains their gradient as well."""
 
-_CURVED_FROM = 100
-"""Evaluations from which L-BFGS gets anywhere. Of several images it finds noise that explains their gradient as well."""
-
-_SMALL, _CURVED_FROM_LARGE = 48 * 48, 1600
-"""Pixels up to which smooth networks are searched so. A larger image's gradient says too little of each pixel: the prior has
-to say the rest, which takes signs, and L-BFGS gets anywhere much later."""
-
-_LARGE = 2.0
-"""First weight of total variation beyond, whatever the number of images."""
+_SMALL = 48 * 48
+"""Pixels of a small image. A larger one's gradient says too little of each pixel: the prior has to say the rest."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +91,7 @@ class SearchConfig:
         learning_rate: first step size, in standard deviations of images, or of coordinates.
         curved: L-BFGS in place of Adam, without total variation.
         learned: whether a learned prior holds images back, too.
-        framed: whether coordinates are those of a spectrum in place of pixels
-            (:class:`fedpriv.attacks.priors.spectral.Frame`).
+        framed: whether coordinates are those of a spectrum in place of pixels.
         unlikely: first weight of the mean square of these coordinates.
     """
 
@@ -125,9 +120,9 @@ class TargetInfo:
 
     Attributes:
         count: how many there are.
-        apart: whether they were told apart, so that each is asked for its own share of the update.
+        apart: whether they were separated, so that each is asked for its own share of the update.
         determined: whether of each as many numbers are known as it has pixels, from what it put into a layer.
-        own_images: whether the attacker has images of its own from the same data set.
+        own_images: whether the attacker has images of the same data set.
         misled: whether their update was taught by what nobody outside knows, so that others explain it better.
     """
 
@@ -152,13 +147,7 @@ class TargetInfo:
 
 @dataclass(frozen=True)
 class NetworkKind:
-    """Traits of a network, by which it is decided which settings can win.
-
-    Attributes:
-        kinked: as of :func:`has_kinks`.
-        normed: whether it has batch norms.
-        large: whether images have more than 48 x 48 pixels.
-    """
+    """Traits of a network: activations with kinks, batch norms, and images of more than 48 x 48 pixels."""
 
     kinked: bool
     normed: bool
@@ -189,13 +178,7 @@ def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
 
 
 def choose_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
-    """Return the settings that are worth a trial, the likeliest first.
-
-    Args:
-        network: whose gradients are matched.
-        target: images of the target.
-        iterations: evaluations of the gradient that the search may take.
-    """
+    """Return the settings that are worth a trial in so many evaluations of the gradient, the likeliest first."""
     count, apart = target.count, target.apart
     relaxed = min(1.0, (_SHORT / iterations) ** _RELAXED)
     variation = _NORMED_VARIATION if network.normed else min(_VARIATION * count, _MOST_VARIATION)
@@ -212,13 +195,7 @@ def choose_configs(network: NetworkKind, target: TargetInfo, iterations: int) ->
 
 
 def choose_framed_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
-    """Return the settings in coordinates of a spectrum that are worth a trial, the likeliest first.
-
-    Args:
-        network: whose gradients are matched.
-        target: images of the target.
-        iterations: evaluations of the gradient that the search may take.
-    """
+    """Return the settings in coordinates of a spectrum that are worth a trial, the likeliest first."""
     short = _SHORT / iterations
     weight = _UNLIKELY * min(target.count, _MOST_UNLIKELY) * min(1.0, short) ** _RELAXED
     if target.misled:

@@ -1,17 +1,15 @@
-"""Gradients of many rows that share one network's weights, from one ordinary backward pass for all of them.
+"""Gradients of many candidates that share one network's weights, from one pass for all of them, and distances of them.
 
-A layer's weight gradient is a product of what went into the layer and of the loss's derivative at what came out of it.
-Both are read off a pass over the rows' images as if they were one large batch, and the products are formed row by row.
-Vectorising the gradient function over rows instead turns every convolution into one with weights of its own for each
-row, which is slower than a loop on wide networks. For linear layers not even the product is formed: its inner products
-follow from those of its factors (for single images ``<d a', G> = d' G a`` and ``|d a'| = |d| |a|``).
+A layer's gradient is a product of what went into the layer and the derivative at what came out of it: both are read
+off a pass over all images as one batch, products are formed by candidate. Of linear layers not even the product is formed
+where its inner products follow from those of its factors (for single images ``<d a', G> = d' G a``).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,95 +23,62 @@ from fedpriv.attacks.inputs.updates import Weights
 _TINY = 1e-30
 
 
-@dataclass(frozen=True)
-class FormedGradient:
-    """A layer's gradient as tensors ``(R, ...)`` by parameter name."""
+class Factors(NamedTuple):
+    """The gradient of a linear layer's weight as a product: ``(R, n, I)`` inputs, ``(R, n, O)`` derivatives."""
 
-    values: Weights
-
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the parameters."""
-        return tuple(self.values)
-
-    def formed(self) -> Weights:
-        """Return the tensors."""
-        return self.values
-
-    def inner(self, wanted: Mapping[str, Tensor]) -> Tensor:
-        """Return the inner products ``(R,)`` with ``wanted``, each ``(R, ...)``, over the names that are in it."""
-        products = [(value * wanted[name]).flatten(1).sum(1) for name, value in self.values.items() if name in wanted]
-        return torch.stack(products).sum(0)
-
-    def square_norm(self, wanted: Mapping[str, Tensor]) -> Tensor:
-        """Return the sums of squares ``(R,)`` over the names that are in ``wanted``."""
-        squares = [value.square().flatten(1).sum(1) for name, value in self.values.items() if name in wanted]
-        return torch.stack(squares).sum(0)
-
-
-@dataclass(frozen=True)
-class LinearGradient:
-    """A linear layer's gradient as its factors.
-
-    Attributes:
-        weight: name of the weight ``(O, I)``.
-        bias: name of the bias ``(O,)``, or None.
-        inputs: ``(R, n, I)`` what went in; where the layer acts on several positions of an image, n counts them all.
-        deltas: ``(R, n, O)`` derivative of the row's loss at what came out.
-    """
-
-    weight: str
-    bias: str | None
     inputs: Tensor
     deltas: Tensor
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the parameters."""
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+    @property
+    def product(self) -> Tensor:
+        """The gradient ``(R, O, I)``."""
+        return torch.bmm(self.deltas.mT, self.inputs)
 
-    def formed(self) -> Weights:
-        """Return the gradient by parameter name."""
-        found = {self.weight: self.deltas.transpose(1, 2) @ self.inputs}
-        if self.bias is not None:
-            found[self.bias] = self.deltas.sum(1)
-        return found
 
-    def inner(self, wanted: Mapping[str, Tensor]) -> Tensor:
-        """Return the inner products ``(R,)``."""
-        total = self.inputs.new_zeros(len(self.inputs))
-        if self.weight in wanted:
-            total = total + (self.deltas * torch.bmm(self.inputs, wanted[self.weight].transpose(1, 2))).sum((1, 2))
-        if self.bias is not None and self.bias in wanted:
-            total = total + (self.deltas.sum(1) * wanted[self.bias]).sum(1)
-        return total
+Gradients = Mapping[str, Tensor | Factors]
+"""Gradients of R candidates by the parameter's name, ``(R, ...)``."""
 
-    def square_norm(self, wanted: Mapping[str, Tensor]) -> Tensor:
-        """Return the sums of squares ``(R,)``."""
-        total = self.inputs.new_zeros(len(self.inputs))
-        if self.weight in wanted:
-            _, count, width = self.inputs.shape
-            height = self.deltas.shape[2]
+
+def formed(value: Tensor | Factors) -> Tensor:
+    """Return a gradient as one tensor ``(R, ...)``."""
+    return value.product if isinstance(value, Factors) else value
+
+
+def cosine_distance(gradients: Gradients, target: Weights, norms: Tensor) -> Tensor:
+    """Return one minus the cosine of each candidate's gradient and its target, all parameters as one vector: ``(R,)``.
+
+    Names that are not in ``target``, whose norms are ``norms`` ``(R,)``, have no part. Source: Geiping et al., "Inverting
+    Gradients" (NeurIPS 2020), equation 4.
+    """
+    inner, squares = [], []
+    for name, aim in target.items():
+        value = gradients.get(name)
+        if value is None:  # a layer that was not passed
+            continue
+        if isinstance(value, Factors):
+            inner.append((value.deltas * torch.bmm(value.inputs, aim.mT)).sum((1, 2)))
+            (_, count, width), height = value.inputs.shape, value.deltas.shape[2]
             if count * (width + height) < width * height:
-                alike = self.inputs @ self.inputs.transpose(1, 2)
-                total = total + (alike * (self.deltas @ self.deltas.transpose(1, 2))).sum((1, 2))
-            else:  # so many images that the product itself is the smaller matrix
-                total = total + (self.deltas.transpose(1, 2) @ self.inputs).square().sum((1, 2))
-        if self.bias is not None and self.bias in wanted:
-            total = total + self.deltas.sum(1).square().sum(1)
-        return total
+                alike = torch.bmm(value.inputs, value.inputs.mT) * torch.bmm(value.deltas, value.deltas.mT)
+                squares.append(alike.sum((1, 2)))
+                continue
+            value = value.product
+        else:
+            inner.append((value * aim).flatten(1).sum(1))
+        squares.append(value.square().flatten(1).sum(1))
+    # The root's derivative is infinite at zero, which a dead network's gradient is.
+    lengths = torch.stack(squares).sum(0).clamp_min(_TINY).sqrt()
+    return 1 - torch.stack(inner).sum(0) / (lengths * norms.clamp_min(_TINY))
 
 
-LayerGradient = FormedGradient | LinearGradient
-"""The gradient of one layer's parameters for R rows, perhaps not formed."""
+def squared_distance(gradients: Gradients, target: Weights, norms: Tensor) -> Tensor:
+    """Return the squared L2 distance ``(R,)`` over the names that are in ``target`` (DLG, Zhu et al. 2019, equation 4)."""
+    apart = [(formed(gradients[name]) - value).flatten(1) for name, value in target.items()]
+    return torch.stack([torch.linalg.vecdot(part, part) for part in apart]).sum(0)
 
 
 class RowNorm(nn.Module):
-    """Batch norm in training mode whose statistics are those of a row's own images.
-
-    Attributes:
-        rows: how many rows the images are of, to be set before a pass.
-        mean: ``(R, C)`` of what went in at the last pass, by row.
-        variance: ``(R, C)`` likewise, biased.
-    """
+    """Batch norm in training mode over the images of one candidate; it remembers what it normalised."""
 
     rows = 1
 
@@ -131,31 +96,57 @@ class RowNorm(nn.Module):
         return self.normalised * self.weight[:, None, None] + self.bias[:, None, None]
 
 
-@dataclass(frozen=True)
-class _Passage:
+class RowLinear(nn.Module):
+    """A linear layer whose weight ``(O, I)`` all candidates share, or ``(R, O, I)``, one of each candidate's own."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the layer's outputs."""
+        if self.weight.dim() == 2:
+            return functional.linear(values, self.weight, self.bias)
+        found = torch.bmm(values.unflatten(0, (len(self.weight), -1)), self.weight.mT)
+        return (found if self.bias is None else found + self.bias.unsqueeze(1)).flatten(0, 1)
+
+
+class _Passage(NamedTuple):
     """The tensors that went through a layer in one pass, and the place of the outgoing one in the graph.
 
-    The tensor that went out may have been overwritten since, by a ReLU in place; its place in the graph stays.
+    The outgoing tensor may have been overwritten since, by a ReLU in place; its place in the graph stays.
     """
 
     name: str
     layer: nn.Module
-    came_in: Tensor
+    inputs: Tensor
     version: int
-    went_out: GradientEdge
+    place: GradientEdge
     output: Tensor
 
 
 class RowGradients:
-    """The client's loss as a function of images, differentiated for all rows that share weights.
+    """The client's loss as a function of images, differentiated for all candidates that share weights in one pass.
 
-    Evaluated as :class:`fedpriv.attacks.gradients.update.StepModel` evaluates it: in training mode, without dropout.
+    Evaluated as :class:`fedpriv.attacks.gradients.update.StepModel` evaluates it.
+
+    Attributes:
+        supported: whether every parameter is of a layer of a known kind that is passed once.
     """
 
     def __init__(self, model: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> None:
-        self._model = prepared(model).to(device).train()
+        self._model = copy.deepcopy(model).requires_grad_(False)
+        for parent in list(self._model.modules()):
+            for name, child in list(parent.named_children()):
+                if type(child) is nn.BatchNorm2d and child.affine:
+                    setattr(parent, name, RowNorm(child))
+                elif type(child) is nn.Linear:
+                    setattr(parent, name, RowLinear(child))
+            if hasattr(parent, "inplace"):
+                setattr(parent, "inplace", False)  # noqa: B010 - what came out of a layer is needed as it was
+        self._model.to(device).train()
         self._passages: list[_Passage] = []
-        self._norms = [module for module in self._model.modules() if isinstance(module, RowNorm)]
+        self._norms = {name: layer for name, layer in self._model.named_modules() if isinstance(layer, RowNorm)}
         for name, layer in self._model.named_modules():
             if isinstance(layer, RANDOM):
                 layer.eval()
@@ -164,138 +155,150 @@ class RowGradients:
         self.supported = self._is_supported(image_shape, device)
 
     def _noting(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def note(layer: nn.Module, given: tuple[Tensor, ...], went_out: Tensor) -> None:
-            came_in = layer.normalised if isinstance(layer, RowNorm) else given[0]
-            self._passages.append(
-                _Passage(name, layer, came_in, came_in._version, get_gradient_edge(went_out), went_out)
-            )
+        def note(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+            inputs = layer.normalised if isinstance(layer, RowNorm) else given[0]
+            if output.requires_grad:
+                place = get_gradient_edge(output)
+                self._passages.append(_Passage(name, layer, inputs, inputs._version, place, output))
 
         return note
 
     def _is_supported(self, image_shape: tuple[int, int, int], device: torch.device) -> bool:
-        """True where every parameter is of a layer of a known kind, passed once, whose input stays as it was."""
         layers = [layer for layer in self._model.modules() if any(True for _ in layer.parameters(recurse=False))]
-        if not all(_is_known(layer) for layer in layers):
+        if not all(
+            isinstance(layer, (RowLinear, RowNorm)) or (isinstance(layer, nn.Conv2d) and _padding(layer) is not None)
+            for layer in layers
+        ):
             return False
         weights: Weights = dict(self._model.named_parameters())
         kind = next(iter(weights.values())).dtype
         self._through(torch.zeros(2, *image_shape, device=device, dtype=kind).requires_grad_(), weights, 1)
-        passages = list(self._passages)
+        once = sorted(id(passage.layer) for passage in self._passages) == sorted(id(layer) for layer in layers)
+        supported = once and all(passage.inputs._version == passage.version for passage in self._passages)
         self._passages.clear()
-        once = sorted(id(passage.layer) for passage in passages) == sorted(id(layer) for layer in layers)
-        return once and all(passage.came_in._version == passage.version for passage in passages)
+        return supported
 
     def _through(self, images: Tensor, weights: Weights, rows: int) -> Tensor:
         self._passages.clear()
-        for norm in self._norms:
+        for norm in self._norms.values():
             norm.rows = rows
         logits: Tensor = functional_call(self._model, weights, (images,))
         return logits
 
-    def __call__(self, weights: Weights, images: Tensor, labels: Tensor, readout: str = "") -> list[LayerGradient]:
-        """Return the gradients of each row's mean loss, layer by layer, differentiable in the images ``(R, n, c, h, w)``.
+    def __call__(
+        self, weights: Weights, images: Tensor, labels: Tensor, readout: str = ""
+    ) -> tuple[dict[str, Tensor | Factors], Tensor]:
+        """Return the gradients of each candidate's mean loss, differentiable in the images, and the readout's inputs.
 
-        All rows have the same weights. Labels ``(R, n, C)`` and readout are as of
-        :meth:`fedpriv.attacks.gradients.update.StepModel.gradient`; layers behind a readout are left out.
+        Args:
+            weights: by name; linear layers may have a candidate's own ``(R, ...)``.
+            images: ``(R, n, c, h, w)``.
+            labels: ``(R, n, C)``, as of :meth:`fedpriv.attacks.gradients.update.StepModel.gradient`.
+            readout: likewise; layers behind it are left out.
         """
         rows = len(images)
-        wanted = torch.is_grad_enabled() and images.requires_grad
-        if not wanted:  # the pass needs a graph all the same
+        differentiate = torch.is_grad_enabled() and images.requires_grad
+        if not differentiate:  # the pass needs a graph all the same
             images = images.detach().requires_grad_()
         with torch.enable_grad():
-            logits = self._through(images.flatten(0, 1), weights, rows)
+            output = self._through(images.flatten(0, 1), weights, rows)
             passages = list(self._passages)
             self._passages.clear()
             if readout:
-                place = next(place for place, passage in enumerate(passages) if passage.name == readout)
-                logits, passages = passages[place].output, passages[: place + 1]
-            loss = rows * mean_loss(logits, labels.flatten(0, 1), readout)
-            came_out = [passage.went_out for passage in passages]
-            deltas = torch.autograd.grad(loss, came_out, create_graph=wanted, allow_unused=True)
-        pairs = zip(passages, deltas, strict=True)
-        return [_gradient(passage, delta, rows) for passage, delta in pairs if delta is not None]
+                last = next(place for place, passage in enumerate(passages) if passage.name == readout)
+                output, passages = passages[last].output, passages[: last + 1]
+            loss = rows * mean_loss(output, labels.flatten(0, 1), readout)
+            places = [passage.place for passage in passages]
+            deltas = torch.autograd.grad(loss, places, create_graph=differentiate, allow_unused=True)
+        gradients: dict[str, Tensor | Factors] = {}
+        for passage, delta in zip(passages, deltas, strict=True):
+            if delta is not None:
+                gradients.update(_layer_gradient(passage, delta, rows))
+        return gradients, passages[-1].inputs.flatten(1).unflatten(0, (rows, -1))
+
+    def statistics_distance(
+        self, weights: Weights, images: Tensor, target: Mapping[str, tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        """Return ``sum_l |mean_l - mu_l| + |variance_l - sigma^2_l|`` (L2 norms over channels) ``(R,)``.
+
+        Of images ``(R, n, c, h, w)``, with means and variances ``(R, C)`` by the name of the batch norm.
+        """
+        self._through(images.flatten(0, 1), weights, len(images))
+        self._passages.clear()
+        apart = [(norm.mean - target[name][0], norm.variance - target[name][1]) for name, norm in self._norms.items()]
+        # Less the tiny summand the derivative at zero would be infinite.
+        return torch.stack([(part.square().sum(1) + 1e-12).sqrt() for both in apart for part in both]).sum(0)
 
 
-def prepared(model: nn.Module) -> nn.Module:
-    """Return a copy whose parameters are constants, whose batch norms are rows' own, and that overwrites nothing."""
-    copied = copy.deepcopy(model).requires_grad_(False)
-    for parent in list(copied.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.BatchNorm2d and child.affine:
-                setattr(parent, name, RowNorm(child))
-        if hasattr(parent, "inplace"):
-            setattr(parent, "inplace", False)  # noqa: B010 - what came out of a layer is needed as it was
-    return copied
-
-
-def _is_known(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.Conv2d):
-        return padding_of(layer) is not None
-    return isinstance(layer, (nn.Linear, RowNorm))
-
-
-def padding_of(layer: nn.Conv2d) -> tuple[int, ...] | None:
+def _padding(layer: nn.Conv2d) -> list[int] | None:
     """Return the zeros on either side of each axis; None where it is not zeros, or not as many on both sides."""
     if layer.padding_mode != "zeros":
         return None
     if not isinstance(layer.padding, str):
-        return layer.padding
-    if layer.padding == "valid":
-        return tuple(0 for _ in layer.kernel_size)
-    whole = [dilation * (side - 1) for side, dilation in zip(layer.kernel_size, layer.dilation, strict=True)]
-    return None if any(number % 2 for number in whole) else tuple(number // 2 for number in whole)
+        return list(layer.padding)
+    sides = zip(layer.kernel_size, layer.dilation, strict=True)
+    whole = [0 if layer.padding == "valid" else dilation * (side - 1) for side, dilation in sides]
+    return None if any(number % 2 for number in whole) else [number // 2 for number in whole]
 
 
-def _gradient(passage: _Passage, delta: Tensor, rows: int) -> LayerGradient:
+def _layer_gradient(passage: _Passage, delta: Tensor, rows: int) -> dict[str, Tensor | Factors]:
     """Return the gradient of one layer from what went in and the loss's derivative ``delta`` at what came out."""
     layer, prefix = passage.layer, f"{passage.name}." if passage.name else ""
-    has_bias = getattr(layer, "bias", None) is not None
-    if isinstance(layer, nn.Linear):
-        inputs = passage.came_in.reshape(rows, -1, layer.in_features)
-        bias = f"{prefix}bias" if has_bias else None
-        return LinearGradient(f"{prefix}weight", bias, inputs, delta.reshape(rows, -1, layer.out_features))
-    by_row = delta.unflatten(0, (rows, -1))
-    values: Weights = {}
-    if isinstance(layer, nn.Conv2d):
-        values[f"{prefix}weight"] = _convolution_gradient(layer, passage.came_in, delta, rows)
+    inputs, by_row = passage.inputs.unflatten(0, (rows, -1)), delta.unflatten(0, (rows, -1))
+    weight: Tensor | Factors
+    if isinstance(layer, RowLinear):
+        weight = Factors(inputs.flatten(1, -2), by_row.flatten(1, -2))
+    elif isinstance(layer, nn.Conv2d):
+        weight = _KernelGradient.apply(inputs, by_row, layer)
     else:
-        values[f"{prefix}weight"] = (by_row * passage.came_in.unflatten(0, (rows, -1))).sum((1, 3, 4))
-    if has_bias:
-        values[f"{prefix}bias"] = by_row.sum((1, 3, 4))
-    return FormedGradient(values)
+        weight = (by_row * inputs).sum((1, 3, 4))
+    found = {f"{prefix}weight": weight}
+    if getattr(layer, "bias", None) is not None:
+        found[f"{prefix}bias"] = weight.deltas.sum(1) if isinstance(weight, Factors) else by_row.sum((1, 3, 4))
+    return found
 
 
-def _convolution_gradient(layer: nn.Conv2d, maps: Tensor, delta: Tensor, rows: int) -> Tensor:
-    """Return each row's gradient of a convolution's weight ``(R, O, I / groups, k, k)``."""
-    padding = padding_of(layer)
-    assert padding is not None  # else the layer is not known
-    patches = functional.unfold(maps, layer.kernel_size, layer.dilation, padding, layer.stride)
-    groups = layer.groups
-    patches = patches.reshape(rows, -1, groups, patches.shape[1] // groups, patches.shape[2])
-    out = delta.reshape(rows, -1, groups, layer.out_channels // groups, patches.shape[4])
-    if patches.shape[1] == 1:
-        # Squeezed, not indexed: going backwards through an index fills a whole tensor with zeros first. Multiplied in this
-        # order, the derivative by the patches, the largest tensor of all, comes out as folding them back wants it.
-        product = (patches.squeeze(1) @ out.squeeze(1).transpose(2, 3)).transpose(2, 3)
-    else:
-        product = torch.einsum("rngol,rngpl->rgop", out, patches)
-    return product.reshape(rows, *layer.weight.shape)
+class _KernelGradient(torch.autograd.Function):
+    """The gradient of a convolution's weight ``(R, O, C / groups, k, k)``, candidates being groups of one convolution.
 
-
-def cosine_distance(gradients: Sequence[LayerGradient], wanted: Mapping[str, Tensor], norms: Tensor) -> Tensor:
-    """Return one minus the cosine of each row's gradient and the wanted one, over all parameters as one vector: ``(R,)``.
-
-    Names that are not in ``wanted``, whose norms are ``norms`` ``(R,)``, have no part. Source: Geiping, Bauermeister,
-    Droege and Moeller, "Inverting Gradients" (NeurIPS 2020), equation 4.
+    Of maps ``(R, n, C, h, w)`` and the derivative ``(R, n, O, H, W)`` at what came out.
     """
-    parts = [layer for layer in gradients if not wanted.keys().isdisjoint(layer.names())]
-    inner = torch.stack([layer.inner(wanted) for layer in parts]).sum(0)
-    squares = torch.stack([layer.square_norm(wanted) for layer in parts]).sum(0)
-    # The root's derivative is infinite at zero, which a dead network's gradient is.
-    return 1 - inner / (squares.clamp_min(_TINY).sqrt() * norms.clamp_min(_TINY))
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, delta: Tensor, layer: nn.Conv2d) -> Tensor:
+        """Return the gradient."""
+        ctx.layer, ctx.rows = layer, len(maps)
+        maps, delta = _side_by_side(maps), _side_by_side(delta)
+        ctx.save_for_backward(maps, delta)
+        like = maps.new_empty(1).expand(ctx.rows * layer.out_channels, *layer.weight.shape[1:])
+        found = _convolution_backward(ctx, delta, maps, like, (False, True, False))[1]
+        return found.view(ctx.rows, *layer.weight.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grown: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the derivatives in both."""
+        maps, delta = ctx.saved_tensors
+        weight, layer = grown[0].flatten(0, 1), ctx.layer
+        by_maps = by_delta = None
+        if ctx.needs_input_grad[0]:
+            by_maps = _convolution_backward(ctx, delta, maps, weight, (True, False, False))[0]
+            by_maps = by_maps.unflatten(1, (ctx.rows, -1)).transpose(0, 1)
+        if ctx.needs_input_grad[1]:
+            shape: tuple[Any, ...] = layer.stride, _padding(layer), layer.dilation, ctx.rows * layer.groups
+            by_delta = functional.conv2d(maps, weight, None, *shape)
+            by_delta = by_delta.unflatten(1, (ctx.rows, -1)).transpose(0, 1)
+        return by_maps, by_delta, None
 
 
-def squared_distance(gradients: Sequence[LayerGradient], wanted: Mapping[str, Tensor], norms: Tensor) -> Tensor:
-    """Return the squared L2 distance ``(R,)`` over the names that are in ``wanted`` (DLG, Zhu et al. 2019, equation 4)."""
-    formed = {name: value for layer in gradients for name, value in layer.formed().items()}
-    return torch.stack([(formed[name] - value).square().flatten(1).sum(1) for name, value in wanted.items()]).sum(0)
+def _side_by_side(maps: Tensor) -> Tensor:
+    """Return ``(R, n, C, h, w)`` as ``(n, R C, h, w)``."""
+    return maps.transpose(0, 1).flatten(1, 2)
+
+
+def _convolution_backward(
+    ctx: Any, delta: Tensor, maps: Tensor, weight: Tensor, which: tuple[bool, bool, bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    layer = ctx.layer
+    shape = list(layer.stride), _padding(layer), list(layer.dilation), False, [0, 0], ctx.rows * layer.groups
+    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(delta, maps, weight, None, *shape, which)
+    return found

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from fedpriv.attacks.gradients.gradient_matching import Matching
+from fedpriv.attacks.gradients.matching import Matching
 from fedpriv.attacks.gradients.presets import SearchConfig
-from fedpriv.attacks.gradients.step_problems import Tick
+from fedpriv.attacks.gradients.step_attack import Tick
 from fedpriv.attacks.priors.spectral import Frame
 from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
 from fedpriv.attacks.search.fit import Adam
@@ -49,14 +47,12 @@ class SearchSettings:
     Attributes:
         iterations: evaluations of a row.
         variation_decay: what the weight of total variation is multiplied by, three times on the config.
-        median_every: iterations after which a median filter goes over the images; 0 for never.
         beside: of images ``(N, M, c, h, w)`` what is added to their total variation ``(N,)`` before it is weighted; or None.
         frame: of the rows' images, in which they are searched; None for pixels, within the box of valid images.
     """
 
     iterations: int
     variation_decay: float
-    median_every: int = 0
     beside: Callable[[Tensor], Tensor] | None = None
     frame: Frame | None = None
 
@@ -105,7 +101,7 @@ class PixelSearch:
         self._first_unlikely = self._unlikely = start.new_tensor([config.unlikely for config in configs])
         self._signed = configs[0].signed
         self._each = torch.ones_like(self._weights)
-        self._passed, self._filters = 0, False
+        self._passed = 0
         self._lowest = start.new_full((len(start),), torch.inf)
         self.images = self._images().detach().clone()
         self.distance = torch.full_like(self._lowest, torch.inf)
@@ -137,13 +133,12 @@ class PixelSearch:
         stepped = Replay(self.step, (self, self._optimiser), recorder_on(self._point.device))
         for step in range(self.settings.iterations - 1):
             self._prepare(step)
-            stepped(None if self._filters else 0)
+            stepped(0)
             tick(step + 1)
         self.evaluate()
 
     def _prepare(self, step: int) -> None:
-        settings, every = self.settings, self.settings.median_every
-        self._filters = every > 0 and (step + 1) % every == 0 and step + 1 < settings.iterations
+        settings = self.settings
         self._optimiser.pace(cooling(step / settings.iterations))
         passed = sum(step >= share * settings.iterations for share in _DROPS)
         if passed != self._passed:  # objectives under another weight cannot be compared
@@ -159,18 +154,9 @@ class PixelSearch:
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
         self._point.grad = gradient.sign() if self._signed else gradient
         self._optimiser.step()
-        with torch.no_grad():
-            if self._filters:
-                self._filter()
-            if self.settings.frame is None:
+        if self.settings.frame is None:
+            with torch.no_grad():
                 self._point.clamp_(self._least, self._most)
-
-    def _filter(self) -> None:
-        frame = self.settings.frame
-        if frame is None:
-            self._point.copy_(median_filtered(self._point))
-        else:
-            self._point.copy_(frame.points(median_filtered(self._images())) / self._scale)
 
 
 @dataclass(frozen=True)
@@ -208,12 +194,7 @@ def optimise_by_lbfgs(
             return frame.drawn(_FRAME_SPREAD * points.view(-1, *start.shape[1:]), rows)
         return (0.5 + _SPREAD * points).view(-1, *start.shape[1:])
 
-    def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        points = points.detach().requires_grad_()
-        losses = matching.squared(images_at(points, rows), labels[rows], rows)
-        (gradients,) = torch.autograd.grad(losses.sum(), points)
-        return losses.detach(), gradients
-
+    evaluate = matching.descent(lambda points, rows: (images_at(points, rows), labels[rows]))
     inner = min(
         _INNER, max(1, iterations - 2)
     )  # after the last step its place is evaluated, and at the end what is shown
@@ -233,42 +214,5 @@ def cooling(progress: float) -> float:
 
 def absolute_variation(images: Tensor) -> Tensor:
     """Return mean ``|right - here|`` plus mean ``|below - here|`` of each row's images ``(N, M, c, h, w)``: ``(N,)``."""
-    found: Tensor = _Variation.apply(images)
-    return found
-
-
-class _Variation(torch.autograd.Function):
-    """Absolute variation with its derivative, in few operations."""
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor) -> Tensor:
-        """Return ``(N,)``."""
-        steps = torch.diff(images, dim=-1), torch.diff(images, dim=-2)
-        ctx.save_for_backward(*steps)
-        across, down = (step.abs().flatten(1).mean(1) for step in steps)
-        return across + down
-
-    @staticmethod
-    def backward(ctx: Any, *weights: Tensor) -> Tensor:
-        """Return the derivative at images of equal neighbours as zero."""
-        found = None
-        for axis, step in zip((-1, -2), ctx.saved_tensors, strict=True):
-            each = step.sign().mul_(weights[0].view(-1, 1, 1, 1, 1) * (len(step) / step.numel()))
-            if found is None:
-                found = functional.pad(each, (1, 0))
-            else:
-                found.narrow(axis, 1, step.shape[axis]).add_(each)
-            found.narrow(axis, 0, step.shape[axis]).sub_(each)
-        assert found is not None
-        return found
-
-
-def median_filtered(images: Tensor) -> Tensor:
-    """Return images ``(N, M, c, h, w)`` whose pixels are the medians of 3 x 3; the border is repeated outwards."""
-    from kornia.filters import median_blur  # takes a tenth of a second to import
-
-    padded = functional.pad(images.flatten(0, 1), (1, 1, 1, 1), mode="replicate")
-    # kornia takes neighbours by convolution with ones and zeros, which cudnn would round to TF32.
-    with torch.backends.cudnn.flags(enabled=False):
-        filtered: Tensor = median_blur(padded, 3)
-    return filtered[..., 1:-1, 1:-1].reshape(images.shape)
+    across, down = (torch.diff(images, dim=axis).abs().flatten(1).mean(1) for axis in (-1, -2))
+    return across + down

@@ -1,19 +1,18 @@
-"""Steps whose images are told apart at a fully connected layer, before anything is searched for.
+"""Fully connected layers of an uploaded network, and the images of one step told apart at one of them.
 
 The gradient of such a layer says what each image put in and the loss's derivative there
-(:mod:`fedpriv.attacks.gradients.separation`), so the loss is known without what stands behind the layer, and every image is
-asked for its own share instead of all for a sum. Where what went into a layer came out of another one through a ReLU, an
-image's derivatives there are those of this layer times the weights between, where its inputs are positive, and zero
-elsewhere: who is told apart at a layer is told apart at the one below, and helps to tell the others apart.
+(:mod:`fedpriv.attacks.gradients.separation`), so the loss is known without what stands behind the layer: all layers up to it
+see the loss <D, output>, and every image is asked for its own share instead of all for a sum. Where what went into a layer
+came out of another one through a ReLU, an image's derivatives there are those of this layer times the weights between, where
+its inputs are positive: who is told apart at a layer is told apart at the one below.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,10 +21,8 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.layer_inputs import LayerInputs, readable_layers, sent_layers
 from fedpriv.attacks.gradients.separation import (
     MOST_BY_LABELS,
-    HeadMembers,
     LabelSlopes,
     Parts,
     Separation,
@@ -34,10 +31,13 @@ from fedpriv.attacks.gradients.separation import (
     members_of_head,
     separate,
 )
-from fedpriv.attacks.gradients.update import LocalStep, equal_weights
-from fedpriv.attacks.inputs.updates import Weights
-from fedpriv.attacks.search.objectives import relative_feature_distance, squared_length
+from fedpriv.attacks.gradients.update import RANDOM, LocalStep, equal_weights
+from fedpriv.attacks.inputs.updates import HEAD, Weights
+from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
+
+_BATCHED = nn.modules.batchnorm._BatchNorm
+_NORMS = (_BATCHED, nn.modules.instancenorm._InstanceNorm)
 
 _AGREES, _MOST_OF_THEM = 0.05, 0.5
 """Cosine distance of a derivative from what a label would make of it, below which the label says it; share of a step's
@@ -45,8 +45,7 @@ images whose labels must say their derivatives."""
 
 _SURELY, _ACTIVE = 1e-5, 1e-4
 """The same distance below which a derivative at a layer is used at the one below: rounding makes 1e-6, a mixture of two
-images hardly less than 1e-4. Share of the largest input from which on one was positive; what is solved for is never quite
-zero."""
+images hardly less than 1e-4. Share of the largest input from which on one was positive."""
 
 _PROBES, _BELOW = 8, 0.02
 """Random images that show whether a layer's inputs can be negative, and how far below zero rounding takes them."""
@@ -55,7 +54,158 @@ _CLOSE = 1e-4
 """Relative difference of logits below which what stands behind a layer is one ReLU and one more layer."""
 
 
-# ---------------------------------------------------------------- behind a layer
+class Affine(NamedTuple):
+    """``inputs = scale * pixels + shift``, the pixels in row-major order."""
+
+    scale: float
+    shift: float
+
+
+class _Reached(Exception):
+    """The layer was reached; holds what went in."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        self.inputs = inputs
+
+
+class _Stop(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        """End the pass here."""
+        raise _Reached(inputs)
+
+
+class _UpToLayer(nn.Module):
+    """A network that ends where a layer begins, in evaluation mode: images ``(n, c, h, w)`` to what goes in ``(n, k)``."""
+
+    def __init__(self, model: nn.Module, name: str) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(model).eval().requires_grad_(False)
+        self.network.set_submodule(name, _Stop())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the layer's inputs."""
+        try:
+            self.network(images)
+        except _Reached as found:
+            return found.inputs
+        raise RuntimeError("the layer was not reached")
+
+
+class LayerInputs:
+    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by broadcast weights, differentiably."""
+
+    def __init__(self, model: nn.Module, weights: Mapping[str, Tensor], name: str, device: torch.device) -> None:
+        self._model = _UpToLayer(model, name).to(device)
+        own = {f"network.{own}": value for own, value in weights.items()}
+        self.weights = {name: own[name].to(device) for name, _ in self._model.named_parameters() if name in own}
+
+    @property
+    def alone(self) -> bool:
+        """True where what an image puts into the layer does not depend on the others of its batch."""
+        return not any(isinstance(layer, _BATCHED) for layer in self._model.modules())
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the layer's inputs."""
+        found: Tensor = functional_call(self._model, self.weights, (images,))
+        return found
+
+
+class Known(NamedTuple):
+    """Inputs ``(n, k)`` of a layer that are known of the images of one step, and of which of them ``(n,)`` for sure."""
+
+    view: LayerInputs
+    inputs: Tensor
+    sure: Tensor
+
+
+def readable_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> dict[str, frozenset[str]]:
+    """Return the linear layers with bias that take one vector an image, in order, and the parameters that each depends on.
+
+    Layers behind one that draws numbers in training are left out: what they see of an image, nobody else can compute.
+    """
+    probe = copy.deepcopy(model).eval().requires_grad_(True)
+    passed: list[tuple[str, Tensor]] = []
+    drawn: list[str] = []
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        def hook(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if not drawn and given[0].dim() == 2:
+                passed.append((name, output))
+            return output.clone()  # what follows may overwrite it
+
+        return hook
+
+    for name, layer in probe.named_modules():
+        if isinstance(layer, RANDOM):
+            layer.register_forward_pre_hook(lambda *_: drawn.append("random"))
+        elif isinstance(layer, nn.Linear) and layer.bias is not None:
+            layer.register_forward_hook(note(name))
+    device = next(probe.parameters()).device
+    probe(torch.full((2, *image_shape), 0.5, device=device))
+    names, weights = zip(*probe.named_parameters(), strict=True)
+    found = {}
+    for name, output in passed:
+        slopes = torch.autograd.grad(output.sum(), weights, retain_graph=True, allow_unused=True)
+        found[name] = frozenset(own for own, slope in zip(names, slopes, strict=True) if slope is not None)
+    return found
+
+
+def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Collection[str]) -> str:
+    """Return the name of the first linear layer with bias that takes one vector an image and whose weights are ``sent``.
+
+    Raises:
+        UserError: when there is none, or batch normalisation stands before it (then what goes in depends on the batch).
+    """
+    probe = copy.deepcopy(model).eval()
+    passed: list[tuple[str, bool]] = []
+    normalised: list[str] = []
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def hook(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if isinstance(layer, _NORMS):
+                normalised.append(name)
+            else:
+                passed.append((name, given[0].dim() == 2 and not normalised))
+
+        return hook
+
+    for name, layer in probe.named_modules():
+        if isinstance(layer, (nn.Linear, *_NORMS)):
+            layer.register_forward_pre_hook(note(name))
+    with torch.no_grad():
+        probe(torch.zeros(2, *image_shape, device=next(probe.parameters()).device))
+    names = [name for name, _ in passed]
+    for name, usable in passed:
+        if usable and names.count(name) == 1 and {f"{name}.weight", f"{name}.bias"} <= set(sent):
+            return name
+    raise UserError(
+        "attack 'linear-layer' needs an uploaded fully connected layer with bias that takes one vector an image"
+        + (f", without batch normalisation before it ({normalised[0]})" if normalised else "")
+        + "; use inverting-gradients for this network"
+    )
+
+
+def as_affine(inputs: LayerInputs, image_shape: tuple[int, int, int], device: torch.device) -> Affine | None:
+    """Return the map from pixels to the layer's inputs where each input is one pixel, scaled and shifted; else None."""
+    draw = torch.Generator().manual_seed(0)
+    dark, light = torch.zeros(1, *image_shape), torch.ones(1, *image_shape)
+    images = torch.cat([dark, light, torch.rand(_PROBES, *image_shape, generator=draw)])
+    pixels = images.flatten(1)
+    with torch.no_grad():
+        found = inputs(images.to(device)).cpu()
+    if found.shape[1] != pixels.shape[1]:
+        return None
+    shift, scale = float(found[0].mean()), float((found[1] - found[0]).mean())
+    return Affine(scale, shift) if scale and torch.allclose(found, scale * pixels + shift, atol=1e-5) else None
+
+
+def sent_layers(layers: Mapping[str, frozenset[str]], sent: Collection[str], *, head: bool) -> list[str]:
+    """Return those layers whose weight and bias are both ``sent``, in order: the head, or all before it."""
+    return [
+        name
+        for name in layers
+        if f"{name}.weight" in sent and f"{name}.bias" in sent and f"{name}.".startswith(HEAD) == head
+    ]
 
 
 def logits_behind(
@@ -93,19 +243,19 @@ def cross_entropy_slopes(behind: Callable[[Tensor], Tensor], outputs: Tensor, n_
     return torch.stack(each, 1)
 
 
-def rectified_head(behind: Callable[[Tensor], Tensor], width: int, like: Tensor) -> tuple[Tensor, Tensor] | None:
+def rectified_head(behind: Callable[[Tensor], Tensor], like: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return W ``(C, m)`` and b ``(C,)`` where logits are W relu(z) + b of a layer's m outputs z; else None.
 
-    ``behind`` is as of :func:`logits_behind`, ``width`` m, and ``like`` a tensor of the device and type to compute with.
+    ``behind`` is as of :func:`logits_behind`, and ``like`` ``(m,)`` of the device and type to compute with.
     """
-    point = like.new_ones(1, width).requires_grad_()
+    point = like.new_ones(1, len(like)).requires_grad_()
     logits = behind(point)
     if not logits.requires_grad:
         return None
     rows = [torch.autograd.grad(logit, point, retain_graph=True)[0][0] for logit in logits[0]]
     weight = torch.stack(rows).detach()
     bias = logits[0].detach() - weight.sum(1)
-    probe = torch.randn(8, width, generator=torch.Generator().manual_seed(0)).to(like)
+    probe = torch.randn(8, len(like), generator=torch.Generator().manual_seed(0)).to(like)
     with torch.no_grad():
         actual, expected = behind(probe), functional.linear(probe.relu(), weight, bias)
     apart = float((actual - expected).norm()) > _CLOSE * float(expected.norm().clamp(min=1e-30))
@@ -118,16 +268,10 @@ def label_slopes(
     """Return the derivatives at a layer's outputs by label; None where not a ReLU and a head stand behind it.
 
     The mean prediction follows from the gradient of the head's bias, db = mean(p) - counts / n; where that was not sent,
-    it is taken for the one that the head's bias makes alone.
-
-    Args:
-        behind: as of :func:`logits_behind`.
-        bias: ``(m,)`` of the layer.
-        labels: ``(n,)`` of a step's images; below zero where they are unknown.
-        gradient: of all that was sent of the step, by name, in the order of layers.
-        n_classes: C.
+    it is taken for the one that the head's bias makes alone. ``bias`` ``(m,)`` is the layer's; labels ``(n,)`` are below
+    zero where unknown; ``gradient`` is of all that was sent, in the order of layers.
     """
-    head = rectified_head(behind, len(bias), bias)
+    head = rectified_head(behind, bias)
     if head is None or not len(labels) or int(labels.min()) < 0:
         return None
     weight, head_bias = (value.double().cpu() for value in head)
@@ -142,21 +286,13 @@ def label_slopes(
     return LabelSlopes(weight, chances, counts)
 
 
-# ---------------------------------------------------------------- from the last layer down
-
-
 @dataclass(frozen=True)
 class LabelledStep:
-    """One step of a cross-entropy, with labels.
+    """One step of a cross-entropy with labels ``(n,)``, by the weights of all that the loss takes.
 
     Attributes:
-        model: architecture.
-        weights: all parameters that the loss takes.
-        gradient: of those that were sent.
         project: as of :func:`fedpriv.attacks.gradients.separation.linear_gradient`.
         layers: names of fully connected layers, in order, none of them the head; weight and bias were sent.
-        labels: ``(n,)``.
-        image_shape: (channels, height, width).
         learning_rate: by which the update was divided.
     """
 
@@ -169,23 +305,20 @@ class LabelledStep:
     image_shape: tuple[int, int, int]
     learning_rate: float
 
-    def separated(self, layer: str, draw: torch.Generator, draws: int) -> Separation:
-        """Return the columns at one of the layers, told apart from the last one down.
-
-        ``draw`` and ``draws`` are as of :func:`fedpriv.attacks.gradients.separation.separate`, these at this layer alone.
-        """
+    def separated(self, layer: str, draw: torch.Generator) -> Separation:
+        """Return the columns at one of the layers, told apart from the last one down."""
         way, columns = self.layers[self.layers.index(layer) :], None
         for below, name in zip(reversed(way[:-1]), reversed(way[1:]), strict=True):
-            columns = self.columns_below(name, below, self.at(name, draw, 0, columns))
-        return self.at(layer, draw, draws, columns)
+            columns = self.columns_below(name, below, self.at(name, draw, columns))
+        return self.at(layer, draw, columns)
 
-    def at(self, layer: str, draw: torch.Generator, draws: int, columns: Tensor | None) -> Separation:
+    def at(self, layer: str, draw: torch.Generator, columns: Tensor | None) -> Separation:
         """Return the columns at a layer, where some ``(m, s)`` may be known but for their lengths."""
         known, count, by_label = linear_gradient(self.gradient, self.project, layer), len(self.labels), None
         if layer == self.layers[-1] and count <= MOST_BY_LABELS:
             bias, behind = self.weights[f"{layer}.bias"], self._behind(layer)
             by_label = label_slopes(behind, bias, self.labels, self.gradient, behind(bias.unsqueeze(0)).shape[1])
-        return separate(known.rows, known.bias, count, draw, draws, by_label, columns)
+        return separate(known.rows, known.bias, count, draw, by_label, columns)
 
     def columns_below(self, layer: str, below: str, parts: Separation) -> Tensor | None:
         """Return columns ``(m, s)`` at the layer below of those images that are surely told apart at this one."""
@@ -213,75 +346,6 @@ class LabelledStep:
         with torch.no_grad():
             functional_call(network, self.weights, (torch.zeros(len(probe), *self.image_shape).to(probe),))
         return seen[0].shape == probe.shape and torch.allclose(seen[0], probe.relu(), 1e-4, 1e-5)
-
-
-# ---------------------------------------------------------------- what went into a layer
-
-
-@dataclass(frozen=True)
-class Known:
-    """Inputs of a layer that are known of the images of one step.
-
-    Attributes:
-        view: images to the layer's inputs.
-        inputs: ``(n, k)``, one row an image.
-        sure: ``(n,)`` whether an image's own inputs are known; the others are not asked for.
-    """
-
-    view: LayerInputs
-    inputs: Tensor
-    sure: Tensor
-
-
-class KnownInputs:
-    """Distances of N rows' candidates from what went into a layer; rows of which nothing is known have none.
-
-    Which rows are asked for is looked at only where it is another tensor than the last time, or was written to.
-    """
-
-    def __init__(self, known: Sequence[Known | None]) -> None:
-        self._known = known
-        self._last: tuple[Tensor, int, list[_Share]] | None = None
-
-    def distance(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return the relative squared distance ``(R,)``, mean over each row's own images of ``(R, M, c, h, w)``."""
-        distances = images.new_zeros(len(images))
-        if self._last is None or self._last[0] is not rows or self._last[1] != rows._version:
-            self._last = rows, rows._version, self._grouped(rows.tolist(), images.device)
-        for share in self._last[2]:
-            count = share.sure.shape[1]
-            inputs = share.view(images[share.places, :count].flatten(0, 1))
-            apart = relative_feature_distance(inputs, share.wanted, share.square).view(-1, count)
-            distances = distances.index_copy(0, share.places, (apart * share.sure).mean(1))
-        return distances
-
-    def _grouped(self, rows: list[int], device: torch.device) -> list[_Share]:
-        """Return the asked rows by their layer's weights and number of images."""
-        groups: dict[tuple[int, int], list[tuple[int, Known]]] = {}
-        for place, row in enumerate(rows):
-            known = self._known[row]
-            if known is not None:
-                groups.setdefault((id(known.view), len(known.inputs)), []).append((place, known))
-        shares = []
-        for group in groups.values():
-            wanted = torch.cat([known.inputs for _, known in group]).to(device)
-            sure = torch.stack([known.sure for _, known in group]).to(wanted)
-            places = torch.tensor([place for place, _ in group], device=device)
-            shares.append(_Share(group[0][1].view, wanted, squared_length(wanted), sure, places))
-        return shares
-
-
-class _Share(NamedTuple):
-    """Rows at ``places`` of one layer and n images each: what went in ``(R n, k)``, its squares, if known ``(R, n)``."""
-
-    view: LayerInputs
-    wanted: Tensor
-    square: Tensor
-    sure: Tensor
-    places: Tensor
-
-
-# ---------------------------------------------------------------- targets
 
 
 @dataclass(frozen=True)
@@ -324,7 +388,7 @@ def separate_batch(
         model: architecture.
         compared: steps, of which candidates are asked for.
         whole: the same steps with all that was sent, by which images are told apart.
-        labels: of each step's images, which are of none where they are unknown.
+        labels: of each step's images; below zero where they are unknown.
         problem: targets of the steps; what is read off is kept there.
         always: also where labels say the loss; else only where private parts teach the network.
     """
@@ -363,9 +427,13 @@ class _Reader:
             n_classes, bias = self._problem.knowledge.n_classes, sent.weights[f"{name}.bias"]
             by_label = label_slopes(self._behind(name, sent), bias, labels, sent.gradient, n_classes)
         counts = () if by_label is None else tuple(by_label.counts.tolist())
-        seeds = self._problem.seed, count, _digest(sent, name)
-        make = partial(_parts_of, sent, name, by_label, *seeds)
-        return self._problem.trained.get(("parts of a batch", name, *seeds, *counts), make)
+        key = self._problem.seed, _digest(sent, name)
+
+        def make() -> Parts | None:
+            layer = linear_gradient(sent.gradient, sent.project, name)
+            return layer.parts(count, generator(*key, "readout"), by_label)
+
+        return self._problem.trained.get(("parts of a batch", name, count, *key, *counts), make)
 
     def _checked(self, name: str, step: LocalStep, parts: Parts, labels: Tensor) -> SeparatedBatch | None:
         """Return parts that nothing contradicts, in an order in which they have these labels.
@@ -409,7 +477,7 @@ class _Reader:
             return None
         key, head = (problem.seed, _digest(sent, name)), (sent.weights[parameters[0]], sent.weights[parameters[1]])
 
-        def solve() -> HeadMembers | None:
+        def solve() -> Any:
             return members_of_head(weight, bias, head, labels, generator(*key, "head"))
 
         members = problem.trained.get(("members of the head", *key, *labels.tolist()), solve)
@@ -432,16 +500,9 @@ class _Reader:
             if layer == name and equal_weights(other.weights, step.weights):
                 return view
         problem = self._problem
-        view = LayerInputs(self._model, step.weights, name, problem.knowledge.image_shape, problem.device)
+        view = LayerInputs(self._model, step.weights, name, problem.device)
         self._views.append((name, step, view))
         return view
-
-
-def _parts_of(
-    sent: LocalStep, name: str, by_label: LabelSlopes | None, seed: int, count: int, digest: str
-) -> Parts | None:
-    draw = generator(seed, digest, "readout")
-    return linear_gradient(sent.gradient, sent.project, name).parts(count, draw, by_label)
 
 
 def _digest(sent: LocalStep, name: str) -> str:

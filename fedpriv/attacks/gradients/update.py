@@ -1,10 +1,8 @@
 """The gradient behind the update of a client's SGD steps, the function of images that it is, and labels read off it.
 
-Labels are read off the gradient of the last layer, or guessed through a private head: an extractor is sent without the head
-whose gradient says them, but the cross-entropy's gradient is linear in the labels, so the extractor's is about a mixture, by
-class, of the gradients that images of no content would have with each label. The mixture's weights are the classes' shares:
-least squares over weights that are not negative. Derived here, and a guess: how good a one depends on how alike private
-images and images of no content look to the extractor.
+Labels are read off the gradient of the last layer, or guessed through a private head: the cross-entropy's gradient is linear
+in the labels, so an extractor's is about a mixture, by class, of those that images of no content would have with each label;
+least squares over weights that are not negative give the classes' shares. Derived here.
 """
 
 from __future__ import annotations
@@ -36,15 +34,11 @@ class LocalStep:
     Attributes:
         weights: the broadcast parameters by name.
         gradient: ``(broadcast - upload) / learning rate`` by the same names: the gradient of the mean cross-entropy,
-            of several steps the sum of their gradients. Already projected where the upload is truncated.
-        fixed: parameters that the loss takes but that the client neither trained in this step nor sent: the private head
-            behind an uploaded extractor. Empty for all other uploads.
-        project: what to do to a candidate's gradient before it is compared; None for nothing. Of several steps that
-            are stacked: :func:`fedpriv.attacks.inputs.updates.stacked_projection`.
-        readout: layer whose output the loss is known to be linear in, with a derivative that was read off its bias; empty
-            where the loss is the cross-entropy of the network's logits.
-        sizes: images of the batch of each SGD step that it sums up, in order; empty where they follow from the number of
-            images.
+            of several steps their sum. Already projected where the upload is truncated.
+        fixed: parameters that the loss takes but that were not sent: the private head behind an uploaded extractor.
+        project: what to do to a candidate's gradient before it is compared; None for nothing.
+        readout: layer whose output the loss is known to be linear in; empty where it is the cross-entropy of the logits.
+        sizes: images of the batch of each SGD step, in order; empty where they follow from the number of images.
     """
 
     weights: Weights
@@ -69,13 +63,7 @@ def local_step(
     device: torch.device,
     head: tuple[Tensor, Tensor] | None = None,
 ) -> LocalStep:
-    """Return the step between a broadcast and an upload of weights of an architecture.
-
-    An uploaded extractor needs the client's private head: weight ``(C, d)`` and bias ``(C,)``.
-
-    Raises:
-        UserError: when either message does not fit the model, or the upload is an extractor and no head was handed over.
-    """
+    """Return the step between a broadcast and an upload; an uploaded extractor needs the head ``(C, d)`` and ``(C,)``."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     update = read_update(seen, shapes, device)
     fixed: Weights = {}
@@ -178,11 +166,6 @@ def equal_weights(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> 
 def same_shapes(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
     """True for parameters of the same names and shapes."""
     return {name: value.shape for name, value in first.items()} == {name: value.shape for name, value in second.items()}
-
-
-def stacked(steps: Sequence[LocalStep]) -> Weights:
-    """Return the gradients of N steps by name, each ``(N, ...)``."""
-    return {name: torch.stack([step.gradient[name] for step in steps]) for name in steps[0].gradient}
 
 
 def square_norms(steps: Sequence[LocalStep]) -> Tensor:

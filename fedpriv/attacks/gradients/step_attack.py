@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
-from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps, batch_sizes, one_hot
+from fedpriv.attacks.gradients.matching import Matcher, SeveralSteps, batch_sizes, one_hot
 from fedpriv.attacks.gradients.separated_batch import SeparatedBatch, separate_batch
 from fedpriv.attacks.gradients.update import (
     LocalStep,
@@ -53,13 +53,10 @@ class StepProblem:
         facts: of the local steps; of targets that differ, of the one with the most steps.
         steps: T steps.
         counts: T numbers of images, over all steps of each.
-        labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where labels are
-            unknown.
-        apart: T, what is known of each image where a step's were told apart at its ``readout``; None where they were not,
-            and labels say the loss.
-        statistics: T clients' statistics before batch norms, or nothing.
+        labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where they are unknown.
+        apart: T, what is known of each image where a step's were separated at its ``readout``; else None.
         misfit: in words, why the true images need not be the best explanation; empty where they are.
-        sources: ``(T, M)`` int64, which of its images a target shows in each place: its own ones, then the same again.
+        statistics: T clients' statistics before batch norms, or nothing.
     """
 
     model: nn.Module
@@ -67,7 +64,6 @@ class StepProblem:
     steps: tuple[LocalStep, ...]
     counts: tuple[int, ...]
     labels: Tensor
-    sources: Tensor
     apart: tuple[SeparatedBatch | None, ...]
     misfit: str
     statistics: tuple[Statistics, ...] = ()
@@ -80,13 +76,12 @@ class StepProblem:
     def probabilities(self, rows: Sequence[Row], n_classes: int) -> Tensor:
         """Return N rows' one-hot labels ``(N, M, K)``, or in their place the derivatives of the readout."""
         places = [row.position for row in rows]
-        known = one_hot(self.labels[places], n_classes)
-        found = [None if one is None else one.derivatives for one in (self.apart[place] for place in places)]
-        missing = max((one.shape[1] for one in found if one is not None), default=0) - n_classes
-        known = functional.pad(known, (0, max(0, missing)))
-        for row, one in zip(known, found, strict=True):
-            if one is not None:
-                row.zero_()[: len(one), : one.shape[1]] = one
+        separated = [self.apart[place] for place in places]
+        slopes = {row: one.derivatives for row, one in enumerate(separated) if one is not None}
+        widest = max((one.shape[1] for one in slopes.values()), default=n_classes)
+        known = functional.pad(one_hot(self.labels[places], n_classes), (0, max(0, widest - n_classes)))
+        for row, one in slopes.items():
+            known[row].zero_()[: len(one), : one.shape[1]] = one
         return known
 
     def in_order(self, rows: Sequence[Row], images: Tensor) -> Tensor:
@@ -99,8 +94,9 @@ class StepProblem:
 
     def shown(self, rows: Sequence[Row], values: Tensor) -> Tensor:
         """Return values ``(N, M, ...)`` of N rows, repeated in turn where a row has fewer images than M."""
-        sources = self.sources[[row.position for row in rows]]
-        return torch.stack([row[source] for row, source in zip(values, sources, strict=True)])
+        places = torch.arange(self.labels.shape[1], device=values.device)
+        counts = [self.counts[row.position] for row in rows]
+        return torch.stack([own[places % count] for own, count in zip(values, counts, strict=True)])
 
 
 Solve = Callable[[AttackProblem, StepProblem, Matcher, Sequence[Row], Tick], Solved]
@@ -119,8 +115,7 @@ class GradientMatching(Attack):
             names, joined by +, for example ``head.weight`` or ``bottleneck.*+head.*``.
         match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), their
             ``signs`` (the answer to ``sign``), all as far as a ``censored`` update tells of them (the answer to
-            ``percentile-privacy``), or all ``relative`` to each tensor's size (the answer to ``noise``); see
-            :mod:`fedpriv.attacks.inputs.updates`.
+            ``percentile-privacy``), or all ``relative`` to each tensor's size (the answer to ``noise``).
     """
 
     restarts: Annotated[int, Ge(1)] = 1
@@ -219,12 +214,9 @@ def read_problem(
     match: GradientMatch = "all",
     always_apart: bool = False,
 ) -> StepProblem:
-    """Return the updates to explain, and the images of which labels there are; options as of :class:`GradientMatching`.
+    """Return the updates to explain; options as of :class:`GradientMatching`, or refuse where something is missing.
 
     Parameters that are ignored still tell labels, and images apart; with ``always_apart`` also where labels say the loss.
-
-    Raises:
-        UserError: when the model, the batch facts, a private head or granted labels are missing, or labels are too many.
     """
     observations, targets, knowledge, device = problem.observations, problem.targets, problem.knowledge, problem.device
     known = [batch_facts(attack, knowledge, target.client) for target in targets]
@@ -240,10 +232,13 @@ def read_problem(
         for target, step, facts in zip(targets, steps, own_facts, strict=True)
     ]
     counts = tuple(len(own) for own in found)
-    left = [
-        replace(_without_head(without(attack, step, ignore), knowledge.loss), sizes=tuple(batch_sizes(count, facts)))
-        for step, count, facts in zip(steps, counts, own_facts, strict=True)
-    ]
+    left = []
+    for step, count, facts in zip(steps, counts, own_facts, strict=True):
+        kept = without(attack, step, ignore)
+        if knowledge.loss.head_apart:
+            gradient = {name: value for name, value in kept.gradient.items() if not name.startswith(HEAD)}
+            kept = replace(kept, gradient=gradient)
+        left.append(replace(kept, sizes=tuple(batch_sizes(count, facts))))
     read: list[SeparatedBatch | None] = [None] * len(left)
     if labels_known and match == "all":
         read = separate_batch(model, left, steps, found, problem, always=always_apart)
@@ -255,7 +250,6 @@ def read_problem(
     labels = torch.full((len(targets), max(counts)), -1)
     for row, own, one in zip(labels, found, read, strict=True):
         row[: len(own)] = own if one is None else one.labels
-    sources = torch.stack([torch.arange(max(counts)) % count for count in counts])
     most = max(own_facts, key=lambda facts: facts.steps)
     granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
     statistics = tuple(one for one in granted if one)
@@ -265,24 +259,14 @@ def read_problem(
         compared,
         counts,
         labels.to(device),
-        sources.to(device),
         tuple(read),
         misfit_of(loss, left, read),
         statistics if len(statistics) == len(targets) else (),
     )
 
 
-def _without_head(step: LocalStep, loss: PublicLoss) -> LocalStep:
-    if not loss.head_apart:
-        return step
-    return replace(step, gradient={own: value for own, value in step.gradient.items() if not own.startswith(HEAD)})
-
-
 def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[SeparatedBatch | None]) -> str:
-    """Return in words why the true images need not minimise what is compared; empty where they do.
-
-    Of each step ``read`` says how its loss is known though labels do not tell it, or None.
-    """
+    """Return in words why the true images need not minimise what is compared; empty where they do."""
     reasons = [loss.besides]
     if any(len(step.sizes) > 1 for step in steps):
         reasons.append(loss.later)
@@ -303,18 +287,14 @@ def moved_besides(reasons: Sequence[str]) -> str:
 
 def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:
     """Return a step without the parameters that patterns as of ``fnmatch``, joined by +, name; each must name some."""
-    patterns = ignore.split("+") if ignore else []
-    names = ", ".join(step.gradient)
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in step.gradient):
+    names, kept = ", ".join(step.gradient), dict(step.gradient)
+    for pattern in ignore.split("+") if ignore else []:
+        ignored = [name for name in step.gradient if fnmatchcase(name, pattern)]
+        if not ignored:
             raise UserError(
                 f"attack {attack!r}: ignore={pattern}: no uploaded parameter is named so; there are: {names}"
             )
-    kept = {
-        name: value
-        for name, value in step.gradient.items()
-        if not any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
+        kept = {name: value for name, value in kept.items() if name not in ignored}
     if not kept:
         raise UserError(f"attack {attack!r}: ignore={ignore} leaves nothing to compare; there are: {names}")
     return replace(step, gradient=kept)
@@ -339,13 +319,16 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
     """Return the labels ``(M,)`` of all images of a target's steps: given ones where the card grants them, else inferred.
 
     Inferred labels say nothing of their order, so they are dealt out over the steps in turn.
-
-    Raises:
-        UserError: when labels were granted but not handed over, or are more than the steps can have used.
     """
     most = facts.batch_size * facts.steps
     if knowledge.card.labels == "inferred":
-        return dealt(_inferred(step, knowledge, facts.images), batch_sizes(facts.images, facts))
+        if step.fixed and knowledge.model is not None:  # the head, whose gradient says it, was not sent
+            labels = infer_labels_through_head(
+                step, knowledge.model, facts.images, knowledge.n_classes, knowledge.image_shape
+            )
+        else:
+            labels = infer_labels(*last_layer(step.gradient, knowledge.n_classes), facts.images)
+        return dealt(labels, batch_sizes(facts.images, facts))
     where = f"client {target.client} in round {target.round}"
     given = knowledge.labels.get((target.round, target.client))
     if given is None:
@@ -366,12 +349,6 @@ def dealt(labels: Tensor, sizes: Sequence[int]) -> Tensor:
     turns = sorted((turn, batch) for batch, size in enumerate(sizes) for turn in range(size))
     order = sorted(range(len(turns)), key=lambda place: (turns[place][1], turns[place][0]))
     return labels[torch.tensor(order, device=labels.device)]
-
-
-def _inferred(step: LocalStep, knowledge: Knowledge, count: int) -> Tensor:
-    if step.fixed and knowledge.model is not None:  # the head, whose gradient says it, was not sent
-        return infer_labels_through_head(step, knowledge.model, count, knowledge.n_classes, knowledge.image_shape)
-    return infer_labels(*last_layer(step.gradient, knowledge.n_classes), count)
 
 
 def bytes_of_matching(problem: StepProblem, knowledge: Knowledge, matcher: Matcher) -> int:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.auxiliary_losses import explained, matching_of
-from fedpriv.attacks.gradients.gradient_matching import Matcher
+from fedpriv.attacks.gradients.matching import Matcher, Matching
 from fedpriv.attacks.gradients.presets import (
     NetworkKind,
     SearchConfig,
@@ -33,8 +32,10 @@ from fedpriv.attacks.gradients.search import (
     absolute_variation,
     optimise_by_lbfgs,
 )
-from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.gradients.separated_batch import Known
+from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.update import square_norms
+from fedpriv.attacks.inputs.updates import HEAD
 from fedpriv.attacks.inversion.vector import DipFitting
 from fedpriv.attacks.observation import DataAccess, Knowledge, Needs, Reconstruction
 from fedpriv.attacks.priors.denoiser import DenoiserTraining, own_denoiser, strangeness
@@ -53,6 +54,9 @@ _NEAR = 0.5
 _FLAT = 0.02
 """Mean difference of neighbouring pixels below which an image is hardly smoother for differing less."""
 
+_IN_FULL, _AT_HEAD = 3, 10.0
+"""Images from which what went into a layer weighs in full (of fewer, in proportion), and times it weighs at the head."""
+
 LEARNS_ON: tuple[DataAccess, ...] = ("same_domain", "other_domain")
 """Images of the attacker's own on which a prior can be learned."""
 
@@ -65,8 +69,7 @@ class DirectionMatching(GradientMatching):
 
     Attributes:
         statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
-            has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
-            :mod:`fedpriv.attacks.gradients.auxiliary_losses`.
+            has batch norms and the card grants statistics; added to the distance. 0 leaves them out.
         apart: whether the images of a step are told apart first, where a fully connected layer lets them: then each is asked
             for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
         inputs_weight: of the relative squared distance of what went into that layer, added to the distance: in full from
@@ -84,20 +87,32 @@ class DirectionMatching(GradientMatching):
         """As asked for."""
         return self.apart
 
+    def matching(self, updates: StepProblem, matcher: Matcher, rows: Sequence[Row]) -> Matching:
+        """Return the comparison of candidates with their targets, and with what else is known of their images."""
+        steps, counts, _ = updates.of(rows)
+        known: list[tuple[Known, float] | None] = []
+        for row, step, count in zip(rows, steps, counts, strict=True):
+            separated = updates.apart[row.position]
+            weight = self.inputs_weight * min(1.0, count / _IN_FULL)
+            if step.readout.startswith(HEAD.removesuffix(".")):
+                weight *= _AT_HEAD
+            known.append((separated.known, weight) if separated is not None and separated.known is not None else None)
+        statistics = [updates.statistics[row.position] for row in rows] if updates.statistics else []
+        if not self.statistics_weight:
+            statistics = []
+        return matcher.against(steps, counts, known if self.inputs_weight else (), statistics, self.statistics_weight)
+
 
 @dataclass(frozen=True, kw_only=True)
 class InvertingGradients(DirectionMatching):
     """Gradient matching in the cosine distance, of images that are held back, by Adam or L-BFGS.
 
-    A target is searched in several rows, which differ in their settings and start. All begin with a small share of the
-    budget; by halves those with the lowest objective go on from what they have found, and the last one takes the rest (see
-    :mod:`fedpriv.attacks.search.halving`). Departs from the paper in that, in the coordinates, which are those of a spectrum
-    where that was measured to help, and in that the weights of what holds images back fall together with the step size,
-    from what finds coarse shapes to what leaves fine ones alone. The images of a row are
-    those, among all iterates under the last weight, with the lowest sum of distance and weighted variation, each evaluated
-    as it stands after clamping. Between a target's rows, which were weighted differently, the product of distance and
-    squared variation decides, which is the objective reported: it prefers neither the noisy image that fits a little
-    better nor the smooth one that fits a little worse.
+    A target is searched in several rows, which differ in settings and start; by halves those with the lowest objective go on
+    (:mod:`fedpriv.attacks.search.halving`). Departs from the paper in its coordinates, and in that the weights of what holds
+    images back fall together with the step size. The images of a row are those, among all iterates under the last weight,
+    with the lowest sum of distance and weighted variation. Between rows the product of distance and squared variation
+    decides, which is the objective reported: it prefers neither noisy images that fit a little better nor smooth ones that
+    fit a little worse.
 
     Attributes:
         iterations: evaluations of the gradient a target, of all its rows together.
@@ -109,19 +124,14 @@ class InvertingGradients(DirectionMatching):
         learning_rate: first step size of Adam, in standard deviations of images (0.5 of a pixel's range); falls to zero as
             a cosine does. ``auto`` sets it with the weights.
         signed: whether Adam is given the gradient's signs only, as in the paper: one answer, or several, which the weights
-            of total variation take in turn. Signs go far through kinks and plateaus; the gradient itself follows the long
-            curved valleys that smooth networks with large weights leave. ``auto`` sets it by the network.
+            of total variation take in turn. ``auto`` sets it by the network.
         trial: share of the iterations in which it is found out which row goes on.
         start_noise: standard deviation of the start in the unit of the learning rate, around mid-grey; 1 is the paper's.
-        median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
-        prior: ``spectrum`` searches in coordinates that are scaled as images are, around an image that is likely beforehand
-            (:mod:`fedpriv.attacks.priors.spectral`): the class mean and the spectrum of the attacker's own images where the
-            card grants some of the same data set, else grey and the spectrum of images in general. ``variation`` searches
-            pixels under total variation, as the paper does; ``learned`` the same beside a denoiser of the attacker's own
-            images (:mod:`fedpriv.attacks.priors.denoiser`). ``auto`` takes the spectrum where it was measured to help
-            (:meth:`fedpriv.attacks.gradients.presets.TargetInfo.gains_by_frame`), unless ``total_variation`` is given.
-        prior_weight: of what the denoiser changes (:func:`fedpriv.attacks.priors.denoiser.strangeness`) beside total
-            variation, with which it is weighted.
+        prior: ``spectrum`` searches in coordinates scaled as images are, around an image that is likely beforehand
+            (:mod:`fedpriv.attacks.priors.spectral`). ``variation`` searches pixels under total variation, as the paper does;
+            ``learned`` the same beside a denoiser of the attacker's own images (:mod:`fedpriv.attacks.priors.denoiser`).
+            ``auto`` takes the spectrum where it was measured to help, unless ``total_variation`` is given.
+        prior_weight: of what the denoiser changes, beside total variation, with which it is weighted.
         denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
         tolerance: a row has converged when its distance is below.
     """
@@ -133,7 +143,6 @@ class InvertingGradients(DirectionMatching):
     signed: Literal["auto"] | bool | Annotated[tuple[bool, ...], MinLen(1)] = "auto"
     trial: Annotated[float, Ge(0), Lt(1)] = 0.2
     start_noise: Annotated[float, Ge(0)] = 0.2
-    median_every: Annotated[int, Ge(0)] = 0
     prior: Literal["auto", "spectrum", "variation", "learned"] = "auto"
     prior_weight: Annotated[float, Ge(0)] = 0.1
     denoiser: DenoiserTraining = DenoiserTraining()
@@ -155,21 +164,21 @@ class InvertingGradients(DirectionMatching):
         )
         best = choose_framed_configs if framed or self.prior == "spectrum" else choose_configs
         known = best(network, target, self.iterations)
-        if self.total_variation != "auto":
+        weights, signs, learned = self.total_variation, self.signed, self.prior == "learned"
+        if not weights == signs == self.learning_rate == "auto":
             known = tuple(config for config in known if not config.curved)
-            weights = self.total_variation if isinstance(self.total_variation, tuple) else (self.total_variation,)
-            known = tuple(replace(known[0], variation=weight) for weight in weights)
-        if self.signed != "auto":
-            known = tuple(config for config in known if not config.curved)
-            signs = self.signed if isinstance(self.signed, tuple) else (self.signed,)
-            known = tuple(replace(config, signed=signs[place % len(signs)]) for place, config in enumerate(known))
+        if weights != "auto":
+            known = tuple(replace(known[0], variation=one) for one in _as_tuple(weights))
+        if signs != "auto":
+            turns = _as_tuple(signs)
+            known = tuple(replace(config, signed=turns[place % len(turns)]) for place, config in enumerate(known))
         if self.learning_rate != "auto":
-            known = tuple(replace(config, learning_rate=self.learning_rate) for config in known if not config.curved)
-        if self.prior == "learned":
-            told = self.total_variation != "auto"
-            known = tuple(
-                replace(config.held_back, variation=config.variation) if told else config.held_back for config in known
-            )
+            known = tuple(replace(config, learning_rate=self.learning_rate) for config in known)
+        if learned:
+            held = [config.held_back for config in known]
+            if weights != "auto":
+                held = [replace(one, variation=config.variation) for one, config in zip(held, known, strict=True)]
+            known = tuple(held)
         return known
 
     def _strangeness(self, problem: AttackProblem) -> Callable[[Tensor], Tensor]:
@@ -202,37 +211,52 @@ class InvertingGradients(DirectionMatching):
             parts: list[tuple[list[int], Solved]] = []
             for kind in dict.fromkeys(config.kind for config in own):
                 places = [place for place, config in enumerate(own) if config.kind == kind]
-                leg = _Leg(iterations, [rows[place] for place in places], [own[place] for place in places])
+                leg = iterations, [rows[place] for place in places], [own[place] for place in places]
                 before = iterations * sum(len(earlier) for earlier, _ in parts)
 
                 def told(number: int, before: int = before, many: int = len(places)) -> None:
                     tick((before + number * many) // len(rows))
 
-                parts.append((places, self._walk(problem, updates, matcher, leg, start[places], told)))
+                parts.append((places, self._walk(problem, updates, matcher, *leg, start[places], told)))
             return joined(parts)
 
         rungs = ladder(self.restarts * len(configs[0]), self.iterations, self.trial, _LEAST)
         return climb(problem, some, rungs, bytes_per_row)
 
     def _walk(
-        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, leg: _Leg, start: Tensor, tick: Tick
+        self,
+        problem: AttackProblem,
+        updates: StepProblem,
+        matcher: Matcher,
+        iterations: int,
+        rows: list[Row],
+        configs: list[SearchConfig],
+        start: Tensor,
+        tick: Tick,
     ) -> Solved:
         """Go on with rows whose settings are of one kind, from images ``(N, M, c, h, w)``."""
-        rows, iterations, start = leg.rows, leg.iterations, start.to(problem.device)
-        matching = matching_of(updates, matcher, rows, self.statistics_weight, self.inputs_weight)
+        start, first = start.to(problem.device), configs[0]
+        matching = self.matching(updates, matcher, rows)
         known = updates.probabilities(rows, problem.knowledge.n_classes)
         steps, _, labels = updates.of(rows)
-        frame = frame_of(problem.knowledge, problem.trained, labels) if leg.configs[0].framed else None
-        if leg.configs[0].curved:
+        frame = frame_of(problem.knowledge, problem.trained, labels) if first.framed else None
+        if first.curved:
             found = optimise_by_lbfgs(iterations, matching, known, start, square_norms(steps), tick, frame)
-            return self._solved(updates, rows, found, explained(matching, found.images, known, found.distance))
-        beside = self._strangeness(problem) if leg.configs[0].learned else None
-        settings = SearchSettings(iterations, self.variation_decay, self.median_every, beside, frame)
-        search = PixelSearch(settings, matching, known, start, leg.configs)
-        search.optimise(tick)
-        spent = torch.full((len(rows),), iterations)
-        walked = SearchResult(search.images, search.distance, spent)
-        return self._solved(updates, rows, walked, explained(matching, search.images, known, search.distance))
+        else:
+            beside = self._strangeness(problem) if first.learned else None
+            settings = SearchSettings(iterations, self.variation_decay, beside, frame)
+            search = PixelSearch(settings, matching, known, start, configs)
+            search.optimise(tick)
+            found = SearchResult(search.images, search.distance, torch.full((len(rows),), iterations))
+        variation = absolute_variation(found.images)
+        return Solved(
+            images=updates.shown(rows, found.images),
+            objective=found.distance.clamp_min(0) * (_FLAT + variation).square(),
+            converged=matching.explained(found.images, known) < self.tolerance,
+            labels=updates.shown(rows, labels),
+            iterations=int(found.evaluations.max()),
+            evaluations=found.evaluations,
+        )
 
     def _starts(
         self, problem: AttackProblem, updates: StepProblem, rows: Sequence[Row], configs: Sequence[SearchConfig]
@@ -249,17 +273,9 @@ class InvertingGradients(DirectionMatching):
             starts = torch.where(framed, likely, starts)
         return starts
 
-    def _solved(self, updates: StepProblem, rows: Sequence[Row], found: SearchResult, distance: Tensor) -> Solved:
-        _, _, labels = updates.of(rows)
-        variation = absolute_variation(found.images)
-        return Solved(
-            images=updates.shown(rows, found.images),
-            objective=found.distance.clamp_min(0) * (_FLAT + variation).square(),
-            converged=distance < self.tolerance,
-            labels=updates.shown(rows, labels),
-            iterations=int(found.evaluations.max()),
-            evaluations=found.evaluations,
-        )
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _wanted(knowledge: Knowledge, updates: StepProblem) -> list[TargetInfo]:
@@ -272,15 +288,6 @@ def _wanted(knowledge: Knowledge, updates: StepProblem) -> list[TargetInfo]:
         misled = bool(updates.misfit) and apart is None
         found.append(TargetInfo(count, apart=apart is not None, determined=sure, own_images=learns, misled=misled))
     return found
-
-
-@dataclass(frozen=True)
-class _Leg:
-    """Rows with their settings, which go on for so many iterations."""
-
-    iterations: int
-    rows: list[Row]
-    configs: list[SearchConfig]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,7 +319,7 @@ class GradientDip(DipFitting, DirectionMatching):
         knowledge, device = problem.knowledge, problem.device
         _, _, labels = updates.of(rows)
         count = labels.shape[1]
-        matching = matching_of(updates, matcher, rows, self.statistics_weight, self.inputs_weight)
+        matching = self.matching(updates, matcher, rows)
         probabilities = updates.probabilities(rows, knowledge.n_classes)
 
         @Last
@@ -329,7 +336,7 @@ class GradientDip(DipFitting, DirectionMatching):
         return replace(
             found,
             images=updates.shown(rows, found.images),
-            converged=explained(matching, found.images, probabilities, found.objective) < self.tolerance,
+            converged=matching.explained(found.images, probabilities) < self.tolerance,
             labels=updates.shown(rows, labels),
         )
 

@@ -1,11 +1,8 @@
-"""The attack adapted to secure aggregation: take the mean over a round's clients for the update of one larger batch.
+"""The attack adapted to secure aggregation: the mean over a round's clients is the update of one larger batch.
 
-Where the server sees the mean of K clients' updates alone, and each made one step from the same weights on n images, that
-mean is the update of one step on all K n images: aggregation hides who sent a gradient, and adds images to its batch. So it
-is attacked as one batch. Whose image is whose follows from labels, where these are given: every image that is searched for
-carries the label, and so the client, of one private image. Two clients' images of one class cannot be told apart by that.
-
-Shares are taken to be equal, as they are where clients hold as many images.
+Where each of K clients made one step from the same weights on n images, their mean update is that of one step on all K n
+images. Whose image is whose follows from given labels: every image that is searched for carries the label, and so the
+client, of one private image. Two clients' images of one class cannot be told apart by that. Shares are taken to be equal.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from annotated_types import Ge
 
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import require_facts

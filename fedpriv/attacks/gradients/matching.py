@@ -1,0 +1,343 @@
+"""Distances of candidate images from the updates that they are to explain, for many candidates at once.
+
+One step's gradient is matched as it is. An update that sums up several steps of SGD is matched either unrolled, by letting
+the candidates take the same steps, or approximately, as if it were one gradient at the broadcast weights. Unrolling: Geiping
+et al., "Inverting Gradients" (NeurIPS 2020), section 6; Dimitrov et al., "Data Leakage in Federated Averaging" (TMLR 2022).
+
+Beside the update, candidates may be asked for what went into a layer, and for the statistics before batch norms: Yin et al.,
+"Dreaming to Distill" (CVPR 2020), equation 4; Huang et al., "Evaluating gradient inversion attacks and defenses in federated
+learning" (NeurIPS 2021), section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn import functional
+
+from fedpriv.attacks.gradients.row_gradients import Gradients, RowGradients, cosine_distance, formed, squared_distance
+from fedpriv.attacks.gradients.separated_batch import Known, LayerInputs
+from fedpriv.attacks.gradients.update import LocalStep, StepModel, equal_weights, same_weights
+from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights, stacked_projection
+from fedpriv.attacks.observation import BatchFacts, Statistics
+from fedpriv.attacks.search.lbfgs import Evaluate
+from fedpriv.attacks.search.objectives import squared_length
+
+SeveralSteps = Literal["unrolled", "approximate"]
+"""Treatment of an update of several steps."""
+
+_LOOPED = 500_000
+"""Parameters from which, on a CPU, candidates with weights of their own are faster one after the other than vectorised."""
+
+
+def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
+    """Return the sizes of the batches that a round of ``count`` images was split into, in order.
+
+    Where they are known and of so many images, these. Else batches hold ``facts.batch_size`` images, the last one what is
+    left; where that would make more steps than there were, the tail was joined to the batch before (networks with batch
+    norm cannot train on one image).
+    """
+    if sum(facts.sizes) == count:
+        return list(facts.sizes)
+    sizes = [len(part) for part in torch.arange(count).split(facts.batch_size)]
+    while len(sizes) > max(facts.steps, 1):
+        tail = sizes.pop()
+        sizes[-1] += tail
+    return sizes
+
+
+class Inputs(NamedTuple):
+    """Known inputs ``(R, n, k)`` of the readout, and the weights ``(R, n)`` of each image's squared distance from them."""
+
+    view: LayerInputs
+    values: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Candidates whose clients began from equal weights, with equally many images in equal batches, and one kind of loss.
+
+    Attributes:
+        rows: ``(R,)`` int64 on the CPU, their numbers among all candidates.
+        weights: broadcast parameters by name, without leading axis.
+        fixed: parameters that the loss takes but the client did not send; each ``(R, ...)`` where ``own_fixed``.
+        target: observed gradients by name, each ``(R, ...)``.
+        norms: ``(R,)`` their norms.
+        sizes: images of each batch, in order.
+        readout: layer in whose output the loss is linear, or nothing.
+        own_fixed: whether every candidate has its own.
+        inputs: what went into the readout, whose distance is added; or None.
+        statistics: means and variances ``(R, C)`` before batch norms, whose distance is added; or nothing.
+        projection: what is compared of the gradients; None for everything.
+    """
+
+    rows: Tensor
+    weights: Weights
+    fixed: Weights
+    target: Weights
+    norms: Tensor
+    sizes: tuple[int, ...]
+    readout: str
+    own_fixed: bool
+    inputs: Inputs | None
+    statistics: Mapping[str, tuple[Tensor, Tensor]]
+    projection: Tangent | SentEntries | None = None
+
+    @property
+    def count(self) -> int:
+        """Images of a candidate."""
+        return sum(self.sizes)
+
+    def of(self, members: Tensor, projection: Tangent | SentEntries | None) -> _Group:
+        """Return the group of some members ``(A,)``, in that order."""
+        if torch.equal(members, torch.arange(len(self.rows))):
+            return replace(self, projection=projection)
+        there = members.to(self.norms.device)
+        inputs = self.inputs and Inputs(self.inputs.view, self.inputs.values[there], self.inputs.weights[there])
+        return replace(
+            self,
+            rows=self.rows[members],
+            norms=self.norms[there],
+            target={name: value[there] for name, value in self.target.items()},
+            fixed={name: value[there] for name, value in self.fixed.items()} if self.own_fixed else self.fixed,
+            inputs=inputs,
+            statistics={name: (both[0][there], both[1][there]) for name, both in self.statistics.items()},
+            projection=projection,
+        )
+
+
+class Matcher:
+    """Compares what clients would have sent, had they trained on candidate images, with what they sent.
+
+    Args:
+        model: architecture; its weights do not matter.
+        image_shape: (channels, height, width).
+        facts: of the local steps, for those that do not say themselves what their batches were.
+        several_steps: what to do where there are several.
+        device: where to compute.
+        proximal: weight mu of mu / 2 |w - w_broadcast|^2 in the clients' loss, which unrolled steps have too.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        image_shape: tuple[int, int, int],
+        facts: BatchFacts,
+        several_steps: SeveralSteps,
+        device: torch.device,
+        proximal: float = 0.0,
+    ) -> None:
+        self.facts = facts
+        self._proximal = proximal
+        self.unrolls = several_steps == "unrolled"
+        self._alone = StepModel(model, device)
+        self._together = RowGradients(model, image_shape, device)
+        size = sum(parameter.numel() for parameter in model.parameters())
+        self._looped = device.type == "cpu" and size >= _LOOPED
+
+    def against(
+        self,
+        steps: Sequence[LocalStep],
+        counts: Sequence[int],
+        known: Sequence[tuple[Known, float] | None] = (),
+        statistics: Sequence[Statistics] = (),
+        statistics_weight: float = 0.0,
+    ) -> Matching:
+        """Return the comparison with N steps, one a candidate.
+
+        Args:
+            steps: N.
+            counts: N numbers of images.
+            known: what is known to have gone into each step's readout, and the weight of the relative squared distance from
+                it, mean over images; None for nothing. Empty for none at all.
+            statistics: N statistics before batch norms. Empty for none.
+            statistics_weight: of the distance from them.
+        """
+        kinds = [
+            (step.sizes or tuple(batch_sizes(count, self.facts)), step.readout)
+            for step, count in zip(steps, counts, strict=True)
+        ]
+        # Those of one pass may each have a head of their own.
+        apart = not self._together.supported or (self.unrolls and any(len(sizes) > 1 for sizes, _ in kinds))
+        groups = []
+        for alike in same_weights(steps, fixed=apart):
+            for kind in dict.fromkeys(kinds[row] for row in alike):
+                rows = [row for row in alike if kinds[row] == kind]
+                inputs = _inputs([known[row] for row in rows]) if known else None
+                norms = _stacked_statistics([statistics[row] for row in rows]) if statistics else {}
+                groups.append(_group(rows, [steps[row] for row in rows], *kind, inputs, norms))
+        return Matching(self, groups, steps, statistics_weight)
+
+    def distance(
+        self, group: _Group, images: Tensor, labels: Tensor, kind: Literal["cosine", "squared"]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the distances ``(R,)`` of what images ``(R, n, c, h, w)`` with labels ``(R, n, C)`` lead to.
+
+        Beside them what went into the readout ``(R, n, k)``; empty where there is none.
+        """
+        gradients: Gradients
+        inputs = images.new_empty(0)
+        if self._together.supported and not self._unrolled(group):
+            gradients, inputs = self._together(group.weights | group.fixed, images, labels, group.readout)
+        else:
+            gradients = self._by_row(group, images, labels)
+        if group.projection is not None:
+            gradients = group.projection({name: formed(gradients[name]) for name in group.target})
+        compare = cosine_distance if kind == "cosine" else squared_distance
+        return compare(gradients, group.target, group.norms), inputs
+
+    def statistics_distance(self, group: _Group, images: Tensor) -> Tensor:
+        """Return the distances ``(R,)`` from the group's statistics before batch norms."""
+        return self._together.statistics_distance(group.weights | group.fixed, images, group.statistics)
+
+    def _unrolled(self, group: _Group) -> bool:
+        return self.unrolls and len(group.sizes) > 1
+
+    def _by_row(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
+        if not self._looped:
+            return dict(vmap(lambda *own: self._one(group, *own))(images, labels))
+        rows = [self._one(group, own, label) for own, label in zip(images, labels, strict=True)]
+        return {name: torch.stack([row[name] for row in rows]) for name in group.weights}
+
+    def _one(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
+        weights, fixed, sizes = group.weights, group.fixed, group.sizes
+        if not self._unrolled(group):
+            return self._alone.gradient(weights, images, labels, fixed, group.readout)
+        now, total = weights, {name: torch.zeros_like(value) for name, value in weights.items()}
+        for batch, own in zip(images.split(sizes), labels.split(sizes), strict=True):
+            gradient = self._alone.gradient(now, batch, own, fixed)
+            if self._proximal:
+                gradient = {name: gradient[name] + self._proximal * (now[name] - weights[name]) for name in gradient}
+            total = {name: total[name] + gradient[name] for name in total}
+            now = {name: now[name] - self.facts.learning_rate * gradient[name] for name in now}
+        return total
+
+
+class Matching:
+    """N candidates against N observed updates.
+
+    Which candidates are asked for is looked at only where it is another tensor than the last time, or was written to.
+    """
+
+    def __init__(
+        self, matcher: Matcher, groups: Sequence[_Group], steps: Sequence[LocalStep], statistics_weight: float
+    ) -> None:
+        self._matcher, self._groups, self._steps = matcher, groups, steps
+        self._statistics_weight = statistics_weight
+        self._last: tuple[Tensor, int, list[tuple[Tensor, _Group]]] | None = None
+
+    def cosine(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+        """Return one minus the cosine between some candidates' updates and the observed ones ``(R,)``, in [0, 2].
+
+        Images beyond a candidate's own count, in ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, have no part.
+        What else candidates are asked for is added.
+        """
+        return self._over_groups(images, labels, rows, "cosine")
+
+    def squared(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+        """Return the squared L2 distance ``(R,)`` over all parameters (DLG, Zhu et al. 2019, equation 4), likewise."""
+        return self._over_groups(images, labels, rows, "squared")
+
+    def descent(self, shown: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Evaluate:
+        """Return the squared distance and its derivative as a function of points ``(R, D)`` and the candidates' numbers.
+
+        ``shown`` returns the images and labels of both.
+        """
+
+        def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            points = points.detach().requires_grad_()
+            losses = self.squared(*shown(points, rows), rows)
+            (slopes,) = torch.autograd.grad(losses.sum(), points)
+            return losses.detach(), slopes
+
+        return evaluate
+
+    def explained(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return all N candidates' cosine distance without what else is known of candidates."""
+        rows = torch.arange(len(images), device=images.device)
+        with torch.no_grad():
+            return self._over_groups(images, labels, rows, "cosine", beside=False)
+
+    def _over_groups(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        rows: Tensor,
+        kind: Literal["cosine", "squared"],
+        beside: bool = True,
+    ) -> Tensor:
+        found = images.new_zeros(len(rows))
+        for places, group in self._asked(rows):
+            every = len(places) == len(rows)
+            own = [values[:, : group.count] if every else values[places, : group.count] for values in (images, labels)]
+            value, inputs = self._matcher.distance(group, own[0], own[1], kind)
+            if beside and group.inputs is not None:
+                if not inputs.numel():
+                    inputs = group.inputs.view(own[0].flatten(0, 1)).view_as(group.inputs.values)
+                value = value + (group.inputs.weights * (inputs - group.inputs.values).square().sum(2)).sum(1)
+            if beside and group.statistics:
+                value = value + self._statistics_weight * self._matcher.statistics_distance(group, own[0])
+            if every:
+                return value
+            found = found.index_copy(0, places, value)
+        return found
+
+    def _asked(self, rows: Tensor) -> list[tuple[Tensor, _Group]]:
+        """Return the asked rows by group: their places among ``rows``, and the group of them alone."""
+        if self._last is None or self._last[0] is not rows or self._last[1] != rows._version:
+            self._last = rows, rows._version, [part for group in self._groups for part in self._part(group, rows.cpu())]
+        return self._last[2]
+
+    def _part(self, group: _Group, rows: Tensor) -> list[tuple[Tensor, _Group]]:
+        match = rows.unsqueeze(1) == group.rows
+        places = match.any(1).nonzero().flatten()
+        if not len(places):
+            return []
+        projection = stacked_projection([self._steps[row].project for row in rows[places].tolist()])
+        return [(places.to(group.norms.device), group.of(match.int().argmax(1)[places], projection))]
+
+
+def _group(
+    rows: Sequence[int],
+    steps: Sequence[LocalStep],
+    sizes: tuple[int, ...],
+    readout: str,
+    inputs: Inputs | None,
+    statistics: Mapping[str, tuple[Tensor, Tensor]],
+) -> _Group:
+    first, target = steps[0], {name: torch.stack([step.gradient[name] for step in steps]) for name in steps[0].gradient}
+    own = not all(equal_weights(first.fixed, step.fixed) for step in steps)
+    fixed = {name: torch.stack([step.fixed[name] for step in steps]) for name in first.fixed} if own else first.fixed
+    norms = torch.stack([value.square().flatten(1).sum(1) for value in target.values()]).sum(0).sqrt()
+    return _Group(torch.tensor(rows), first.weights, fixed, target, norms, sizes, readout, own, inputs, statistics)
+
+
+def _inputs(known: Sequence[tuple[Known, float] | None]) -> Inputs | None:
+    """Return the inputs that R candidates are asked for; those of which nothing is known ask with no weight."""
+    first = next((one[0] for one in known if one is not None), None)
+    if first is None:
+        return None
+    none = Known(first.view, torch.zeros_like(first.inputs), torch.zeros(len(first.inputs)))
+    pairs = [one or (none, 0.0) for one in known]
+    values = torch.stack([one.inputs for one, _ in pairs])
+    squares = squared_length(values.flatten(0, 1)).view(values.shape[:2])
+    weights = torch.stack([weight * one.sure.to(values) / len(one.inputs) for one, weight in pairs])
+    return Inputs(first.view, values, weights / squares)
+
+
+def _stacked_statistics(each: Sequence[Statistics]) -> dict[str, tuple[Tensor, Tensor]]:
+    return {
+        name: (torch.stack([one[name][0] for one in each]), torch.stack([one[name][1] for one in each]))
+        for name in each[0]
+    }
+
+
+def one_hot(labels: Tensor, n_classes: int) -> Tensor:
+    """Return labels ``(R, M)`` as probabilities ``(R, M, C)``; a label of -1 has none."""
+    return functional.one_hot(labels.clamp_min(0), n_classes).float() * (labels >= 0).unsqueeze(2)
