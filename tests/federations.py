@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.sources.federation import prepare
 from fedpriv.util import manifest, ownership
 
 QUICK_DATA = {"dataset": "digits", "strangers": 0.0}

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedpriv.evidence.held import held_in_run
 from PIL import Image
 from rates import counted, parser, table
 from torch import Tensor, nn
@@ -55,21 +56,19 @@ from fedpriv.attacks.invert.learned import LearnedInversion
 from fedpriv.attacks.invert.paired_logits import PairedLogits
 from fedpriv.attacks.invert.simulated import SimulatedInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
-from fedpriv.evidence.held import held_in_run
-from fedpriv.experiment.asked import plan_of
-from fedpriv.experiment.execution import attack_all, described, open_ground
-from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.federation_settings import named_config, sets_images_aside
 from fedpriv.experiment.first_run import quick_settings
-from fedpriv.experiment.inference import case_of, measure, measure_all
 from fedpriv.experiment.named_code import named_code
-from fedpriv.experiment.plan import granted
 from fedpriv.experiment.read_card import parse_card
 from fedpriv.experiment.study.grammar import parse_entry
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
+from fedpriv.pipeline.execute import attack_all, described, open_ground
+from fedpriv.pipeline.infer import case_of, measure, measure_all
+from fedpriv.pipeline.plan import granted, plan_of
 from fedpriv.scoring.judgement import judge
+from fedpriv.sources.federation import prepare
 from fedpriv.util.code import allowing
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError

@@ -281,15 +281,15 @@ def _truths(path: Path) -> object:
 
 def _uploads(given: dict[str, Any]) -> object:
     from fedpriv.experiment.federation_settings import refuse_small
-    from fedpriv.experiment.uploads.evidence import derive_card
-    from fedpriv.experiment.uploads.handed import read_handed, read_strangers
+    from fedpriv.sources.door import read_strangers, read_uploads
+    from fedpriv.sources.external import derive_card
     from fedpriv.util.pairs import mapping
 
     named = ("uploads", "target", "images", "labels", "extractor", "settings")
     if not isinstance(given.get("target"), str) or not isinstance(given.get("settings"), dict):
         return None  # of these the verb takes care
     refuse_small(given["settings"], ("n_classes",), 2)
-    handed = read_handed(*(given.get(name) for name in named))  # type: ignore[arg-type]
+    handed = read_uploads(*(given.get(name) for name in named))  # type: ignore[arg-type]
     read_strangers(given.get("strangers"), None, handed)
     return derive_card(handed, mapping("knowledge", given.get("knowledge", {})))
 

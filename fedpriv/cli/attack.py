@@ -38,17 +38,9 @@ from fedpriv.util.folders import numbered
 @click.option("--targets", type=int, help="How many targets at most (default: 48, or 6 where each is a long search).")
 @click.option("--round", type=int, help="Attack the uploads of this round (default: the last stored).")
 @click.option(
-    "--stage",
-    "stages",
-    multiple=True,
-    metavar="STAGE",
-    help="Attack early (after 5-10 % of the rounds), middle, converged (the last), round-N: several, or with commas.",
-)
-@click.option("--by-round", is_flag=True, help="Attack every stored round, for a curve of what leaks by round.")
-@click.option(
     "--reach",
     metavar="SETTING,...",
-    help="How far the leak reaches, by local work: images of one step (4), STEPSxIMAGES (8x1), epoch; or none "
+    help="Sweep of local work behind the upload: images of one step (4), epoch; or none "
     "(default: 1,4,16,epoch for trained weights, without --run and flags of local work).",
 )
 @click.option(
@@ -83,9 +75,8 @@ from fedpriv.util.folders import numbered
     "--control/--no-control",
     default=True,
     show_default=True,
-    help="Also attack permuted uploads (the negative control); with --budget at the largest only.",
+    help="Also attack shuffled uploads (the negative control); with --budget at the largest only.",
 )
-@click.option("--control-every-budget", is_flag=True, help="With --budget: attack permuted uploads at every budget.")
 @data_options
 @training_options
 @common.device_option

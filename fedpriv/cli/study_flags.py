@@ -37,9 +37,6 @@ STUDY_OPTIONS = (
     ),
     click.option("--targets", type=int, help="How many targets a cell at most (default: 48)."),
     click.option("--knowledge", multiple=True, metavar="GRANT=VALUE", help="Change the knowledge card."),
-    click.option(
-        "--stages", multiple=True, metavar="NAME,...", help="Also attack early, middle, converged stages, or round-N."
-    ),
     click.option("--rounds-seen", type=int, help="Rounds of uploads that attacks across rounds use."),
     click.option("--control/--no-control", default=None, help="Also attack permuted uploads (default: yes)."),
     click.option(

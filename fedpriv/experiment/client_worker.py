@@ -28,9 +28,9 @@ def main() -> None:
     threading.Thread(target=_receive, args=(given, asked), daemon=True).start()
     import torch
 
-    from fedpriv.experiment.federation import prepare
     from fedpriv.experiment.flower.wire import fingerprint
     from fedpriv.federation.engine import ClientJob, client_part
+    from fedpriv.sources.federation import prepare
     from fedpriv.wire.message_files import packed, unpacked
 
     config, threads = asked.get().result()

@@ -17,7 +17,7 @@ from fedpriv.util.listener import Listener, Report
 from fedpriv.util.manifest import mark
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.execution import AttackContext
+    from fedpriv.pipeline.execute import AttackContext
 
 WORKER = "fedpriv.experiment.crew_worker"
 

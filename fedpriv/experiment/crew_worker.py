@@ -25,7 +25,7 @@ from fedpriv.util.garbage import spare_imports
 from fedpriv.util.listener import Listener, Report
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.execution import AttackContext
+    from fedpriv.pipeline.execute import AttackContext
 
 PAUSE = 0.1
 """Seconds between two pieces of news of the same work."""
@@ -65,8 +65,8 @@ def main() -> None:
     given, listener = os.fdopen(os.dup(0), "rb"), Telling(own_output())
     threading.Thread(target=_receive, args=(given, asked), daemon=True).start()
     # What takes long to load is there when the first share comes.
-    from fedpriv.experiment.execution import open_ground
     from fedpriv.experiment.shares import perform
+    from fedpriv.pipeline.execute import open_ground
 
     grounds: dict[Path, AttackContext] = {}
     while True:

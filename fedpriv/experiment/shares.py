@@ -9,13 +9,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.experiment.plan import PARTS, AttackPlan
 from fedpriv.experiment.worker_number import number_of_workers
+from fedpriv.pipeline.plan import PARTS, AttackPlan
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Declared
-    from fedpriv.experiment.execution import AttackContext
+    from fedpriv.pipeline.execute import AttackContext
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Share:
     """A part of a suite.
 
     Attributes:
-        plan: the suite's, with some of its attacks on one stage.
+        plan: the suite's, with some of its attacks.
         network: what these train that others share; empty for nothing.
         suite: place of its suite among those that are carried out together.
-        part: of its one attack (:data:`fedpriv.experiment.plan.PARTS`); empty for all there is, scores included.
+        part: of its one attack (:data:`fedpriv.pipeline.plan.PARTS`); empty for all there is, scores included.
     """
 
     plan: AttackPlan
@@ -145,15 +145,11 @@ def shares_of(plan: AttackPlan) -> list[Share]:
     With ``extractor=shadow`` all attacks that use an extractor are one share, so that the substitutes are trained once.
     """
     found: list[Share] = []
-    for stage, number in plan.moments:
-        moment = replace(plan, stages={} if stage is None or number is None else {stage: number})
-        shadowed = [name for name, made in _all(plan).items() if _takes_shadows(plan, made)]
-        alone = [[name] for name in (*plan.inferences, *plan.attacks) if name not in shadowed]
-        for names in [*([shadowed] if shadowed else []), *alone]:
-            part = _only(moment, names)
-            if part.results():
-                networks = {_all(plan)[name].trains(plan.card) for name in names}
-                found.append(Share(part, networks.pop() if len(networks) == 1 else ""))
+    shadowed = [name for name, made in _all(plan).items() if _takes_shadows(plan, made)]
+    alone = [[name] for name in (*plan.inferences, *plan.attacks) if name not in shadowed]
+    for names in [*([shadowed] if shadowed else []), *alone]:
+        networks = {_all(plan)[name].trains(plan.card) for name in names}
+        found.append(Share(_only(plan, names), networks.pop() if len(networks) == 1 else ""))
     return found
 
 
@@ -186,8 +182,8 @@ def left_to_do(suites: Sequence[Suite]) -> list[Share]:
 
 def perform(suite: Suite, share: Share, ground: AttackContext, listener: Listener = SILENT) -> None:
     """Carry out a share; what is saved already is passed over."""
-    from fedpriv.experiment.execution import attack_all, attack_part
-    from fedpriv.experiment.inference import measure_all
+    from fedpriv.pipeline.execute import attack_all, attack_part
+    from fedpriv.pipeline.infer import measure_all
 
     if share.part:
         attack_part(suite.folder, ground, share.plan, share.part, listener=listener)

@@ -7,7 +7,7 @@ Apart from the messages, in the folder ``truth``, what clients did in those roun
     truth/files.jsonl                            every file
     truth/round-0007/client-003.safetensors      phase-0.images, phase-0.sizes, ..., mixture
 
-Nothing that attacks reads it; :mod:`fedpriv.evidence.traces` does, for scorers and for what a knowledge card grants.
+Nothing that attacks reads it; :mod:`fedpriv.sources.run` does, for scorers and for what a knowledge card grants.
 """
 
 from __future__ import annotations

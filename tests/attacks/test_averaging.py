@@ -19,6 +19,8 @@ from fedpriv.attacks.features.rounds import (
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.federation.defense import DefensePipeline, Sender
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model, Prototypes, Representations
 
@@ -187,7 +189,6 @@ def test_what_is_missing_is_said():
 @pytest.mark.parametrize("method", ["fedallrep", "fedgh"])
 def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_nearer_to_them(method, tmp_path):
     from fedpriv.defenses import parse_choice
-    from fedpriv.evidence.gather import gather, truths
     from fedpriv.federation.method import LocalTraining
 
     kind = "representation" if method == "fedallrep" else "prototype"
@@ -201,10 +202,14 @@ def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_near
         defenses=(parse_choice("noise:scale=1"),),
     )
     directory, federation = train_small(tmp_path / "run", config)
-    seen = gather(
-        directory, federation, kind, KnowledgeCard(rounds_seen=8), n_targets=8, seed=0, unit=AveragedInversion.unit
+    seen = build_case(
+        RunSource(directory, federation, kind),
+        KnowledgeCard(rounds_seen=8),
+        TODO_AveragedInversion.unit,
+        n_targets=8,
+        seed=0,
     )
-    truth = truths(directory, federation, kind, seen.targets, seed=0, unit=AveragedInversion.unit)
+    truth = RunSource(directory, federation, kind).truths(seen.targets, seed=0, unit=AveragedInversion.unit)
     clean = torch.stack([one.feature for one in truth])
     for one, target in zip(truth, seen.targets, strict=True):
         own = seen.knowledge.extractors[target.client](one.members).mean(0)

@@ -11,11 +11,12 @@ from fedpriv.attacks.features.unmixing import uploads_of
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.defenses import parse_choice
-from fedpriv.evidence.gather import gather, truths
 from fedpriv.federation.capture import load_trace
 from fedpriv.federation.local_training import represent
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Kernel, Model, Representations, SampleCount, get_payload
 
@@ -42,7 +43,7 @@ def own_features(directory, federation, client, round_):
 
 def test_secure_aggregation_hands_over_weighted_means_only(tmp_path):
     directory, federation = train(tmp_path / "run", "secure-aggregation", method="fedavg", models="small-mlp", rounds=1)
-    seen = gather(directory, federation, "model", CARD, n_targets=4, seed=0)
+    seen = build_case(RunSource(directory, federation, "model"), CARD, n_targets=4, seed=0)
     uploads = [directory.message(directory.upload_path(1, k)) for k in range(4)]
     counts = torch.tensor([int(get_payload(u, SampleCount).count) for u in uploads]).double()
     for name in get_payload(uploads[0], Model).state:
@@ -62,7 +63,7 @@ def test_secure_aggregation_of_kernels_and_refusal_of_servers_that_need_each(tmp
     directory, federation = train(
         tmp_path / "run", "secure-aggregation", method="fedhenn-kernel", public=40, rounds=1, models="small-mlp"
     )
-    seen = gather(directory, federation, "kernel", CARD, n_targets=4, seed=0)
+    seen = build_case(RunSource(directory, federation, "kernel"), CARD, n_targets=4, seed=0)
     kernels = [get_payload(directory.message(directory.upload_path(1, k)), Kernel).matrix for k in range(4)]
     expect_close(get_payload(seen.observations[0].upload, Kernel).matrix, torch.stack(kernels).mean(0), atol=1e-6)
     with pytest.raises(UserError, match=r"secure-aggregation.*fedgh.*single uploads"):
@@ -76,10 +77,10 @@ def test_the_truth_behind_an_entangled_upload_is_what_was_mixed(method, mechanis
     directory, federation = train(
         tmp_path / "run", "count-floor:least=3", f"entangle:mechanism={mechanism}", method=method, rounds=2
     )
-    seen = gather(directory, federation, "entangled", CARD, n_targets=4, seed=0)
+    seen = build_case(RunSource(directory, federation, "entangled"), CARD, n_targets=4, seed=0)
     assert {o.upload[0].kind for o in seen.observations} == {"entangled"}
     for target, truth in zip(
-        seen.targets, truths(directory, federation, "entangled", seen.targets, seed=0), strict=True
+        seen.targets, RunSource(directory, federation, "entangled").truths(seen.targets, seed=0), strict=True
     ):
         model = build_model(federation.clients[target.client].blueprint, 0)
         put(model, directory.client_state(2, target.client), "model")
@@ -92,10 +93,10 @@ def test_the_truth_behind_an_entangled_upload_is_what_was_mixed(method, mechanis
 
 def test_a_dropped_class_does_not_shift_the_truth_of_representations(tmp_path):
     directory, federation = train(tmp_path / "run", "count-floor:least=5", method="fedallrep", rounds=1)
-    seen = gather(directory, federation, "representation", CARD, n_targets=40, seed=0)
+    seen = build_case(RunSource(directory, federation, "representation"), CARD, n_targets=40, seed=0)
     dropped = 0
     for target, truth in zip(
-        seen.targets, truths(directory, federation, "representation", seen.targets, seed=0), strict=True
+        seen.targets, RunSource(directory, federation, "representation").truths(seen.targets, seed=0), strict=True
     ):
         sent = get_payload(directory.message(directory.upload_path(1, target.client)), Representations)
         dropped += len(federation.clients[target.client].train) - len(sent.features)
@@ -108,15 +109,15 @@ def test_a_dropped_class_does_not_shift_the_truth_of_representations(tmp_path):
 def test_targets_of_noisy_encodings_are_classes_that_the_client_has(tmp_path):
     directory, federation = train(tmp_path / "run", "hide-labels:how=laplace,epsilon=2", method="fedre")
     card = replace(CARD, rounds_seen=3)
-    seen = gather(directory, federation, "entangled", card, n_targets=40, seed=0, unit="class")
+    seen = build_case(RunSource(directory, federation, "entangled"), card, TODO("class"), n_targets=40, seed=0)
     assert seen.targets
     for target in seen.targets:
         assert bool((federation.clients[target.client].train.labels == target.label).any())
-    assert truths(directory, federation, "entangled", seen.targets, seed=0, unit="class")
+    assert RunSource(directory, federation, "entangled").truths(seen.targets, seed=0, unit="class")
     blind = replace(CARD, extractor="none")
-    early = gather(directory, federation, "entangled", blind, n_targets=4, seed=0, round_=1)
+    early = build_case(RunSource(directory, federation, "entangled"), blind, n_targets=4, seed=0, round_=1)
     for target, truth in zip(
-        early.targets, truths(directory, federation, "entangled", early.targets, seed=0), strict=True
+        early.targets, RunSource(directory, federation, "entangled").truths(early.targets, seed=0), strict=True
     ):
         mixed = load_trace(directory, 1, target.client).mixture
         assert torch.equal(truth.weights, mixed[mixed > 0].double() / mixed.double().sum())
@@ -127,9 +128,9 @@ def test_noise_costs_the_attacker_and_without_it_the_same_attack_works(tmp_path)
     errors = {}
     for name, texts in {"none": (), "little": ("noise:scale=0.001",), "much": ("noise:scale=3",)}.items():
         directory, federation = train(tmp_path / name, *texts, method="fedallrep", rounds=1)
-        seen = gather(directory, federation, "representation", CARD, n_targets=6, seed=0)
+        seen = build_case(RunSource(directory, federation, "representation"), CARD, n_targets=6, seed=0)
         found = DipInversion(iterations=150)(seen.observations, seen.knowledge, seen.targets, seed=0, device=CPU)
-        true = truths(directory, federation, "representation", seen.targets, seed=0)
+        true = RunSource(directory, federation, "representation").truths(seen.targets, seed=0)
         errors[name] = [
             float((image[0] - truth.members[0]).square().mean())
             for image, truth in zip(found.images, true, strict=True)

@@ -22,7 +22,6 @@ from fedpriv.datasets.types import Samples
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.precode import divergent_step
 from fedpriv.defenses.soteria import low, pruned_step, scores
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import DefensePipeline, plain_step
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.local_training import classification_loss, local_batches, train
@@ -35,6 +34,7 @@ from fedpriv.models.bottleneck import VariationalBottleneck, divergence
 from fedpriv.models.build import build_model, count_parameters
 from fedpriv.models.layout import channels_last, weights_channels_last
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Model

@@ -10,10 +10,10 @@ from PIL import Image
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run
-from fedpriv.evidence.foreign import MOST_IMAGES, foreign_images, parse_foreign, refuse_foreign
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.card import card_words
 from fedpriv.pages.report_entries import card_grants
+from fedpriv.sources.auxiliary import MOST_IMAGES, foreign_images, parse_foreign, refuse_foreign
 from fedpriv.util.errors import UserError
 
 RUN = [

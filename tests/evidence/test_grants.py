@@ -6,16 +6,17 @@ import pytest
 import torch
 from compare import expect_close, expect_same
 from federations import CPU, small, train_small
+from fedpriv.evidence import grants
+from fedpriv.evidence.grants import build_knowledge
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Trained
-from fedpriv.evidence import grants
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.grants import build_knowledge
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.models.split import SplitModel
+from fedpriv.sources.case import build_case
+from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import RunSource
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
@@ -288,5 +289,5 @@ def test_a_start_that_was_sent_through_defenses_is_named_where_the_server_sends_
 
 def test_evidence_carries_what_was_granted(worlds):
     world = worlds("fd")
-    found = gather(*world, "logits", CARD, n_targets=4, seed=0)
+    found = build_case(RunSource(*world, "logits"), CARD, n_targets=4, seed=0)
     assert sorted(found.knowledge.extractors) == sorted({target.client for target in found.targets})

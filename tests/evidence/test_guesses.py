@@ -8,14 +8,14 @@ from compare import expect_close, expect_same
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.guesses import with_guesses
-from fedpriv.evidence.truths import truths
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.sources.case import build_case
+from fedpriv.sources.federation import prepare
+from fedpriv.sources.guesses import with_guesses
+from fedpriv.sources.run import RunSource
 from fedpriv.wire.payloads import Classifier, Prototypes, get_payload
 
 CPU = torch.device("cpu")
@@ -50,8 +50,8 @@ def mixtures(tmp_path_factory):
 def guessed(world, kind, unit, **grants):
     directory, federation = world
     card = KnowledgeCard(rounds_seen=2, **grants)
-    evidence = gather(directory, federation, kind, card, n_targets=30, seed=0, unit=unit)
-    found = truths(directory, federation, kind, evidence.targets, seed=0, unit=unit)
+    evidence = build_case(RunSource(directory, federation, kind), card, TODO(unit), n_targets=30, seed=0)
+    found = RunSource(directory, federation, kind).truths(evidence.targets, seed=0, unit=unit)
     return evidence, with_guesses(found, evidence, kind, unit, device=CPU)
 
 

@@ -8,10 +8,9 @@ from compare import expect_close
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.trained import Trained
-from fedpriv.evidence.gather import Evidence
-from fedpriv.evidence.guesses import with_guesses
-from fedpriv.evidence.pool import Pool
-from fedpriv.evidence.truth import Truth
+from fedpriv.sources.case import Case
+from fedpriv.sources.guesses import with_guesses
+from fedpriv.sources.truth import Pool, Truth
 from fedpriv.wire.payloads import Classifier, Entangled, Kernel, Prototypes, Representations
 
 CPU = torch.device("cpu")
@@ -52,7 +51,7 @@ def evidence(*observations, targets, extractors=None, labels=None, n_classes=3):
         extractors={0: twice} if extractors is None else extractors,
         labels=labels or {},
     )
-    return Evidence(observations, None, known, targets)
+    return Case(observations, None, known, targets)
 
 
 def guessed(found, seen, unit="row", kind="prototype", **more):

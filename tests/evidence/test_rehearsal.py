@@ -7,8 +7,8 @@ from defense_cases import build
 
 from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.attacks.observation import Observation
-from fedpriv.evidence.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.federation.defense import DefensePipeline, Sender
+from fedpriv.sources.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.wire.payloads import (
     AngleMatrix,
     Classifier,

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 import torch
 from federations import CPU, small, train_small
+from fedpriv.evidence.held import held_in_run, used_in_rounds
+from fedpriv.evidence.traces import granted, mixing_weights
 
 import fedpriv
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.held import held_in_run, used_in_rounds
-from fedpriv.evidence.traces import granted, local_steps, mixing_weights
-from fedpriv.evidence.truths import truths
 from fedpriv.federation.capture import load_trace, trace_bytes, trace_path
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.trace import LocalTrace, Trace
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource, local_steps
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
 
@@ -174,28 +174,28 @@ def test_mixtures_are_attacked_without_the_trace_and_not_scored(bare, finished):
     found, whole = (
         attack(seen.observations, seen.knowledge, seen.targets, seed=0, device=CPU)
         for seen in (
-            gather(*run, "entangled", KnowledgeCard(), n_targets=2, seed=0)
+            build_case(RunSource(*run, "entangled"), KnowledgeCard(), n_targets=2, seed=0)
             for run in ((directory, federation), finished["fedre"])
         )
     )
     assert torch.equal(found.images, whole.images)
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
-        truths(directory, federation, "entangled", found.targets, seed=0)
+        RunSource(directory, federation, "entangled").truths(found.targets, seed=0)
 
 
 def test_updates_are_attacked_without_the_trace_under_a_card_that_grants_nothing_of_it(bare, finished):
     directory, federation = bare("fedavg")
     attack, scores = MembershipInference(), []
     for world in ((directory, federation), finished["fedavg"]):
-        seen = gather(*world, "model", BLIND, n_targets=3, seed=0)
+        seen = build_case(RunSource(*world, "model"), BLIND, n_targets=3, seed=0)
         assert len(seen.targets) == 3
         images = federation.clients[1].train
         asked = {1: Candidates(1, images.images, images.labels)}
         scores.append(attack(InferenceProblem(seen.observations, seen.knowledge, "model", asked)).values[1])
     assert torch.equal(*scores)
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
-        truths(directory, federation, "model", seen.targets, seed=0)
+        RunSource(directory, federation, "model").truths(seen.targets, seed=0)
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
         used_in_rounds(directory, held_in_run(federation), "model", [2], [1])
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
-        gather(directory, federation, "model", replace(BLIND, labels="given"), n_targets=2, seed=0)
+        build_case(RunSource(directory, federation, "model"), replace(BLIND, labels="given"), n_targets=2, seed=0)

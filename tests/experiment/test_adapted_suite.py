@@ -9,11 +9,10 @@ from torch import nn
 import fedpriv
 from fedpriv.attacks import ATTACKS
 from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
-from fedpriv.experiment.adapted_suite import adapted_suite, asked_suite
-from fedpriv.experiment.asked import with_settings
-from fedpriv.experiment.plan import attack_names, build_attacks
 from fedpriv.federation.answer import answers_for
 from fedpriv.federation.defense import defense_facts
+from fedpriv.pipeline.adapted import adapted_suite, asked_suite
+from fedpriv.pipeline.plan import attack_names, build_attacks, with_settings
 from fedpriv.util.errors import UserError
 
 

@@ -5,21 +5,14 @@ from types import SimpleNamespace
 
 import click
 import pytest
+from fedpriv.evidence.stages import STAGES, kept_rounds, planned_rounds, rounds_to_keep, stage_round
+from fedpriv.experiment.plan import parse_stages
 from looped import each
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.attack import attack
 from fedpriv.cli.common import Flags
-from fedpriv.evidence.stages import STAGES, kept_rounds, planned_rounds, rounds_to_keep, stage_round
-from fedpriv.experiment.plan import (
-    AttackPlan,
-    attack_names,
-    build_attacks,
-    granted,
-    options_by_attack,
-    parse_budgets,
-    parse_stages,
-)
+from fedpriv.pipeline.plan import AttackPlan, attack_names, build_attacks, granted, options_by_attack, parse_budgets
 from fedpriv.util.arguments import spelled
 from fedpriv.util.errors import UserError
 

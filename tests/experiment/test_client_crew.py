@@ -13,9 +13,9 @@ from federations import CPU, files, small, train_small
 
 from fedpriv.experiment import client_crew as module
 from fedpriv.experiment.client_crew import client_crew
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engine import ClientJob, run_clients
 from fedpriv.federation.method import LocalTraining
+from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener
 

@@ -18,8 +18,8 @@ import fedpriv
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run as command
 from fedpriv.experiment import crew, worker_number
-from fedpriv.experiment.plan import AttackPlan, build_attacks
 from fedpriv.experiment.shares import Share, Shares, shares_of, workers_for
+from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener
 

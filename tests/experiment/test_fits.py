@@ -8,11 +8,10 @@ from torch import nn
 from torch.nn import functional
 
 import fedpriv
-from fedpriv.evidence.pool import Pool
-from fedpriv.evidence.truth import Truth
-from fedpriv.experiment.fits import STRANGERS, strangers
+from fedpriv.pipeline.execute import COMPARED, pool_images
 from fedpriv.scoring.convergence import SPECIFIC, convergence, is_specific
 from fedpriv.scoring.records.reconstruction import Fit
+from fedpriv.sources.truth import Pool, Truth
 
 CLASSES = torch.arange(3)
 
@@ -44,7 +43,7 @@ def telling():
 def attacked(network, **changes):
     images = [smooth(3, 1), smooth(3, 2)]
     uploads = [fedpriv.Prototypes(network(own).detach(), CLASSES) for own in images]
-    usual = {"attacks": "dip", "iterations": 150, "extractor": network, "strangers": smooth(60, 3)}
+    usual = {"attacks": "dip", "iterations": 150, "extractor": network, "pool_images": smooth(60, 3)}
     others = {"images": images, "labels": [CLASSES, CLASSES], "target": "prototype"}
     return fedpriv.attack_uploads(uploads, **usual | others | changes)
 
@@ -89,7 +88,7 @@ def test_without_a_control_nothing_is_said():
     ],
 )
 def test_specific_is_far_below_strangers_and_below_what_permuted_uploads_give(own, permuted, lowest, specific):
-    assert is_specific(Fit(own=own, permuted=permuted, strangers=lowest)) is specific
+    assert is_specific(Fit(own=own, permuted=permuted, pool_images=lowest)) is specific
 
 
 def test_strangers_are_of_the_classes_that_are_told():
@@ -102,13 +101,13 @@ def test_strangers_are_of_the_classes_that_are_told():
         return classes[torch.cdist(flat.flatten(1), pool.flatten(1)).argmin(1)].view(images.shape[:2])
 
     def drawn(labels, seed=0):
-        return strangers(truth, torch.tensor(labels), torch.Generator().manual_seed(seed))
+        return pool_images(truth, torch.tensor(labels), torch.Generator().manual_seed(seed))
 
     told = drawn([3, 1, 1])
-    assert told.shape == (STRANGERS, 3, 1, 8, 8)
-    assert classes_of(told).tolist() == [[3, 1, 1]] * STRANGERS
+    assert told.shape == (COMPARED, 3, 1, 8, 8)
+    assert classes_of(told).tolist() == [[3, 1, 1]] * COMPARED
     assert all(not torch.equal(one[1], one[2]) for one in told)
     assert set(classes_of(drawn([-1, 9])).flatten().tolist()) == {0, 1, 2, 3}
     assert torch.equal(drawn([0]), drawn([0]))
     hidden = dataclasses.replace(truth, labels=torch.tensor([0, 0]))
-    assert torch.equal(drawn([-1]), strangers(hidden, torch.tensor([-1]), torch.Generator().manual_seed(0)))
+    assert torch.equal(drawn([-1]), pool_images(hidden, torch.tensor([-1]), torch.Generator().manual_seed(0)))

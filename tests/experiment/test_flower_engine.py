@@ -16,12 +16,12 @@ from flower_cases import Array, ArrayRecord, ClientApp, LocalGrid, Message, Reco
 
 import fedpriv
 from fedpriv.cli import main as command
-from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.flower import client, deployment, simulation, switches, wire
 from fedpriv.experiment.flower.engine import FlowerEngine
 from fedpriv.federation.engine import ClientJob, client_part
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
 from fedpriv.methods import METHODS
+from fedpriv.sources.federation import prepare
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, WorkError
 

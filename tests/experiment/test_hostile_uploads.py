@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import fedpriv
-from fedpriv.experiment.uploads.handed import read_handed
-from fedpriv.experiment.uploads.messages import read_message
+from fedpriv.sources.door import read_uploads
+from fedpriv.sources.messages import read_message
 
 torch.manual_seed(0)
 NETWORK = nn.Sequential(nn.Flatten(), nn.Linear(16, 6))
@@ -68,7 +68,7 @@ def door(uploads, target="prototype", **changes):
     given |= {name: changes.pop(name) for name in list(changes) if name in given}
     if target == "model":
         given["settings"] = {"model": MODEL, **given["settings"]}
-    return read_handed(
+    return read_uploads(
         uploads, target, given["images"], given["labels"], given["extractor"], {**given["settings"], **changes}
     )
 

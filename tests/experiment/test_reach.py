@@ -13,12 +13,11 @@ import fedpriv
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.evidence.reach import Setting, parse_reach
-from fedpriv.experiment.plan import AttackPlan, build_attacks
-from fedpriv.experiment.reaching import divisor, reach_plans, read_reach, untaken
 from fedpriv.experiment.shares import Suite, left_to_do
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.reached import Reached, first_beyond, furthest, reach_sentence
+from fedpriv.pipeline.plan import AttackPlan, build_attacks
+from fedpriv.pipeline.sweep import LocalWork, divisor, parse_reach, read_reach, sweep_plans, untaken
 from fedpriv.scoring.storage import load_metrics, read_record
 from fedpriv.util.errors import UserError
 
@@ -113,7 +112,7 @@ SERIES = parse_reach("1,4,16,epoch")
 
 def test_budgets_are_shared_out_unless_somebody_names_them():
     whole = plan("dlg", "inverting-gradients", "gradient-dip")
-    plans = reach_plans(whole, SERIES, (), {})
+    plans = sweep_plans(whole, SERIES, (), {})
     full = {name: getattr(made, made.budget) for name, made in whole.attacks.items()}
     for setting, own in zip(SERIES, plans, strict=True):
         for name, made in own.attacks.items():
@@ -126,26 +125,26 @@ def test_budgets_are_shared_out_unless_somebody_names_them():
         ["inverting-gradients"],
     ]
     assert untaken(plans)[0].startswith("attack 'dlg' at 16 images, epoch: ")
-    named = reach_plans(whole, SERIES, tuple(whole.attacks), {"attack_option": ["dlg.outer_steps=100"]})
+    named = sweep_plans(whole, SERIES, tuple(whole.attacks), {"attack_option": ["dlg.outer_steps=100"]})
     assert untaken(named) == ()
     assert {own.attacks["dlg"].outer_steps for own in named} == {100}
     assert named[1].attacks["inverting-gradients"].iterations < full["inverting-gradients"]
-    everywhere = reach_plans(whole, SERIES, (), {"iterations": 7})
+    everywhere = sweep_plans(whole, SERIES, (), {"iterations": 7})
     assert {made for own in everywhere for made in own.attacks.values()} == set(whole.attacks.values())
 
 
 def test_members_are_asked_for_at_both_ends_and_properties_at_the_last():
     whole = replace(plan("dlg"), inferences={"membership": MembershipInference(), "property": PropertyInference()})
-    asked = [sorted(own.inferences) for own in reach_plans(whole, SERIES, (), {})]
+    asked = [sorted(own.inferences) for own in sweep_plans(whole, SERIES, (), {})]
     assert asked == [["membership"], [], [], ["membership", "property"]]
-    asked = [sorted(own.inferences) for own in reach_plans(whole, SERIES, ("property",), {})]
+    asked = [sorted(own.inferences) for own in sweep_plans(whole, SERIES, ("property",), {})]
     assert asked == [["membership", "property"], [], [], ["membership", "property"]]
-    alone = reach_plans(whole, SERIES[:1], (), {})
+    alone = sweep_plans(whole, SERIES[:1], (), {})
     assert sorted(alone[0].inferences) == ["membership", "property"]
 
 
 def test_the_first_setting_lies_where_one_alone_would_and_workers_share_all_of_them(tmp_path):
-    plans = reach_plans(plan("dlg"), SERIES[:2], ("dlg",), {})
+    plans = sweep_plans(plan("dlg"), SERIES[:2], ("dlg",), {})
     assert [own.results() for own in plans] == [["dlg"], ["dlg-reach-4"]]
     suites = [Suite(tmp_path / f"run{own.suffix}", tmp_path, own, (), "") for own in plans]
     assert [(share.suite, str(share)) for share in left_to_do(suites)] == [(0, "dlg"), (1, "dlg-reach-4")]
@@ -291,4 +290,4 @@ def test_a_setting_that_no_attack_could_say_anything_of_is_named():
 
 
 def test_a_setting_has_the_epochs_of_the_run():
-    assert Setting(epochs=3).label == "3 epochs"
+    assert LocalWork(epochs=3).label == "3 epochs"

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from federations import CPU, small, train_small
+from fedpriv.evidence.traces import used_images
 from torch import nn
 
 import fedpriv
-from fedpriv.evidence.traces import used_images
 from fedpriv.federation.method import LocalTraining
 from fedpriv.models.build import build_model
 from fedpriv.recording.recorder import Recorder

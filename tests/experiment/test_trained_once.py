@@ -10,9 +10,10 @@ from federations import DIGITS
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.cli.main import run
-from fedpriv.evidence.gather import gather
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.sources.case import build_case
+from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import RunSource
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "2", "--public", "40"]
 
@@ -60,7 +61,7 @@ def test_what_is_kept_is_what_training_anew_gives(trained, extractor):
     images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
     def asked(trained):
-        seen = gather(directory, federation, "prototype", card, n_targets=3, seed=0, trained=trained)
+        seen = build_case(RunSource(directory, federation, "prototype"), card, n_targets=3, seed=0, trained=trained)
         return seen.knowledge.extractors
 
     first, again, anew = asked(kept), asked(kept), asked(Trained())

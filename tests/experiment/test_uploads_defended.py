@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_close
+from fedpriv.experiment.uploads.protection import read_defense
 from torch import nn
 from upload_cases import (
     CLASSES,
@@ -19,7 +20,6 @@ from upload_cases import (
 import fedpriv
 from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.attacks.observation import Observation
-from fedpriv.experiment.uploads.protection import read_defense
 
 
 def rough(rows, rng):

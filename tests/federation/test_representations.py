@@ -6,12 +6,12 @@ import torch
 from compare import expect_close, expect_same
 from federations import CPU, small, train_small
 
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.evaluate import stored_representations
 from fedpriv.federation.local_training import represent
 from fedpriv.federation.states import put
 from fedpriv.methods import METHODS
 from fedpriv.pages.representation_map import representation_map, silhouette, words
+from fedpriv.sources.federation import prepare
 
 SETTINGS = {"per_class": 14, "clients": 3, "rounds": 1, "models": "small-mlp", "capture": "none"}
 

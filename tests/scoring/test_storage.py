@@ -6,12 +6,11 @@ import pytest
 import torch
 from compare import expect_same
 from eval_cases import ABOUT, asked, defended, firsts, images, reconstruction, summary, truths
+from fedpriv.experiment.suite import concatenate
 from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from fedpriv.evidence.pool import Pool
-from fedpriv.experiment.suite import concatenate
 from fedpriv.scoring.redaction import withheld
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import (
@@ -25,6 +24,7 @@ from fedpriv.scoring.storage import (
     write_record,
 )
 from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
+from fedpriv.sources.truth import Pool
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import whole, write_text
 from fedpriv.util.manifest import MARKER, contents

@@ -15,9 +15,6 @@ from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.experiment.dp_audit.auditing import GAUSSIAN, LEAST_CANARIES, Asked, chosen_claim
 from fedpriv.experiment.dp_audit.claims import Claim, claims
-from fedpriv.experiment.recorded.facts import Told, read_facts
-from fedpriv.experiment.recorded.uploads import attackable_rounds, gather_uploads
-from fedpriv.experiment.uploads.given import Update
 from fedpriv.federation.defense import DefensePipeline, ProtectionPlan, defense_facts
 from fedpriv.recording.canaries import coin, direction
 from fedpriv.recording.run import RecordedRun
@@ -32,6 +29,9 @@ from fedpriv.scoring.privacy_audit.verdict import (
     word,
 )
 from fedpriv.scoring.records.privacy_audit import PrivacyAuditRecord
+from fedpriv.sources.facts import OwnerFacts, read_facts
+from fedpriv.sources.messages import Update
+from fedpriv.sources.recorded import attackable_rounds, gather_uploads
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener
 
@@ -94,7 +94,7 @@ def audit_recorded(path: Path, asked: Asked, facts: Any, listener: Listener) -> 
 
 
 def _record(
-    told: Told, pipeline: DefensePipeline, uploads: Uploads, claim: Claim, asked: Asked, clip: float | None
+    told: OwnerFacts, pipeline: DefensePipeline, uploads: Uploads, claim: Claim, asked: Asked, clip: float | None
 ) -> PrivacyAuditRecord:
     scored = len(uploads.scores) >= LEAST_CANARIES and 0 < uploads.coins.sum() < len(uploads.coins)
     design = Design(asked.confidence, claim.delta, independent=True, gaussian=claim.gaussian)
@@ -148,7 +148,7 @@ def _largest_noise(uploads: Uploads, alpha: float) -> float:
     return math.sqrt(uploads.squared / (2 * float(gammaincinv(uploads.entries / 2, alpha))))
 
 
-def _read(run: RecordedRun, told: Told, rounds: tuple[int, ...], seed: int | None, report: Any) -> Uploads:
+def _read(run: RecordedRun, told: OwnerFacts, rounds: tuple[int, ...], seed: int | None, report: Any) -> Uploads:
     squared, entries, number = 0.0, 0, 0
     scores: list[float] = []
     coins: list[bool] = []
@@ -190,7 +190,7 @@ def _along(moved: list[NDArray[np.float64]], rays: list[NDArray[np.float32]]) ->
     return float(sum(float((one * ray).sum()) for one, ray in zip(moved, rays, strict=True)))
 
 
-def _plan(told: Told, rounds: int) -> ProtectionPlan:
+def _plan(told: OwnerFacts, rounds: int) -> ProtectionPlan:
     """Return a federation that is known by its uploads alone, as defenses are told of it."""
     return ProtectionPlan(
         method=told.facts.method or "recorded",

@@ -8,12 +8,12 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.flower.wire import fingerprint, pack_refusal, pack_result, read_job
 from fedpriv.federation.engine import client_part
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.states import message_on, on_device
+from fedpriv.sources.federation import prepare
 from fedpriv.util.arguments import spelled
 from fedpriv.util.code import OfAnotherProcess
 from fedpriv.util.config import parse, plain

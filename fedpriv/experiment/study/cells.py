@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.federation_settings import sets_images_aside
-from fedpriv.experiment.plan import AttackPlan, rounds_to_read
 from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
 from fedpriv.experiment.study.grid import slug
 from fedpriv.experiment.study.origin import Keys
 from fedpriv.experiment.study.runs import config_of, digest, division_of, trainings
 from fedpriv.pages.baselines import ALONE
+from fedpriv.pipeline.plan import AttackPlan, rounds_to_read
 from fedpriv.util.arguments import call
 from fedpriv.util.config import plain
 from fedpriv.util.numerics import Numerics
 
 if TYPE_CHECKING:
-    from fedpriv.evidence.stages import Stage
     from fedpriv.federation.prepared import Federation
     from fedpriv.federation.run_directory import RunConfig
 
@@ -142,8 +141,9 @@ def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell
             division = division_of(config)
             made = []
             if target is not None:
-                stages, config = _staged(study, config, target, entries)
-                plans = [(entry, _plan(study, entry, target, stages, seed, execution)) for entry in entries]
+                read = rounds_to_read((entry.attack for entry in entries), config.rounds)
+                config = replace(config, keep=tuple(sorted({*config.keep, *read})))
+                plans = [(entry, _plan(study, entry, target, seed, execution)) for entry in entries]
                 made = [(entry, plan) for entry, plan in plans if plan.results()]
             name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
             cells.append(
@@ -195,7 +195,7 @@ def prepared(config: RunConfig, execution: Execution) -> Federation:
     """
     import torch
 
-    from fedpriv.experiment.federation import prepare
+    from fedpriv.sources.federation import prepare
 
     return prepare(config, torch.device("cpu"), download=execution.download)
 
@@ -216,7 +216,7 @@ def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> N
     """Check that there are the images that the attacker is granted."""
     card = study.card
     if card.attacker_data == "other_domain":
-        from fedpriv.evidence.foreign import refuse_foreign
+        from fedpriv.sources.auxiliary import refuse_foreign
 
         with study.origin.at(("knowledge",)):
             refuse_foreign(card, config)
@@ -257,9 +257,9 @@ def _fitting(
     """Return the attacks on a method's target that the card allows, and a line for each that it leaves out."""
     from fedpriv.attacks import attacks_for, targets_of
     from fedpriv.defenses import build_defenses
-    from fedpriv.experiment.adapted_suite import adapted_suite
-    from fedpriv.experiment.plan import attack_names, build_attacks, granted
     from fedpriv.federation.defense import defense_facts
+    from fedpriv.pipeline.adapted import adapted_suite
+    from fedpriv.pipeline.plan import attack_names, build_attacks, granted
 
     origin = study.origin
     chosen = _chosen(study, method)
@@ -310,8 +310,6 @@ def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries
 
     if config.capture == "none":
         raise study.origin.error(keys("capture"), "none: no upload would be stored, so none could be attacked")
-    if study.stages and config.capture == "last":
-        raise study.origin.error(keys("capture"), "last: stages need the uploads of earlier rounds; use auto or all")
     for entry in entries:
         least = entry.attack.needs.min_rounds
         wanted = max(least, study.rounds_seen or 1) if least > 1 else 1
@@ -354,25 +352,7 @@ def _fits_nobody(attack: str, targets: Targets) -> str:
 # ---------------------------------------------------------------- plans
 
 
-def _staged(
-    study: Study, config: RunConfig, target: str, entries: Sequence[AttackEntry]
-) -> tuple[dict[Stage, int], RunConfig]:
-    """Return the rounds of the stages, and the configuration that keeps what is needed of them and by the attacks."""
-    from fedpriv.evidence.stages import planned_rounds, rounds_to_keep
-
-    read = rounds_to_read((entry.attack for entry in entries), config.rounds)
-    config = replace(config, keep=tuple(sorted({*config.keep, *read})))
-    if not study.stages:
-        return {}, config
-    with study.origin.at(("stages",)):
-        stages = planned_rounds(study.stages, config.rounds)
-    kept = rounds_to_keep(target, tuple(stages.values()))
-    return stages, replace(config, keep=tuple(sorted({*config.keep, *kept})))
-
-
-def _plan(
-    study: Study, entry: AttackEntry, target: str, stages: Mapping[Stage, int], seed: int, execution: Execution
-) -> AttackPlan:
+def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: Execution) -> AttackPlan:
     return AttackPlan(
         target=target,
         attacks={entry.name: entry.attack} if entry.attack.result == "images" else {},
@@ -381,7 +361,6 @@ def _plan(
         n_targets=study.targets,
         seed=seed,
         rounds_seen=study.rounds_seen if entry.attack.needs.min_rounds > 1 else None,
-        stages=stages,
         budgets=entry.budgets,
         control=study.control,
         chunk_rows=execution.chunk_rows,

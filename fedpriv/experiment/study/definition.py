@@ -172,7 +172,6 @@ class WrittenStudy(BaseModel):
     local: Annotated[bool, Strict()] = True
     redact: Literal["none", "blur", "omit"] = "none"
     precision: Precision = "float32"
-    stages: Annotated[list[_Text], BeforeValidator(_listed)] = []
     rounds_seen: _Number | None = None
     axes: dict[str, Any] = {}
 

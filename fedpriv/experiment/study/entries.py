@@ -12,7 +12,6 @@ from fedpriv.util.config import plain
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.evidence.stages import Stage
     from fedpriv.federation.run_directory import DefenseChoice
     from fedpriv.util.numerics import Precision
 
@@ -113,7 +112,6 @@ class Study:
         local: whether the same clients are trained without any exchange too.
         redact: rule by which images are kept out of what is stored and drawn.
         precision: of searches by Adam.
-        stages: of training that are attacked; empty for the last round only.
         rounds_seen: rounds that attacks across rounds use; None for all that are stored.
         origin: where it was read from.
     """
@@ -129,7 +127,6 @@ class Study:
     local: bool
     redact: str
     precision: Precision
-    stages: tuple[Stage, ...]
     rounds_seen: int | None
     origin: Origin = field(compare=False)
 

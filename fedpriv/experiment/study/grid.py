@@ -44,8 +44,6 @@ def parse_study(origin: Origin) -> Study:
     Raises:
         UserError: naming the path of the key, or the flag.
     """
-    from fedpriv.experiment.plan import parse_stages
-
     written = read_written(origin)
     shared = _federation(origin, ("federation",), written.federation)
     axes = read_axes(written, origin, FEDERATION)
@@ -56,8 +54,6 @@ def parse_study(origin: Origin) -> Study:
     )
     refuse_twice(origin, methods, "method")
     axes.refuse_unmet(_names(written))
-    with origin.at(("stages",)):
-        stages = parse_stages(written.stages)
     return Study(
         federation=shared,
         methods=methods,
@@ -70,7 +66,6 @@ def parse_study(origin: Origin) -> Study:
         local=written.local,
         redact=written.redact,
         precision=written.precision,
-        stages=stages,
         rounds_seen=written.rounds_seen,
         origin=origin,
     )
@@ -108,8 +103,8 @@ _SETTINGS = "@federation"
 
 def _methods(entry: WrittenMethod, axes: Axes, keys: Keys) -> list[MethodEntry]:
     """Return every point of the grid of a method."""
-    from fedpriv.experiment.plan import target_name
     from fedpriv.methods import METHODS
+    from fedpriv.pipeline.plan import target_name
 
     origin = axes.origin
     with origin.at((*keys, "name")):
@@ -282,7 +277,7 @@ def _attacks(written: Sequence[WrittenAttack] | None, axes: Axes, keys: Keys) ->
 def _attack(entry: WrittenAttack, axes: Axes, keys: Keys) -> list[AttackEntry]:
     """Return every point of the grid of an attack."""
     from fedpriv.attacks import ATTACKS
-    from fedpriv.experiment.plan import build_attack
+    from fedpriv.pipeline.plan import build_attack
 
     origin = axes.origin
     with origin.at((*keys, "name")):

@@ -41,7 +41,6 @@ class StudySettings(FederationSettings, total=False):
         control: also attack permuted uploads (default True).
         local: also train the clients of each federation without any exchange, where no method is ``local`` (default True).
         redact: ``blur`` or ``omit`` pictures of people in all that is stored of attacks and drawn (docs/redaction.md).
-        stages: also attack early, middle, converged stages, or rounds: round-3.
         rounds_seen: rounds of uploads that attacks across rounds use.
         axes: settings of the federation (``alpha``) or options of a member (``methods.fedre.mechanism``) -> values, a grid,
             or texts ``KEY=VALUE,VALUE``.
@@ -65,7 +64,6 @@ class StudySettings(FederationSettings, total=False):
     local: bool
     redact: str
     precision: str
-    stages: Sequence[str]
     rounds_seen: int
     axes: Mapping[str, Any] | Sequence[str]
     workers: int | str

@@ -111,7 +111,7 @@ def _origin(members: Registry, name: str) -> dict[str, str]:
 
 def _attacks(target: str | None = None) -> list[dict[str, str]]:
     from fedpriv.attacks import ATTACKS
-    from fedpriv.experiment.plan import target_name
+    from fedpriv.pipeline.plan import target_name
 
     target = target and target_name(target)
     found = {name: kind() for name, kind in ATTACKS.load_all().items() if not target or target in kind.targets}

@@ -10,7 +10,6 @@ from typing import Any, Unpack
 from fedpriv.experiment.dp_audit.auditing import Asked, plan_audit
 from fedpriv.experiment.dp_audit.claims import stated_claim
 from fedpriv.experiment.dp_audit.recorded import audit_recorded
-from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, copy_folder
@@ -20,6 +19,7 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.recording.run import is_recorded
 from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
+from fedpriv.sources.federation import prepare
 from fedpriv.util import folders, ownership
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.config import plain

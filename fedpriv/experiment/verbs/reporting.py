@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
@@ -26,6 +25,7 @@ from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write
 from fedpriv.pages.study_report import StudyResults, read_results, together
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores
+from fedpriv.sources.federation import prepare
 from fedpriv.util import access, folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
