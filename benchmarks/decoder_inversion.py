@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.inversion import PixelInversion
-from fedpriv.attacks.invert.learned import LearnedInversion
+from fedpriv.attacks.inversion.decoder import DecoderInversion
+from fedpriv.attacks.inversion.learned import LearnedInversion
+from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.trained import Trained
 from fedpriv.defenses import build_defenses, parse_choice

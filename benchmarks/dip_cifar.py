@@ -12,8 +12,8 @@ import torch
 from cifar import Clock, load, psnr, trained_cnn
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.decoder import DecoderInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.wire.payloads import Representations
 

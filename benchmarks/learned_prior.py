@@ -19,13 +19,12 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
-from fedpriv.attacks.invert.joint import JointInversion
-from fedpriv.attacks.invert.learned import LearnedInversion
+from fedpriv.attacks.inversion.decoder import DecoderInversion
+from fedpriv.attacks.inversion.joint import JointInversion
+from fedpriv.attacks.inversion.learned import LearnedInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.priors.denoiser import DenoiserTraining
-from fedpriv.attacks.priors.learned import LearnedSettings
+from fedpriv.attacks.priors.denoiser import DenoiserTraining, LearnedSettings
 from fedpriv.attacks.trained import Trained
 from fedpriv.models.split import SplitModel
 from fedpriv.scoring.definitions import assign, squared_errors

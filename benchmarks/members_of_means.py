@@ -27,8 +27,8 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.learned import LearnedInversion
+from fedpriv.attacks.inversion.decoder import DecoderInversion
+from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.attacks.trained import Trained
 from fedpriv.models.split import SplitModel

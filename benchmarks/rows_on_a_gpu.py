@@ -18,7 +18,7 @@ from speed import representations
 from torch import Tensor
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.priors import grouped
 from fedpriv.util.device import pick_device

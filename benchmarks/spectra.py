@@ -22,11 +22,11 @@ from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
-from fedpriv.attacks.invert.learned import LearnedInversion
+from fedpriv.attacks.inversion.decoder import DecoderInversion
+from fedpriv.attacks.inversion.learned import LearnedInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.priors.spectrum import centres_of
+from fedpriv.attacks.priors.spectral import centres_of
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.scoring.definitions import assign, squared_errors

@@ -242,7 +242,7 @@ def dip_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     import torch
 
     from fedpriv.attacks.inputs.targets import list_targets
-    from fedpriv.attacks.invert.inversion import DipInversion
+    from fedpriv.attacks.inversion.vector import DipInversion
     from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
     from fedpriv.wire.payloads import Representations
 

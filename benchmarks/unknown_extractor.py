@@ -4,7 +4,7 @@
 
 A client trains the first so many of a ResNet-20's nine residual blocks on its images, a server the rest. The server keeps
 what it was sent last, has its own part of the network and images of its own, and knows the client's architecture but not
-its weights, as in the paper. Simulators are trained by :mod:`fedpriv.attacks.invert.simulator`; a decoder of convolutions
+its weights, as in the paper. Simulators are trained by :mod:`fedpriv.attacks.inversion.surrogate`; a decoder of convolutions
 turns maps into images. Prints the mean squared error beside that of the mean image of each class, and of the decoder behind
 the client's own network.
 """
@@ -20,8 +20,7 @@ from cifar import Clock, load
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.attacks.invert.simulated import class_means
-from fedpriv.attacks.invert.simulator import Answers, SimulatorTraining, train_simulator
+from fedpriv.attacks.inversion.surrogate import Answers, SimulatorTraining, class_means, train_simulator
 from fedpriv.datasets.types import Samples
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedpriv.attacks.invert.inversion import PixelInversion
+from fedpriv.attacks.inversion.vector import PixelInversion
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,16 +49,16 @@ BUDGET: dict[str, int] = {
     "models": 1122,
     "wire": 1109,
     "recording": 1365,
-    "federation": 4066,
+    "federation": 3871,
     "methods": 4074,
     "defenses": 2396,
-    "attacks": 20214,
+    "attacks": 20048,
     "evidence": 2130,
     "scoring": 7801,
     "claims": 374,
-    "pages": 7664,
-    "experiment": 15752,
-    "cli": 2108,
+    "pages": 6850,
+    "experiment": 15712,
+    "cli": 2103,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -47,14 +47,12 @@ from fedpriv.attacks.gradients.pooled import PooledBatch
 from fedpriv.attacks.inference.likelihood_ratio import LikelihoodRatio
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
-from fedpriv.attacks.invert.class_inversion import ClassInversion
-from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.generated import GeneratorInversion
-from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
-from fedpriv.attacks.invert.joint import JointInversion
-from fedpriv.attacks.invert.learned import LearnedInversion
-from fedpriv.attacks.invert.paired_logits import PairedLogits
-from fedpriv.attacks.invert.simulated import SimulatedInversion
+from fedpriv.attacks.inversion.class_outputs import ClassInversion, PairedLogits
+from fedpriv.attacks.inversion.decoder import DecoderInversion
+from fedpriv.attacks.inversion.joint import JointInversion
+from fedpriv.attacks.inversion.learned import LearnedInversion
+from fedpriv.attacks.inversion.surrogate import SimulatedInversion
+from fedpriv.attacks.inversion.vector import DipInversion, GeneratorInversion, PixelInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.experiment.federation_settings import named_config, sets_images_aside
 from fedpriv.experiment.first_run import quick_settings

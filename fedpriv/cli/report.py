@@ -23,11 +23,6 @@ from fedpriv.util.folders import numbered
 @click.option(
     "--target-of", help="Which accuracy that is: pooled over test images (default), or the mean over clients."
 )
-@click.option(
-    "--representations",
-    metavar="images|prototypes",
-    help="For runs: a map of what clients' models make of test images, or of class means; reads the data again.",
-)
 @click.option("--index", is_flag=True, help="Instead: a page over all that the folders hold, an entry for each result.")
 @click.option("--strict", is_flag=True, help="Refuse what is unfinished (run, suite, study) or damaged; default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
@@ -47,7 +42,7 @@ def report(
     """Report on attack and run directories, studies, and folders that hold some of them.
 
     Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
-    pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded. With --index
+    pictures: accuracy by round and by communication, per client. With --index
     the folders are searched to any depth, and index.html has an entry for each result: what it found, and its own page.
     """
     place = _index_of(directories[0]) if index else Path("results") / "report"

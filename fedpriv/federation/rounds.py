@@ -15,7 +15,6 @@ from fedpriv.federation.engine import ClientJob, Engine, RoundJobs
 from fedpriv.federation.evaluate import accuracy, evaluate, is_evaluated, unsampled_facts, validate
 from fedpriv.federation.method import State
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
-from fedpriv.federation.regions import save_regions
 from fedpriv.federation.run_directory import Checkpoint, RunDirectory, dataset_title, refuse_gaps
 from fedpriv.federation.state_store import StateStore, state_store
 from fedpriv.federation.states import message_on, on_device
@@ -92,7 +91,6 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
     with state_store(directory, config.clients, federation.initial_state, federation.server.device) as states:
         for _ in range(standing.done, config.rounds):
             standing = _round(federation, directory, engine, states, standing, report)
-        save_regions(directory, federation.data, federation.method, federation.clients, states, standing.broadcast)
     summary = _summary(federation, directory, standing.untrained)
     directory.finish(summary)
     return summary

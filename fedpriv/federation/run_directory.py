@@ -12,7 +12,6 @@
     broadcasts/round-0007.safetensors        what the clients of that round answered
     truth/           for scorers: what clients did in those rounds (fedpriv.federation.capture)
     checkpoints/round-0007/                  server.safetensors, client-003.safetensors, evaluation.json
-    regions.safetensors                      where samples are points: what classifiers say over the plane
     flower.json      how a SuperLink's side of it ended; only where one ran it
     summary.json     written last: the run is complete
 

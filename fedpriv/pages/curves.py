@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import math
@@ -11,14 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.pages.prototype_map import PrototypeMap
 from fedpriv.util.escape import any_letters, picture_text
 
 _COLOURS = ("#2f5d8a", "#b3261e", "#0b6e4f", "#a86a00", "#7b4fa3", "#2b9bb8", "#c2558f", "#5b6572")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-_CLASS_COLOURS = (
-    *("#1f77b4", "#e07000", "#2a8f2a", "#d62728", "#9467bd", "#8c564b", "#d957b0", "#6d6d6d", "#a3a30f", "#0ea5b7"),
-)
 _INK, _SOFT, _GRID = "#1c2430", "#5b6572", "#e4e8ed"
 _WIDTH = 4.6  # inches: readable at the width of a phone
 _FEW_ROUNDS = 25  # so many points get marks
@@ -134,60 +131,6 @@ def client_bars(trained: np.ndarray, received: np.ndarray, title: str) -> str:
         return _finish(figure, axes, title, columns=3)
 
 
-def prototypes(found: PrototypeMap, title: str) -> str:
-    """Draw prototypes on a plane: the colour is the class, the number is the client."""
-    with _canvas(()) as (figure, axes):
-        figure.set_size_inches(_WIDTH, 4.3)
-        classes = np.unique(found.classes)
-        named = len(classes) <= 2 * len(_CLASS_COLOURS)
-        colours = dict(zip(classes.tolist(), class_colours(len(classes)), strict=True))
-        size = float(np.clip(6000 / len(found.points), 14, 62))
-        for client in np.unique(found.clients):
-            own = found.clients == client
-            axes.scatter(
-                *found.points[own].T,
-                marker=f"$\\mathbf{{{client}}}$",
-                s=size * len(str(client)),
-                color=[colours[c] for c in found.classes[own].tolist()],
-                linewidths=0,
-            )
-        if named:
-            for label in classes.tolist():
-                axes.scatter([], [], marker="s", s=30, color=colours[label], label=f"class {label}")
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.margins(0.07)
-        axes.set_aspect("equal", "datalim")
-        return _finish(figure, axes, title, columns=5, percent=False, key=named)
-
-
-def points(found: PrototypeMap, title: str) -> str:
-    """Draw vectors on a plane as dots: the colour is the class."""
-    with _canvas(()) as (figure, axes):
-        figure.set_size_inches(_WIDTH, 4.3)
-        classes = np.unique(found.classes)
-        named = len(classes) <= 2 * len(_CLASS_COLOURS)
-        size = float(np.clip(6000 / len(found.points), 5, 26))
-        for label, colour in zip(classes.tolist(), class_colours(len(classes)), strict=True):
-            own = found.points[found.classes == label]
-            name = f"class {label}" if named else None
-            axes.scatter(*own.T, s=size, color=colour, alpha=0.75, linewidths=0, label=name)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.margins(0.07)
-        axes.set_aspect("equal", "datalim")
-        return _finish(figure, axes, title, columns=5, percent=False, key=named)
-
-
-def class_colours(n: int) -> list[Any]:
-    """Return n colours that are told apart on white as well as n allow."""
-    import matplotlib
-
-    if n <= len(_CLASS_COLOURS):
-        return list(_CLASS_COLOURS[:n])
-    return [tuple(0.85 * float(part) for part in matplotlib.colormaps["hsv"](k / n)[:3]) for k in range(n)]
-
-
 # ---------------------------------------------------------------- shared
 
 
@@ -279,6 +222,11 @@ def _finish(figure: Any, axes: Any, title: str, *, columns: int = 2, percent: bo
             handletextpad=0.5,
         )
     return svg_text(figure)
+
+
+def image_source(svg: str) -> str:
+    """Return an SVG picture as the source of an image in a page."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
 def svg_text(figure: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,10 +13,11 @@ from fedpriv.pages.baselines import Baselines, gain_words
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
 from fedpriv.pages.columns import table_files
 from fedpriv.pages.csv_table import csv_rows, frontier_rows
+from fedpriv.pages.curves import image_source
 from fedpriv.pages.defense_table import defenses
 from fedpriv.pages.findings import findings
 from fedpriv.pages.frontier import frontiers
-from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, chart_style, effect_words, frontier_svg
+from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, effect_words, frontier_svg
 from fedpriv.pages.guarantees import Guarantee
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, with_scripts
@@ -233,7 +233,7 @@ def _drawn(name: str, curves: Sequence[Any], draw: Callable[[Any], str]) -> dict
 
 def _pictured(name: str, curves: Sequence[Any], files: str, sources: str, drawn: Mapping[str, str]) -> dict[str, Any]:
     """Return curves, the names of their files, and their pictures as sources of images, each under its name."""
-    encoded = ["data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode() for text in drawn.values()]
+    encoded = list(map(image_source, drawn.values()))
     return {name: curves, files: list(drawn), sources: encoded}
 
 
@@ -319,9 +319,8 @@ def _values(
 
 
 def _page(values: Mapping[str, Any]) -> str:
-    from markupsafe import Markup
 
-    more = {"chart_style": Markup(chart_style()), "contents": _contents(values), "markup": Markup}
+    more = {"contents": _contents(values)}
     return with_scripts("report.html.j2", "report.js", values={**values, **more}, filters=_FILTERS)
 
 

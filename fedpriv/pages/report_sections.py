@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from fedpriv.claims import Claim, Column, Quantity, Row, matching, speaks_of
 from fedpriv.pages.alike import upload_key
+from fedpriv.pages.curves import image_source
 from fedpriv.pages.findings import Finding
 from fedpriv.pages.frontier import Frontier, point_labels, run_figures
-from fedpriv.pages.frontier_plot import describe, panels
+from fedpriv.pages.frontier_plot import describe, frontier_svg
 from fedpriv.pages.labels import classes_words, defense_label, local_work, method_label
 from fedpriv.pages.report_entries import Grant, card_grants
 from fedpriv.scoring.floors import LABELS
@@ -107,25 +108,23 @@ class FrontierView:
     Attributes:
         frontier: the points.
         card: lines of the knowledge card.
-        charts: SVG elements, the last one on communication.
-        numbered: whether the charts label points by their number in the table.
+        chart: their picture, as the source of an image.
+        description: the picture in words.
     """
 
     frontier: Frontier
     card: tuple[Grant, ...]
-    charts: tuple[str, ...]
-    numbered: bool
+    chart: str
+    description: str
 
 
 def frontier_views(found: Sequence[Frontier]) -> tuple[FrontierView, ...]:
     """Return the frontiers that compare something: those with two points or more."""
-    views = []
-    for frontier in found:
-        if len(frontier.points) > 1:
-            drawn = panels(frontier)
-            charts = tuple(panel.svg(describe(frontier)) for panel in drawn)
-            views.append(FrontierView(frontier, card_grants(frontier.card), charts, drawn[-1].numbered))
-    return tuple(views)
+    return tuple(
+        FrontierView(one, card_grants(one.card), image_source(frontier_svg([one])), describe(one))
+        for one in found
+        if len(one.points) > 1
+    )
 
 
 # ---------------------------------------------------------------- claims

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.federation.regions import load_regions
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.summary import RoundLine, RunSummary
 from fedpriv.pages.labels import classes_words
-from fedpriv.pages.prototype_map import stored_prototypes
 from fedpriv.util.errors import UserError
 
 COUNTS = ("paper", "full")
@@ -168,9 +166,7 @@ def check_run(directory: Path) -> None:
     Raises:
         UserError: naming what is wrong.
     """
-    (record,) = load_runs([directory])
-    stored_prototypes(record.directory)
-    load_regions(record.directory)
+    load_runs([directory])
 
 
 def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.federation.evaluate import Representations, unsampled_words
-from fedpriv.federation.regions import Regions, load_regions
+from fedpriv.federation.evaluate import unsampled_words
 from fedpriv.pages import curves
 from fedpriv.pages.columns import table_files
 from fedpriv.pages.convergence_charts import charts
+from fedpriv.pages.curves import image_source
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, percent, quantity
-from fedpriv.pages.prototype_map import PrototypeMap, prototype_map
-from fedpriv.pages.region_map import mean_confidence, region_map
-from fedpriv.pages.representation_map import draw, representation_map, words
 from fedpriv.pages.run_records import (
     COUNTS,
     FIGURES,
@@ -28,7 +24,6 @@ from fedpriv.pages.run_records import (
     settings,
     shared_settings,
 )
-from fedpriv.scoring.redaction import NONE
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
@@ -58,7 +53,7 @@ class Picture:
     @property
     def source(self) -> str:
         """The picture as a data URI, so that the page needs no other file."""
-        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
+        return image_source(self.svg)
 
 
 @dataclass(frozen=True)
@@ -87,16 +82,12 @@ class Section:
         run: the run.
         own: settings in which it differs from others, (name, value).
         clients: per-client accuracy of the last round.
-        prototypes: the map, or the line that says why there is none.
-        regions: decision regions over the plane; None where samples are no points.
     """
 
     anchor: str
     run: RunRecord
     own: tuple[tuple[str, str], ...]
     clients: Picture
-    prototypes: Picture | str
-    regions: Picture | None
 
 
 def write_runs_report(
@@ -106,9 +97,7 @@ def write_runs_report(
     target_accuracy: float = TARGET_ACCURACY,
     target_of: str = "pooled",
     attacks: str | None = None,
-    representations: Mapping[Path, Representations | str] | None = None,
     left_out: Sequence[LeftOut] = (),
-    redact: str = NONE,
 ) -> None:
     """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
 
@@ -118,9 +107,7 @@ def write_runs_report(
         target_accuracy: for the cost of reaching it, in (0, 1].
         target_of: which accuracy that is: ``pooled`` or ``mean`` (over clients).
         attacks: file name of the page about attacks beside this one, or None.
-        representations: of some runs by their folders, or why there are none.
         left_out: results that could not be read, which the page names.
-        redact: rule by which samples are kept out of the page: with any, no map shows where samples lie on the plane.
 
     Raises:
         UserError: when there are no runs, one is damaged or unfinished, or the target is out of range.
@@ -131,13 +118,10 @@ def write_runs_report(
     runs = load_runs(directories)
     rows = tuple(_row(run, predictor, target_accuracy, target_of) for run in runs for predictor in run.predictors)
     shared, differing = shared_settings(runs)
-    sections = tuple(_section(number, run, differing, redact) for number, run in enumerate(runs, start=1))
+    sections = tuple(_section(number, run, differing) for number, run in enumerate(runs, start=1))
     by_round, by_scalars = _by_round(runs), _by_scalars(runs)
     convergence = [Picture(*one) for one in charts([(run.label, run.directory.convergence()) for run in runs])]
-    maps = [_mapped(n, run, (representations or {}).get(run.directory.path)) for n, run in enumerate(runs, start=1)]
-    pictures = [*by_round, *by_scalars, *convergence, *(shown for shown in maps if isinstance(shown, Picture))]
-    own = [one for section in sections for one in (section.clients, section.prototypes, section.regions)]
-    pictures += [one for one in own if isinstance(one, Picture)]
+    pictures = [*by_round, *by_scalars, *convergence, *(section.clients for section in sections)]
     values = {
         "rows": rows,
         "sections": sections,
@@ -151,7 +135,6 @@ def write_runs_report(
         "left_out": left_out,
         "moments": _MOMENT_NAMES,
         "convergence": convergence,
-        "maps": [one for one in maps if one is not None],
         "unsampled": _unsampled(runs),
         "anchors": {section.run.label: section.anchor for section in sections},
     }
@@ -168,18 +151,6 @@ def _pages(values: Mapping[str, object]) -> dict[str, str]:
         home.filters["sizes"] = sizes
         files[file] = home.get_template(f"{file}.j2").render(values)
     return files
-
-
-def _mapped(number: int, run: RunRecord, found: Representations | str | None) -> Picture | str | None:
-    """Return the picture of a run's representations, why there is none, or None where none was asked for."""
-    if found is None:
-        return None
-    shown = found if isinstance(found, str) else representation_map(found)
-    if isinstance(shown, str):
-        return f"{run.label}: no map of representations; {shown}"
-    alt, caption = words(shown, run.label)
-    title = f"{run.label}: {shown.of} after round {shown.map.round}"
-    return Picture(f"representations-{number}-{run.config.method}.svg", draw(shown, title), alt, caption)
 
 
 def _unsampled(runs: Sequence[RunRecord]) -> list[str]:
@@ -248,7 +219,7 @@ def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
     return pictures
 
 
-def _section(number: int, run: RunRecord, differing: Sequence[str], redact: str) -> Section:
+def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
     trained, received = (run.at(moment).per_client[-1] for moment in MOMENTS)
     images = run.at("after_training").total[-1]
     own = settings(run.config, run.summary.images)
@@ -260,40 +231,11 @@ def _section(number: int, run: RunRecord, differing: Sequence[str], redact: str)
         f"{percent(received.max())}",
         f"Each client on its own test images ({images.min()} to {images.max()} of them).",
     )
-    found, plane = prototype_map(run.directory), load_regions(run.directory) if redact == NONE else None
     return Section(
         anchor=f"run-{number}",
         run=run,
         own=tuple((name, own[name]) for name in differing if name in own),
         clients=clients,
-        prototypes=found if isinstance(found, str) else _prototypes(number, run, found),
-        regions=None if plane is None else _regions(number, run, plane),
-    )
-
-
-def _regions(number: int, run: RunRecord, found: Regions) -> Picture:
-    clients = len(found.classes)
-    sure = percent(mean_confidence(found))
-    return Picture(
-        f"regions-{number}-{run.config.method}.svg",
-        region_map(found, f"{run.label}: decision regions after round {run.rounds[-1]}"),
-        f"Decision regions of {run.label} over the plane, for {clients} clients, with {len(found.points)} samples; mean "
-        f"confidence {sure}",
-        "The class that each client's model says after the last broadcast, deeper where it is surer, with the client's own "
-        f"samples. Mean confidence over the plane: {sure}; lower is smoother.",
-    )
-
-
-def _prototypes(number: int, run: RunRecord, found: PrototypeMap) -> Picture:
-    classes, clients = len(set(found.classes.tolist())), len(set(found.clients.tolist()))
-    some = "" if found.uploaded == len(found.points) else f" (of {found.uploaded} uploaded)"
-    return Picture(
-        f"prototypes-{number}-{run.config.method}.svg",
-        curves.prototypes(found, f"{run.config.method}: prototypes of round {found.round}"),
-        f"Map of the {len(found.points)} prototypes that {clients} clients of {run.label} uploaded in round "
-        f"{found.round}, of {classes} classes: a number marks the client, its colour the class",
-        f"t-SNE of {len(found.points)} prototypes{some}: the number is the client, the colour the class. "
-        f"Neighbours mean something, distances and axes do not (perplexity {found.perplexity:.0f}).",
     )
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from fedpriv.attacks.contract import AttackProblem, Declared
 from fedpriv.attacks.observation import KnowledgeCard, Reconstruction, TargetId
 from fedpriv.attacks.trained import Trained
-from fedpriv.federation.regions import of_points
 from fedpriv.pages.grid import grid_png
 from fedpriv.pipeline.plan import PARTS, AttackPlan, Job
 from fedpriv.pipeline.premise import premise_of
@@ -134,9 +133,12 @@ def without_points(ground: AttackContext, named: Collection[str] = ()) -> tuple[
     Raises:
         UserError: when one was named.
     """
-    if not isinstance(ground.source, RunSource) or not of_points(ground.source.federation.data.dataset):
+    if not isinstance(ground.source, RunSource):
         return ground, ()
-    has = f"data set {ground.source.federation.data.dataset.name!r} has none: its samples are points of the plane"
+    dataset = ground.source.federation.data.dataset
+    if dataset.samples.images[:1].numel() != 2:
+        return ground, ()
+    has = f"data set {dataset.name!r} has none: its samples are points of the plane"
     reasons = {name: f"attack {name!r} returns images, and {has}" for name in ground.plan.attacks}
     for name in named:
         if name in reasons:

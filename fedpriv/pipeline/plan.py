@@ -296,7 +296,7 @@ def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
 
 def build_attack(kind: type[Any], options: Mapping[str, Any], where: str) -> Any:
     """Return an attack made with its own options; arguments and errors as :func:`build_attacks` has them."""
-    from fedpriv.attacks.priors.generated import check_source
+    from fedpriv.attacks.priors.generator import check_source
     from fedpriv.util.config import parse
 
     made = parse(kind, options, where)

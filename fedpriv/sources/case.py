@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, Declared
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.shadow import ShadowTraining, shadow_extractor, shadow_model
+from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_extractor, shadow_model
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.attacks.optim.adam import Adam
+from fedpriv.attacks.search.fit import Adam
 
 
 def network():
@@ -64,7 +64,7 @@ def test_state_is_of_each_optimiser_alone():
 def test_no_compiler_is_loaded():
     code = (
         "import sys, torch\n"
-        "from fedpriv.attacks.optim.adam import Adam\n"
+        "from fedpriv.attacks.search.fit import Adam\n"
         "value = torch.ones(3, requires_grad=True)\n"
         "value.sum().backward()\n"
         "Adam([value], 0.1, weight_decay=0.01).step()\n"

@@ -10,7 +10,7 @@ from federations import CPU, small, train_small
 
 from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets import SourceOptions, load_dataset

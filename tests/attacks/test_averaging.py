@@ -205,7 +205,7 @@ def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_near
     seen = build_case(
         RunSource(directory, federation, kind),
         KnowledgeCard(rounds_seen=8),
-        TODO_AveragedInversion.unit,
+        AveragedInversion(),
         n_targets=8,
         seed=0,
     )

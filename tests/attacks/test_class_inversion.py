@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 
 from fedpriv.attacks.inputs.outputs import output_distance, read_outputs, uploaded_output
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.class_inversion import Answers, ClassInversion
-from fedpriv.attacks.invert.shadow import ShadowTraining, shadow_model
+from fedpriv.attacks.inversion.class_outputs import Answers, ClassInversion
+from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_model
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples

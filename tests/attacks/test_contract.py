@@ -66,9 +66,9 @@ def evidence_for(world, name, **options):
         return attack, build_case(
             RunSource(*world(case.method, **case.config), case.kind), attack.card(card, case.kind), n_targets=99, seed=0
         )
-    select = None if name == "difference" else attack.select  # the data of runs stay as they are
+    by = None if name == "difference" else attack  # the data of runs stay as they are
     seen = build_case(
-        RunSource(*world(case.method, **case.config), case.kind), card, TODO_EVERY, n_targets=case.n_targets, seed=0
+        RunSource(*world(case.method, **case.config), case.kind), card, by, n_targets=case.n_targets, seed=0
     )
     return attack, seen
 
@@ -247,8 +247,6 @@ def test_every_recovery_goes_with_every_inversion(name, inversion, world):
             called(name, attack, seen)
         case = CASES[name]
         card = KnowledgeCard(**case.card, attacker_data="same_domain")
-        seen = build_case(
-            RunSource(*world(case.method, **case.config), case.kind), card, TODO_attack.unit, n_targets=2, seed=0
-        )
+        seen = build_case(RunSource(*world(case.method, **case.config), case.kind), card, attack, n_targets=2, seed=0)
     found = called(name, attack, seen)
     assert len(found["images"]) == len(seen.targets)

@@ -7,8 +7,8 @@ import torch
 from compare import expect_close, expect_same
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder import DecoderInversion, pairs, through_defenses
-from fedpriv.attacks.invert.decoder_network import ClassMeans, DecoderTraining, Pairs, train_decoder
+from fedpriv.attacks.inversion.decoder import DecoderInversion, pairs, through_defenses
+from fedpriv.attacks.inversion.decoder_network import ClassMeans, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit

@@ -7,9 +7,8 @@ import torch
 from compare import expect_close
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.decoder_network import DecoderTraining, Pairs, train_decoder
-from fedpriv.attacks.invert.decoder_weights import DecoderWeights
+from fedpriv.attacks.inversion.decoder import DecoderInversion, DecoderWeights
+from fedpriv.attacks.inversion.decoder_network import DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Representations

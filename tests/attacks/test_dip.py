@@ -5,11 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.attacks.optim.fitting import fit
-from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, levels_that_fit
 from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double_and_convolve
+from fedpriv.attacks.search.fit import Schedule, fit
 from fedpriv.util.errors import UserError
 
 CPU = torch.device("cpu")

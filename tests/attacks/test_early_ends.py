@@ -7,10 +7,9 @@ import torch
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, TargetId
-from fedpriv.attacks.optim.fitting import fit
-from fedpriv.attacks.optim.rows import fit_rows, solve_rows
-from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.search.candidates import fit_rows, solve_rows
+from fedpriv.attacks.search.fit import Schedule, fit
 
 CPU = torch.device("cpu")
 SHAPE = (1, 4, 4)

@@ -5,10 +5,10 @@ import torch
 from torch.nn import functional
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
-from fedpriv.attacks.invert.joint import JointInversion
+from fedpriv.attacks.inversion.joint import JointInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.optim.objectives import DISTANCES, direction_distance, nonzero_distance, pruned_distance
+from fedpriv.attacks.search.objectives import DISTANCES, direction_distance, nonzero_distance, pruned_distance
 from fedpriv.defenses.clip import clip_rows
 from fedpriv.defenses.diagonal import one_block
 from fedpriv.defenses.prune import pruned

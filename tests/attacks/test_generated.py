@@ -7,9 +7,9 @@ from generator_cases import CODE, NETWORK, SHAPE, tiny
 from torch import nn
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.generated import GeneratorInversion
+from fedpriv.attacks.inversion.vector import GeneratorInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.priors.generated import load_generator
+from fedpriv.attacks.priors.generator import load_generator
 from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, TargetId
-from fedpriv.attacks.optim.halving import Rung, climb, ladder
-from fedpriv.attacks.optim.rows import Solved
+from fedpriv.attacks.search.candidates import Solved
+from fedpriv.attacks.search.halving import Rung, climb, ladder
 
 SHAPE = (1, 2, 2)
 TARGETS = tuple(TargetId(0, client) for client in range(5))

@@ -8,12 +8,11 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.attacks.inputs.targets import list_targets, target_feature
-from fedpriv.attacks.invert import inversion
-from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.inversion import vector as inversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.optim.objectives import relative_feature_distance
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.priors.variation import total_variation
+from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, total_variation
+from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.kinds import CLASS_MEANS

@@ -7,13 +7,11 @@ import torch
 from compare import expect_close, expect_rows_close, expect_same
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.inversion import DipInversion
-from fedpriv.attacks.invert.joint import JointInversion, uploaded_count
+from fedpriv.attacks.inversion.joint import JointInversion, uploaded_count
+from fedpriv.attacks.inversion.vector import DipInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.optim.fitting import fit
-from fedpriv.attacks.optim.schedule import Schedule
-from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
-from fedpriv.attacks.priors.several import SeveralImages
+from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, SeveralImages
+from fedpriv.attacks.search.fit import Schedule, fit
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.scoring.definitions import assign, squared_errors

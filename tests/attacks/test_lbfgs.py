@@ -6,7 +6,7 @@ import pytest
 import torch
 from lbfgs_cases import CASES, ROSENBROCK_STARTS, quadratic, rosenbrock, with_gradient
 
-from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
+from fedpriv.attacks.search.lbfgs import LbfgsSettings, minimise
 
 
 def alone(function, start, row, settings):

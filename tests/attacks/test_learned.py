@@ -10,12 +10,17 @@ from torch import nn
 
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients, LearnedGradients
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.joint import JointInversion
-from fedpriv.attacks.invert.learned import LearnedInversion
+from fedpriv.attacks.inversion.decoder import DecoderInversion
+from fedpriv.attacks.inversion.joint import JointInversion
+from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.priors.denoiser import DenoiserTraining, train_denoiser
-from fedpriv.attacks.priors.learned import LearnedImages, LearnedSettings, strangeness
+from fedpriv.attacks.priors.denoiser import (
+    DenoiserTraining,
+    LearnedImages,
+    LearnedSettings,
+    strangeness,
+    train_denoiser,
+)
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit

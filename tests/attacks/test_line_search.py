@@ -5,8 +5,7 @@ import torch
 from lbfgs_cases import CASES, with_gradient
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
-from fedpriv.attacks.optim.line_search import WolfeSearch
+from fedpriv.attacks.search.lbfgs import LbfgsSettings, WolfeSearch, minimise
 
 
 def search(evaluate, directions, lengths, losses, gradients, most):

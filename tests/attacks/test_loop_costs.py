@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedpriv.attacks.gradients import search
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.optim.lbfgs import _LOOK_EVERY, _Descent
+from fedpriv.attacks.search.lbfgs import _LOOK_EVERY, _Descent
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 

@@ -9,16 +9,13 @@ from compare import expect_same
 from torch import nn
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.optim.adam import Adam
-from fedpriv.attacks.optim.fitting import fit
-from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.priors.row_draws import RowDraws, normal, shifts
-from fedpriv.attacks.priors.variation import total_variation
+from fedpriv.attacks.priors.grouped import RowDraws, normal, shifts
+from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, total_variation
+from fedpriv.attacks.search.fit import Adam, Schedule, fit
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Representations
 

@@ -13,19 +13,16 @@ from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.vector_distance import vector_distance
+from fedpriv.attacks.inversion.vector import vector_distance
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.optim import fitting, lbfgs
-from fedpriv.attacks.optim.cuda_recorder import recorder_on
-from fedpriv.attacks.optim.fitting import fit
-from fedpriv.attacks.optim.replay import Replay
-from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
-from fedpriv.attacks.priors.frames import Frame
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points
-from fedpriv.attacks.priors.spectrum import general_spectrum
+from fedpriv.attacks.priors.spectral import Frame, SpectralPrior, SpectralSettings, drawn_points, general_spectrum
+from fedpriv.attacks.search import fit as fitting
+from fedpriv.attacks.search import lbfgs
+from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
+from fedpriv.attacks.search.fit import Schedule, fit
 from fedpriv.util.last import Last
 from fedpriv.util.numerics import Numerics
 from fedpriv.util.seeds import global_seed

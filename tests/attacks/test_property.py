@@ -15,7 +15,7 @@ from fedpriv.attacks.inference.property import BY_BIASES, PropertyInference
 from fedpriv.attacks.inference.property_features import class_similarity, describe, kernel_class_scores
 from fedpriv.attacks.inference.shadow_clients import KnownClient, shadow_clients
 from fedpriv.attacks.inputs.targets import said
-from fedpriv.attacks.invert.shadow import ShadowTraining
+from fedpriv.attacks.inversion.surrogate import ShadowTraining
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples

@@ -16,9 +16,9 @@ from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.inference.property_features import public_logit_shares
 from fedpriv.attacks.inputs.outputs import extrapolate
-from fedpriv.attacks.invert import paired_logits
-from fedpriv.attacks.invert.decoder import divided
-from fedpriv.attacks.invert.paired_logits import PairedLogits
+from fedpriv.attacks.inversion import class_outputs as paired_logits
+from fedpriv.attacks.inversion.class_outputs import PairedLogits
+from fedpriv.attacks.inversion.decoder import divided
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.cli.main import run
 from fedpriv.scoring.leakage import psnr_of_mse

@@ -9,10 +9,9 @@ from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.refining import Aims, LearnedFit, learned_fit
+from fedpriv.attacks.inversion.decoder import Aims, DecoderInversion, LearnedFit, learned_fit
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.priors.spectrum import general_spectrum
+from fedpriv.attacks.priors.spectral import general_spectrum
 from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Representations
 

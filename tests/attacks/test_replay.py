@@ -11,12 +11,14 @@ from operation_recorder import OperationRecorder
 
 from fedpriv.attacks.gradients import search
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.optim import adam, curvature, fitting, lbfgs
-from fedpriv.attacks.optim.reads import Reads
-from fedpriv.attacks.optim.replay import Replay
-from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.search import fit as adam
+from fedpriv.attacks.search import fit as fitting
+from fedpriv.attacks.search import lbfgs
+from fedpriv.attacks.search import lbfgs as curvature
+from fedpriv.attacks.search.cuda_graph import Reads, Replay
+from fedpriv.attacks.search.fit import Schedule
 
 CPU = torch.device("cpu")
 SLIM = Hourglass(channels=(4, 6), skip=2, input_channels=3)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, TargetId
-from fedpriv.attacks.optim.rows import Row, Solved, rows_of, rows_that_fit, solve_rows
+from fedpriv.attacks.search.candidates import Row, Solved, rows_of, rows_that_fit, solve_rows
 from fedpriv.util import memory
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

@@ -15,7 +15,7 @@ from fedpriv.attacks.gradients.separation import Span, distinct, eliminated, sep
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.inversion import PixelInversion
+from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint

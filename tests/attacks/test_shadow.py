@@ -5,7 +5,7 @@ import torch
 from compare import expect_close, expect_same
 from torch.nn import functional
 
-from fedpriv.attacks.invert.shadow import ShadowTraining, find_anchors, shadow_extractor, train_substitute
+from fedpriv.attacks.inversion.surrogate import ShadowTraining, find_anchors, shadow_extractor, train_substitute
 from fedpriv.attacks.observation import Observation
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import Samples, as_unit

@@ -8,14 +8,16 @@ from compare import expect_close, expect_same
 from torch.nn import functional
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.decoder_network import Pairs
-from fedpriv.attacks.invert.simulated import SimulatedInversion, class_means, worth_among
-from fedpriv.attacks.invert.simulator import (
+from fedpriv.attacks.inversion.decoder_network import Pairs
+from fedpriv.attacks.inversion.surrogate import (
     Answers,
+    SimulatedInversion,
     SimulatorTraining,
+    class_means,
     discrepancy,
     simulator_network,
     train_simulator,
+    worth_among,
 )
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets import SourceOptions, load_dataset

@@ -14,11 +14,19 @@ from torch import nn
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.inversion import PixelInversion
+from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.priors.frames import Frame, frame_of
-from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings
-from fedpriv.attacks.priors.spectrum import PIXEL, centres_of, cosines, general_spectrum, spectrum_of
+from fedpriv.attacks.priors.spectral import (
+    PIXEL,
+    Frame,
+    SpectralPrior,
+    SpectralSettings,
+    centres_of,
+    cosines,
+    frame_of,
+    general_spectrum,
+    spectrum_of,
+)
 from fedpriv.attacks.trained import Trained
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Representations

@@ -98,7 +98,7 @@ def test_iterations_reach_every_stage_of_a_search_and_the_record_counts_them(tmp
 
 
 def test_an_interrupted_suite_does_not_redo_finished_budgets(trained, capsys, monkeypatch, tmp_path):
-    from fedpriv.attacks.invert.inversion import PixelInversion
+    from fedpriv.attacks.inversion.vector import PixelInversion
 
     original = PixelInversion.run
 

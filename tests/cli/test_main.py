@@ -168,7 +168,6 @@ def test_a_report_over_runs_and_attacks_links_its_pages(attacked, trained, capsy
     assert answer["attacks"].count(str(attacked / "dip")) == 1
     assert 'href="runs.html"' in (tmp_path / "page" / "report.html").read_text()
     assert 'href="report.html"' in (tmp_path / "page" / "runs.html").read_text()
-    assert (tmp_path / "page" / "prototypes-1-fedgh.svg").is_file()
     code, out, _ = call(capsys, "report", trained, "--target-accuracy", "0.01", "--out", "page", "--force")
     assert code == 0
     assert out.strip().endswith("runs.html")

@@ -118,8 +118,6 @@ CASES = [
     (f"{REPORT} result/pixels --target-accuracy 0.5", "--target-accuracy: applies to runs"),
     (f"{REPORT} run --target-accuracy 2", "--target-accuracy 2.0: expected above 0 and at most 1"),
     (f"{REPORT} result/pixels --target-of mean", "--target-of: applies to runs"),
-    (f"{REPORT} result/pixels --representations images", "--representations: applies to runs"),
-    (f"{REPORT} run --representations heads", "--representations heads: expected images or prototypes"),
     (f"{REPORT} run --target-of median", "--target-of median: expected pooled or mean"),
     ("reproduce fedre-table-22 --out r", "unknown claim 'fedre-table-22'"),
     ("reproduce none.toml --out r", "a claim in TOML"),

@@ -8,7 +8,8 @@ from compare import expect_close
 from federations import CPU, small, train_small
 
 from fedpriv.attacks.features.unmixing import uploads_of
-from fedpriv.attacks.invert.inversion import DipInversion
+from fedpriv.attacks.inversion.vector import DipInversion
+from fedpriv.attacks.features.unmixing import PriorUnmixing
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.defenses import parse_choice
 from fedpriv.federation.capture import load_trace
@@ -109,7 +110,7 @@ def test_a_dropped_class_does_not_shift_the_truth_of_representations(tmp_path):
 def test_targets_of_noisy_encodings_are_classes_that_the_client_has(tmp_path):
     directory, federation = train(tmp_path / "run", "hide-labels:how=laplace,epsilon=2", method="fedre")
     card = replace(CARD, rounds_seen=3)
-    seen = build_case(RunSource(directory, federation, "entangled"), card, TODO("class"), n_targets=40, seed=0)
+    seen = build_case(RunSource(directory, federation, "entangled"), card, PriorUnmixing(), n_targets=40, seed=0)
     assert seen.targets
     for target in seen.targets:
         assert bool((federation.clients[target.client].train.labels == target.label).any())
@@ -144,7 +145,8 @@ def test_unmixing_answers_resampled_entanglement_and_not_fixed(tmp_path):
     """The adaptive answer on a stand-still extractor: resampled weights give the prototypes back, fixed ones do not."""
     from defense_cases import build
 
-    from fedpriv.attacks.observation import Observation
+    from fedpriv.attacks.features.unmixing import PriorUnmixing
+from fedpriv.attacks.observation import Observation
     from fedpriv.federation.defense import DefensePipeline, Sender
     from fedpriv.wire.payloads import Prototypes
 

@@ -9,6 +9,7 @@ from federations import CPU, small, train_small
 
 from fedpriv.algebra.entanglement import MECHANISMS
 from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.features.unmixing import PriorUnmixing
 from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Observation, Reconstruction, TargetId
 from fedpriv.federation.method import LocalTraining
 from fedpriv.pipeline.execute import PIECE, Execution, attack_in_pieces
@@ -87,7 +88,7 @@ def test_an_entangled_upload_is_the_weighted_mean_over_its_true_images(mechanism
 def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prototypes(world):
     directory, federation = world("fedre", mechanism="RAP")
     card = dataclasses.replace(CARD, rounds_seen=4)
-    evidence = build_case(RunSource(directory, federation, "entangled"), card, TODO("class"), n_targets=12, seed=0)
+    evidence = build_case(RunSource(directory, federation, "entangled"), card, PriorUnmixing(), n_targets=12, seed=0)
     found = RunSource(directory, federation, "entangled").truths(evidence.targets, seed=0, unit="class")
     assert len({o.round for o in evidence.observations}) == 4
     for client in {t.client for t in evidence.targets}:
@@ -198,7 +199,7 @@ def test_nothing_that_an_attack_is_handed_holds_the_truth():
 
 
 def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
-    from fedpriv.attacks.invert.inversion import PixelInversion
+    from fedpriv.attacks.inversion.vector import PixelInversion
 
     directory, federation = world("fedallrep")
     evidence = build_case(RunSource(directory, federation, "representation"), CARD, n_targets=5, seed=0)

@@ -14,7 +14,7 @@ from fedpriv.attacks.gradients.layer_inputs import readable_layers, sent_layers
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.attacks.optim.rows import Row
+from fedpriv.attacks.search.candidates import Row
 from fedpriv.federation.method import LocalTraining
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model

@@ -15,7 +15,7 @@ from fedpriv.evidence.traces import granted, mixing_weights
 import fedpriv
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
-from fedpriv.attacks.invert.inversion import DipInversion
+from fedpriv.attacks.inversion.vector import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.federation.capture import load_trace, trace_bytes, trace_path
 from fedpriv.federation.engine import run_clients

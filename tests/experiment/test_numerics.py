@@ -10,10 +10,10 @@ from compare import expect_same
 from torch import nn
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.optim.objectives import relative_feature_distance
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.util.errors import UserError
 from fedpriv.util.numerics import FLOAT32, Numerics, read_numerics
 from fedpriv.util.seeds import global_seed

@@ -41,7 +41,7 @@ def trained(tmp_path, monkeypatch):
 
 def test_attacks_controls_and_budgets_share_what_was_trained(trained, monkeypatch):
     shadows = counted(monkeypatch, "fedpriv.evidence.grants.shadow_extractor")
-    decoders = counted(monkeypatch, "fedpriv.attacks.invert.decoder.train_decoder")
+    decoders = counted(monkeypatch, "fedpriv.attacks.inversion.decoder.train_decoder")
     arguments = ["attack", "--target", "prototype", "--run", str(trained), "--targets", "40", "--budget", "2,4"]
     arguments += ["--knowledge", "extractor=shadow", "--knowledge", "attacker_data=same_domain", "--out", "r"]
     wanted = [word for name in ("pixels", "decoder", "average") for word in ("--attack", name)]

@@ -36,7 +36,6 @@ def test_pages_over_attacks(shift, tmp_path, tmp_path_factory):
 
 @pytest.mark.parametrize("shift", range(0, len(RECORDED), 5))
 def test_pages_over_runs(shift, tmp_path, tmp_path_factory, monkeypatch):
-    monkeypatch.setattr("fedpriv.pages.runs_report.prototype_map", lambda run: "no prototypes were uploaded")
     known = reference(runs_page, tmp_path_factory.getbasetemp() / "reference-runs")
     chosen = list(itertools.islice(itertools.cycle(RECORDED), shift, shift + 5))
     made = files_of(runs_page(tmp_path, iter(chosen)))

@@ -5,20 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from page_cases import Page
-from run_cases import entangled, make_run, prototypes
+from run_cases import entangled, make_run
 from table_cases import told
 
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.curves import accuracy_by_round, logarithmic
 from fedpriv.pages.page import percent, quantity
-from fedpriv.pages.prototype_map import prototype_map
 from fedpriv.pages.run_records import load_runs, run_labels
 from fedpriv.pages.runs_report import write_runs_report
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
-from fedpriv.wire.payloads import Prototypes
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +148,14 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(out):
     text = (out / "runs.html").read_text()
     page = Page(text)
     pictures = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(pictures) == 4 + 2 + 1
+    assert len(pictures) == 4 + 2
     assert all(len(p["alt"]) > 40 and p["src"].startswith("data:image/svg+xml;base64,") for p in pictures)
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe"}
     assert not re.search(r"https?://|@import|url\(", text)
     links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
     assert links == {"#" + attrs["id"] for _, attrs in page.tags if "id" in attrs} | {"report.html"}
     assert "small &lt;b&gt;&amp;|x" in text
-    for part in ("Prototypes: no prototypes were uploaded.", "differ in seed", "not reached"):
+    for part in ("differ in seed", "not reached"):
         assert part in " ".join(page.text.split())
     for svg in out.glob("*.svg"):
         assert not re.search(r'(href|src)="(?!#)', svg.read_text()), svg
@@ -173,7 +170,7 @@ def test_the_same_runs_give_the_same_bytes_and_matplotlib_is_left_alone(two, out
     assert dict(matplotlib.rcParams) == before
     names = sorted(path.name for path in out.iterdir())
     assert names == sorted(path.name for path in (tmp_path / "two").iterdir())
-    assert {"runs.html", "runs.md", "runs.csv", "accuracy-after-training.svg", "prototypes-1-fedgh.svg"} <= set(names)
+    assert {"runs.html", "runs.md", "runs.csv", "accuracy-after-training.svg"} <= set(names)
     for name in names:
         assert (out / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
 
@@ -200,38 +197,6 @@ def test_the_table_for_spreadsheets(out):
     assert (found, float(rows[0]["seconds"])) == ((10, 16), 12.5)
 
 
-# ---------------------------------------------------------------- prototypes
-
-
-def test_the_map_shows_the_last_stored_round(two):
-    found = prototype_map(RunDirectory.open(two[0]))
-    assert found.round == 3
-    assert found.clients.tolist() == [0, 0, 0, 1, 1, 1]
-    assert found.classes.tolist() == [0, 1, 2, 0, 1, 2]
-    assert np.isfinite(found.points).all()
-
-
-def test_neighbours_stay_neighbours(tmp_path):
-    def clusters(round_, client):
-        noise = torch.randn(10, 8, generator=torch.Generator().manual_seed(client))
-        return (Prototypes(20.0 * torch.eye(8)[torch.arange(10) % 2] + noise, torch.arange(10) % 2, None),)
-
-    found = prototype_map(RunDirectory.open(make_run(tmp_path / "a", upload=clusters)))
-    distances = np.linalg.norm(found.points[:, None] - found.points[None], axis=2) + 1e9 * np.eye(20)
-    assert (found.classes[distances.argmin(axis=1)] == found.classes).all()
-
-
-def test_why_there_is_no_map(tmp_path):
-    def reason(name, **how):
-        return prototype_map(RunDirectory.open(make_run(tmp_path / name, **how)))
-
-    assert reason("a", upload=entangled) == "no prototypes were uploaded"
-    assert "capture='none'" in reason("b", capture="none")
-    assert "too few" in reason("c", upload=lambda r, k: prototypes(r, k, classes=1))
-    assert "differ in width" in reason("d", upload=lambda r, k: prototypes(r, k, width=5 + k))
-    assert reason("e", upload=lambda r, k: prototypes(r, k, width=1)).points.shape == (6, 2)
-
-
 # ---------------------------------------------------------------- charts
 
 
@@ -256,12 +221,6 @@ def test_what_cannot_be_reported_is_named(two, tmp_path):
     with pytest.raises(UserError, match=r"unfinished run .* finish it with"):
         write_runs_report([make_run(tmp_path / "half", finish=False)], tmp_path / "out")
     home = shutil.copytree(two[0], tmp_path / "a")
-    upload = RunDirectory.open(home).upload_path(3, 1)
-    whole = upload.read_bytes()
-    upload.write_bytes(whole[:-1] + b"!")
-    with pytest.raises(UserError, match=r"client-001\.safetensors: its content was altered"):
-        write_runs_report([home], tmp_path / "damaged")
-    upload.write_bytes(whole)
     line = json.loads((home / "metrics.jsonl").read_text().splitlines()[0])
     summary = json.loads((home / "summary.json").read_text()) | {"flops": {"local_training_per_client_round": []}}
     for name, text, complaint in (

@@ -14,9 +14,9 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.invert.decoder import DecoderInversion
-from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
-from fedpriv.attacks.invert.joint import JointInversion
+from fedpriv.attacks.inversion.decoder import DecoderInversion
+from fedpriv.attacks.inversion.joint import JointInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, Reconstruction, TargetId, Unit
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import SEPARATE

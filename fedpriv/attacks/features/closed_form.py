@@ -51,7 +51,7 @@ from fedpriv.attacks.gradients.separation import members_of_head
 from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation
-from fedpriv.attacks.optim.objectives import Match
+from fedpriv.attacks.search.objectives import Match
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import HEADS, MAPPINGS
@@ -98,7 +98,7 @@ class HeadUpdate(RecoverThenInvert):
 
     Attributes:
         match: what of the recovered vectors is believed, by all inversions but ``decoder``: ``nonzero`` where columns of the
-            update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.optim.objectives.Match`.
+            update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.search.objectives.Match`.
     """
 
     match: Match = "vector"

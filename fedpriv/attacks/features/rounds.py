@@ -47,10 +47,10 @@ from fedpriv.attacks.features.base import (
 )
 from fedpriv.attacks.inputs.extractors import require_extractors
 from fedpriv.attacks.inputs.targets import list_targets, observation_of, rounds_of, target_feature, upload_holds
-from fedpriv.attacks.invert.decoder import REFINED
-from fedpriv.attacks.invert.learned import LearnedInversion
+from fedpriv.attacks.inversion.decoder import REFINED
+from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.observation import KnowledgeCard, Needs, Observation, Reconstruction, Rehearsal, TargetId
-from fedpriv.attacks.optim.objectives import Match
+from fedpriv.attacks.search.objectives import Match
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
@@ -83,7 +83,7 @@ class AveragedInversion(RecoverThenInvert):
         zeros: ``sent``; or ``missing``: a coordinate that is zero in all rows of a round was not sent (``diagonal``), and
             rounds that show different coordinates are put together.
         match: what of the averaged vector is believed, by all inversions but ``decoder``; see
-            :data:`fedpriv.attacks.optim.objectives.Match`.
+            :data:`fedpriv.attacks.search.objectives.Match`.
     """
 
     zeros: Literal["sent", "missing"] = "sent"

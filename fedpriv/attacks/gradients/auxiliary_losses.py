@@ -23,7 +23,7 @@ from fedpriv.attacks.gradients.step_problems import StepProblem
 from fedpriv.attacks.gradients.update import RANDOM, LocalStep, same_weights
 from fedpriv.attacks.inputs.updates import HEAD
 from fedpriv.attacks.observation import Statistics
-from fedpriv.attacks.optim.rows import Row
+from fedpriv.attacks.search.candidates import Row
 
 _TINY = 1e-12
 

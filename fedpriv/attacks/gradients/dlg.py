@@ -20,9 +20,9 @@ from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
-from fedpriv.attacks.optim.rows import Row, Solved
-from fedpriv.attacks.priors.spectrum import PIXEL, Spectrum, general_spectrum
+from fedpriv.attacks.priors.spectral import PIXEL, Spectrum, general_spectrum
+from fedpriv.attacks.search.candidates import Row, Solved
+from fedpriv.attacks.search.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.util.errors import UserError
 
 _FIRST_GAIN = 0.1
@@ -40,7 +40,7 @@ class DeepLeakage(GradientMatching):
 
     Departs from the paper in where it starts: close to mid-grey, because sigmoids saturate far from it and L-BFGS then
     stalls. The variables are ``u ~ N(0, 1)``, which scales its first steps too, with ``x = 0.5 + spread u``, or with ``u``
-    in the coordinates of images in general (:mod:`fedpriv.attacks.priors.spectrum`), whose first steps are coarse.
+    in the coordinates of images in general (:mod:`fedpriv.attacks.priors.spectral`), whose first steps are coarse.
 
     Attributes:
         outer_steps: calls of L-BFGS, 20 steps each.

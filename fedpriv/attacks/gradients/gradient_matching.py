@@ -31,7 +31,7 @@ from fedpriv.attacks.gradients.row_gradients import (
 from fedpriv.attacks.gradients.update import LocalStep, StepModel, equal_weights, same_weights, stacked
 from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights, stacked_projection
 from fedpriv.attacks.observation import BatchFacts
-from fedpriv.attacks.optim.objectives import squared_length
+from fedpriv.attacks.search.objectives import squared_length
 
 SeveralSteps = Literal["unrolled", "approximate"]
 """Treatment of an update of several steps."""

@@ -2,7 +2,7 @@
 
 Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
 learning?" (NeurIPS 2020); the generator's prior is that of Ulyanov, Vedaldi and Lempitsky (CVPR 2018), whose weights are
-optimised instead of pixels. That of a spectrum is our own (:mod:`fedpriv.attacks.priors.spectrum`).
+optimised instead of pixels. That of a spectrum is our own (:mod:`fedpriv.attacks.priors.spectral`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ from fedpriv.attacks.gradients.search import (
 )
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.update import square_norms
-from fedpriv.attacks.invert.inversion import DipFitting
+from fedpriv.attacks.inversion.vector import DipFitting
 from fedpriv.attacks.observation import DataAccess, Knowledge, Needs, Reconstruction
-from fedpriv.attacks.optim.halving import climb, ladder, together
-from fedpriv.attacks.optim.rows import Row, Solved, fit_rows
-from fedpriv.attacks.priors.denoiser import DenoiserTraining
-from fedpriv.attacks.priors.frames import frame_of, has_own_images
-from fedpriv.attacks.priors.learned import own_denoiser, strangeness
-from fedpriv.attacks.priors.several import SeveralImages
+from fedpriv.attacks.priors.denoiser import DenoiserTraining, own_denoiser, strangeness
+from fedpriv.attacks.priors.dip import SeveralImages
+from fedpriv.attacks.priors.spectral import frame_of, has_own_images
+from fedpriv.attacks.search.candidates import Row, Solved, fit_rows
+from fedpriv.attacks.search.halving import climb, ladder, together
 from fedpriv.util.last import Last
 
 _LEAST = 12
@@ -92,7 +91,7 @@ class InvertingGradients(DirectionMatching):
 
     A target is searched in several rows, which differ in their settings and start. All begin with a small share of the
     budget; by halves those with the lowest objective go on from what they have found, and the last one takes the rest (see
-    :mod:`fedpriv.attacks.optim.halving`). Departs from the paper in that, in the coordinates, which are those of a spectrum
+    :mod:`fedpriv.attacks.search.halving`). Departs from the paper in that, in the coordinates, which are those of a spectrum
     where that was measured to help, and in that the weights of what holds images back fall together with the step size,
     from what finds coarse shapes to what leaves fine ones alone. The images of a row are
     those, among all iterates under the last weight, with the lowest sum of distance and weighted variation, each evaluated
@@ -116,12 +115,12 @@ class InvertingGradients(DirectionMatching):
         start_noise: standard deviation of the start in the unit of the learning rate, around mid-grey; 1 is the paper's.
         median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
         prior: ``spectrum`` searches in coordinates that are scaled as images are, around an image that is likely beforehand
-            (:mod:`fedpriv.attacks.priors.frames`): the class mean and the spectrum of the attacker's own images where the
+            (:mod:`fedpriv.attacks.priors.spectral`): the class mean and the spectrum of the attacker's own images where the
             card grants some of the same data set, else grey and the spectrum of images in general. ``variation`` searches
             pixels under total variation, as the paper does; ``learned`` the same beside a denoiser of the attacker's own
-            images (:mod:`fedpriv.attacks.priors.learned`). ``auto`` takes the spectrum where it was measured to help
+            images (:mod:`fedpriv.attacks.priors.denoiser`). ``auto`` takes the spectrum where it was measured to help
             (:meth:`fedpriv.attacks.gradients.presets.TargetInfo.gains_by_frame`), unless ``total_variation`` is given.
-        prior_weight: of what the denoiser changes (:func:`fedpriv.attacks.priors.learned.strangeness`) beside total
+        prior_weight: of what the denoiser changes (:func:`fedpriv.attacks.priors.denoiser.strangeness`) beside total
             variation, with which it is weighted.
         denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
         tolerance: a row has converged when its distance is below.

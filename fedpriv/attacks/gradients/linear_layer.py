@@ -53,12 +53,11 @@ from fedpriv.attacks.gradients.update import (
 )
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import Tangent, Update, Weights, read_update
-from fedpriv.attacks.invert.inversion import bytes_of_generator
+from fedpriv.attacks.inversion.vector import bytes_of_generator
 from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
-from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
-from fedpriv.attacks.optim.schedule import Schedule
-from fedpriv.attacks.priors.dip import Hourglass
-from fedpriv.attacks.priors.several import SeveralImages
+from fedpriv.attacks.priors.dip import Hourglass, SeveralImages
+from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, solve_rows
+from fedpriv.attacks.search.fit import Schedule
 from fedpriv.util.last import Last
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import NETWORKS

@@ -32,8 +32,8 @@ from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.observation import Needs, Reconstruction
-from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
-from fedpriv.attacks.optim.rows import Row, Solved
+from fedpriv.attacks.search.candidates import Row, Solved
+from fedpriv.attacks.search.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.wire.kinds import WHOLE
 
 LEAST = 0.01

@@ -96,7 +96,7 @@ class SearchConfig:
         curved: L-BFGS in place of Adam, without total variation.
         learned: whether a learned prior holds images back, too.
         framed: whether coordinates are those of a spectrum in place of pixels
-            (:class:`fedpriv.attacks.priors.frames.Frame`).
+            (:class:`fedpriv.attacks.priors.spectral.Frame`).
         unlikely: first weight of the mean square of these coordinates.
     """
 

@@ -14,11 +14,10 @@ from torch.nn import functional
 from fedpriv.attacks.gradients.gradient_matching import Matching
 from fedpriv.attacks.gradients.presets import SearchConfig
 from fedpriv.attacks.gradients.step_problems import Tick
-from fedpriv.attacks.optim.adam import Adam
-from fedpriv.attacks.optim.cuda_recorder import recorder_on
-from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
-from fedpriv.attacks.optim.replay import Replay
-from fedpriv.attacks.priors.frames import Frame
+from fedpriv.attacks.priors.spectral import Frame
+from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
+from fedpriv.attacks.search.fit import Adam
+from fedpriv.attacks.search.lbfgs import LbfgsSettings, minimise
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the iterations after which total variation loses weight."""

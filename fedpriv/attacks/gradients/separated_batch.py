@@ -36,7 +36,7 @@ from fedpriv.attacks.gradients.separation import (
 )
 from fedpriv.attacks.gradients.update import LocalStep, equal_weights
 from fedpriv.attacks.inputs.updates import Weights
-from fedpriv.attacks.optim.objectives import relative_feature_distance, squared_length
+from fedpriv.attacks.search.objectives import relative_feature_distance, squared_length
 from fedpriv.util.seeds import generator
 
 _AGREES, _MOST_OF_THEM = 0.05, 0.5

@@ -35,7 +35,7 @@ from fedpriv.attacks.observation import (
     Statistics,
     TargetId,
 )
-from fedpriv.attacks.optim.rows import Row, Solved, in_chunks, rows_of, solve_rows
+from fedpriv.attacks.search.candidates import Row, Solved, in_chunks, rows_of, solve_rows
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS

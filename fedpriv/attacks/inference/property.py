@@ -37,7 +37,7 @@ from fedpriv.attacks.inference.property_features import (
 )
 from fedpriv.attacks.inference.shadow_clients import BATCH, LEAST_IMAGES, RATE, KnownClient, shadow_clients
 from fedpriv.attacks.inputs.targets import Said, said
-from fedpriv.attacks.invert.shadow import ShadowTraining
+from fedpriv.attacks.inversion.surrogate import ShadowTraining
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
 from fedpriv.datasets.types import Samples
 from fedpriv.util.arguments import argument

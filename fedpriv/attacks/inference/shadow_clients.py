@@ -24,7 +24,7 @@ from fedpriv.attacks.inference.update_scores import Training
 from fedpriv.attacks.inputs.outputs import output_distance, read_outputs
 from fedpriv.attacks.inputs.targets import kinds_in
 from fedpriv.attacks.inputs.updates import Tangent, Weights
-from fedpriv.attacks.invert.shadow import WIDTH, ShadowTraining, by_class, substitute, train_substitute
+from fedpriv.attacks.inversion.surrogate import WIDTH, ShadowTraining, by_class, substitute, train_substitute
 from fedpriv.attacks.observation import BatchFacts, LocalGradient, Observation, WeightRehearsal
 from fedpriv.datasets.types import Samples
 from fedpriv.models.split import SplitModel

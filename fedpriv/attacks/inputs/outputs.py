@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedpriv.attacks.inputs.targets import observation_of, upload_holds
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
-from fedpriv.attacks.optim.objectives import relative_feature_distance
+from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import ClassLogits, PublicLogits, find_payload

@@ -1,11 +1,24 @@
-"""Spectral prior: images in coordinates of a spectrum, held near what is likely beforehand, ever less so.
+"""Images as a Gaussian draws them: cosines over the plane, each in units of its own standard deviation.
+
+Images differ most in slow changes and little in quick ones (Field, "Relations between the statistics of natural images and
+the response properties of cortical cells", J. Opt. Soc. Am. A 1987: the power of a frequency falls about as its square).
+In coordinates that are all of unit variance a search by first derivatives is scaled as images are, so that it finds coarse
+shapes first and needs few steps; and the squared length of a point is, up to a factor, how unlikely its image is to a
+Gaussian of this spectrum.
+
+
+The coordinates in which the images of rows are searched: of a spectrum, around an image that is likely beforehand.
+
+Spectral prior: images in coordinates of a spectrum, held near what is likely beforehand, ever less so.
 
 Steps of Adam are alike in all coordinates of unit variance, so that coarse shapes are found before fine ones; the mean
-square of the coordinates is how unlikely an image is to a Gaussian (:mod:`fedpriv.attacks.priors.spectrum`).
+square of the coordinates is how unlikely an image is to a Gaussian (:mod:`fedpriv.attacks.priors.spectral`).
+
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -14,9 +27,177 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from fedpriv.attacks.priors.frames import Frame
-from fedpriv.attacks.priors.variation import total_variation
+from fedpriv.attacks.observation import Knowledge
+from fedpriv.attacks.priors.denoiser import LEAST_IMAGES
+from fedpriv.attacks.priors.pixels import total_variation
+from fedpriv.attacks.trained import Same, Trained
 from fedpriv.util.last import Last
+
+PIXEL = 0.25
+"""Standard deviation of a pixel of images in general, of a range of one."""
+
+_POWER, _COLOUR = 2.25, 0.06
+"""Of images in general: the power with which the variance falls with the frequency, and the share of a colour difference's
+variance in that of brightness."""
+
+_LEAST = 1e-6
+"""Variance of a coordinate at least, in pixel values squared times the number of pixels over that of coordinates."""
+
+_LEAST_SIDE = 16
+"""Pixels of a side from which images have a spectrum to speak of."""
+
+_OPPONENT = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
+"""Brightness, red against blue, green against both."""
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Standard deviations of an image's coordinates, and the coordinates.
+
+    Attributes:
+        deviations: ``(c, h, w)`` of each coordinate: channel, vertical and horizontal frequency.
+        colours: ``(c, c)`` orthonormal, a row for each channel of coordinates.
+        down: ``(h, h)`` orthonormal cosines, a row for each vertical frequency.
+        across: ``(w, w)`` the same of horizontal ones.
+    """
+
+    deviations: Tensor
+    colours: Tensor
+    down: Tensor
+    across: Tensor
+
+    def images(self, points: Tensor) -> Tensor:
+        """Return the offsets ``(..., c, h, w)``, in pixel values, of points of that shape from the image in the middle."""
+        planes = self.down.T @ (points * self.deviations) @ self.across
+        return (self.colours.T @ planes.flatten(-2)).view(points.shape)
+
+    def points(self, offsets: Tensor) -> Tensor:
+        """Return the points whose images are these ``(..., c, h, w)`` offsets from the image in the middle."""
+        planes = (self.colours @ offsets.flatten(-2)).view(offsets.shape)
+        return self.down @ planes @ self.across.T / self.deviations
+
+    def to(self, device: torch.device) -> Spectrum:
+        """Return the same on a device."""
+        parts = self.deviations, self.colours, self.down, self.across
+        return Spectrum(*(part.to(device) for part in parts))
+
+
+def has_spectrum(image_shape: tuple[int, int, int]) -> bool:
+    """True where images ``(c, h, w)`` are large enough to have a spectrum to speak of."""
+    return min(image_shape[1:]) >= _LEAST_SIDE
+
+
+def general_spectrum(image_shape: tuple[int, int, int]) -> Spectrum:
+    """Return the spectrum of images of which nothing is known, ``(c, h, w)``, with pixel values in [0, 1]."""
+    channels, height, width = image_shape
+    vertical, horizontal = torch.arange(height).view(-1, 1) / height, torch.arange(width) / width
+    frequency = (vertical.square() + horizontal.square()).sqrt() + 1 / max(height, width)
+    variance = frequency.pow(-_POWER).expand(channels, -1, -1).clone()
+    colours = torch.eye(channels)
+    if channels == len(_OPPONENT):
+        colours = torch.nn.functional.normalize(torch.tensor(_OPPONENT), dim=1)
+        variance[1:] *= _COLOUR
+    variance *= PIXEL**2 * math.prod(image_shape) / variance.sum()
+    return Spectrum(variance.sqrt(), colours, cosines(height), cosines(width))
+
+
+def spectrum_of(images: Tensor, labels: Tensor | None) -> Spectrum:
+    """Return the spectrum of images ``(n, c, h, w)`` around their class means, or their mean where no labels are given."""
+    height, width = images.shape[2:]
+    offsets = images - centres_of(images, labels, torch.zeros(len(images)) if labels is None else labels)
+    planes = offsets.transpose(0, 1).flatten(1).double()
+    colours = torch.linalg.eigh(planes @ planes.T).eigenvectors.flip(1).T.to(images)
+    down, across = cosines(height).to(images), cosines(width).to(images)
+    coordinates = down @ (colours @ offsets.flatten(2)).view(offsets.shape) @ across.T
+    return Spectrum((coordinates.square().mean(0) + _LEAST).sqrt(), colours, down, across)
+
+
+def centres_of(images: Tensor, labels: Tensor | None, wanted: Tensor) -> Tensor:
+    """Return for classes ``(...)`` the mean image of each ``(..., c, h, w)``, that of all for those of which there is none.
+
+    Args:
+        images: ``(n, c, h, w)``, with n at least 1.
+        labels: ``(n,)`` their classes; None where they are not known.
+        wanted: classes; negative for one that is not known.
+    """
+    found = images.mean(0).expand(*wanted.shape, *images.shape[1:]).clone()
+    for label in () if labels is None else labels.unique().tolist():
+        found[wanted == label] = images[labels == label].mean(0)
+    return found
+
+
+def cosines(size: int) -> Tensor:
+    """Return the orthonormal cosines ``(size, size)`` (DCT-II), a row for each frequency, the constant first."""
+    frequency, place = torch.arange(size, dtype=torch.float64).view(-1, 1), torch.arange(size, dtype=torch.float64)
+    found = torch.cos(math.pi * (place + 0.5) * frequency / size) * math.sqrt(2 / size)
+    found[0] /= math.sqrt(2)
+    return found.float()
+
+
+_GREY = 0.5
+
+
+@dataclass(frozen=True)
+class Frame:
+    """N rows of M images, each around its own centre.
+
+    Attributes:
+        centres: ``(N, M, c, h, w)`` images in [0, 1].
+        spectrum: in which points are.
+    """
+
+    centres: Tensor
+    spectrum: Spectrum
+
+    def drawn(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return the images of points ``(N, M, c, h, w)``, of some rows where they are named, wherever their pixels lie."""
+        centres = self.centres if rows is None else self.centres[rows]
+        return centres + self.spectrum.images(points)
+
+    def images(self, points: Tensor) -> Tensor:
+        """Return images in [0, 1], whose derivative is that of images wherever their pixels lie: none gets stuck outside."""
+        found = self.drawn(points)
+        return found + (found.clamp(0, 1) - found).detach()
+
+    def points(self, images: Tensor) -> Tensor:
+        """Return the points of images."""
+        return self.spectrum.points(images - self.centres)
+
+    def of(self, rows: Tensor) -> Frame:
+        """Return that of some rows (int64 positions on the CPU)."""
+        return Frame(self.centres[rows.to(self.centres.device)], self.spectrum)
+
+
+def frame_of(knowledge: Knowledge, trained: Trained, labels: Tensor) -> Frame:
+    """Return the frame of images with these labels ``(N, M)``, negative where none is known.
+
+    Where the card grants images of the same data set, the spectrum and the centres are those of their classes. Else the
+    spectrum is that of images in general, around grey.
+    """
+    device, spectrum = labels.device, spectrum_for(knowledge, trained).to(labels.device)
+    own = knowledge.public_images if has_own_images(knowledge) else None
+    if own is None:
+        return Frame(torch.full((*labels.shape, *knowledge.image_shape), _GREY, device=device), spectrum)
+    return Frame(centres_of(own, knowledge.public_labels, labels.cpu()).to(device), spectrum)
+
+
+def spectrum_for(knowledge: Knowledge, trained: Trained) -> Spectrum:
+    """Return the spectrum of what an attacker knows, computed once for a run.
+
+    It is that of images of the same data set around their class means, where the card grants enough, else of images in
+    general.
+    """
+    own, classes, shape = knowledge.public_images, knowledge.public_labels, knowledge.image_shape
+    if own is None or not has_own_images(knowledge):
+        return trained.get(("spectrum", shape), lambda: general_spectrum(shape))
+    return trained.get(("spectrum", Same(own), Same(classes)), lambda: spectrum_of(own, classes))
+
+
+def has_own_images(knowledge: Knowledge) -> bool:
+    """True where the card grants images of the same data set, and enough of them to learn from."""
+    own = knowledge.public_images if knowledge.card.attacker_data == "same_domain" else None
+    return own is not None and len(own) >= LEAST_IMAGES
+
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the iterations after which penalties lose weight."""
@@ -28,7 +209,7 @@ class SpectralSettings:
 
     Attributes:
         unlikely: first weight of the mean square of an image's coordinates.
-        total_variation: first weight of :func:`fedpriv.attacks.priors.variation.total_variation` beside it.
+        total_variation: first weight of :func:`fedpriv.attacks.priors.pixels.total_variation` beside it.
         decay: what both are multiplied by after 3/8, 5/8 and 7/8 of the iterations.
         start_noise: standard deviation of the coordinates to start from.
     """
@@ -47,7 +228,7 @@ def drawn_points(generators: Sequence[torch.Generator], frame: Frame, deviation:
 
 
 class SpectralPrior:
-    """The coordinates of N rows: a prior for :func:`fedpriv.attacks.optim.fitting.fit`.
+    """The coordinates of N rows: a prior for :func:`fedpriv.attacks.search.fit.fit`.
 
     Args:
         start: ``(N, c, h, w)`` coordinates to begin with.

@@ -19,7 +19,7 @@ from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.progress import following, outcome
 from fedpriv.experiment.study.shards import Shard, at_work, join, merge, others, over, patiently
-from fedpriv.pages.study_files import SHARDS, read_cells, read_study
+from fedpriv.pages.study_files import SHARDS, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders, manifest
 from fedpriv.util.device import pick_device
@@ -183,5 +183,5 @@ def _reported(out: Path, rows: Sequence[Row]) -> Path | None:
         return None
     from fedpriv.pages.runs_report import PAGE, write_runs_report
 
-    write_runs_report(list(runs), out, redact=read_study(out).redact)
+    write_runs_report(list(runs), out)
     return out / PAGE

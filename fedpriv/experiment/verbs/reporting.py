@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
@@ -15,8 +13,6 @@ from fedpriv.experiment.verbs import indexing
 from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.experiment.verbs.training import Run
-from fedpriv.federation.evaluate import KINDS, Representations, stored_representations
-from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.baselines import baselines
 from fedpriv.pages.left_out import readable
 from fedpriv.pages.report import Others, load_scored, write_results
@@ -25,7 +21,6 @@ from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write
 from fedpriv.pages.study_report import StudyResults, read_results, together
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores
-from fedpriv.sources.federation import prepare
 from fedpriv.util import access, folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -64,7 +59,6 @@ def report(
     out: str | Path | None = None,
     target_accuracy: float | None = None,
     target_of: str | None = None,
-    representations: str | None = None,
     index: bool = False,
     strict: bool = False,
     redact: str | None = None,
@@ -84,8 +78,6 @@ def report(
         out: folder to make; None for a temporary one, which is gone with the returned object.
         target_accuracy: for runs: the cost of reaching it, in (0, 1] (default 0.7).
         target_of: which accuracy that is: ``pooled`` over all test images (default), or the ``mean`` over clients.
-        representations: for runs: a map, by t-SNE, of what their clients' models make of ``images``, test images, or of the
-            class means of training images, ``prototypes``; the data are read again for it. None for no map.
         index: write ``index.html`` instead: an entry for everything that was made in the folders, at any depth up to six,
             with its finding and a link to its own page. Not with what is of runs alone.
         strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
@@ -104,7 +96,7 @@ def report(
     rule = read_rule(redact)
     given = given_folders(results, (AttackResult, Run, PrivacyAudit))
     if index:
-        others = {"target_accuracy": target_accuracy, "target_of": target_of, "representations": representations}
+        others = {"target_accuracy": target_accuracy, "target_of": target_of}
         indexing.refuse_others(others)
         with access.sharing(share_group):
             made = indexing.index(given, out=out, strict=strict, redact=redact, force=force, listener=listener)
@@ -144,7 +136,6 @@ def report(
         raise UserError(str(left_out[0]))
     for line in complaints:
         listener.warn(line)
-    maps = _represented(representations, list(runs), listener)
     folder, scratch = place(out)
     with access.sharing(share_group), folders.output(folder, "report", force=force, public=rule != NONE):
         if runs:
@@ -155,9 +146,7 @@ def report(
                 target_accuracy=target,
                 target_of=figure,
                 attacks=beside,
-                representations=maps,
                 left_out=left_out,
-                redact=rule,
             )
         if leaks:
             write_results(
@@ -172,33 +161,6 @@ def report(
             )
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
     return Report(folder, pages, (*attacks, *scores, *audits), tuple(runs), tuple(complaints), scratch)
-
-
-def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> dict[Path, Representations | str] | None:
-    """Return representations by run, or why there are none; None where none were asked for.
-
-    Raises:
-        UserError: for an unknown kind, and where there are no runs.
-    """
-    if of is None:
-        return None
-    kinds = {kind: kind for kind in KINDS}
-    if of not in kinds:
-        raise UserError(f"{argument('representations', of)}: expected {' or '.join(kinds)}")
-    if not runs:
-        raise UserError(f"{argument('representations')}: applies to runs, but only attacks were given")
-    found: dict[Path, Representations | str] = {}
-    with listener.progress("representing images") as report:
-        for number, path in enumerate(runs, start=1):
-            directory = RunDirectory.open(path)
-            try:
-                federation = prepare(directory.config, torch.device("cpu"))
-                found[path] = stored_representations(federation, directory, kinds[of])
-            except UserError as error:  # data that are gone cost a picture, not the page
-                found[path] = str(error)
-                listener.warn(f"{path}: no map: {error}")
-            report(number, len(runs), path.name)
-    return found
 
 
 def _target(asked: float | None, of: str | None, runs: bool, studies: Mapping[Path, StudyResults]) -> tuple[float, str]:

@@ -1,8 +1,13 @@
-"""Inversion of vectors: find an image whose representation is the one that was uploaded.
+"""Distances of images from the vectors that were uploaded, each by its own client's extractor.
+
+Inversion of vectors: find an image whose representation is the one that was uploaded.
 
 ``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g in hand (white
 box) or a substitute of the attacker's own (shadow). A prototype or an entangled vector is fitted as if it were one
 image's; that is what published evaluations do, and it understates what such an upload gives away.
+
+
+Inversion under a generator that the user hands over: the code is searched for whose image has the uploaded vector.
 """
 
 from __future__ import annotations
@@ -18,21 +23,57 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.inputs.extractors import OwnExtractors, require_extractors
 from fedpriv.attacks.inputs.targets import target_feature
-from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Needs, Reconstruction
-from fedpriv.attacks.optim.fitting import Distance, Prior
-from fedpriv.attacks.optim.halving import Rung, ladder
-from fedpriv.attacks.optim.objectives import Match
-from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
-from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
-from fedpriv.attacks.priors.frames import frame_of
+from fedpriv.attacks.priors.generator import GeneratedImages, load_generator
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points
-from fedpriv.attacks.priors.spectrum import has_spectrum
+from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points, frame_of, has_spectrum
+from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, solve_rows
+from fedpriv.attacks.search.fit import Distance, Prior, Schedule
+from fedpriv.attacks.search.halving import Rung, ladder
+from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
+from fedpriv.util.errors import UserError
 from fedpriv.util.last import Last
-from fedpriv.wire.kinds import VECTORS
+from fedpriv.wire.kinds import VECTORS, Kinds
+
+
+def vector_distance(
+    problem: AttackProblem, match: Match = "vector", kinds: Kinds = VECTORS
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the distance of the mean representation of a row's images from its target's uploaded vector.
+
+    (images ``(n, M, c, h, w)``, places ``(n,)`` int64 of their targets, on the CPU) -> ``(n,)``. Each upload holds one
+    payload of the kinds.
+
+    Raises:
+        UserError: when an extractor is missing, or a target is not there.
+    """
+    knowledge, targets = problem.knowledge, problem.targets
+    require_extractors(knowledge, targets)
+    wanted = torch.stack([target_feature(problem.observations, one, kinds).to(problem.device) for one in targets])
+    owners, extracted = torch.tensor([target.client for target in targets]), OwnExtractors(knowledge)
+
+    @Last
+    def own(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        aims = wanted[places.to(wanted.device)]
+        return owners[places], aims, squared_length(aims)
+
+    repeated: dict[int, Last[Tensor, Tensor]] = {}
+
+    def distance(images: Tensor, places: Tensor) -> Tensor:
+        number = images.shape[1]
+        whose, aims, squares = own(places)
+        if number > 1:
+            each = repeated.setdefault(number, Last(lambda owners: owners.repeat_interleave(number)))
+            features = extracted(images.flatten(0, 1), each(whose)).unflatten(0, (-1, number)).mean(1)
+        else:
+            features = extracted(images.flatten(0, 1), whose)
+        return DISTANCES[match](features, aims, squares)
+
+    return distance
+
 
 ImageShape = tuple[int, int, int]
 
@@ -177,7 +218,7 @@ class VectorInversion(FittedInversion):
 
     Attributes:
         match: what of the vector is believed: ``vector``, ``direction``, ``nonzero`` or ``pruned``; see
-            :data:`fedpriv.attacks.optim.objectives.Match`.
+            :data:`fedpriv.attacks.search.objectives.Match`.
     """
 
     match: Match = "vector"
@@ -240,7 +281,7 @@ class PixelInversion(VectorInversion):
     (:mod:`fedpriv.attacks.priors.spectral`).
 
     All starts of a target begin on one course of Adam; with a share of the budget each, the half of them with the higher
-    objectives ends, and the last one takes what is left (successive halving: :mod:`fedpriv.attacks.optim.halving`).
+    objectives ends, and the last one takes what is left (successive halving: :mod:`fedpriv.attacks.search.halving`).
 
     Attributes:
         iterations: evaluations of the objective a target, of all its starts together.
@@ -321,3 +362,54 @@ class PixelInversion(VectorInversion):
         """Estimate the memory of one image's way through an extractor and back."""
         channels, height, width = image_shape
         return 4 * 200 * max(channels, 16) * height * width
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorInversion(VectorInversion):
+    """Inversion over the codes of a pretrained generator.
+
+    Attributes:
+        source: where the generator is: ``package.module:NAME`` of a ``torch.nn.Module`` or of a function that returns one,
+            the name of an entry point under ``fedpriv.generators``, or the path of a TorchScript file. From codes ``(n, k)``
+            to images in [0, 1].
+        code: numbers k in a code, drawn from N(0, 1) to begin with.
+        decay: share by which codes shrink in each step.
+        learning_rate: Adam's first step size; it falls to zero along half a cosine.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 300
+    restarts: Annotated[int, Ge(1)] = 5
+    learning_rate: Annotated[float, Gt(0)] = 0.1
+    fits: Annotated[float, Ge(0)] = FITS
+    source: str = ""
+    code: Annotated[int, Ge(1)] = 128
+    decay: Annotated[float, Ge(0), Lt(1)] = 1e-3
+
+    name = "pretrained"
+    summary = "an image of the uploaded vector, drawn by a pretrained generator that the user hands over"
+    only_by_name = True
+
+    @property
+    def schedule(self) -> Schedule:
+        """Adam with a step size that falls to zero, until a row is near enough or stands still."""
+        return replace(super().schedule, anneal=True)
+
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Fit a code to each target.
+
+        Raises:
+            UserError: where there is no generator, or one of other images.
+        """
+        if not self.source:
+            raise UserError(f"attack {self.name!r} needs source=FILE or source=PACKAGE.MODULE:NAME, and code=K")
+        return super().run(problem)
+
+    def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
+        """Return codes that the network makes images of."""
+        network = load_generator(self.source, self.code, image_shape, device)
+        return GeneratedImages(generators, network, self.code, self.decay, device)
+
+    def bytes_per_image(self, image_shape: ImageShape) -> int:
+        """Estimate the memory of one image's way through a generator and an extractor and back."""
+        channels, height, width = image_shape
+        return 4 * 1000 * max(channels, 16) * height * width

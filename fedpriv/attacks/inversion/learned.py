@@ -1,8 +1,8 @@
 """Inversion under a prior that the attacker learned on its own images, of one image or of as many as a mean is made of.
 
 ``||mean_j g(x_j) - r||^2 / ||r||^2`` is minimised over the pixels of M images, held back by a denoiser
-(:mod:`fedpriv.attacks.priors.learned`). A single image begins as a decoder gives it (:mod:`fedpriv.attacks.invert.decoder`),
-several as untrained networks draw them together (:mod:`fedpriv.attacks.invert.joint`): pixels find the details of images
+(:mod:`fedpriv.attacks.priors.denoiser`). A single image begins as a decoder gives it,
+several as untrained networks draw them together (:mod:`fedpriv.attacks.inversion.joint`): pixels find the details of images
 that are there in outline, and do not find them from afar. How far a single image goes from the decoded towards the fitted
 one is learned for each client on images of the attacker's own, as a decoder's refinement is.
 """
@@ -19,17 +19,14 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inputs.targets import list_targets, observation_of, target_feature
-from fedpriv.attacks.invert.decoder import DecoderInversion, defenses_of, divided
-from fedpriv.attacks.invert.decoder_network import Pairs
-from fedpriv.attacks.invert.inversion import FITS, Fitting
-from fedpriv.attacks.invert.joint import JointInversion, uploaded_count
-from fedpriv.attacks.invert.refining import worth
-from fedpriv.attacks.invert.vector_distance import vector_distance
+from fedpriv.attacks.inversion.decoder import DecoderInversion, defenses_of, divided, worth
+from fedpriv.attacks.inversion.decoder_network import Pairs
+from fedpriv.attacks.inversion.joint import JointInversion, uploaded_count
+from fedpriv.attacks.inversion.vector import FITS, Fitting, vector_distance
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Observation, Reconstruction
-from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
-from fedpriv.attacks.optim.schedule import Schedule
-from fedpriv.attacks.priors.denoiser import Denoiser, DenoiserTraining
-from fedpriv.attacks.priors.learned import LearnedImages, LearnedSettings, own_denoiser
+from fedpriv.attacks.priors.denoiser import Denoiser, DenoiserTraining, LearnedImages, LearnedSettings, own_denoiser
+from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, solve_rows
+from fedpriv.attacks.search.fit import Schedule
 from fedpriv.attacks.stages import Stages
 from fedpriv.attacks.trained import Same
 from fedpriv.util.last import Last
@@ -49,7 +46,7 @@ class LearnedInversion(Fitting, Attack):
     """Fit images to each vector under a denoiser, from where a decoder or a joint inversion leads.
 
     Attributes:
-        most: largest number of images M for a class mean, as of :class:`fedpriv.attacks.invert.joint.JointInversion`; every
+        most: largest number of images M for a class mean, as of the attack ``joint``; every
             class mean gets as many, the first M of which are all there is. A representation is of one image.
         restarts: decoders, or starts of the joint inversion, of which the best begins.
         together: iterations of the joint inversion that several images begin with; None for twice ``iterations``, so that

@@ -36,7 +36,7 @@ GENERATORS = Registry(
     "generator",
     {},
     group="fedpriv.generators",
-    contract="fedpriv.attacks.priors.generated:refuse_no_generator",
+    contract="fedpriv.attacks.priors.generator:refuse_no_generator",
 )
 """Names of generators, all of which are from outside."""
 
@@ -124,7 +124,7 @@ def _line(error: Exception) -> str:
 
 
 class GeneratedImages:
-    """The codes of N rows: a prior for :func:`fedpriv.attacks.optim.fitting.fit`.
+    """The codes of N rows: a prior for :func:`fedpriv.attacks.search.fit.fit`.
 
     Args:
         generators: N CPU generators of random numbers, one a row; each draws its row's first code from N(0, 1).

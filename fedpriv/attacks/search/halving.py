@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Cost, Reconstruction
-from fedpriv.attacks.optim.rows import Row, Solved, in_chunks, refuse_restarts, rows_of
+from fedpriv.attacks.search.candidates import Row, Solved, in_chunks, refuse_restarts, rows_of
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.attacks.optim.adam import Adam
+from fedpriv.attacks.search.fit import Adam
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 

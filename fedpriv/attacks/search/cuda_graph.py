@@ -1,18 +1,159 @@
-"""A step of a loop, recorded once on a GPU and replayed: one call where the host would ask for hundreds of kernels.
+"""The tensors that a piece of work reads and did not make itself.
+
+Recording steps as CUDA graphs.
+
+A step of a loop, recorded once on a GPU and replayed: one call where the host would ask for hundreds of kernels.
 
 A recording reads and writes the memory that it was made with, so whatever a step hands on to the next is copied to where the
 recording reads it. A recording is used only if its first replay leaves every number as the step itself does. On a CPU, or
 where a step cannot be recorded (something in it asks the device), the step is simply done.
+
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import contextlib
+import functools
+import gc
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Reads(TorchDispatchMode):
+    """Watches operations within its block, derivatives among them.
+
+    Attributes:
+        tensors: what operations were given and none of them had made before, each once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tensors: list[Tensor] = []
+        self._known: set[int] = set()
+        self._made: list[Tensor] = []  # held, so that no other tensor is given their memory meanwhile
+
+    def __exit__(self, *given: Any) -> None:
+        """Let go of what was made."""
+        super().__exit__(*given)  # type: ignore[no-untyped-call]
+        self._made = []
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Sequence[type], given: tuple[Any, ...] = (), named: dict[str, Any] | None = None
+    ) -> Any:
+        """Do an operation, and note what is new to it."""
+        named = named or {}
+        for tensor in _of((given, named)):
+            if _place(tensor) not in self._known:
+                self._known.add(_place(tensor))
+                self.tensors.append(tensor)
+        found = operation(*given, **named)
+        made = _of(found)
+        self._known.update(map(_place, made))
+        self._made += made
+        return found
+
+
+def _of(values: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class CudaRecorder:
+    """Records what a step asks of a GPU.
+
+    Args:
+        device: which.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Compute on the stream that is recorded: derivatives at a leaf are computed on the stream that first used it."""
+        here = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(here)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            here.wait_stream(self._stream)
+
+    def record(self, step: Callable[[], None]) -> Callable[[], None] | None:
+        """Return a function that replays the step on the current stream; None where the device cannot record it."""
+        graph, reads = torch.cuda.CUDAGraph(), Reads()
+        try:
+            with _without_garbage(), _refusing_to_wait(), self.aside():
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    with reads:
+                        step()
+                except BaseException:
+                    with contextlib.suppress(RuntimeError):
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
+        except RuntimeError:  # what cannot be recorded, and memory that ran out
+            return None
+        return _Recording(graph, reads)
+
+
+class _Recording:
+    """A graph, and the tensors that it reads and somebody else made: whoever kept those may drop them meanwhile."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, reads: Reads) -> None:
+        self._graph, self._held = graph, reads.tensors
+
+    def __call__(self) -> None:
+        """Replay."""
+        self._graph.replay()
+
+
+def recorder_on(device: torch.device, *, recorded: bool = True) -> CudaRecorder | None:
+    """Return the recorder of a device; None for a CPU, or where nothing is to be ``recorded``."""
+    return _recorder_of(device) if recorded and device.type == "cuda" else None
+
+
+@functools.cache
+def _recorder_of(device: torch.device) -> CudaRecorder:
+    # One for all searches: libraries keep memory of their own for every stream that they ever computed on.
+    return CudaRecorder(device)
+
+
+@contextlib.contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    """Have whatever waits for the device raise before it does: a recording that was broken off leaves its memory locked."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode")
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+@contextlib.contextmanager
+def _without_garbage() -> Iterator[None]:
+    """Collect no garbage within the block: memory of the device must not be freed while it is recorded."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
 
 _BEFORE = 2
 """Steps of a kind that are done as they are before one is recorded: what is made once is made in them."""

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
-from fedpriv.attacks.optim.fitting import Distance, Prior, fit
-from fedpriv.attacks.optim.schedule import Schedule
+from fedpriv.attacks.search.fit import Distance, Prior, Schedule, fit
 from fedpriv.util import seeds
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError

@@ -22,12 +22,11 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inputs.extractors import require_extractors
 from fedpriv.attacks.inputs.targets import observation_of, target_feature
-from fedpriv.attacks.invert.inversion import FITS, DipFitting
-from fedpriv.attacks.invert.vector_distance import vector_distance
+from fedpriv.attacks.inversion.vector import FITS, DipFitting, vector_distance
 from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction, TargetId
-from fedpriv.attacks.optim.objectives import Match
-from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
-from fedpriv.attacks.priors.several import SeveralImages
+from fedpriv.attacks.priors.dip import SeveralImages
+from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, solve_rows
+from fedpriv.attacks.search.objectives import Match
 from fedpriv.util.last import Last
 from fedpriv.wire.kinds import CLASS_MEANS
 from fedpriv.wire.payloads import Prototypes, find_payload
@@ -44,7 +43,7 @@ class JointInversion(DipFitting, Attack):
         most: largest number of images M; a prototype of more images is inverted by ``most``.
         fits: relative feature distance at which a number of images counts as enough. Where the upload hides the count,
             ``most`` images are tried; if they reach it, then M = 1, 2, .., and the first that reaches it is kept.
-        match: what of the prototype is believed; see :data:`fedpriv.attacks.optim.objectives.Match`.
+        match: what of the prototype is believed; see :data:`fedpriv.attacks.search.objectives.Match`.
     """
 
     iterations: Annotated[int, Ge(1)] = 1000

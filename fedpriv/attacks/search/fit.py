@@ -1,0 +1,419 @@
+"""The course of a fit, and when a row of it stops.
+
+Adam by torch's own function: ``torch.optim.Adam`` itself imports torch's compiler, a second or two of every process.
+
+Memory of the rows of a fit: what each has shown, and when it met its stop rule, without the host being asked.
+
+Fit the images of N rows to what was observed: Adam on any prior, with a stop rule of each row's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+
+from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
+from fedpriv.util.numerics import FLOAT32, Numerics
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Course and stop rules of an optimisation; only the objective decides.
+
+    Attributes:
+        iterations: most steps of a row.
+        learning_rate: Adam's step size.
+        anneal: let the step size fall to zero along half a cosine.
+        average: decay of the running mean of the images shown, in [0, 1); 0 is no averaging.
+        tolerance: a row is finished when its objective falls below.
+        patience: a row is finished when its lowest objective has not fallen by 1 % for so many steps.
+        fits: distance to what was observed, penalties aside, at which an image counts as found. The search goes on below it.
+        halvings: shares of the iterations, ascending, at each of which the worse half of the rows of every target ends.
+        look_every: steps between two looks at which rows have finished; results depend on it in the last digits only.
+    """
+
+    iterations: int
+    learning_rate: float
+    anneal: bool = False
+    average: float = 0.0
+    tolerance: float = 1e-3
+    patience: int = 300
+    fits: float = 0.0
+    halvings: tuple[float, ...] = ()
+    look_every: int = 10
+
+    def rate(self, done: float) -> float:
+        """Return the step size after a share of the iterations, in [0, 1]."""
+        return self.learning_rate * (0.5 * (1 + math.cos(math.pi * done)) if self.anneal else 1.0)
+
+    def left(self, step: int, restarts: int) -> int | None:
+        """Return the number of rows of a target that go on after a step; None where none is ended then.
+
+        >>> schedule = Schedule(100, 0.01, halvings=(0.1, 0.25))
+        >>> [schedule.left(step, 4) for step in (9, 10, 25)], schedule.left(10, 1)
+        ([None, 2, 1], None)
+        """
+        ends = [max(1, round(share * self.iterations)) for share in self.halvings]
+        number = -(-restarts // 2 ** sum(end <= step for end in ends))
+        return number if step in ends and restarts > 1 else None
+
+
+BETAS = (0.9, 0.999)
+"""Decay of the means of gradients and of their squares, as Kingma and Ba (2015) have them."""
+
+
+def rate_stays_in_place(device: torch.device) -> bool:
+    """True where step sizes of fused steps are a tensor, which recorded steps read."""
+    return device.type == "cuda"
+
+
+class Adam:
+    """Moves parameters against their gradients, to the last bit as ``torch.optim.Adam`` and ``AdamW`` do.
+
+    Args:
+        parameters: leaves; :meth:`step` changes their values.
+        learning_rate: of the steps until :meth:`pace` says another.
+        weight_decay: by which share of the learning rate parameters shrink in a step, apart from the gradient (Loshchilov
+            and Hutter 2019).
+        betas: decay of the two means.
+        epsilon: beside the root of the second.
+        fused: whether a step is one kernel a tensor, on a GPU a few for all, which rounds otherwise.
+
+    Attributes:
+        parameters: as given; after :meth:`keep` those that are left.
+        learning_rate: of the next step.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        learning_rate: float,
+        *,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = BETAS,
+        epsilon: float = 1e-8,
+        fused: bool = False,
+    ) -> None:
+        self.parameters = list(parameters)
+        self._weight_decay, self._betas, self._epsilon, self._fused = weight_decay, betas, epsilon, fused
+        self._means = [torch.zeros_like(one) for one in self.parameters]
+        self._squares = [torch.zeros_like(one) for one in self.parameters]
+        self._taken = [torch.zeros((), device=one.device if fused else None) for one in self.parameters]
+        in_place = fused and rate_stays_in_place(self.parameters[0].device)
+        self.learning_rate = self.parameters[0].new_tensor(learning_rate) if in_place else learning_rate
+
+    def pace(self, learning_rate: float) -> None:
+        """Take steps of this size from now on."""
+        if isinstance(self.learning_rate, Tensor):
+            self.learning_rate.fill_(learning_rate)
+        else:
+            self.learning_rate = learning_rate
+
+    def forget_gradients(self) -> None:
+        """Take the gradients off the parameters."""
+        for one in self.parameters:
+            one.grad = None
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor] | None = None) -> None:
+        """Move every parameter against its gradient: one for each parameter, or those that are on them."""
+        given = [one.grad for one in self.parameters] if gradients is None else [one.contiguous() for one in gradients]
+        moved = [place for place, one in enumerate(given) if one is not None]
+        parameters, means, squares, taken = (
+            [values[place] for place in moved] for values in (self.parameters, self._means, self._squares, self._taken)
+        )
+        update = adamw if self._weight_decay else adam
+        update(
+            parameters,
+            [one for one in given if one is not None],
+            means,
+            squares,
+            [],
+            taken,
+            fused=self._fused,
+            amsgrad=False,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            lr=self.learning_rate,
+            weight_decay=self._weight_decay,
+            eps=self._epsilon,
+            maximize=False,
+        )
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows of every parameter only (int64 positions on the device of the parameters)."""
+        self.parameters = [one.detach()[rows].requires_grad_() for one in self.parameters]
+        self._means, self._squares = ([one[rows] for one in values] for values in (self._means, self._squares))
+
+
+_GAIN = 0.99
+"""Share to which the lowest objective must fall to count as progress."""
+
+_PER_ROW = ("mean", "best", "clean", "steps", "lowest", "_moving", "_mark", "_marked_at")
+
+
+class RowRecords:
+    """Entries of N rows, all on the device of the images; a row that has ended changes no more, but for ``clean``.
+
+    Attributes:
+        mean: ``(N, c, h, w)`` running mean of the images shown, not yet divided by its weight; zero where none is asked for.
+        best: ``(N, c, h, w)`` image shown with the lowest objective.
+        clean: ``(N, c, h, w)`` image shown right after the row's last step; of a row that still runs, nothing.
+        steps: ``(N,)`` int64 steps of the row until it met its stop rule, or so far.
+        lowest: ``(N,)`` lowest objective shown.
+    """
+
+    def __init__(self, images: Tensor, schedule: Schedule) -> None:
+        rows = len(images)
+        self.mean, self.best, self.clean = torch.zeros_like(images), images.clone(), images.clone()
+        self.steps = torch.zeros(rows, dtype=torch.int64, device=images.device)
+        self._moving = torch.ones(rows, dtype=torch.bool, device=images.device)
+        self.lowest = images.new_full((rows,), torch.inf)
+        self._mark = images.new_full((rows,), torch.inf)
+        self._marked_at = torch.zeros_like(self.steps)
+        self._average = schedule.average
+        # Numbers that lie on the device already need not be sent there in every step.
+        self._infinite, self._tolerance, self._gain = images.new_tensor((torch.inf, schedule.tolerance, _GAIN)).unbind()
+        self._clock = torch.tensor((0, -1, -schedule.patience), device=images.device)
+        self._now, self._before, self._too_long_ago = self._clock.unbind()
+
+    def next(self) -> Tensor:
+        """Begin a step; return ``(N,)`` bool, which rows still run. The others are to show their clean image."""
+        self._clock += 1
+        return self._moving
+
+    def note(self, images: Tensor, value: Tensor, moving: Tensor) -> None:
+        """Remember the images shown at this step, whose objective is ``value`` ``(N,)``; ``moving`` as it began."""
+        if self._average:
+            mean = torch.lerp(self.mean, images, 1 - self._average)
+            self.mean = torch.where(moving.view(-1, 1, 1, 1), mean, self.mean)
+        self.steps = self.steps + moving
+        # A row's image without noise after its last step is what it shows at the next.
+        self.clean = torch.where((self.steps == self._before).view(-1, 1, 1, 1), images, self.clean)
+        better = (value < self.lowest) & moving
+        self.lowest = torch.where(better, value, self.lowest)
+        self.best = torch.where(better.view(-1, 1, 1, 1), images, self.best)
+        gained = self.lowest < self._gain * self._mark
+        self._mark = torch.where(gained, self.lowest, self._mark)
+        self._marked_at = torch.where(gained, self._now, self._marked_at)
+        go_on = (self._marked_at > self._too_long_ago) & (self.lowest >= self._tolerance) & (value < self._infinite)
+        self._moving = moving & go_on
+
+    def end(self, rows: Tensor) -> None:
+        """End some rows ``(N,)`` (bool) with the present step."""
+        self._moving = self._moving & ~rows.to(self._moving.device)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows only (int64 positions)."""
+        for name in _PER_ROW:
+            values = getattr(self, name)
+            setattr(self, name, values[rows.to(values.device)])
+
+
+class Prior(Protocol):
+    """N rows of something that gives images. Every parameter has the rows as its first axis.
+
+    Attributes:
+        parameters: leaf tensors to optimise; whoever optimises puts others in their place.
+    """
+
+    parameters: list[Tensor]
+
+    def prepare(self, progress: float) -> Hashable:
+        """Draw what this iteration needs, and return its kind: iterations of one kind do the same operations.
+
+        ``progress`` runs from 0 to 1. None is a kind of which no two need be alike.
+        """
+        ...
+
+    def shown(self, moving: Tensor) -> Tensor:
+        """Return this iteration's images ``(N, c, h, w)``, with noise or jitter where a row is ``moving`` ``(N,)`` (bool).
+
+        Rows that are not moving show what :meth:`clean` shows, and have drawn as the others do.
+        """
+        ...
+
+    def clean(self) -> Tensor:
+        """Return the images ``(N, c, h, w)`` of the present parameters without noise or jitter."""
+        ...
+
+    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return the summand beside the distance of each image ``(n, c, h, w)``, ``(n,)``.
+
+        ``rows`` ``(n,)`` (int64 on the CPU) says whose images they are, by their numbers at the beginning.
+        """
+        ...
+
+    def project(self) -> None:
+        """Bring the parameters back to where they are allowed, after a step."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows only (int64 positions)."""
+        ...
+
+    def compile(self) -> None:
+        """Have the networks compiled from now on."""
+        ...
+
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+"""(images ``(n, c, h, w)``, their rows ``(n,)`` int64 on the CPU) -> ``(n,)`` distances to what was observed."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """N rows after their last step.
+
+    Attributes:
+        images: ``(N, c, h, w)`` in [0, 1].
+        objective: ``(N,)`` of exactly these images.
+        converged: ``(N,)`` bool, whether the objective is below the tolerance, or the distance alone says that it fits.
+        steps: ``(N,)`` int64 steps of each row.
+    """
+
+    images: Tensor
+    objective: Tensor
+    converged: Tensor
+    steps: Tensor
+
+    @property
+    def iterations(self) -> int:
+        """Steps of the slowest row."""
+        return int(self.steps.max())
+
+
+def fit(
+    prior: Prior,
+    distance: Distance,
+    schedule: Schedule,
+    tick: Callable[[int], None],
+    numerics: Numerics = FLOAT32,
+    restarts: int = 1,
+) -> Fitted:
+    """Optimise the rows of a prior until each has met its stop rule or the iterations are used up.
+
+    A row that has met its stop rule shows its image without noise from the next step on, and nothing of it counts any
+    more. The host looks every few steps only: then such rows are settled, and dropped from the computation as soon as
+    no more than half are left. Of the ``restarts`` rows of a target, which stand side by side, those with the higher
+    objectives end where the schedule has them end. Settling compares three candidates by the objective, each evaluated as
+    it would be returned: the row's parameters after its last step without noise, the running mean of the images shown, and
+    the image shown with the lowest objective. ``tick`` is called with the number of steps done. Whatever is kept or
+    compared at the end is computed in float32; ``numerics`` is of the search.
+    """
+    start = [values.detach().clone().requires_grad_() for values in prior.parameters]
+    optimiser = Adam(start, schedule.rate(0.0), fused=True)
+    prior.parameters = optimiser.parameters
+    if numerics.compiled:
+        prior.compile()
+    settled = _Settled(prior, distance, schedule, restarts)
+
+    def move() -> None:
+        moving = settled.records.next()
+        with numerics.searching(moving.device):
+            images = prior.shown(moving).float()
+            value = settled.objective(images, settled.rows)
+        # By a sum, of which every row has the slope one: slopes that are given make torch load its compiler's shapes.
+        gradients = torch.autograd.grad(value.sum(), prior.parameters)
+        settled.records.note(images.detach(), value.detach(), moving)
+        optimiser.step(gradients)
+        prior.project()
+
+    device, recorded = optimiser.parameters[0].device, numerics.recorded and not numerics.compiled
+    moved = Replay(move, (settled.records, optimiser, prior), recorder_on(device, recorded=recorded))
+    step = 0
+    for step in range(1, schedule.iterations + 1):
+        done = (step - 1) / schedule.iterations
+        optimiser.pace(schedule.rate(done))
+        moved(prior.prepare(done))
+        settled.halve(step)
+        if step % schedule.look_every == 0:
+            left = settled.look(step)
+            moved.begin_anew()  # distances were asked of other rows
+            if left is not None and not len(left):
+                break
+            if left is not None:
+                optimiser.keep(left.to(device))
+                prior.keep(left)
+                prior.parameters = optimiser.parameters
+        tick(step)
+    return settled.finish(step)
+
+
+class _Settled:
+    """The rows that are still computed, and the images of those that have ended, numbered as the caller does."""
+
+    def __init__(self, prior: Prior, distance: Distance, schedule: Schedule, restarts: int) -> None:
+        self._prior, self._distance, self._schedule, self._restarts = prior, distance, schedule, restarts
+        with torch.no_grad():
+            first = prior.clean().detach()
+        self.records = RowRecords(first, schedule)
+        self.rows = torch.arange(len(first))
+        self._running = torch.ones(len(first), dtype=torch.bool)
+        self._images = first.clone()
+        self._objective = first.new_full((len(first),), torch.inf)
+        self._steps = torch.zeros(len(first), dtype=torch.int64)
+        self._lowest = torch.full((len(first),), torch.inf)
+
+    def objective(self, images: Tensor, which: Tensor) -> Tensor:
+        """Return distance and penalty ``(n,)`` of images of some rows."""
+        return self._distance(images, which) + self._prior.penalty(images, which)
+
+    def halve(self, step: int) -> None:
+        """End the rows that their targets' others are ahead of, where this step is one to do so."""
+        number = self._schedule.left(step, self._restarts)
+        if number is None:
+            return
+        self._lowest[self.rows] = self.records.lowest.cpu()
+        standing = self._lowest.view(-1, self._restarts).argsort(dim=1, stable=True).argsort(1)
+        self.records.end((standing >= number).flatten()[self.rows])
+
+    def look(self, step: int) -> Tensor | None:
+        """Settle the rows that have ended; return which are left where that is half or fewer, else None."""
+        ended_at = self.records.steps.cpu()
+        # One that ended with this very step has not shown its image without noise yet.
+        self._settle(self._running & (ended_at < step), ended_at, self.records.clean)
+        if 2 * int(self._running.sum()) > len(self._running):
+            return None
+        left = self._running.nonzero().flatten()
+        self.records.keep(left)
+        self.rows, self._running = self.rows[left], self._running[left]
+        return left
+
+    @torch.no_grad()
+    def finish(self, step: int) -> Fitted:
+        """Settle whatever is left after the last step."""
+        if self._running.any():
+            ended_at = self.records.steps.cpu().clamp_min(1)
+            shown = (ended_at < step).view(-1, 1, 1, 1).to(self._images.device)
+            self._settle(self._running, ended_at, torch.where(shown, self.records.clean, self._prior.clean()))
+        apart = self._distance(self._images, torch.arange(len(self._images)))
+        converged = (self._objective < self._schedule.tolerance) | (apart < self._schedule.fits)
+        return Fitted(self._images, self._objective, converged, self._steps)
+
+    @torch.no_grad()
+    def _settle(self, ended: Tensor, ended_at: Tensor, clean: Tensor) -> None:
+        if not ended.any():
+            return
+        places = ended.nonzero().flatten()
+        there, rows, steps = places.to(clean.device), self.rows[places], ended_at[places]
+        # The running mean started from zero; dividing by its weight makes it a mean (as in Adam).
+        weight = 1 - self._schedule.average ** steps.to(clean.device, clean.dtype).view(-1, 1, 1, 1)
+        lowest, chosen = torch.full_like(self._objective[rows], torch.inf), self.records.best[there]
+        means = (self.records.mean[there] / weight,) if self._schedule.average else ()
+        for candidate in (clean[there], *means, self.records.best[there]):
+            images = candidate.clamp(0, 1)
+            value = self.objective(images, rows)
+            better = value < lowest
+            lowest = torch.where(better, value, lowest)
+            chosen = torch.where(better.view(-1, 1, 1, 1), images, chosen)
+        self._images[rows.to(clean.device)], self._objective[rows.to(clean.device)] = chosen, lowest
+        self._running = self._running & ~ended
+        self._steps[rows] = steps
