@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedpriv.evidence.held import held_in_run
 from PIL import Image
 from rates import counted, parser, table
 from torch import Tensor, nn
@@ -67,6 +66,7 @@ from fedpriv.pipeline.infer import case_of, measure, measure_all
 from fedpriv.pipeline.plan import granted, plan_of
 from fedpriv.scoring.judgement import judge
 from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import RunSource
 from fedpriv.util.code import allowing
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
@@ -305,11 +305,12 @@ def _claims(line: Line, home: Path, null: str, truth: RunConfig, seed: int) -> b
     exchanged = prepare(truth, torch.device("cpu"))
     if null == CLASSES:
         (inference,) = plan.inferences.values()
-        case = replace(case_of(opened, plan, inference, None), truth=held_in_run(exchanged))
-        about = described((opened.run, opened.federation), plan, made.name, inference, card, (None, None), command="")
+        truth_of = RunSource(opened.source.run, exchanged, line.kind).holdings((), ())
+        case = replace(case_of(opened, plan, inference), truth=truth_of)
+        about = described(opened, plan, made.name, inference, card, "")
         records = [measure(folder, inference, case, about, strict=True, listener=SILENT)]
     else:
-        opened = replace(opened, federation=exchanged)
+        opened = replace(opened, source=RunSource(opened.source.run, exchanged, line.kind))
         records = [*attack_all(folder, opened, plan, command="").values()]
         records += measure_all(folder, opened, plan, command="", named=[made.name]).values()
     if not records:

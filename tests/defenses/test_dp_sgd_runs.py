@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from compare import expect_same
 from federations import CPU, DIGITS, small, train_small
-from fedpriv.evidence.traces import used_images
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run as command
@@ -109,7 +108,7 @@ def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
         defenses=(parse_choice("dp-sgd:noise_multiplier=1"),),
     )
     directory, federation = train_small(tmp_path / "run", config)
-    drawn = {k: used_images(directory, 1, k) for k in range(6)}
+    drawn = {k: RunSource(directory, federation, "model").used(1, k) for k in range(6)}
     found = build_case(RunSource(directory, federation, "model"), KnowledgeCard(labels="given"), n_targets=10, seed=0)
     assert {target.client for target in found.targets} == {k for k, batch in drawn.items() if len(batch)}
     assert 0 < len(found.targets) < 6

@@ -7,9 +7,8 @@ import torch
 from compare import expect_close
 from federations import CPU, small, train_small
 
-from fedpriv.attacks.features.unmixing import uploads_of
+from fedpriv.attacks.features.unmixing import PriorUnmixing, uploads_of
 from fedpriv.attacks.inversion.vector import DipInversion
-from fedpriv.attacks.features.unmixing import PriorUnmixing
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.defenses import parse_choice
 from fedpriv.federation.capture import load_trace
@@ -145,8 +144,7 @@ def test_unmixing_answers_resampled_entanglement_and_not_fixed(tmp_path):
     """The adaptive answer on a stand-still extractor: resampled weights give the prototypes back, fixed ones do not."""
     from defense_cases import build
 
-    from fedpriv.attacks.features.unmixing import PriorUnmixing
-from fedpriv.attacks.observation import Observation
+    from fedpriv.attacks.observation import Observation
     from fedpriv.federation.defense import DefensePipeline, Sender
     from fedpriv.wire.payloads import Prototypes
 

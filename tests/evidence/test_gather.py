@@ -5,18 +5,20 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_close, expect_same
-from federations import CPU, small, train_small
+from federations import small, train_small
 
 from fedpriv.algebra.entanglement import MECHANISMS
-from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.features.unmixing import PriorUnmixing
-from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Observation, Reconstruction, TargetId
+from fedpriv.attacks.inversion.vector import PixelInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.federation.method import LocalTraining
-from fedpriv.pipeline.execute import PIECE, Execution, attack_in_pieces
+from fedpriv.pipeline.execute import AttackContext, search
+from fedpriv.pipeline.plan import PARTS, AttackPlan
 from fedpriv.sources.case import build_case, choose_targets
 from fedpriv.sources.run import RunSource
 from fedpriv.sources.shuffled import shuffle
 from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT
 from fedpriv.wire.payloads import Entangled, LabelCounts, Model, Prototypes, Representations, get_payload
 
 CARD = KnowledgeCard()
@@ -198,60 +200,15 @@ def test_nothing_that_an_attack_is_handed_holds_the_truth():
     assert not names(Knowledge) & private
 
 
-def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
-    from fedpriv.attacks.inversion.vector import PixelInversion
-
+def test_a_part_of_an_attack_that_is_kept_is_not_carried_out_again(world, tmp_path):
     directory, federation = world("fedallrep")
-    evidence = build_case(RunSource(directory, federation, "representation"), CARD, n_targets=5, seed=0)
-    attack = PixelInversion(iterations=8)
-    args = (attack, evidence.observations, evidence.targets, evidence.knowledge)
-    whole = attack_in_pieces(*args, Execution(0, CPU), tmp_path / "a", "reconstruction")
-    pieces = attack_in_pieces(*args, Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
-    assert pieces.targets == whole.targets
-    expect_close(pieces.images, whole.images, atol=1e-4)
-    assert pieces.cost.rows == whole.cost.rows
-
-    class Refuses(PixelInversion):
-        def run(self, *args, **kwargs):
-            raise AssertionError("finished pieces are not attacked again")
-
-    again = attack_in_pieces(Refuses(), *args[1:], Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
-    expect_same(again.images, pieces.images)
-
-
-def test_batches_of_different_sizes_are_put_together(tmp_path):
-    sizes = [4] * PIECE + [2, 3]
-
-    class ShowsInTurn(Attack):
-        """Stands for an attack on batches: image j of target t is a flat (t + j / 10), labelled j, own ones in turn."""
-
-        name = "shows in turn"
-
-        def run(self, problem):
-            targets = problem.targets
-            most = max(sizes[target.client] for target in targets)
-            own = [torch.arange(most) % sizes[target.client] for target in targets]
-            shown = torch.stack([target.client + places / 10 for target, places in zip(targets, own, strict=True)])
-            count = len(targets)
-            return Reconstruction(
-                targets=targets,
-                images=shown[:, :, None, None, None].expand(-1, -1, 1, 2, 2) / 100,
-                objective=torch.zeros(count, 1),
-                chosen=torch.zeros(count, dtype=torch.int64),
-                labels=torch.stack(own),
-                cost=Cost(rows=count),
-                converged=torch.ones(count, dtype=torch.bool),
-            )
-
-    targets = tuple(TargetId(1, client) for client in range(len(sizes)))
-    asked = ((), targets, Knowledge(CARD, (1, 2, 2), 10), Execution(0, CPU))
-    for _ in ("attacked", "read back"):
-        found = attack_in_pieces(ShowsInTurn(), *asked, tmp_path, "reconstruction")
-        assert found.images.shape == (PIECE + 2, 4, 1, 2, 2)
-        for client, size in enumerate(sizes):
-            own = {round(client + place / 10, 1) for place in range(size)}
-            assert {round(100 * value, 1) for value in found.images[client, :, 0, 0, 0].tolist()} == own
-            expect_close(found.images[client, :, 0, 0, 0] * 100, client + found.labels[client] / 10)
+    plan = AttackPlan("representation", {"pixels": PixelInversion(iterations=2)}, CARD, n_targets=3)
+    ground, (job,) = AttackContext.of(RunSource(directory, federation, "representation"), plan), plan.jobs()
+    first, again = (search(tmp_path / "a", ground, plan, job, PARTS[0], SILENT) for _ in range(2))
+    expect_same(first.images, again.images)
+    refuses = dataclasses.replace(job, attack=None)
+    expect_same(search(tmp_path / "a", ground, plan, refuses, PARTS[0], SILENT).images, first.images)
+    assert search(tmp_path / "a", ground, plan, dataclasses.replace(refuses, control=False), PARTS[1], SILENT) is None
 
 
 def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):

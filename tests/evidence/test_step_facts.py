@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 from federations import CPU, small, train_small
-from fedpriv.evidence.traces import used_images
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, one_hot
@@ -39,7 +38,7 @@ def test_inferred_labels_are_as_many_as_each_client_used(n_targets, world):
     card = dataclasses.replace(CARD, labels="inferred")
     evidence = build_case(RunSource(directory, federation, "model"), card, n_targets=n_targets, seed=0)
     problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
-    used = [len(used_images(directory, 1, target.client)) for target in evidence.targets]
+    used = [len(RunSource(directory, federation, "model").used(1, target.client)) for target in evidence.targets]
     assert list(problem.counts) == used
     assert len(set(used)) == len(used)  # else the test says nothing
     for target in evidence.targets:

@@ -43,7 +43,7 @@ def telling():
 def attacked(network, **changes):
     images = [smooth(3, 1), smooth(3, 2)]
     uploads = [fedpriv.Prototypes(network(own).detach(), CLASSES) for own in images]
-    usual = {"attacks": "dip", "iterations": 150, "extractor": network, "pool_images": smooth(60, 3)}
+    usual = {"attacks": "dip", "iterations": 150, "extractor": network, "strangers": smooth(60, 3)}
     others = {"images": images, "labels": [CLASSES, CLASSES], "target": "prototype"}
     return fedpriv.attack_uploads(uploads, **usual | others | changes)
 
@@ -88,7 +88,7 @@ def test_without_a_control_nothing_is_said():
     ],
 )
 def test_specific_is_far_below_strangers_and_below_what_permuted_uploads_give(own, permuted, lowest, specific):
-    assert is_specific(Fit(own=own, permuted=permuted, pool_images=lowest)) is specific
+    assert is_specific(Fit(own=own, permuted=permuted, strangers=lowest)) is specific
 
 
 def test_strangers_are_of_the_classes_that_are_told():

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from federations import CPU, small, train_small
-from fedpriv.evidence.traces import used_images
 from torch import nn
 
 import fedpriv
 from fedpriv.federation.method import LocalTraining
 from fedpriv.models.build import build_model
 from fedpriv.recording.recorder import Recorder
+from fedpriv.sources.run import local_steps
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payload import find_payload
 from fedpriv.wire.payloads import Model, Prototypes
@@ -62,7 +62,7 @@ def facts_of(run, federation, **more):
         return build_model(federation.method.shared(first.blueprint, first.options), 5).to(CPU)
 
     def data(partition, round_):
-        images, labels = federation.clients[partition].train.batch(used_images(run, round_, partition))
+        images, labels = federation.clients[partition].train.batch(torch.cat(local_steps(run, round_, partition)))
         return images, labels
 
     return {

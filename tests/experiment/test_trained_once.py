@@ -40,13 +40,13 @@ def trained(tmp_path, monkeypatch):
 
 
 def test_attacks_controls_and_budgets_share_what_was_trained(trained, monkeypatch):
-    shadows = counted(monkeypatch, "fedpriv.evidence.grants.shadow_extractor")
+    shadows = counted(monkeypatch, "fedpriv.sources.case.shadow_extractor")
     decoders = counted(monkeypatch, "fedpriv.attacks.inversion.decoder.train_decoder")
     arguments = ["attack", "--target", "prototype", "--run", str(trained), "--targets", "40", "--budget", "2,4"]
     arguments += ["--knowledge", "extractor=shadow", "--knowledge", "attacker_data=same_domain", "--out", "r"]
     wanted = [word for name in ("pixels", "decoder", "average") for word in ("--attack", name)]
     option = ["--attack-option", "average.inversion=decoder"]
-    assert run([*arguments, *wanted, *option, "--control-every-budget", "--quiet"]) == 0
+    assert run([*arguments, *wanted, *option, "--quiet"]) == 0
     assert sorted(shadows.items()) == [(0, 1), (1, 1), (2, 1)]
     # One for each budget of its own training, and one that the attack on averages shares with all its budgets and controls.
     assert len(decoders) == 3

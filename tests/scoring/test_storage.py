@@ -6,7 +6,6 @@ import pytest
 import torch
 from compare import expect_same
 from eval_cases import ABOUT, asked, defended, firsts, images, reconstruction, summary, truths
-from fedpriv.experiment.suite import concatenate
 from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -292,10 +291,6 @@ def test_expected_distances_and_directions_come_back_and_older_files_have_none(t
     expect_same(again.directions, full.directions)
     older = load_reconstruction(tmp_path / "bare")
     assert (older.distance, older.directions) == (None, None)
-    both = concatenate([full, full])
-    expect_same(both.distance, torch.cat([full.distance] * 2))
-    expect_same(both.directions, torch.cat([full.directions] * 2))
-    assert concatenate([full, bare]).distance is None
     assert withheld(full, "blur").directions is None
     save_reconstruction(tmp_path / "odd", dataclasses.replace(full, distance=torch.rand(3)))
     with pytest.raises(UserError, match="distance"):
