@@ -1,15 +1,14 @@
 """Claims of papers as data: a TOML file beside this one for each table, figure or statement.
 
-A file says which paper and where, the values cell by cell, the setting of every cell as far as the paper tells it (as
-``fedpriv train``, ``fedpriv cost`` and a study take it), what is known and what is not, and what the paper concludes. Claims
-stand beside results, never in their place, and only beside results on the same data. ``fedpriv reproduce`` puts them to the
-test. docs/reproducing.md describes the fields.
+A file says which paper and where, the values cell by cell, the setting of every cell as far as the paper tells it, what
+is known and what is not, and what the paper concludes; docs/reproducing.md describes it. Claims stand beside results on
+the same data alone. ``fedpriv reproduce`` puts them to the test.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -27,7 +26,6 @@ Table = Mapping[str, Any]
 SCALES = ("smoke", "cpu", "paper")
 """Seconds on data of the package itself; about an hour on two cores; the paper's own setting."""
 
-
 DATA = {
     "CIFAR-10": "cifar10",
     "CIFAR-100": "cifar100",
@@ -42,52 +40,33 @@ class Measure:
     """The quantity of a value.
 
     Attributes:
-        what: ``accuracy``; ``rounds`` until an accuracy is reached; scalars or bytes of a round that go up (``upload``),
-            down (``broadcast``) or both ways (``both``); ``operations`` of a round; ``psnr_db``, ``mse_255`` or ``ssim`` of
-            reconstructed images, or ``identified``, the share of images told from decoys.
+        what: ``accuracy``, the mean over clients; ``rounds`` until it is reached; scalars or bytes of a round that go up
+            (``upload``), down (``broadcast``) or both ways (``both``), as papers count; ``operations`` of a client's round;
+            ``psnr_db``, ``mse_255`` or ``ssim`` of reconstructed images.
         moment: of accuracies: when in a round.
-        over: of accuracies: the mean over clients, or all test images pooled.
         when: of accuracies: after the last round, or the highest of any round.
         reach: of rounds: the accuracy, in [0, 1].
         per: of traffic and operations: all clients together, or the mean over clients.
-        count: of traffic: without labels, class ids and counts, as papers count, or all of it.
         every: how many of the quantity's own units one unit of the values is: 0.01 for percent, 1000 for thousands.
         bytes: of traffic: bytes in place of scalars.
-        operations: of operations: of a client's ``round``, of its ``local training`` without what the method adds, the
-            ``ratio`` of the first to the second, or of a ``prediction``.
     """
 
-    what: Literal[
-        "accuracy", "rounds", "upload", "broadcast", "both", "operations", "psnr_db", "mse_255", "ssim", "identified"
-    ]
+    what: Literal["accuracy", "rounds", "upload", "broadcast", "both", "operations", "psnr_db", "mse_255", "ssim"]
     moment: Literal["after_training", "after_broadcast"] = "after_training"
-    over: Literal["clients", "pooled"] = "clients"
     when: Literal["final", "best"] = "final"
     reach: float | None = None
     per: Literal["all clients", "client"] = "all clients"
-    count: Literal["paper", "full"] = "paper"
     every: float = 1.0
     bytes: bool = False
-    operations: Literal["round", "local training", "ratio", "prediction"] = "round"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a paper's table.
+    """A column of a paper's table: its unique name, and the data set as the paper calls it.
 
-    Attributes:
-        name: heading, unique.
-        data: the data set as the paper calls it.
-        unit: of the values, where it differs from the claim's.
-        digits: decimals printed, where they differ from the claim's.
-        tolerance: where it differs from the claim's.
-        measure: where it differs from the claim's.
-        method: registry name, where columns are methods.
-        target: kind of upload, where columns are such.
-        setting: of training, beyond the claim's.
-        sizes: for counting, beyond the claim's.
-        scales: scale -> settings of training that differ there.
-        reach: of rounds: scale -> the accuracy to reach there, in [0, 1], where fewer rounds do not reach the paper's.
+    ``unit``, ``digits``, ``tolerance`` and ``measure`` stand in place of the claim's; ``method`` (a registry name) and
+    ``target`` (a kind of upload) where columns are such; ``setting`` and ``sizes`` beyond the claim's, and ``scales`` ->
+    settings that differ there; ``reach``, of rounds: scale -> the accuracy to reach there.
     """
 
     name: str
@@ -106,15 +85,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a paper's table.
+    """A row of a paper's table: a unique name, values and perhaps standard deviations aligned with the columns.
 
-    Attributes:
-        name: as the paper calls it, unique.
-        values: aligned with the columns; None, in a file ``"-"``, where the paper gives none.
-        spread: standard deviations beside them, likewise; empty where the paper gives none.
-        method: the registry name; None where columns say it, or the claim is about uploads of any method.
-        target: kind of upload; None where columns say it, or the paper does not say which upload it attacked.
-        setting, sizes, scales: as those of a column; what both set, the row decides.
+    None, in a file ``"-"``, is where the paper gives no value. The other fields are those of a column; what both set, the
+    row decides. ``method`` is None where columns say it, or the claim is about uploads of any method.
     """
 
     name: str
@@ -152,14 +126,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class ScaledDown:
-    """The setting of all cells at a scale smaller than the paper's.
-
-    Attributes:
-        setting: of training, in place of the paper's.
-        study: keys of a study, in place of the claim's.
-        seeds: of the runs.
-        columns, rows: the names of those that are tried unless others are asked for; empty for all.
-    """
+    """The setting of all cells at a scale smaller than the paper's, and what is tried by default."""
 
     setting: Table = field(default_factory=dict)
     study: Table = field(default_factory=dict)
@@ -180,14 +147,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Guesses:
-    """Guesses measured with this package.
-
-    Attributes:
-        dataset: registry name.
-        images: which images, and of which the means are.
-        how: what measured them.
-        guesses: by falling PSNR.
-    """
+    """Guesses measured with this package: on which data set and images, by what, by falling PSNR."""
 
     dataset: str
     images: str
@@ -266,7 +226,6 @@ def claims() -> Mapping[str, Claim]:
 
 @functools.cache
 def _texts() -> Mapping[str, str]:
-    """Return the files of all claims, by their names in alphabetical order."""
     files = {file.name: file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")}
     return {name.removesuffix(".toml"): files[name].read_text("utf-8") for name in sorted(files)}
 
@@ -277,7 +236,7 @@ def _claim(name: str) -> Claim:
 
 
 def find_claim(name: str | Path) -> tuple[str, Claim]:
-    """Return a claim by its name, or from a TOML file of somebody's own, with the name it goes by.
+    """Return a claim by its name, or from a TOML file of the user's, with the name it goes by.
 
     Raises:
         UserError: for an unknown name, with the known ones; for a file that does not fit.
@@ -296,49 +255,46 @@ def parsed(values: Table, where: str) -> Claim:
     Raises:
         UserError: naming the key that is wrong, a name that is there twice, or a name that is none of its rows or columns.
     """
-    claim: Claim = parse(Claim, {**values, "rows": [_dashed(row) for row in values.get("rows", ())]}, where)
-    rows, columns = ([one.name for one in named] for named in (claim.rows, claim.columns))
-    for axis, names in (("rows", rows), ("columns", columns)):
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None or not names:
+    claim: Claim = parse(Claim, {**values, "rows": [_without_dashes(row) for row in values.get("rows", ())]}, where)
+    names = {axis: [one.name for one in getattr(claim, axis)] for axis in ("rows", "columns")}
+    for axis, listed in names.items():
+        twice = next((name for name in listed if listed.count(name) > 1), None)
+        if twice is not None or not listed:
             raise UserError(f"{where}: {axis}: {f'{twice!r} is there twice' if twice else 'expected at least one'}")
     for row in claim.rows:
-        for name, listed in (("values", row.values), ("spread", row.spread or row.values)):
-            if len(listed) != len(columns):
-                raise UserError(f"{where}: row {row.name!r}: {len(listed)} {name} for {len(columns)} columns")
-    for what, named, known in _names(claim, where, rows, columns):
-        for name in named:
-            if name not in known:
-                raise unknown_name(what, name, known)
+        for what, numbers in (("values", row.values), ("spread", row.spread or row.values)):
+            if len(numbers) != len(claim.columns):
+                raise UserError(f"{where}: row {row.name!r}: {len(numbers)} {what} for {len(claim.columns)} columns")
+    for one in claim.statements:
+        across = names["columns" if one.along == "rows" else "rows"]
+        for key, used, known in (
+            *(("better", (one.better,), names[one.along]), ("than", one.than, names[one.along])),
+            ("within", one.within, across),
+        ):
+            _refuse_unknown(f"name ({where}: statement {one.text!r}: {key})", used, known)
+    for scale, smaller in claim.scales.items():
+        for axis, known in names.items():
+            _refuse_unknown(f"name ({where}: scales.{scale}.{axis})", getattr(smaller, axis), known)
+    scales: list[Mapping[str, Any]] = [claim.scales, *(row.scales for row in claim.rows)]
+    scales += [table for column in claim.columns for table in (column.scales, column.reach)]
+    _refuse_unknown(f"scale ({where})", [scale for table in scales for scale in table], SCALES[:-1])
     for remark in claim.remarks:
-        if remark not in {f"{row} | {column}" for row in rows for column in columns}:
+        if remark not in {f"{row} | {column}" for row in names["rows"] for column in names["columns"]}:
             raise UserError(f"{where}: remarks: {remark!r} is no 'ROW | COLUMN'")
     return claim
 
 
-def _dashed(row: Any) -> Any:
-    """Return a row in which dashes are None."""
+def _refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise unknown_name(what, name, known)
+
+
+def _without_dashes(row: Any) -> Any:
     if not isinstance(row, Mapping):
         return row
-    lists = {name: listed for name in ("values", "spread") if isinstance(listed := row.get(name), (list, tuple))}
+    lists = {name: row[name] for name in ("values", "spread") if isinstance(row.get(name), (list, tuple))}
     return {**row, **{name: [None if one == "-" else one for one in listed] for name, listed in lists.items()}}
-
-
-def _names(
-    claim: Claim, where: str, rows: Sequence[str], columns: Sequence[str]
-) -> Iterator[tuple[str, Iterable[str], Sequence[str]]]:
-    """Iterate over (place in the file, names there, the names that may be there)."""
-    for one in claim.statements:
-        along, within = (rows, columns) if one.along == "rows" else (columns, rows)
-        for key, names in (("better", (one.better,)), ("than", one.than), ("within", one.within)):
-            known = within if key == "within" else along
-            yield f"name ({where}: statement {one.text!r}: {key})", names, known
-    for scale, smaller in claim.scales.items():
-        yield f"name ({where}: scales.{scale}.columns)", smaller.columns, columns
-        yield f"name ({where}: scales.{scale}.rows)", smaller.rows, rows
-    scales = [claim.scales, *(row.scales for row in claim.rows)]
-    scales += [table for column in claim.columns for table in (column.scales, column.reach)]
-    yield f"scale ({where})", [scale for table in scales for scale in table], SCALES[:-1]
 
 
 def matching(
@@ -350,25 +306,25 @@ def matching(
         uploads: (method, target, registry name of the data set) of results.
         quantity: what the claims should be about.
     """
-    wanted = set(uploads)
+    distinct = set(uploads)
     found = []
     named = [name for name, text in _texts().items() if f'quantity = "{quantity}"' in text]  # most need no parsing
     for claim in map(_claim, named):
-        places = {
+        cells = {
             (row.name, place)
             for row in claim.rows
             for place, column in enumerate(claim.columns)
-            for upload in wanted
+            for upload in distinct
             if row.values[place] is not None and speaks_of(claim, row, column, *upload)
         }
-        rows = tuple(row for row in claim.rows if any(name == row.name for name, _ in places))
+        rows = tuple(row for row in claim.rows if any(name == row.name for name, _ in cells))
         if rows:
-            found.append((claim, rows, tuple(sorted({place for _, place in places}))))
+            found.append((claim, rows, tuple(sorted({place for _, place in cells}))))
     return found
 
 
 def speaks_of(claim: Claim, row: Row, column: Column, method: str, target: str, dataset: str) -> bool:
     """True for a value about uploads of this kind by this method, on this data set."""
-    own = {**claim.setting, **column.setting, **row.setting}.get("dataset") or DATA.get(column.data)
+    data = {**claim.setting, **column.setting, **row.setting}.get("dataset") or DATA.get(column.data)
     about = ((row.method or column.method, method), (row.target or column.target, target))
-    return own == dataset and all(said in (None, asked) for said, asked in about)
+    return data == dataset and all(said in (None, wanted) for said, wanted in about)

@@ -39,19 +39,11 @@ DEFENSES = Registry(
 )
 """Names of defenses and where they are."""
 
-RENAMED = {"every": "upload-interval"}
-"""Names in configurations of older runs, and what they are now."""
-
 
 def build_defenses(choices: Sequence[DefenseChoice]) -> tuple[Defense, ...]:
     """Return the defenses that a run's configuration names, in its order."""
     from fedpriv.util.config import parse
-    from fedpriv.util.errors import UserError
 
-    for choice in choices:
-        if choice.name in RENAMED and choice.name not in DEFENSES:
-            now = RENAMED[choice.name]
-            raise UserError(f"defense {choice.name!r} is called {now!r} now; write that, or train the stored run again")
     return tuple(
         parse(DEFENSES.load(choice.name), choice.options, f"options of defense {choice.name}") for choice in choices
     )

@@ -9,19 +9,17 @@ from annotated_types import Gt
 from torch import Tensor
 
 from fedpriv.defenses.shared.adapted import CLASS_IDS, COMPARED, LEARNED, LIKENESS, NETWORKS, VECTORS
-from fedpriv.defenses.shared.signals import changed, norm, require, signal
-from fedpriv.federation.answer import NO_OTHERS, Answer
-from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.defenses.shared.signals import SignalDefense, changed, norm, signal
+from fedpriv.federation.answer import Answer
+from fedpriv.federation.defense import UploadContext
 from fedpriv.wire.kinds import ROWS, UPDATES
-from fedpriv.wire.payloads import Message, Payload
-
-FITS = ROWS | UPDATES
+from fedpriv.wire.payload import Message, Payload
 
 _EXACT = "compares directions, which stay exact"
 
 
 @dataclass(frozen=True)
-class Clip(Defense):
+class Clip(SignalDefense):
     """Scale down whatever is longer than a bound; shorter signals stay as they are.
 
     Of rows (representations, prototypes, an entangled representation, class outputs) every row is clipped by itself; of
@@ -41,38 +39,25 @@ class Clip(Defense):
     name: ClassVar[str] = "clip"
     source: ClassVar[str] = "McMahan et al., ICLR 2018 (updates); Abadi et al., CCS 2016"
     guarantee: ClassVar[str] = "none; bounds the L2 norm of each row, or of the whole update"
-    answers: ClassVar[tuple[Answer, ...]] = (
+    answers = (
         Answer(("dip", "pixels"), VECTORS, {"match": "direction"}, note=_EXACT),
         Answer(("joint",), ("prototype",), {"match": "direction"}, note=_EXACT),
         *LEARNED,
         Answer(("inverting-gradients", "gradient-dip"), NETWORKS, note=_EXACT),
-        LIKENESS,
-        CLASS_IDS,
-        COMPARED,
+        *(LIKENESS, CLASS_IDS, COMPARED),
     )
-    unanswered: ClassVar[str] = NO_OTHERS
-
-    def check(self, plan: ProtectionPlan) -> None:
-        """Refuse uploads that are neither rows nor updates."""
-        require(self.name, plan, FITS)
-
-    def preserves_sensitivity(self) -> bool:
-        """True: shortening a row is a projection, which brings no two rows further apart."""
-        return True
+    keeps_sensitivity: ClassVar[bool] = True  # a projection brings no two rows further apart
+    fits = ROWS | UPDATES
 
     def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message with its signals clipped."""
-        return tuple(clipped(payload, context.broadcast, self.bound) for payload in message)
+        return tuple(_clipped(payload, context.broadcast, self.bound) for payload in message)
 
 
-def clipped(payload: Payload, broadcast: Message, bound: float) -> Payload:
-    """Return a payload whose rows, or whose whole update, are no longer than ``bound``."""
+def _clipped(payload: Payload, broadcast: Message, bound: float) -> Payload:
     if payload.kind in ROWS:
         return changed(payload, broadcast, lambda _, value: clip_rows(value, bound))
     length = norm(signal(payload, broadcast))
-    if length <= bound:
-        return payload
-    return changed(payload, broadcast, lambda _, value: value * (bound / length))
+    return changed(payload, broadcast, lambda _, value: value * (bound / length)) if length > bound else payload
 
 
 def clip_rows(rows: Tensor, bound: float) -> Tensor:

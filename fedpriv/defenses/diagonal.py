@@ -10,20 +10,20 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.algebra.matrices import dense, diagonal_blocks, published_blocks
-from fedpriv.defenses.shared.adapted import LEARNED
-from fedpriv.defenses.shared.signals import changed, require
-from fedpriv.federation.answer import NO_OTHERS, Answer
-from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.defenses.shared.adapted import LEARNED, SINGLE
+from fedpriv.defenses.shared.signals import SignalDefense, changed
+from fedpriv.federation.answer import Answer
+from fedpriv.federation.defense import ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MAPPINGS, VECTORS, payload_kind
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import AngleMatrix, Message, Payload
 
-FITS = VECTORS | MAPPINGS
+_ZEROS = {"zeros": "missing"}
 
 
 @dataclass(frozen=True)
-class Diagonal(Defense):
+class Diagonal(SignalDefense):
     """Keep one of m equal blocks.
 
     Of an angle matrix: the m blocks of side d / m on its diagonal, d^2 / m numbers (FedRAL, equation 6). **Every
@@ -31,8 +31,7 @@ class Diagonal(Defense):
 
     Of rows (representations, prototypes, an entangled representation): one block of d / m coordinates, the others
     become zero. Which one is public: block (client + round) mod m with ``schedule`` = ``rotating``, so that m rounds
-    show every coordinate once; block client mod m with ``fixed``, so that a client shows d / m coordinates and never
-    the others (in which the server learns nothing from it).
+    show every coordinate once; block client mod m with ``fixed``, so that a client never shows the others.
 
     No guarantee: what is kept is exact.
 
@@ -47,39 +46,23 @@ class Diagonal(Defense):
     name: ClassVar[str] = "diagonal"
     source: ClassVar[str] = "Yi et al., FedRAL, equation 6 (matrices); rows derived here"
     encodes: ClassVar[bool] = True
-    guarantee: ClassVar[str] = "none"
-    answers: ClassVar[tuple[Answer, ...]] = (
+    answers = (
         Answer(("angle-update",), ("angle-matrix",), note="compares what was sent"),
         *LEARNED,
-        Answer(
-            ("average",),
-            ("representation", "prototype"),
-            {"zeros": "missing"},
-            where={"schedule": "rotating"},
-            note="puts the blocks of several rounds together",
-        ),
-        Answer(
-            ("unmix",), ("entangled",), {"zeros": "missing"}, note="unmixes each block from the rounds that show it"
-        ),
-        Answer(
-            ("dip",),
-            ("representation", "prototype"),
-            {"match": "nonzero"},
-            where={"schedule": "fixed"},
-            note="compares what was sent",
-        ),
+        Answer(("average",), SINGLE, _ZEROS, {"schedule": "rotating"}, "puts the blocks of several rounds together"),
+        Answer(("unmix",), ("entangled",), _ZEROS, note="unmixes each block from the rounds that show it"),
+        Answer(("dip",), SINGLE, {"match": "nonzero"}, {"schedule": "fixed"}, note="compares what was sent"),
     )
-    unanswered: ClassVar[str] = NO_OTHERS
+    fits = VECTORS | MAPPINGS
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse other uploads, and numbers of blocks that do not divide the width."""
-        require(self.name, plan, FITS)
+        super().check(plan)
         width = plan.blueprints[0].width
         sent: tuple[int, ...] = (1,)
         if any(kind in MAPPINGS for kind in plan.uploads):
             sent = getattr(plan.options, "blocks", ()) or (published_blocks(width),)
-        if width % self.blocks or any(self.blocks % own for own in sent):
-            fitting = [m for m in range(2, width + 1) if width % m == 0 and not any(m % own for own in sent)]
+        fitting = [m for m in range(2, width + 1) if width % m == 0 and not any(m % blocks for blocks in sent)]
+        if self.blocks not in fitting:
             raise UserError(
                 f"options of defense diagonal: blocks: {self.blocks} equal blocks cannot be kept of width {width}"
                 + (f" in {' or '.join(map(str, sent))} blocks already" if max(sent) > 1 else "")
@@ -87,13 +70,10 @@ class Diagonal(Defense):
             )
 
     def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message with the kept blocks; the others of a row are zero."""
         return tuple(self._kept(payload, context) for payload in message)
 
     def _kept(self, payload: Payload, context: UploadContext) -> Payload:
-        if isinstance(payload, AngleMatrix):
-            if len(payload.blocks) >= self.blocks:
-                return payload
+        if isinstance(payload, AngleMatrix) and len(payload.blocks) < self.blocks:
             return AngleMatrix(diagonal_blocks(dense(payload.blocks), self.blocks))
         if payload.kind not in VECTORS:
             return payload
@@ -101,7 +81,6 @@ class Diagonal(Defense):
         return changed(payload, context.broadcast, lambda _, rows: one_block(rows, self.blocks, turn % self.blocks))
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
-        """Return the kept coordinates of rows; which they are follows from client and round."""
         return [self._narrowed(entry) for entry in entries]
 
     def _narrowed(self, entry: Entry) -> Entry:
@@ -114,6 +93,6 @@ class Diagonal(Defense):
 def one_block(rows: Tensor, n_blocks: int, which: int) -> Tensor:
     """Return rows ``(..., d)`` with zeros outside block ``which`` of n equal blocks of coordinates."""
     side = rows.shape[-1] // n_blocks
-    found = torch.zeros_like(rows)
-    found[..., which * side : (which + 1) * side] = rows[..., which * side : (which + 1) * side]
-    return found
+    block = torch.zeros_like(rows)
+    block[..., which * side : (which + 1) * side] = rows[..., which * side : (which + 1) * side]
+    return block

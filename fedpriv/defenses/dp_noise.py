@@ -11,12 +11,11 @@ from torch import Tensor
 
 from fedpriv.defenses.clip import clip_rows
 from fedpriv.defenses.count_floor import drop_small_classes
-from fedpriv.defenses.noise import standard_noise
-from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
+from fedpriv.defenses.noise import clipped_and_noisy, standard_noise
+from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for, refuse_two_targets
 from fedpriv.defenses.shared.adapted import AVERAGED, CLASS_IDS, COMPARED, LIKENESS, MOST_LIKELY
-from fedpriv.defenses.shared.gaussian import clipped_and_noisy
 from fedpriv.defenses.shared.signals import changed, in_clear, refuse_false_labels, require
-from fedpriv.federation.answer import NO_OTHERS, Answer
+from fedpriv.federation.answer import NO_OTHERS
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
@@ -39,13 +38,11 @@ class DPNoise(Defense):
     - ``image``: one image of a client is replaced by another of its class. Clients' networks bound every
       representation to length S, in training too, so a row of representations moves by at most 2 S, a prototype by 2 S
       / n_c, an entangled representation by max_c w_c 2 S / n_c. **For the client's extractor as it is**: that the
-      extractor was trained on the image, too, is not covered. It is the guarantee against a server that knows the
-      extractor's weights, and the record says so.
+      extractor was trained on the image, too, is not covered, and the record says so.
 
     Each release is a Gaussian mechanism of noise multiplier z = (standard deviation) / (sensitivity). Releases of all
-    rounds are composed, as if the client took part in each. What is not protected at all is named in the record:
-    classes, counts and label encodings travel in clear. Noise comes from the run's seed, which whoever holds the run
-    can repeat: a simulation of the mechanism, not a deployment of it.
+    rounds are composed, as if the client took part in each. Classes, counts and label encodings travel in clear, which
+    the record names. Noise comes from the run's seed: a simulation of the mechanism, not a deployment of it.
 
     Attributes:
         bound: S > 0, in units of the representation or of the weights.
@@ -72,17 +69,13 @@ class DPNoise(Defense):
     guarantee: ClassVar[str] = (
         "(epsilon, delta)-DP over all rounds, L2, by replacement: of a client's images, or of one image given the extractor"
     )
-    answers: ClassVar[tuple[Answer, ...]] = (*AVERAGED, MOST_LIKELY, LIKENESS, CLASS_IDS, COMPARED)
+    answers = (*AVERAGED, MOST_LIKELY, LIKENESS, CLASS_IDS, COMPARED)
     unanswered: ClassVar[str] = NO_OTHERS
 
     def __post_init__(self) -> None:
-        if (self.noise_multiplier is None) == (self.epsilon is None):
-            raise UserError(
-                "options of defense dp-noise: noise_multiplier, epsilon: give exactly one of them, for example epsilon=8"
-            )
+        refuse_two_targets(self.name, self.noise_multiplier, self.epsilon)
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse uploads whose sensitivity is unknown, and a target that cannot be met or accounted for."""
         require(self.name, plan, VECTORS if self.unit == "image" else ROWS | UPDATES)
         if self.unit == "image":
             refuse_false_labels(self.name, plan)
@@ -91,31 +84,25 @@ class DPNoise(Defense):
                     f"defense 'dp-noise' with unit=image behind {plan.sensitivity_unknown_after[-1]!r}: how far one "
                     "image can move an upload is not known behind it; give dp-noise first, or unit=client"
                 )
-            if any(kind in MIXTURES for kind in plan.uploads):
-                self._check_entanglement(plan)
+            mechanism = getattr(plan.options, "mechanism", "RAP")
+            uneven = mechanism not in UNIFORM_IN_CLASS or getattr(plan.options, "normalisation", "") == "signed"
+            if uneven and any(kind in MIXTURES for kind in plan.uploads):
+                raise UserError(
+                    f"defense 'dp-noise' with unit=image: mechanism {mechanism} can give one image more than its share of "
+                    f"its class's weight; use one of {', '.join(UNIFORM_IN_CLASS)} with positive weights, or unit=client"
+                )
         self.privacy(plan)  # says before training that opacus is missing
 
     def preserves_sensitivity(self) -> bool:
-        """True with ``unit=image``: rows are clipped one by one, under noise that no image decides."""
         return self.unit == "image"
 
-    def _check_entanglement(self, plan: ProtectionPlan) -> None:
-        mechanism = getattr(plan.options, "mechanism", "RAP")
-        if mechanism not in UNIFORM_IN_CLASS or getattr(plan.options, "normalisation", "absolute") == "signed":
-            raise UserError(
-                f"defense 'dp-noise' with unit=image: mechanism {mechanism} can give one image more than its share of its "
-                f"class's weight; use one of {', '.join(UNIFORM_IN_CLASS)} with positive weights, or unit=client"
-            )
-
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
-        """Return an architecture whose representations are bounded, where single images are protected."""
         if self.unit == "client":
             return blueprint
         bound = self.bound if blueprint.norm_bound is None else min(self.bound, blueprint.norm_bound)
         return replace(blueprint, norm_bound=bound)
 
     def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message with clipped and noisy signals; empty where no class has enough images."""
         z = self.multiplier(context.rounds)
         if self.unit == "client":
             return clipped_and_noisy(message, context, self.bound, z * 2 * self.bound)
@@ -124,9 +111,8 @@ class DPNoise(Defense):
 
     def multiplier(self, rounds: int) -> float:
         """Return z for a run of so many rounds."""
-        if self.noise_multiplier is not None:
-            return self.noise_multiplier
-        assert self.epsilon is not None
+        if self.epsilon is None:
+            return self.noise_multiplier or 0.0
         return noise_multiplier_for(self.epsilon, self.delta, rounds)
 
     def _of_images(self, payload: Payload, context: UploadContext, z: float) -> Payload:
@@ -147,10 +133,10 @@ class DPNoise(Defense):
             payload: what is uploaded, with bounded representations behind it.
             class_counts: ``(C,)`` int64, images of each class.
         """
-        numbers = class_counts if self.counts == "public" else torch.full_like(class_counts, self.floor)
-        per_class = 2 * self.bound / numbers.clamp(min=1).double()
         if payload.kind not in VECTORS:
             return None
+        numbers = class_counts if self.counts == "public" else torch.full_like(class_counts, self.floor)
+        per_class = 2 * self.bound / numbers.clamp(min=1).double()
         classes, weights = payload.said("classes"), payload.said("weights")
         if weights is not None:
             return (weights.cpu().double().abs() * per_class).max()
@@ -160,24 +146,24 @@ class DPNoise(Defense):
         return per_class[classes.cpu()][:, None]
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
-        """Return epsilon over all rounds, what it is about, and what it is not about."""
         z = self.multiplier(plan.rounds)
+        clear, given = in_clear(plan), ""
         if self.unit == "client":
             neighbours = "all images of one client replaced by others of the same classes and numbers"
             sensitivity = "2 S of the whole upload"
         else:
             neighbours = "one image of a client replaced by another of its class"
+            given = "the client's extractor, though it was trained on the same images"
             number = "n_c" if self.counts == "public" else f"{self.floor} (the floor on n_c)"
             sensitivity = {
                 "image": "2 S of a row",
                 "class": f"2 S / {number} of a row",
                 "mixture": f"max_c w_c 2 S / {number}",
             }[next(payload_kind(kind).computed_from for kind in plan.uploads if kind in VECTORS)]
-        clear = [what for kind in plan.uploads for what in in_clear(kind)]
-        if self.unit == "image" and self.counts == "public" and not any(kind in OF_IMAGES for kind in plan.uploads):
-            clear.append("n_c, through the size of the noise")
-        if self.unit == "image" and self.floor > 1:
-            clear.append(f"which classes have at least {self.floor} images")
+            if self.counts == "public" and not any(kind in OF_IMAGES for kind in plan.uploads):
+                clear.append("n_c, through the size of the noise")
+            if self.floor > 1:
+                clear.append(f"which classes have at least {self.floor} images")
         return {
             "epsilon": epsilon(z, plan.rounds, self.delta),
             "delta": self.delta,
@@ -186,9 +172,9 @@ class DPNoise(Defense):
             "norm": "L2",
             "unit": self.unit,
             "neighbours": neighbours,
-            "given": "the client's extractor, though it was trained on the same images" if self.unit == "image" else "",
+            "given": given,
             "sensitivity": sensitivity,
             "releases": plan.rounds,
             "accountant": ACCOUNTANT,
-            "not_protected": list(dict.fromkeys(clear)),
+            "not_protected": clear,
         }

@@ -11,8 +11,8 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
-from fedpriv.defenses.shared.signals import in_clear
+from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for, refuse_two_targets
+from fedpriv.defenses.shared.signals import facts_in_clear
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.build import extractor_batch_norms
@@ -26,6 +26,9 @@ COVERED = Kinds(lambda kind: kind.computed_from in ("training", "public"))
 PUBLIC = Kinds(lambda kind: kind.values_field() is None and kind.field_that_says("size") is not None)
 """Kinds that the guarantee takes for public."""
 
+_HOLDS = "what is guaranteed holds against any attack; fedpriv audit-dp holds the epsilon to what canaries show"
+_SHUFFLED = "the accounting is for Poisson samples, which shuffled batches of fixed size are not: an approximation"
+
 
 @dataclass(frozen=True)
 class DPSGD(Defense):
@@ -33,9 +36,8 @@ class DPSGD(Defense):
 
     In every local step each image's gradient, over all trained parameters together, is shortened to ``clip`` = S where it
     is longer; to the sum is added N(0, (z S)^2) on every entry; the result is divided by the number of images that a
-    batch holds on average. What an image's gradient is: the gradient of the method's own loss on a batch of that image
-    alone, evaluated image by image. Nothing of another image can enter it, so the bound holds for every method's loss,
-    whatever that loss does with whole batches. A step takes three to eight times as long as a plain one on a CPU.
+    batch holds on average. An image's gradient is that of the method's own loss on a batch of that image alone, so the
+    bound holds for every method's loss. A step takes three to eight times as long as a plain one on a CPU.
 
     Guarantee, with ``sampling`` = ``poisson``: (epsilon, delta)-DP of the trained weights, over all local steps of all
     rounds, for one image more or less in a client's training set, in the L2 norm, for the client with the highest
@@ -46,9 +48,8 @@ class DPSGD(Defense):
 
     An upload of the weights inherits the guarantee. Uploads that are computed from the images once more (prototypes,
     representations, class outputs, label counts) do not: the record then gives no epsilon for the run, only one of
-    the weights. A method that uses images otherwise in training is refused. Numbers of images, batch size and steps are
-    taken for public. Noise comes from the run's seed, which whoever holds the run can repeat: a simulation of the
-    mechanism, not a deployment of it.
+    the weights. Numbers of images, batch size and steps are taken for public. Noise comes from the run's seed: a
+    simulation of the mechanism, not a deployment of it.
 
     Batch normalisation, through which images see one another, is refused, unless ``norm`` = ``group`` has it replaced
     by group normalisation in all models; the record names that change.
@@ -74,20 +75,12 @@ class DPSGD(Defense):
     guarantee: ClassVar[str] = (
         "(epsilon, delta)-DP of the trained weights over all rounds, L2, one image more or less at a client"
     )
-    answers: ClassVar[tuple[Answer, ...]] = (
-        Answer(
-            note="what is guaranteed holds against any attack; fedpriv audit-dp holds the epsilon to what canaries show"
-        ),
-    )
+    answers = (Answer(note=_HOLDS),)
 
     def __post_init__(self) -> None:
-        if (self.noise_multiplier is None) == (self.epsilon is None):
-            raise UserError(
-                "options of defense dp-sgd: noise_multiplier, epsilon: give exactly one of them, for example epsilon=8"
-            )
+        refuse_two_targets(self.name, self.noise_multiplier, self.epsilon)
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse what would void the guarantee, and a target that cannot be met or accounted for."""
         if plan.non_sgd_computation:
             raise UserError(
                 f"defense {self.name!r} does not fit method {plan.method!r}, which computes more from images than "
@@ -111,43 +104,34 @@ class DPSGD(Defense):
         self.privacy(plan)  # says before training that opacus is missing
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
-        """Tell the defenses behind this one that gradients are private already."""
         return replace(plan, private_gradients=self.name)
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
-        """Return the architecture with group normalisation where that was asked for."""
         return replace(blueprint, group_norm=True) if self.norm == "group" else blueprint
 
     def poisson(self) -> bool:
-        """True if batches are Poisson samples."""
         return self.sampling == "poisson"
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        """Return the transform of a step into a private one."""
         spread = self.multiplier(plan) * self.clip
         return lambda step: private_step(step, self.clip, spread)
 
     def multiplier(self, plan: ProtectionPlan) -> float:
         """Return z for a run: enough for the client that needs most."""
-        if self.noise_multiplier is not None:
-            return self.noise_multiplier
-        assert self.epsilon is not None
+        if self.epsilon is None:
+            return self.noise_multiplier or 0.0
         needed = 0.0
-        for steps, rate in sorted(
-            releases(plan), key=lambda pair: -pair[1] * math.sqrt(pair[0])
-        ):  # the worst ones first
+        worst_first = sorted(releases(plan), key=lambda pair: -pair[1] * math.sqrt(pair[0]))
+        for steps, rate in worst_first:
             if not needed or epsilon(needed, steps, self.delta, rate) > self.epsilon:
                 needed = noise_multiplier_for(self.epsilon, self.delta, steps, rate)
         return needed
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
-        """Return epsilon over all rounds for the worst client, what it is about, and what it is not about."""
         z = self.multiplier(plan)
         spent = worst(z, plan, self.delta)
         uncovered = [kind for kind in plan.uploads if kind not in COVERED | PUBLIC]
-        shuffled = (
-            "the accounting is for Poisson samples, which shuffled batches of fixed size are not: an approximation"
-        )
+        layers = {one.name: extractor_batch_norms(replace(one, group_norm=False)) for one in plan.trained}
         return {
             "epsilon": None if uncovered else spent,
             "epsilon_of_weights": spent,
@@ -157,25 +141,19 @@ class DPSGD(Defense):
             "norm": "L2",
             "unit": "image",
             "neighbours": "one image more or less in a client's training set",
-            "given": "" if self.poisson() else shuffled,
+            "given": "" if self.poisson() else _SHUFFLED,
             "not_protected": [f"{kind}, which is computed from images beside the weights" for kind in uncovered]
-            + [what for kind in plan.uploads if kind in PUBLIC for what in in_clear(kind)],
+            + [fact for kind in plan.uploads if kind in PUBLIC for fact in facts_in_clear(kind)],
             "sampling": self.sampling,
             "sample_rate": max((rate for _, rate in releases(plan)), default=0.0),
             "releases": max((steps for steps, _ in releases(plan)), default=0),
-            "model_changes": self._model_changes(plan),
+            "model_changes": [
+                f"{name}: {number} layers of group normalisation in place of batch normalisation"
+                for name, number in layers.items()
+                if number and self.norm == "group"
+            ],
             "accountant": ACCOUNTANT,
         }
-
-    def _model_changes(self, plan: ProtectionPlan) -> list[str]:
-        if self.norm != "group":
-            return []
-        layers = {own.name: extractor_batch_norms(replace(own, group_norm=False)) for own in plan.trained}
-        return [
-            f"{name}: {number} layers of group normalisation in place of batch normalisation"
-            for name, number in layers.items()
-            if number
-        ]
 
 
 def releases(plan: ProtectionPlan) -> set[tuple[int, float]]:
@@ -204,14 +182,11 @@ def private_step(step: Step, clip: float, spread: float) -> Step:
             for parameter in work.parameters:
                 parameter.grad = None
             loss += step(work, images[place : place + 1], labels[place : place + 1])
-            found = [
-                (total, parameter.grad)
-                for total, parameter in zip(totals, work.parameters, strict=True)
-                if parameter.grad is not None
-            ]
-            norm = get_total_norm([gradient for _, gradient in found])
+            pairs = zip(totals, work.parameters, strict=True)
+            gradients = [(total, parameter.grad) for total, parameter in pairs if parameter.grad is not None]
+            norm = get_total_norm([gradient for _, gradient in gradients])
             share = (clip / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1)
-            for total, gradient in found:
+            for total, gradient in gradients:
                 total += share * gradient
         number = len(labels) if work.expected is None else work.expected
         for total, parameter in zip(totals, work.parameters, strict=True):

@@ -11,17 +11,20 @@ from torch import Tensor
 
 from fedpriv.algebra.matrices import nearest_distribution
 from fedpriv.defenses.noise import laplace
-from fedpriv.defenses.shared.signals import require
-from fedpriv.federation.answer import NO_OTHERS, Answer
-from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.defenses.shared.signals import SignalDefense
+from fedpriv.federation.answer import Answer
+from fedpriv.federation.defense import ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES, payload_kind
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payload import Message, Payload
 
+_WEIGHTS = "the weights are found with the prototypes, from how they are drawn and which is the largest"
+_ENTANGLED = ("entangled",)
+
 
 @dataclass(frozen=True)
-class HideLabels(Defense):
+class HideLabels(SignalDefense):
     """Replace the label encoding of an entangled upload by less.
 
     - ``argmax``: the class of largest weight alone, as a one-hot vector. On the wire: one class id. No guarantee.
@@ -45,26 +48,16 @@ class HideLabels(Defense):
     guarantee: ClassVar[str] = (
         "laplace: epsilon-DP of the label encoding per upload, L1, any encoding for any other; argmax: none"
     )
-    answers: ClassVar[tuple[Answer, ...]] = (
-        Answer(
-            ("unmix",),
-            ("entangled",),
-            {"weights": "hidden"},
-            note="the weights are found with the prototypes, from how they are drawn and which is the largest",
-        ),
-        Answer(
-            ("membership",),
-            ("entangled",),
-            {"classes": "any"},
-            note="believes no label encoding to rule a class out",
-        ),
-        Answer(("property",), ("entangled",), {"encodings": "hidden"}, note="learns from the mixture alone"),
+    answers = (
+        Answer(("unmix",), _ENTANGLED, {"weights": "hidden"}, note=_WEIGHTS),
+        Answer(("membership",), _ENTANGLED, {"classes": "any"}, note="believes no label encoding to rule a class out"),
+        Answer(("property",), _ENTANGLED, {"encodings": "hidden"}, note="learns from the mixture alone"),
     )
-    unanswered: ClassVar[str] = NO_OTHERS
+    fits = MIXTURES
+    behind = ("prune", "quantise", "diagonal")
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse uploads without a label encoding."""
-        require(self.name, plan, MIXTURES, behind=("prune", "quantise", "diagonal"))
+        super().check(plan)
         if self.how == "laplace" and getattr(plan.options, "normalisation", "absolute") == "signed":
             raise UserError(
                 "defense 'hide-labels' with how=laplace: weights of normalisation=signed have no bound, so that no noise "
@@ -72,11 +65,9 @@ class HideLabels(Defense):
             )
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
-        """Tell the defenses behind this one that label encodings are not the mixing weights any more."""
         return replace(plan, false_labels=self.name)
 
     def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message with the encodings of its entangled uploads replaced."""
         return tuple(self._without_weights(payload, context.rng) for payload in message)
 
     def _without_weights(self, payload: Payload, rng: torch.Generator) -> Payload:
@@ -90,14 +81,11 @@ class HideLabels(Defense):
         return nearest_distribution(encoding + noise)
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
-        """Return a class id in place of a one-hot encoding."""
         if self.how == "laplace":
             return entries
-        one = {"shape": (1,), "dtype": "int64", "itemsize": 8}
-        return [replace(e, **one) if _is_encoding(e) else e for e in entries]  # type: ignore[arg-type]
+        return [replace(e, shape=(1,), dtype="int64", itemsize=8) if _is_encoding(e) else e for e in entries]
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any] | None:
-        """Return the sum of epsilon over all rounds, for ``laplace``."""
         if self.how == "argmax":
             return None
         return {

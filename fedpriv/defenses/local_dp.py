@@ -9,25 +9,23 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Lt
 
 from fedpriv.algebra.gaussian_mechanism import ImpliedEpsilon, implied_epsilon
+from fedpriv.defenses.noise import clipped_and_noisy
 from fedpriv.defenses.shared.adapted import LIKENESS, MOST_LIKELY
-from fedpriv.defenses.shared.gaussian import clipped_and_noisy
-from fedpriv.defenses.shared.signals import in_clear, require
-from fedpriv.federation.answer import NO_OTHERS, Answer
-from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.defenses.shared.signals import SignalDefense, in_clear
+from fedpriv.federation.defense import ProtectionPlan, UploadContext
 from fedpriv.wire.kinds import UPDATES
-from fedpriv.wire.payloads import Message
+from fedpriv.wire.payload import Message
 
 
 @dataclass(frozen=True)
-class LocalDp(Defense):
+class LocalDp(SignalDefense):
     """Clip the update of a client to norm C and add noise of s = D sqrt(2 ln(1.25 / delta)) / epsilon to every entry.
 
     As Flower's client mod does it: D, ``sensitivity``, is whatever the user writes, and has nothing to do with C. An update
     clipped to C moves by up to 2 C if the client's images are replaced, so the claimed epsilon follows for D = 2 C and
     epsilon <= 1, and need not follow otherwise. Records state both: what is claimed of each upload, and what clip and noise
-    imply for one upload and for all rounds (:mod:`fedpriv.algebra.gaussian_mechanism`).
-
-    Use ``dp-noise`` for noise that is computed from the clip and accounted for over the run.
+    imply for one upload and for all rounds (:mod:`fedpriv.algebra.gaussian_mechanism`). See ``dp-noise`` for noise that is
+    computed from the clip and accounted for over the run.
 
     Attributes:
         clipping_norm: C > 0, the largest L2 norm of the whole update.
@@ -47,15 +45,10 @@ class LocalDp(Defense):
         "(epsilon, delta)-DP of a client's update, L2, by replacement of all its images: the epsilon that clip and noise "
         "imply, which need not be the one claimed"
     )
-    answers: ClassVar[tuple[Answer, ...]] = (MOST_LIKELY, LIKENESS)
-    unanswered: ClassVar[str] = NO_OTHERS
-
-    def check(self, plan: ProtectionPlan) -> None:
-        """Refuse methods that upload no updates."""
-        require(self.name, plan, UPDATES)
+    answers = (MOST_LIKELY, LIKENESS)
+    fits = UPDATES
 
     def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message with its clipped and noisy update."""
         return clipped_and_noisy(message, context, self.clipping_norm, self.implied(1).deviation)
 
     def implied(self, releases: int) -> ImpliedEpsilon:
@@ -63,15 +56,14 @@ class LocalDp(Defense):
         return implied_epsilon(self.clipping_norm, self.sensitivity, self.epsilon, self.delta, releases)
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
-        """Return epsilon over all rounds as it follows, beside what is claimed."""
-        found = self.implied(plan.rounds)
+        implied = self.implied(plan.rounds)
         return {
-            "epsilon": _written(found.overall),
+            "epsilon": implied.overall if math.isfinite(implied.overall) else None,
             "delta": self.delta,
-            "epsilon_claimed_of_each_upload": found.claimed,
-            "epsilon_implied_of_each_upload": _written(found.once),
-            "claim": "follows" if found.follows else f"does not follow: {found.words}",
-            "noise_multiplier": found.deviation / found.sensitivity,
+            "epsilon_claimed_of_each_upload": implied.claimed,
+            "epsilon_implied_of_each_upload": implied.once if math.isfinite(implied.once) else None,
+            "claim": "follows" if implied.follows else f"does not follow: {implied.words}",
+            "noise_multiplier": implied.deviation / implied.sensitivity,
             "bound": self.clipping_norm,
             "norm": "L2",
             "unit": "client",
@@ -79,9 +71,5 @@ class LocalDp(Defense):
             "sensitivity": f"2 C of the whole update; the noise was computed for {self.sensitivity:g}",
             "releases": plan.rounds,
             "accountant": "exact, of composed Gaussian mechanisms (Balle and Wang 2018; Dong et al. 2019)",
-            "not_protected": list(dict.fromkeys(what for kind in plan.uploads for what in in_clear(kind))),
+            "not_protected": in_clear(plan),
         }
-
-
-def _written(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None

@@ -9,11 +9,15 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
+from fedpriv.defenses.shared.adapted import HEADED
 from fedpriv.defenses.soteria import refuse_private_gradients
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+
+_WEIGHTS = "the gradient of soft labels tells the weights of images of different classes"
+_ENCODED = "finds the encoded batch with its soft labels; signs of single pixels are not undone"
 
 
 @dataclass(frozen=True)
@@ -23,9 +27,8 @@ class Mixup(Defense):
     Every step draws k weights, uniformly among those that sum to one and do not exceed ``most``, and k - 1 orders of the
     batch: x' = w_1 x + w_2 x[order 2] + ..., and the loss is w_1 loss(x', y) + w_2 loss(x', y[order 2]) + ... With
     ``signs`` every pixel of every mixed image is then mirrored at mid-grey (x' -> 1 - x') with probability 1/2: InstaHide
-    within a client's own images, at one draw of the signs in every step. Nothing is guaranteed. Evaluation is on images
-    as they are, in which clients trained with ``signs`` do badly. A batch of one image is trained on as it is but for
-    the signs; so is each image that an order happens to leave in place.
+    within a client's own images. Nothing is guaranteed. Evaluation is on images as they are, in which clients trained with
+    ``signs`` do badly. A batch of one image is trained on as it is but for the signs.
 
     Gradients give away x' and the mixed labels, which tell the weights, so that ``demix`` separates a batch's images
     (Carlini et al. 2021, Is Private Learning Possible with Instance Encoding?, do so for many published encodings).
@@ -42,20 +45,9 @@ class Mixup(Defense):
 
     name: ClassVar[str] = "mixup"
     source: ClassVar[str] = "Zhang et al., ICLR 2018; Huang et al. (InstaHide), ICML 2020"
-    answers: ClassVar[tuple[Answer, ...]] = (
-        Answer(
-            ("demix",),
-            ("model", "small-model", "low-rank-model"),
-            where={"signs": False},
-            note="the gradient of soft labels tells the weights of images of different classes",
-        ),
-        Answer(
-            ("dlg",),
-            ("model", "small-model", "low-rank-model"),
-            {"labels": "joint"},
-            where={"signs": True},
-            note="finds the encoded batch with its soft labels; signs of single pixels are not undone",
-        ),
+    answers = (
+        Answer(("demix",), HEADED, {}, {"signs": False}, _WEIGHTS),
+        Answer(("dlg",), HEADED, {"labels": "joint"}, {"signs": True}, _ENCODED),
         Answer(note="they find what was trained on, which is mixed"),
     )
 
@@ -67,18 +59,15 @@ class Mixup(Defense):
             )
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse batches of one image, and gradients that are private already."""
         refuse_private_gradients(self.name, plan)
         if plan.batch_size < 2:
             least = argument("batch_size", 2)
             raise UserError(f"defense {self.name!r} mixes the images of a batch, which needs {least} or more")
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
-        """Tell the defenses behind this one that images are mixed."""
         return replace(plan, mixing=(*plan.mixing, self.name))
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        """Return the transform that mixes batches."""
         return lambda step: mixed_step(step, self)
 
 
@@ -108,13 +97,9 @@ def mixed_step(step: Step, mixup: Mixup) -> Step:
 
 
 def bounded_weights(number: int, most: float, rng: torch.Generator) -> Tensor:
-    """Return weights ``(k,)`` float64, uniform on the simplex where none exceeds ``most``.
+    """Return weights ``(k,)`` float64, uniform on the simplex where none exceeds ``most`` > 1/k.
 
-    Args:
-        number: k.
-        most: > 1/k; where little of the simplex is left, drawing takes long and the weights are pulled to the middle
-            instead.
-        rng: draws them.
+    Where little of the simplex is left, drawing takes long and the weights are pulled to the middle instead.
     """
     for _ in range(1000):
         spacings = -torch.rand(number, generator=rng, dtype=torch.float64).clamp(min=1e-300).log()

@@ -10,18 +10,19 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import AVERAGED, CLASS_IDS, COMPARED, LIKENESS, MOST_LIKELY, NETWORKS
-from fedpriv.defenses.shared.signals import require, rms, transform
-from fedpriv.federation.answer import NO_OTHERS, Answer
-from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
-from fedpriv.wire.kinds import SIGNALS
-from fedpriv.wire.payloads import Message
+from fedpriv.defenses.shared.adapted import AVERAGED, CLASS_IDS, COMPARED, LIKENESS, MOST_LIKELY, NETWORKS, SEARCHES
+from fedpriv.defenses.shared.signals import SignalDefense, norm, signal, transform
+from fedpriv.federation.answer import Answer
+from fedpriv.federation.defense import UploadContext
+from fedpriv.wire.payload import Message
+
+_OWN_SIZE = "every tensor has noise of its own size, and counts by it"
 
 Distribution = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True)
-class Noise(Defense):
+class Noise(SignalDefense):
     """Add independent noise to every entry of a signal: a heuristic without a guarantee.
 
     Nothing bounds the signal, so no scale means the same for two uploads, and a scale that is relative to the signal
@@ -41,39 +42,21 @@ class Noise(Defense):
     name: ClassVar[str] = "noise"
     source: ClassVar[str] = "Zhu et al., NeurIPS 2019 (noisy gradients)"
     guarantee: ClassVar[str] = "none (heuristic)"
-    answers: ClassVar[tuple[Answer, ...]] = (
+    answers = (
         *AVERAGED,
-        Answer(
-            ("dlg", "inverting-gradients", "gradient-dip"),
-            NETWORKS,
-            {"match": "relative"},
-            where={"unit": "rms"},
-            note="every tensor has noise of its own size, and counts by it",
-        ),
+        Answer(SEARCHES, NETWORKS, {"match": "relative"}, {"unit": "rms"}, _OWN_SIZE),
         replace(MOST_LIKELY, where={"unit": "absolute"}),
-        LIKENESS,
-        CLASS_IDS,
-        COMPARED,
+        *(LIKENESS, CLASS_IDS, COMPARED),
         Answer(("inverting-gradients", "membership"), ("low-rank-model",), note="as they are: go by direction"),
     )
-    unanswered: ClassVar[str] = NO_OTHERS
-
-    def check(self, plan: ProtectionPlan) -> None:
-        """Refuse methods that upload no signal."""
-        require(self.name, plan, SIGNALS)
 
     def preserves_sensitivity(self) -> bool:
-        """True if the noise is the same whatever the images are, which noise relative to the signal is not."""
         return self.unit == "absolute"
 
-    def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message with noise on its signals."""
-
-        def noisy(_: str, value: Tensor) -> Tensor:
-            deviation = self.scale * (rms(value) if self.unit == "rms" else 1.0)
-            return value + deviation * standard_noise(value, self.kind, context.rng)
-
-        return transform(message, context.broadcast, noisy)
+    def change(self, value: Tensor, context: UploadContext) -> Tensor:
+        rms = float(value.double().square().mean().sqrt()) if value.numel() else 0.0
+        deviation = self.scale * (rms if self.unit == "rms" else 1.0)
+        return value + deviation * standard_noise(value, self.kind, context.rng)
 
 
 def standard_noise(like: Tensor, kind: Distribution, rng: torch.Generator) -> Tensor:
@@ -87,3 +70,22 @@ def laplace(shape: torch.Size, rng: torch.Generator) -> Tensor:
     """Return float32 draws of the Laplace distribution of scale 1 (variance 2)."""
     uniform = torch.rand(shape, generator=rng, dtype=torch.float64) - 0.5
     return (-uniform.sign() * torch.log1p(-2 * uniform.abs().clamp(max=0.5 - 1e-16))).float()
+
+
+def clipped_and_noisy(message: Message, context: UploadContext, bound: float, deviation: float) -> Message:
+    """Return a message whose signals together are no longer than ``bound``, with Gaussian noise on every entry.
+
+    Args:
+        message: the upload; of networks the signal is the difference from the broadcast.
+        context: of the upload; gives the broadcast and the draws.
+        bound: largest L2 norm of all signals of the message together, > 0.
+        deviation: standard deviation of the noise, >= 0, in the units of the signals.
+    """
+    signals = [signal(payload, context.broadcast) for payload in message]
+    length = norm({f"{place}.{name}": value for place, values in enumerate(signals) for name, value in values.items()})
+    share = min(1.0, bound / max(length, 1e-12))
+
+    def change(_: str, value: Tensor) -> Tensor:
+        return value * share + deviation * standard_noise(value, "gaussian", context.rng)
+
+    return transform(message, context.broadcast, change)

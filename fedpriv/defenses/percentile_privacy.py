@@ -10,16 +10,18 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import LIKENESS, NETWORKS
-from fedpriv.defenses.shared.signals import changed, require, signal
-from fedpriv.federation.answer import NO_OTHERS, Answer
-from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.defenses.shared.adapted import LIKENESS, NETWORKS, SEARCHES
+from fedpriv.defenses.shared.signals import SignalDefense, signal, transform
+from fedpriv.federation.answer import Answer
+from fedpriv.federation.defense import UploadContext
 from fedpriv.wire.kinds import UPDATES
-from fedpriv.wire.payloads import Message
+from fedpriv.wire.payload import Message
+
+_CENSORED = "takes zeros for small entries, and the largest for truncated ones"
 
 
 @dataclass(frozen=True)
-class PercentilePrivacy(Defense):
+class PercentilePrivacy(SignalDefense):
     """Zero the entries of an update below a percentile of all magnitudes, truncate the others to [-gamma, gamma].
 
     With n local steps as the client states them, u = update / n, and c the percentile (linear between order statistics) of
@@ -28,9 +30,8 @@ class PercentilePrivacy(Defense):
         u <- 0 where |u| < c,    u <- min(max(u, -gamma), gamma),    update <- n u.
 
     Tensors without a dimension pass as they are. **No differential privacy**: nothing is random, what lies between the
-    percentile and gamma is sent exactly, and which entries were too small or too large is told, too. Where NVFlare's filter
-    is given whole weights instead of differences it truncates the weights; here it is always the difference from the
-    broadcast, which is how the filter is meant.
+    percentile and gamma is sent exactly, and which entries were too small or too large is told, too. It is always the
+    difference from the broadcast that is truncated, also where NVFlare's filter would be given whole weights.
 
     Attributes:
         percentile: in percent, [0, 100]; entries of smaller magnitude are not sent.
@@ -45,30 +46,17 @@ class PercentilePrivacy(Defense):
     name: ClassVar[str] = "percentile-privacy"
     source: ClassVar[str] = "PercentilePrivacy of NVFlare 2.9; Shokri and Shmatikov, CCS 2015 (selective sharing)"
     guarantee: ClassVar[str] = "none: no differential privacy, whatever the name says"
-    answers: ClassVar[tuple[Answer, ...]] = (
-        Answer(
-            ("dlg", "inverting-gradients", "gradient-dip"),
-            NETWORKS,
-            {"match": "censored"},
-            note="takes zeros for small entries, and the largest for truncated ones",
-        ),
+    answers = (
+        Answer(SEARCHES, NETWORKS, {"match": "censored"}, note=_CENSORED),
         LIKENESS,
     )
-    unanswered: ClassVar[str] = NO_OTHERS
-
-    def check(self, plan: ProtectionPlan) -> None:
-        """Refuse methods that upload no updates."""
-        require(self.name, plan, UPDATES)
+    fits = UPDATES
 
     def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message with its updates thinned and truncated, by one percentile of them all."""
-        signals = [signal(payload, context.broadcast) for payload in message]
-        cutoff = magnitude_percentile([own for each in signals for own in each.values()], self.percentile, self.steps)
-
-        def change(_: str, value: Tensor) -> Tensor:
-            return truncated(value, cutoff, self.gamma, self.steps)
-
-        return tuple(changed(payload, context.broadcast, change) for payload in message)
+        values = [value for payload in message for value in signal(payload, context.broadcast).values()]
+        cutoff = magnitude_percentile(values, self.percentile, self.steps)
+        change = lambda _, value: truncated(value, cutoff, self.gamma, self.steps)  # noqa: E731
+        return transform(message, context.broadcast, change)
 
 
 def magnitude_percentile(values: list[Tensor], percentile: float, steps: int = 1) -> float:
@@ -79,5 +67,5 @@ def magnitude_percentile(values: list[Tensor], percentile: float, steps: int = 1
 
 def truncated(value: Tensor, cutoff: float, gamma: float, steps: int = 1) -> Tensor:
     """Return a tensor whose entries below the cutoff are zero, and whose others are at most gamma, both times ``steps``."""
-    own = value / steps
-    return (torch.where(own.abs() < cutoff, 0.0, own).clamp(-gamma, gamma) if own.dim() else own) * steps
+    step = value / steps
+    return (torch.where(step.abs() < cutoff, 0.0, step).clamp(-gamma, gamma) if step.dim() else step) * steps

@@ -8,10 +8,13 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
+from fedpriv.defenses.shared.adapted import HEADED
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.bottleneck import VariationalBottleneck
 from fedpriv.models.split import Blueprint
+
+_INTO = "of small batches it finds what goes into the bottleneck, whatever that draws"
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,11 @@ class Precode(Defense):
 
     name: ClassVar[str] = "precode"
     source: ClassVar[str] = "Scheliga, Maeder, Seeland, WACV 2022, section 3"
-    answers: ClassVar[tuple[Answer, ...]] = (
-        Answer(
-            ("linear-layer",),
-            ("model", "small-model", "extractor", "low-rank-model"),
-            note="of small batches it finds what goes into the bottleneck, whatever that draws",
-        ),
+    answers = (
+        Answer(("linear-layer",), ("model", "small-model", "extractor", "low-rank-model"), note=_INTO),
         Answer(
             ("inverting-gradients",),
-            ("model", "small-model", "low-rank-model"),
+            HEADED,
             {"ignore": "bottleneck.*+head.*"},
             note="leaves the random layers out",
             source="Scheliga et al. 2022, arXiv 2208.04767",
@@ -52,11 +51,9 @@ class Precode(Defense):
     )
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
-        """Return the architecture with a bottleneck."""
         return replace(blueprint, bottleneck=self.code)
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        """Return the transform that adds the divergence to the loss."""
         return lambda step: divergent_step(step, self.beta)
 
 

@@ -10,26 +10,23 @@ import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import CLASS_IDS, COMPARED, LEARNED, LIKENESS, NETWORKS, VECTORS
-from fedpriv.defenses.shared.signals import is_signal, require, transform
-from fedpriv.federation.answer import NO_OTHERS, Answer
-from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.defenses.shared.adapted import CLASS_IDS, COMPARED, LEARNED, LIKENESS, NETWORKS, SEARCHES, VECTORS
+from fedpriv.defenses.shared.signals import SignalDefense, is_signal
+from fedpriv.federation.answer import Answer
+from fedpriv.federation.defense import UploadContext
 from fedpriv.wire.kinds import ROWS, UPDATES
 from fedpriv.wire.ledger import Entry
-from fedpriv.wire.payloads import Message
 
 _SENT = "leaves out what was not sent"
 
 
 @dataclass(frozen=True)
-class Prune(Defense):
+class Prune(SignalDefense):
     """Keep the entries of largest magnitude of each tensor of a signal; the others become zero.
 
     Of a network or an angle matrix, it is the update that is pruned: where nothing is sent, the server keeps what it
-    broadcast. No guarantee: what is kept is exact, and its places are sent too.
-
-    On the wire each kept entry costs its value and its place, or the places one bit for every entry of the tensor where
-    that is shorter.
+    broadcast. No guarantee: what is kept is exact, and its places are sent too: on the wire each kept entry costs its value
+    and its place, or the places one bit for every entry of the tensor where that is shorter.
 
     Attributes:
         keep: share of the entries of each tensor that is sent, in (0, 1); at least one entry is.
@@ -40,28 +37,19 @@ class Prune(Defense):
     name: ClassVar[str] = "prune"
     source: ClassVar[str] = "Zhu et al., NeurIPS 2019; Aji & Heafield, EMNLP 2017"
     encodes: ClassVar[bool] = True
-    guarantee: ClassVar[str] = "none"
-    answers: ClassVar[tuple[Answer, ...]] = (
+    answers = (
         Answer(("dip", "pixels"), VECTORS, {"match": "pruned"}, note=_SENT),
         Answer(("joint",), ("prototype",), {"match": "pruned"}, note=_SENT),
         *LEARNED,
-        Answer(("dlg", "inverting-gradients", "gradient-dip"), NETWORKS, {"match": "sent"}, note=_SENT),
-        LIKENESS,
-        CLASS_IDS,
-        COMPARED,
+        Answer(SEARCHES, NETWORKS, {"match": "sent"}, note=_SENT),
+        *(LIKENESS, CLASS_IDS, COMPARED),
     )
-    unanswered: ClassVar[str] = NO_OTHERS
+    fits = ROWS | UPDATES
 
-    def check(self, plan: ProtectionPlan) -> None:
-        """Refuse methods that upload neither rows nor updates."""
-        require(self.name, plan, ROWS | UPDATES)
-
-    def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message with pruned signals."""
-        return transform(message, context.broadcast, lambda _, value: pruned(value, self.keep))
+    def change(self, value: Tensor, context: UploadContext) -> Tensor:
+        return pruned(value, self.keep)
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
-        """Return values and places of what is kept."""
         return [part for entry in entries for part in (self._sparse(entry) if is_signal(entry) else [entry])]
 
     def _sparse(self, entry: Entry) -> list[Entry]:
@@ -82,7 +70,5 @@ def kept(size: int, share: float) -> int:
 def pruned(value: Tensor, share: float) -> Tensor:
     """Return a tensor with all but its largest entries (in magnitude; of equals the first) set to zero."""
     flat = value.flatten()
-    if not len(flat):
-        return value.clone()
     order = torch.sort(flat.abs(), descending=True, stable=True).indices[: kept(len(flat), share)]
     return torch.zeros_like(flat).index_copy_(0, order, flat[order]).reshape(value.shape)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedpriv.defenses.shared.adapted import NETWORKS
+from fedpriv.defenses.shared.adapted import LAYERS, NETWORKS
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan
 from fedpriv.util.errors import UserError
+
+_EQUATIONS, _LAM = "means over changing clients are equations for each", "Lam et al., ICML 2021"
+_ONE_OF = "as it is: the mean tells that one of its clients trained on an image, not which one"
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,7 @@ class SecureAggregation(Defense):
 
     A switch of the threat model, not an implementation of the protocol: clients compute what they always do, and an
     attacker on the run is handed the mean of each round in place of its parts. Messages for the masks (keys, shares)
-    are not in the ledger. No guarantee about the mean itself: with few clients it is close to each, and it can be taken
-    apart over rounds in which different clients take part.
+    are not in the ledger. No guarantee about the mean itself: it can be taken apart over rounds of different clients.
     """
 
     name: ClassVar[str] = "secure-aggregation"
@@ -27,31 +29,16 @@ class SecureAggregation(Defense):
     guarantee: ClassVar[str] = (
         "the server sees weighted means over a round's clients only; nothing about what those tell"
     )
-    answers: ClassVar[tuple[Answer, ...]] = (
+    answers = (
         Answer(("pooled",), ("model", "small-model"), note="one step of all clients is one of a larger batch"),
-        Answer(
-            ("disaggregate",),
-            NETWORKS,
-            note="means over changing clients are equations for each",
-            source="Lam et al., ICML 2021",
-        ),
-        Answer(
-            ("disaggregate-layer",),
-            ("classifier", "angle-matrix"),
-            note="means over changing clients are equations for each",
-            source="Lam et al., ICML 2021",
-        ),
-        Answer(
-            ("membership",),
-            (*NETWORKS, "classifier", "angle-matrix"),
-            note="as it is: the mean tells that one of its clients trained on an image, not which one",
-        ),
+        Answer(("disaggregate",), NETWORKS, note=_EQUATIONS, source=_LAM),
+        Answer(("disaggregate-layer",), LAYERS, note=_EQUATIONS, source=_LAM),
+        Answer(("membership",), (*NETWORKS, *LAYERS), note=_ONE_OF),
         Answer(note="they see every client alike, so that nothing tells one from another"),
     )
     server_view: ClassVar[Literal["each", "sum"]] = "sum"
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse servers that need single uploads, and federations of one client."""
         if not plan.linear_aggregation or not plan.uploads:
             raise UserError(
                 f"defense 'secure-aggregation': the server of method {plan.method!r} needs single uploads, not their mean; "

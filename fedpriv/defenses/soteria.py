@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -11,6 +9,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
+from fedpriv.defenses.shared.adapted import HEADED as UPLOADS_WITH_HEAD
 from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.split import SplitModel
@@ -28,9 +27,8 @@ class Soteria(Defense):
     The score of entry j of the head's input r is ||d r_j / d x||_2 / (r_j + 0.1), summed over the images of the batch;
     columns whose score's absolute value lies below the given percentile of all scores are zeroed. As the authors'
     code has it; there the defended layer is the last or the one before, here it is the head. Where r has negative
-    entries, fewer columns than the percentile says are hidden. Nothing else of the gradient is changed, neither the
-    head's bias nor the layers before it, and nothing is guaranteed: an attacker who leaves the head's weight out of the
-    comparison sees what it sees without the defense.
+    entries, fewer columns than the percentile says are hidden. Nothing is guaranteed: an attacker who leaves the head's
+    weight out of the comparison sees what it sees without the defense.
 
     Attributes:
         percentile: share of the columns that are zeroed, in per cent of [0, 100]; the authors take 1 against DLG,
@@ -41,19 +39,15 @@ class Soteria(Defense):
 
     name: ClassVar[str] = "soteria"
     source: ClassVar[str] = "Sun, Li, Wang, Yang, Li, Chen, CVPR 2021, section 5"
-    answers: ClassVar[tuple[Answer, ...]] = (
+    answers = (
         Answer(
-            ("dlg", "inverting-gradients"),
-            ("model", "small-model", "low-rank-model"),
-            {"ignore": "head.weight"},
-            note="match all other layers",
+            ("dlg", "inverting-gradients"), UPLOADS_WITH_HEAD, {"ignore": "head.weight"}, note="match all other layers"
         ),
         Answer(("head-update",), ("classifier",), {"match": "nonzero"}, note="inverts the columns that are left"),
     )
     unanswered: ClassVar[str] = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse methods whose uploads hold no head, and gradients that are private already."""
         if not any(kind in HEADED for kind in plan.uploads):
             raise UserError(
                 f"defense {self.name!r} changes the head's gradient, but clients of method {plan.method!r} upload no head; "
@@ -62,7 +56,6 @@ class Soteria(Defense):
         refuse_private_gradients(self.name, plan)
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        """Return the transform that zeroes columns after a batch's gradient was computed."""
         return lambda step: pruned_step(step, self.percentile)
 
 
@@ -80,39 +73,32 @@ def pruned_step(step: Step, percentile: float) -> Step:
 
     def pruned(work: Work, images: Tensor, labels: Tensor) -> Tensor:
         heads = [model.head for model in work.module.modules() if isinstance(model, SplitModel)]
-        found: dict[nn.Linear, Tensor] = {}
+        totals: dict[nn.Linear, Tensor] = {}
 
-        def watched(batch: Tensor, classes: Tensor) -> Tensor:
+        def loss(batch: Tensor, classes: Tensor) -> Tensor:
             batch = batch.detach().requires_grad_()
-            with watching(heads, batch, found):
-                return work.loss(batch, classes)
 
-        loss = step(replace(work, loss=watched), images, labels)
-        for head, total in found.items():
+            def score(head: nn.Module, inputs: tuple[Any, ...]) -> None:
+                assert isinstance(head, nn.Linear)
+                if inputs[0].requires_grad and torch.is_grad_enabled():
+                    new = scores(inputs[0], batch)
+                    if new is not None:
+                        totals[head] = totals[head] + new if head in totals else new
+
+            hooks = [head.register_forward_pre_hook(score) for head in heads]
+            try:
+                return work.loss(batch, classes)
+            finally:
+                for hook in hooks:
+                    hook.remove()
+
+        value = step(replace(work, loss=loss), images, labels)
+        for head, total in totals.items():
             if head.weight.grad is not None:
                 head.weight.grad[:, low(total, percentile)] = 0
-        return loss
+        return value
 
     return pruned
-
-
-@contextmanager
-def watching(heads: list[nn.Linear], images: Tensor, found: dict[nn.Linear, Tensor]) -> Iterator[None]:
-    """Add the scores ``(d,)`` of what goes into the heads, as far as it depends on images ``(n, c, h, w)``, in the block."""
-
-    def look_at(head: nn.Linear) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def look(_: nn.Module, given: tuple[Any, ...]) -> None:
-            if given[0].requires_grad and torch.is_grad_enabled():
-                own = scores(given[0], images)
-                if own is not None:
-                    found[head] = found[head] + own if head in found else own
-
-        return look
-
-    with ExitStack() as stack:
-        for head in heads:
-            stack.enter_context(head.register_forward_pre_hook(look_at(head)))
-        yield
 
 
 def scores(features: Tensor, images: Tensor) -> Tensor | None:

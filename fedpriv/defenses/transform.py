@@ -25,9 +25,8 @@ class Transform(Defense):
     % twice. Signs are drawn anew each time. Before the policy, images are padded by an eighth of their side with black,
     cropped at random and mirrored with probability 1/2, as the authors do (``crop``).
 
-    Departs from the authors' code in computing on numbers in [0, 1] instead of bytes. Policies are taken as given; the
-    search for them is not here. Nothing is guaranteed: the transformed image leaks as before. Attacks are scored
-    against the image as the client holds it. Evaluation is on images as they are.
+    Departs from the authors' code in computing on numbers in [0, 1] instead of bytes. Nothing is guaranteed: the
+    transformed image leaks as before. Attacks are scored against the image as the client holds it.
 
     Attributes:
         policy: for example ``3-1-7+43-18-18``.
@@ -39,11 +38,9 @@ class Transform(Defense):
 
     name: ClassVar[str] = "transform"
     source: ClassVar[str] = "Gao, Guo, Zhang, Qiu, Wen, Liu (ATS), CVPR 2021"
-    answers: ClassVar[tuple[Answer, ...]] = (
+    answers = (
         Answer(
-            ("untransform",),
-            NETWORKS,
-            note="matches what was trained on, then tries what the policy can have done",
+            ("untransform",), NETWORKS, note="matches what was trained on, then tries what the policy can have done"
         ),
         Answer(note="the transformed image leaks as any other"),
     )
@@ -55,19 +52,16 @@ class Transform(Defense):
         return read_policy(self.policy, "options of defense transform")
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        """Return the transform of every batch."""
         policies = self._policies()
-        return lambda step: transformed_step(step, policies, crop=self.crop)
 
+        def on_transformed(step: Step) -> Step:
+            def transformed(work: Work, images: Tensor, labels: Tensor) -> Tensor:
+                changed = [transform(image, policies, work.rng, crop=self.crop) for image in images]
+                return step(work, torch.stack(changed) if changed else images, labels)
 
-def transformed_step(step: Step, policies: tuple[tuple[int, ...], ...], *, crop: bool) -> Step:
-    """Return the step on transformed images."""
+            return transformed
 
-    def transformed(work: Work, images: Tensor, labels: Tensor) -> Tensor:
-        changed = [transform(image, policies, work.rng, crop=crop) for image in images]
-        return step(work, torch.stack(changed) if changed else images, labels)
-
-    return transformed
+        return on_transformed
 
 
 def transform(image: Tensor, policies: tuple[tuple[int, ...], ...], rng: torch.Generator, *, crop: bool) -> Tensor:

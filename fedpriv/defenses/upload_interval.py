@@ -8,16 +8,16 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 
 from fedpriv.defenses.shared.adapted import UNTOUCHED
-from fedpriv.defenses.shared.signals import require
+from fedpriv.defenses.shared.signals import SignalDefense
 from fedpriv.federation.answer import Answer
-from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.federation.defense import ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import SIGNALS, payload_kind
-from fedpriv.wire.payloads import Message
+from fedpriv.wire.kinds import payload_kind
+from fedpriv.wire.payload import Message
 
 
 @dataclass(frozen=True)
-class UploadInterval(Defense):
+class UploadInterval(SignalDefense):
     """Send the uploads of rounds k, 2 k, 3 k, ... and of no other; clients train in all of them.
 
     The server sees 1 / k of the equations. No guarantee: what is sent is sent whole.
@@ -31,20 +31,17 @@ class UploadInterval(Defense):
     name: ClassVar[str] = "upload-interval"
     source: ClassVar[str] = "derived here"
     guarantee: ClassVar[str] = "none; 1 / k as many uploads"
-    answers: ClassVar[tuple[Answer, ...]] = (
-        Answer(("unmix",), ("entangled",), note="one posterior of the uploads there are"),
-        UNTOUCHED,
-    )
+    answers = (Answer(("unmix",), ("entangled",), note="one posterior of the uploads there are"), UNTOUCHED)
+    keeps_sensitivity: ClassVar[bool] = True
+    behind = ("prune", "quantise", "sign", "diagonal")
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse runs in which nothing would be sent, and uploads that happen once."""
-        require(self.name, plan, SIGNALS, behind=("prune", "quantise", "sign", "diagonal"))
+        super().check(plan)
         if self.k > plan.rounds:
             raise UserError(
                 f"options of defense upload-interval: k: nothing would be sent in {plan.rounds} rounds, got {self.k}; use a "
                 "smaller k"
             )
-        # A skipped round would lose for good what a client sends in its first round only.
         once = [kind for kind in plan.uploads if payload_kind(kind).once]
         if once:
             raise UserError(
@@ -52,14 +49,8 @@ class UploadInterval(Defense):
                 "their first round only"
             )
 
-    def preserves_sensitivity(self) -> bool:
-        """True: what is sent is as it was."""
-        return True
-
     def period(self) -> int:
-        """Return k."""
         return self.k
 
     def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message in rounds that are multiples of k, and nothing in others."""
         return message if context.round % self.k == 0 else ()

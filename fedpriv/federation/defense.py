@@ -160,6 +160,7 @@ class Defense:
         server_view: what the server gets to see: ``each`` upload, or only their ``sum`` over the round's clients.
         encodes: whether it decides how uploads are put on the wire.
         mixes: whether it makes one mixture of the rows of an upload.
+        keeps_sensitivity: whether one image moves a row of what is uploaded by no more than before, though it is changed.
     """
 
     name: ClassVar[str]
@@ -170,6 +171,7 @@ class Defense:
     server_view: ClassVar[Literal["each", "sum"]] = "each"
     encodes: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
+    keeps_sensitivity: ClassVar[bool] = False
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse a federation that the defense does not fit.
@@ -188,7 +190,7 @@ class Defense:
         A sensitivity that is known from how uploads are made holds behind such defenses only. Whatever changes uploads
         has to claim it.
         """
-        return type(self).upload is Defense.upload
+        return self.keeps_sensitivity or type(self).upload is Defense.upload
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
         """Return the architecture that clients use in place of ``blueprint``."""

@@ -1,29 +1,16 @@
-"""Random command lines and study files, some of the campaign that ``benchmarks/faults/command_lines.py`` is."""
+"""A little of the campaign of ``benchmarks/faults/hostile.py``: random command lines and damaged files."""
 
 import pytest
-from command_lines import ground, lines, studies
-from line_world import make
+from hostile import campaign, world
 
 pytestmark = pytest.mark.hostile
 
 
-@pytest.fixture(scope="module")
-def place():
-    with ground() as home:
-        yield home, make(home / "world")
-
-
-def test_random_command_lines_end_as_they_should(place):
-    tally = lines(60, 8, *place)
-    assert tally.faults == []
-    assert tally.ones == []
-    assert tally.codes["0"] >= 2
-    assert tally.codes["2"] > 20
-
-
-def test_random_study_files_end_as_they_should(place):
-    tally = studies(30, 8, *place, real=0.02)
-    assert tally.faults == []
-    assert tally.ones == []
-    assert tally.codes["0"] >= 1
-    assert tally.codes["2"] > 10
+def test_random_command_lines_and_damaged_files_end_as_they_should():
+    with world() as folder:
+        lines, files = (campaign(kind, trials, 8, folder) for kind, trials in (("lines", 30), ("files", 20)))
+    assert lines.failures + files.failures == []
+    assert lines.codes[0] >= 1
+    assert files.codes[0] >= 3
+    assert lines.codes[2] > 8
+    assert files.codes[2] > 5

@@ -145,7 +145,6 @@ def test_entangled_uploads_can_be_hidden_only_once_they_are_entangled():
         ("hide-labels:epsilon=0", ("hide-labels", "epsilon")),
         ("upload-interval:k=1", ("upload-interval", "k")),
         ("upload-interval:k=9", ("upload-interval", "k")),
-        ("every:k=2", ("'every'", "'upload-interval'")),
         ("secure-aggregation", ("secure-aggregation", "fedgh")),
         ("sign", ("sign", "prototype")),
         ("noize", ("noize", "noise")),

@@ -11,12 +11,12 @@ from markupsafe import escape
 import fedpriv
 from fedpriv.claims import claims, find_claim, parsed
 from fedpriv.experiment.reproduction.judging import (
-    Found,
+    Measured,
     PerUnit,
     StudyOutcome,
-    _same_data,
     card_of,
     difference,
+    is_same_data,
     mean_of,
     over_clients,
 )
@@ -236,7 +236,7 @@ def test_an_order_of_reconstructions_that_a_guess_surpasses_tells_of_no_leak(gue
 
     def cell(mean):
         seeds = {0: PerUnit(mean + noise.normal(0, 0.1, 10), np.arange(10))}
-        return Found(over_clients(seeds), over_clients(guesses), "mean image", "", seeds, guesses)
+        return Measured(over_clients(seeds), over_clients(guesses), "mean image", "", seeds, guesses)
 
     guesses = {0: PerUnit(guess + noise.normal(0, 0.1, 10), np.arange(10))}
     tried = tuple(place for place in places(claim) if place.column.name == "PSNR")
@@ -249,6 +249,6 @@ def test_smaller_images_are_other_data():
     """A guess scores otherwise on images that were made smaller, so that no printed value may be held against it."""
     _, claim = find_claim("fedre-figure-4")
     place = places(claim)[0]
-    assert not _same_data(claim, place, Asked("cpu"))
-    assert _same_data(claim, place, Asked("paper"))
-    assert not _same_data(claim, place, Asked("paper", images={"TinyImageNet": Path()}))
+    assert not is_same_data(claim, place, Asked("cpu"))
+    assert is_same_data(claim, place, Asked("paper"))
+    assert not is_same_data(claim, place, Asked("paper", images={"TinyImageNet": Path()}))

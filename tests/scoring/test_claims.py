@@ -5,7 +5,7 @@ import pytest
 from looped import each
 
 from fedpriv.experiment.reproduction.judging import PerUnit, difference, units
-from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value, order
+from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value
 from fedpriv.scoring.records import Estimate
 from fedpriv.scoring.records.claim import ClaimedOrder
 
@@ -71,11 +71,11 @@ def test_an_order_of_counts():
 
 
 def test_a_claim_is_as_good_as_its_worst_part():
-    assert judge_claim(["holds"], ["holds", "does not hold"]) == "does not hold"
-    assert judge_claim(["below the floor"], ["holds"]) == "below the floor"
-    assert judge_claim(["holds", "cannot be told"], ["holds"]) == "cannot be told"
-    assert judge_claim([], ["holds"]) == "holds"
-    assert judge_claim([], []) == "cannot be told"
+    assert judge_claim(["holds", "below the floor", "does not hold"]) == "does not hold"
+    assert judge_claim(["below the floor", "holds"]) == "below the floor"
+    assert judge_claim(["holds", "cannot be told"]) == "cannot be told"
+    assert judge_claim(["holds"]) == "holds"
+    assert judge_claim([]) == "cannot be told"
 
 
 # ---------------------------------------------------------------- orders
@@ -93,8 +93,13 @@ def drawn(rng, gain, others, clients=10, seeds=3):
     return [difference(own, cell(0.0), 0.5, below=False) for _ in range(others)]
 
 
+def order(than, found, over):
+    numbers = {"difference": found.mean, "ci95": found.ci95, "n": found.n_clients, "claimed": 1.0}
+    return ClaimedOrder(within="x", better="a", than=than, over=over, **numbers)
+
+
 def judged(found, least=0.5, over="seeds"):
-    orders = [order("x", "a", str(n), one, 1.0, over) for n, one in enumerate(found)]
+    orders = [order(str(n), one, over) for n, one in enumerate(found)]
     return judge_order(orders, found, least)[0]
 
 
@@ -118,7 +123,7 @@ def test_few_clients_and_missing_comparisons_tell_nothing():
     assert judged(drawn(rng, 5.0, 1, clients=4, seeds=2), over="clients") == "cannot be told"
     assert judged(drawn(rng, 9.0, 1, clients=5, seeds=1), over="clients") == "holds"
     sure = drawn(rng, 9.0, 2)
-    orders = [order("x", "a", str(n), one, 1.0, "seeds") for n, one in enumerate(sure)]
+    orders = [order(str(n), one, "seeds") for n, one in enumerate(sure)]
     assert judge_order(orders, sure, 0.5) == ("holds", "")
     assert judge_order(orders, [sure[0], None], 0.5)[0] == "cannot be told"
     assert judge_order(orders, [None, None], 0.5)[0] == "cannot be told"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedpriv.defenses.shared.signals import in_clear, is_signal, signal
+from fedpriv.defenses.shared.signals import facts_in_clear, is_signal, signal
 from fedpriv.util.errors import UserError
 from fedpriv.wire import kinds as sets
 from fedpriv.wire.kinds import Kinds, payload_kind
@@ -175,7 +175,7 @@ def test_every_kind_round_trips_and_its_signal_is_what_the_ledger_calls_one(leng
         changed = set(signal(payload, (payload,)))
         assert changed == {e.name.partition(".")[2] for e in entries((payload,), 1, 0, "upload") if is_signal(e)}
         assert bool(changed) == (kind in sets.SIGNALS)
-        assert bool(in_clear(kind)) == any(spec.metadata["says"] for spec in fields(made))
+        assert bool(facts_in_clear(kind)) == any(spec.metadata["says"] for spec in fields(made))
 
 
 def example(made, sizes):

@@ -17,13 +17,8 @@ ACCOUNTANT = "Renyi DP (opacus RDPAccountant)"
 _HIGH_ORDERS = (72.0, 96.0, 128.0, 192.0, 256.0, 512.0, 1024.0)
 """Beyond opacus's own: strong noise has its best order up here."""
 
-_LEAST_NOISE = 1e-100
-"""Weaker noise, which protects nothing, is beyond float arithmetic: there is no epsilon to state."""
-
-_PRECISION = 1e-4
-
-_MOST_NOISE = 1e6
-"""Stronger noise is accounted as this: it costs no more, and sampled releases of it are beyond float arithmetic."""
+_NOISE = 1e-100, 1e6
+"""Weaker noise protects nothing and is beyond float arithmetic; stronger noise is accounted as the larger one."""
 
 
 @lru_cache(maxsize=256)
@@ -36,10 +31,10 @@ def epsilon(noise_multiplier: float, steps: int, delta: float, sample_rate: floa
         delta: in (0, 1).
         sample_rate: probability that a record takes part in a release, in (0, 1].
     """
-    if not noise_multiplier >= _LEAST_NOISE:
+    if not noise_multiplier >= _NOISE[0]:
         raise UserError(
             "noise this weak protects nothing, and its epsilon cannot be computed: "
-            f"noise_multiplier={noise_multiplier:.3g}; take at least {_LEAST_NOISE:g}, or a smaller epsilon"
+            f"noise_multiplier={noise_multiplier:.3g}; take at least {_NOISE[0]:g}, or a smaller epsilon"
         )
     try:
         from opacus.accountants import RDPAccountant
@@ -49,23 +44,16 @@ def epsilon(noise_multiplier: float, steps: int, delta: float, sample_rate: floa
             "install it with: pip install 'fedpriv[dp]'"
         ) from error
     accountant = RDPAccountant()
-    accountant.history = [(min(noise_multiplier, _MOST_NOISE), sample_rate, steps)]
+    accountant.history = [(min(noise_multiplier, _NOISE[1]), sample_rate, steps)]
     with warnings.catch_warnings():  # that the best order is the first or last one
         warnings.simplefilter("ignore")
-        found = float(accountant.get_epsilon(delta, alphas=[*RDPAccountant.DEFAULT_ALPHAS, *_HIGH_ORDERS]))
-    return max(found, 0.0)  # so little is spent that the bound falls below zero
+        spent = float(accountant.get_epsilon(delta, alphas=[*RDPAccountant.DEFAULT_ALPHAS, *_HIGH_ORDERS]))
+    return max(spent, 0.0)  # so little is spent that the bound falls below zero
 
 
 @lru_cache(maxsize=256)
 def noise_multiplier_for(target: float, delta: float, steps: int, sample_rate: float = 1.0) -> float:
-    """Return the least noise multiplier, within a hundredth of a per cent, that keeps epsilon at or below a target.
-
-    Args:
-        target: epsilon > 0.
-        delta: in (0, 1).
-        steps: releases, >= 1.
-        sample_rate: in (0, 1].
-    """
+    """Return the least noise multiplier, within a hundredth of a per cent, that keeps epsilon at or below ``target``."""
     high = 1.0
     while epsilon(high, steps, delta, sample_rate) > target:
         high *= 2
@@ -75,7 +63,15 @@ def noise_multiplier_for(target: float, delta: float, steps: int, sample_rate: f
                 "certify; ask for a larger epsilon"
             )
     low = 0.0
-    while high - low > _PRECISION * high:
+    while high - low > 1e-4 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if epsilon(middle, steps, delta, sample_rate) <= target else (middle, high)
     return high
+
+
+def refuse_two_targets(defense: str, noise_multiplier: float | None, target: float | None) -> None:
+    """Check that exactly one of noise multiplier and epsilon is given."""
+    if (noise_multiplier is None) == (target is None):
+        raise UserError(
+            f"options of defense {defense}: noise_multiplier, epsilon: give exactly one of them, for example epsilon=8"
+        )

@@ -16,18 +16,18 @@ LAYERS = ("classifier", "angle-matrix")
 NETWORKS = ("model", "small-model", "extractor")
 """Kinds of upload whose difference from the broadcast is an update of a network."""
 
-LIKENESS = Answer(
-    ("membership",),
-    LAYERS,
-    note="as it is: the cosine between update and a candidate's gradient, which no length moves and noise or gaps blur only",
-)
+HEADED = ("model", "small-model", "low-rank-model")
+"""Kinds of upload that hold a whole network."""
+
+SEARCHES = ("dlg", "inverting-gradients", "gradient-dip")
+"""Attacks that match gradients."""
+
+_COSINE = "the cosine between update and a candidate's gradient, which no length moves and noise or gaps blur only"
+LIKENESS = Answer(("membership",), LAYERS, note=f"as it is: {_COSINE}")
 """Membership by the direction of the update."""
 
 CLASS_IDS = Answer(
-    ("class-inversion",),
-    ("logits",),
-    {"match": "class"},
-    note="goes by the class ids, which are sent as they are",
+    ("class-inversion",), ("logits",), {"match": "class"}, note="goes by the class ids, which are sent as they are"
 )
 
 UNTOUCHED = Answer(note="what is sent is as it was")

@@ -1,7 +1,6 @@
 """Signals: the part of an upload that was computed from images, as tensors that a defense can change and put back.
 
-- *Rows*: representations, prototypes, entangled representations, class outputs, a mean representation. The signal is
-  the tensor itself.
+- *Rows*: representations, prototypes, entangled representations, class outputs. The signal is the tensor itself.
 - *Updates*: heads, extractors, models, small models, angle matrices. The signal is the difference from what the
   server broadcast, entry by entry; the server knows the rest.
 - *Plain*: kernels and factored models. The signal is every floating-point tensor.
@@ -13,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedpriv.federation.defense import ProtectionPlan
+from fedpriv.federation.answer import NO_OTHERS
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import SIGNALS, UPDATES, Kinds, payload_kind
 from fedpriv.wire.ledger import Entry
@@ -28,18 +28,35 @@ Change = Callable[[str, Tensor], Tensor]
 """(name within the payload, signal) -> signal of the same shape."""
 
 
-def require(defense: str, plan: ProtectionPlan, kinds: Kinds, behind: tuple[str, ...] = ()) -> None:
-    """Refuse a method whose uploads a defense does not fit.
+class SignalDefense(Defense):
+    """A defense that changes the signal of uploads, tensor by tensor unless ``upload`` is overridden.
 
-    Args:
-        defense: its name.
-        plan: the federation.
-        kinds: kinds of payload that it fits; counts pass it unchanged.
+    Its answers are about all kinds of upload that it fits.
+
+    Attributes:
+        fits: kinds of payload; counts pass unchanged.
         behind: encoders that it may follow, because what they make of the upload is still what they send.
-
-    Raises:
-        UserError: naming what the method uploads and what would fit.
     """
+
+    fits: ClassVar[Kinds] = SIGNALS
+    behind: ClassVar[tuple[str, ...]] = ()
+    unanswered: ClassVar[str] = NO_OTHERS
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse methods whose uploads it does not fit."""
+        require(self.name, plan, self.fits, self.behind)
+
+    def change(self, value: Tensor, context: UploadContext) -> Tensor:
+        """Return a tensor of the signal as it is sent."""
+        return value
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return the message with every tensor of its signals changed."""
+        return transform(message, context.broadcast, lambda _, value: self.change(value, context))
+
+
+def require(defense: str, plan: ProtectionPlan, kinds: Kinds, behind: tuple[str, ...] = ()) -> None:
+    """Refuse a method whose uploads a defense does not fit; arguments as in :class:`SignalDefense`."""
     for encoder in plan.encoded:
         if encoder not in behind:
             raise UserError(
@@ -61,11 +78,7 @@ def require(defense: str, plan: ProtectionPlan, kinds: Kinds, behind: tuple[str,
 
 
 def refuse_false_labels(defense: str, plan: ProtectionPlan) -> None:
-    """Refuse a place behind a defense that falsifies the label encodings that this one goes by.
-
-    Raises:
-        UserError: naming both.
-    """
+    """Refuse a place behind a defense that falsifies the label encodings that this one goes by."""
     if plan.false_labels:
         raise UserError(
             f"defense {defense!r} behind {plan.false_labels!r}: goes by the weight of every class in the mixture, which the "
@@ -80,31 +93,28 @@ def signal(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
         KeyError: for an update without a broadcast that it could be a difference from.
     """
     field = payload.values_field()
-    found = {
+    values = {
         name: value
         for name, value in payload.tensors().items()
         if name.partition("/")[0] == field and value.is_floating_point()
     }
-    before = _reference(payload, broadcast) if payload.kind in UPDATES else {}
-    return {name: value - before[name] if before else value for name, value in found.items()}
+    before = _reference(payload, broadcast)
+    return {name: value - before[name] if before else value for name, value in values.items()}
 
 
 def changed(payload: Payload, broadcast: Message, change: Change) -> Payload:
     """Return the payload with its signal changed; the payload handed in is left alone."""
-    found = {name: change(name, value) for name, value in signal(payload, broadcast).items()}
-    if not found:
-        return payload
-    if payload.kind in UPDATES:
-        before = _reference(payload, broadcast)
-        found = {name: before[name] + value for name, value in found.items()}
-    values: dict[str, Any] = {}
+    values = {name: change(name, value) for name, value in signal(payload, broadcast).items()}
+    before = _reference(payload, broadcast) if values else {}
+    values = {name: before[name] + value if before else value for name, value in values.items()}
+    new: dict[str, Any] = {}
     for spec in fields(payload):
-        own = getattr(payload, spec.name)
-        if isinstance(own, Mapping):
-            values[spec.name] = {key: found.get(f"{spec.name}/{key}", entry) for key, entry in own.items()}
-        elif spec.name in found:
-            values[spec.name] = found[spec.name]
-    return replace(payload, **values)
+        current = getattr(payload, spec.name)
+        if isinstance(current, Mapping):
+            new[spec.name] = {key: values.get(f"{spec.name}/{key}", entry) for key, entry in current.items()}
+        elif spec.name in values:
+            new[spec.name] = values[spec.name]
+    return replace(payload, **new) if values else payload
 
 
 def transform(message: Message, broadcast: Message, change: Change) -> Message:
@@ -123,33 +133,35 @@ def is_signal(entry: Entry) -> bool:
     return entry.dtype == "float32" and "#" not in entry.name and field == payload_kind(kind).values_field()
 
 
-def rms(value: Tensor) -> float:
-    """Return the root mean square of a tensor's entries; 0 for an empty one."""
-    return float(value.double().square().mean().sqrt()) if value.numel() else 0.0
-
-
 def norm(values: Mapping[str, Tensor]) -> float:
     """Return the L2 norm of all entries of several tensors together."""
     return float(sum((value.double().square().sum() for value in values.values()), torch.zeros(()).double()).sqrt())
 
 
 def _reference(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
+    if payload.kind not in UPDATES:
+        return {}
     sent = next((other for other in broadcast if other.kind == payload.kind), None)
     if sent is None:
         raise KeyError(f"no {payload.kind} in the broadcast")
     return payload.before(sent)
 
 
-def in_clear(kind: str) -> tuple[str, ...]:
+def in_clear(plan: ProtectionPlan) -> list[str]:
+    """Return the facts that a method's uploads tell beside their signals, in words, each once."""
+    return list(dict.fromkeys(fact for kind in plan.uploads for fact in facts_in_clear(kind)))
+
+
+def facts_in_clear(kind: str) -> tuple[str, ...]:
     """Return the facts that a kind of payload tells beside its signal, in words."""
-    own = payload_kind(kind)
-    told: dict[Says, tuple[str, ...]] = {
+    payload = payload_kind(kind)
+    facts: dict[Says, tuple[str, ...]] = {
         "classes": ("the class of every row", "how many images the client holds")
-        if own.computed_from == "image"
+        if payload.computed_from == "image"
         else ("which classes the client holds",),
         "counts": ("numbers of images, where the method uploads them",),
         "weights": ("the label encoding: the mixing weights by class", "which classes have weight"),
         "size": ("how many images the client holds",),
         "histogram": ("how many images of each class the client holds",),
     }
-    return tuple(line for what, lines in told.items() if own.field_that_says(what) for line in lines)
+    return tuple(line for says, lines in facts.items() if payload.field_that_says(says) for line in lines)

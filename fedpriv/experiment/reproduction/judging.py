@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from fedpriv.experiment.verbs.counting import cost
 from fedpriv.pages.baselines import ALONE, same_clients
 from fedpriv.pages.run_records import RunRecord, load_runs
 from fedpriv.pages.study_files import Cell, read_cells
-from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value, order
+from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.intervals import combine, compare, finite_summary
 from fedpriv.scoring.records import (
@@ -37,79 +36,54 @@ from fedpriv.util.errors import UserError
 ENOUGH_SEEDS = 3
 """Seeds from which on an interval goes over seeds."""
 
-_OPERATIONS = {
-    "round": "per_client_round",
-    "local training": "local_training_per_client_round",
-    "ratio": "ratio_to_local",
-    "prediction": "prediction_per_image",
-}
-
 
 @dataclass(frozen=True)
 class PerUnit:
-    """Values of one seed of a cell, by whom they are of.
-
-    Attributes:
-        values: ``(n,)`` in the cell's unit.
-        units: ``(n,)`` client numbers.
-        weights: ``(n,)`` by which the mean weighs; None for equal ones.
-    """
+    """Values ``(n,)`` of one seed of a cell, by client numbers ``(n,)``, with the weights of their mean or None."""
 
     values: NDArray[np.float64]
     units: NDArray[np.int64]
     weights: NDArray[np.float64] | None = None
 
 
+Seeds = Mapping[int, PerUnit]
+
+
 @dataclass(frozen=True)
-class Found:
-    """The measured value of a cell, with its floor.
+class Measured:
+    """The measured value of a cell, with its floor; both by seed too, where it was trained.
 
     Attributes:
-        measured: in its unit; None where it was not tried.
+        mean: in its unit; None where it was not measured.
         floor, floor_name: the strongest guess, or the clients alone.
         why: why nothing was measured.
-        seeds: values by seed, of trained cells.
-        guesses: of the floor, likewise.
+        seeds, guesses: values by seed, and those of the floor.
     """
 
-    measured: Estimate | None = None
+    mean: Estimate | None = None
     floor: Estimate | None = None
     floor_name: str = ""
     why: str = ""
-    seeds: Mapping[int, PerUnit] = field(default_factory=dict)
-    guesses: Mapping[int, PerUnit] = field(default_factory=dict)
+    seeds: Seeds = field(default_factory=dict)
+    guesses: Seeds = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class StudyOutcome:
     """The results of a claim's study: its folder, and by name of a cell of the claim the label of its method there."""
 
-    folder: Path
-    labels: Mapping[str, str]
-
-    @cached_property
-    def rows(self) -> Mapping[str, dict[int, Cell]]:
-        """By label of a method, the finished cells of the study by seed."""
-        found: dict[str, dict[int, Cell]] = {}
-        for row in read_cells(self.folder):
+    def __init__(self, folder: Path, labels: Mapping[str, str]) -> None:
+        self.folder, self.labels = folder, labels
+        rows = read_cells(folder)
+        unfinished = [row for row in rows if row.status != "done"]
+        self.failures = tuple(f"{row.method_label}, seed {row.seed}: {row.error or row.status}" for row in unfinished)
+        self.rows: dict[str, dict[int, Cell]] = {}
+        for row in rows:
             if row.status == "done":
-                found.setdefault(str(row.method_label), {})[row.seed] = row
-        return found
-
-    @cached_property
-    def runs(self) -> Mapping[str, RunRecord]:
-        """Finished runs by their folder in the study."""
-        names = dict.fromkeys(row.run for rows in self.rows.values() for row in rows.values())
-        return dict(zip(names, load_runs([self.folder / name for name in names]), strict=True))
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """Cells that did not come to their end, a line each."""
-        return tuple(
-            f"{row.method_label}, seed {row.seed}: {row.error or row.status}"
-            for row in read_cells(self.folder)
-            if row.status != "done"
-        )
+                self.rows.setdefault(str(row.method_label), {})[row.seed] = row
+        names = dict.fromkeys(row.run for cells in self.rows.values() for row in cells.values())
+        runs = load_runs([folder / name for name in names])
+        self.runs: Mapping[str, RunRecord] = dict(zip(names, runs, strict=True))
+        self.alone = {(same_clients(run.config), run.config.seed): run for run in runs if run.config.method == ALONE}
 
     def done(self, place: Place) -> Mapping[int, Cell]:
         """Return the finished runs of a cell by seed."""
@@ -120,46 +94,12 @@ class StudyOutcome:
         paths = [Path(entry.path) / "grid.png" for row in self.done(place).values() for entry in row.attacks]
         return [(self.folder.name / path).as_posix() for path in paths if (self.folder / path).is_file()]
 
-    def of(self, place: Place, measure: Measure) -> dict[int, PerUnit]:
-        """Return the values of a cell by seed; empty where it has none."""
-        found: dict[int, PerUnit | None] = {}
+    def records(self, place: Place) -> Iterator[tuple[int, ReconstructionRecord]]:
+        """Yield the attacked seeds of a cell, with the first finished attack of each."""
         for seed, row in self.done(place).items():
-            if measure.what in ("accuracy", "rounds"):
-                found[seed] = _of_run(self.runs[row.run], measure)
-            elif (record := self._record(row)) is not None:
-                name = "identification_top1" if measure.what == "identified" else measure.what
-                found[seed] = _of_targets(record, getattr(record.metrics, name).per_target, measure)
-        return _known(found)
-
-    def alone(self, place: Place, measure: Measure) -> dict[int, PerUnit]:
-        """Return the accuracies of the same clients without any exchange, by seed; empty where they were not trained."""
-        if measure.what != "accuracy":
-            return {}
-        first = replace(measure, moment="after_training")
-        runs = [run for run in self.runs.values() if run.config.method == ALONE]
-        known = {(same_clients(run.config), run.config.seed): _of_run(run, first) for run in runs}
-        configs = {seed: self.runs[row.run].config for seed, row in self.done(place).items()}
-        return _known({seed: known.get((same_clients(config), seed)) for seed, config in configs.items()})
-
-    def floors(self, place: Place, measure: Measure) -> tuple[dict[int, PerUnit], str]:
-        """Return the scores of the strongest guess at the very targets, by seed, and its name."""
-        found: dict[int, PerUnit | None] = {}
-        names: dict[int, str] = {}
-        for seed, row in self.done(place).items():
-            if (record := self._record(row)) is not None:
-                names[seed] = record.advantage_db.best_floor
-                summary = getattr(record.floor_details.get(names[seed]), measure.what, None)
-                found[seed] = None if summary is None else _of_targets(record, summary.per_target, measure)
-        known = _known(found)
-        return known, " or ".join(LABELS.get(name, name) for name in dict.fromkeys(names[seed] for seed in known))
-
-    def _record(self, row: Cell) -> ReconstructionRecord | None:
-        done = [entry.path for entry in row.attacks if entry.status == "done"]
-        return load_metrics(self.folder / done[0]) if done else None
-
-
-def _known(found: Mapping[int, PerUnit | None]) -> dict[int, PerUnit]:
-    return {seed: values for seed, values in found.items() if values is not None}
+            finished = [entry.path for entry in row.attacks if entry.status == "done"]
+            if finished:
+                yield seed, load_metrics(self.folder / finished[0])
 
 
 def _of_targets(
@@ -175,103 +115,111 @@ def _of_targets(
 def _of_run(run: RunRecord, measure: Measure) -> PerUnit | None:
     """Return the accuracies of clients, or the rounds until the mean reached one; None where it never did."""
     found = run.at(measure.moment)
-    curve = found.mean if measure.over == "clients" else found.pooled
     if measure.what == "rounds":
-        there = np.flatnonzero(curve >= (measure.reach or 0.0))
+        there = np.flatnonzero(found.mean >= (measure.reach or 0.0))
         return PerUnit(np.array([there[0] + 1.0]), np.zeros(1, np.int64)) if len(there) else None
-    place = int(curve.argmax()) if measure.when == "best" else len(curve) - 1
-    values = found.per_client[place] / measure.every
-    weights = found.total[place].astype(np.float64) if measure.over == "pooled" else None
-    return PerUnit(values, np.arange(len(values)), weights)
+    values = found.per_client[int(found.mean.argmax()) if measure.when == "best" else -1] / measure.every
+    return PerUnit(values, np.arange(len(values)))
 
 
-def mean_of(seeds: Mapping[int, PerUnit]) -> Estimate | None:
+def mean_of(seeds: Seeds) -> Estimate | None:
     """Return the mean over seeds, with an interval over seeds where there are several."""
-    means = [float(np.average(own.values, weights=own.weights)) for own in seeds.values()]
+    means = [float(np.average(one.values, weights=one.weights)) for one in seeds.values()]
     if len(means) < 2:
         return Estimate(mean=means[0], ci95=None, n=1) if means else None
     found = finite_summary(means, range(len(means)))
     return Estimate(mean=found.mean, ci95=found.ci95, n=found.n)
 
 
-def over_clients(seeds: Mapping[int, PerUnit]) -> Estimate | None:
+def over_clients(seeds: Seeds) -> Estimate | None:
     """Return the mean over seeds with an interval over clients, seeds combined, for what is of targets."""
     if not seeds:
         return None
-    about: dict[str, Any] = {"measure": "images", "against": "", "least": 0.0}
-    each = [compare(own.values, own.units.tolist(), **about, weights=own.weights) for own in seeds.values()]
-    found = combine(each)
+    found = combine([_compared(one.values, one.units.tolist(), 0.0, one.weights) for one in seeds.values()])
     return Estimate(mean=found.mean, ci95=found.ci95, n=found.n)
 
 
-def difference(
-    better: Mapping[int, PerUnit], than: Mapping[int, PerUnit], least: float, *, below: bool
-) -> Comparison | None:
+def _compared(
+    values: NDArray[np.float64], units: Sequence[int], least: float, weights: NDArray[np.float64] | None = None
+) -> Comparison:
+    return compare(values, units, measure="images", against="", least=least, weights=weights)
+
+
+def difference(better: Seeds, than: Seeds, least: float, *, below: bool) -> Comparison | None:
     """Return the paired difference of two cells; None where no seed has both.
 
-    A seed draws clients anew, so of three seeds and more each is one unit; of fewer, clients are.
-
-    Args:
-        better: by seed.
-        than: by seed; the clients of a seed are the same in both.
-        least: the least effect.
-        below: less is better.
+    A seed draws clients anew, so of three seeds and more each is one unit; of fewer, clients are, the same in both cells.
+    With ``below`` less is better; ``least`` is the least effect.
     """
-    found = [_paired(better[seed], than[seed], least, -1.0 if below else 1.0) for seed in better if seed in than]
-    known = [one for one in found if one is not None]
-    if not known or len(known) < len(found):
-        return None
-    if len(known) < ENOUGH_SEEDS:
-        return combine(known)
-    means = [one.mean for one in known if one.mean is not None]
-    return compare(means, range(len(means)), measure="images", against="", least=least)
+    found: list[Comparison] = []
+    for seed in better:
+        if seed in than:
+            ahead, behind = better[seed], than[seed]
+            shared = sorted(set(ahead.units.tolist()) & set(behind.units.tolist()))
+            if not shared:
+                return None
+            means = [np.array([one.values[one.units == unit].mean() for unit in shared]) for one in (ahead, behind)]
+            weights = None if ahead.weights is None else ahead.weights[shared]
+            found.append(_compared((-1.0 if below else 1.0) * (means[0] - means[1]), shared, least, weights))
+    if len(found) < ENOUGH_SEEDS:
+        return combine(found) if found else None
+    gains = [one.mean for one in found if one.mean is not None]
+    return _compared(np.array(gains), range(len(gains)), least)
 
 
-def units(better: Mapping[int, PerUnit], than: Mapping[int, PerUnit]) -> Literal["clients", "seeds"]:
+def units(better: Seeds, than: Seeds) -> Literal["clients", "seeds"]:
     """Name the units over which the interval of :func:`difference` goes."""
     return "seeds" if len(set(better) & set(than)) >= ENOUGH_SEEDS else "clients"
 
 
-def _paired(better: PerUnit, than: PerUnit, least: float, sign: float) -> Comparison | None:
-    shared = sorted(set(better.units.tolist()) & set(than.units.tolist()))
-    if not shared:
-        return None
-    ahead, behind = (np.array([one.values[one.units == unit].mean() for unit in shared]) for one in (better, than))
-    weights = None if better.weights is None else better.weights[shared]
-    return compare(sign * (ahead - behind), shared, measure="images", against="", least=least, weights=weights)
-
-
-def counted(claim: Claim, place: Place) -> Found:
+def counted(claim: Claim, place: Place) -> Measured:
     """Return the value of a cell that follows from sizes alone, or the size that is not known."""
     measure, sizes = measure_of(claim, place), sizes_of(claim, place)
-    clients = int(sizes.get("clients", 10))
+    clients, operations = int(sizes.get("clients", 10)), measure.what == "operations"
     try:
-        (found,) = cost(
-            str(place.method), **sizes | ({"operations": True} if measure.what == "operations" else {})
-        ).methods
+        (row,) = cost(str(place.method), **sizes | ({"operations": True} if operations else {})).methods
     except UserError as error:
-        return Found(why=str(error))
-    if measure.what == "operations":
-        value: float = found["operations"][_OPERATIONS[measure.operations]]
-        if measure.per == "all clients" and measure.operations in ("round", "local training"):
-            value *= clients
+        return Measured(why=str(error))
+    if operations:
+        value = float(row["operations"]["per_client_round"]) * (clients if measure.per == "all clients" else 1)
     else:
-        counts: Mapping[str, Any] = found["communication"][measure.count]
         ways = ("upload", "broadcast") if measure.what == "both" else (measure.what,)
-        total = sum(counts[f"{way}_{'bytes' if measure.bytes else 'scalars'}_per_round"] for way in ways)
-        value = float(total) / (clients if measure.per == "client" else 1)
-    return Found(Estimate(mean=value / measure.every, ci95=None, n=1))
+        unit = "bytes" if measure.bytes else "scalars"
+        counts = row["communication"]["paper"]
+        value = float(sum(counts[f"{way}_{unit}_per_round"] for way in ways))
+        value /= clients if measure.per == "client" else 1
+    return Measured(Estimate(mean=value / measure.every, ci95=None, n=1))
 
 
-def trained(claim: Claim, place: Place, outcome: StudyOutcome, scale: str) -> Found:
-    """Return the value of a cell that a study trained, or attacked, with its floor."""
+def trained(claim: Claim, place: Place, outcome: StudyOutcome, scale: str) -> Measured:
+    """Return the value of a cell that a study trained, or attacked, with its floor: the best guess, or clients alone."""
     measure, inverted = measure_of(claim, place, scale), claim.quantity == "inversion"
-    seeds = outcome.of(place, measure)
-    guesses, name = outcome.floors(place, measure) if inverted else (outcome.alone(place, measure), "local")
-    summed = over_clients if inverted else mean_of
+    seeds: dict[int, PerUnit | None] = {}
+    guesses: dict[int, PerUnit | None] = {}
+    names: dict[str, None] = {}
+    if inverted:
+        for seed, record in outcome.records(place):
+            seeds[seed] = _of_targets(record, getattr(record.metrics, measure.what).per_target, measure)
+            best = record.advantage_db.best_floor
+            floor = getattr(record.floor_details.get(best), measure.what, None)
+            guesses[seed] = None if floor is None else _of_targets(record, floor.per_target, measure)
+            names[LABELS.get(best, best)] = None
+    else:
+        for seed, row in outcome.done(place).items():
+            run = outcome.runs[row.run]
+            seeds[seed] = _of_run(run, measure)
+            alone = outcome.alone.get((same_clients(run.config), seed))
+            if alone is not None and measure.what == "accuracy":
+                guesses[seed] = _of_run(alone, replace(measure, moment="after_training"))
+                names["local"] = None
+    known = {seed: one for seed, one in seeds.items() if one is not None}
+    floors = {seed: one for seed, one in guesses.items() if one is not None}
     unreached = measure.what == "rounds" and outcome.done(place)
     why = "not reached in these rounds" if unreached else "its run or attack did not come to its end"
-    return Found(summed(seeds), summed(guesses), name if guesses else "", "" if seeds else why, seeds, guesses)
+    mean = over_clients if inverted else mean_of
+    return Measured(
+        mean(known), mean(floors), " or ".join(names) if floors else "", "" if known else why, known, floors
+    )
 
 
 def card_of(
@@ -279,21 +227,20 @@ def card_of(
     claim: Claim,
     asked: Asked,
     plan: Plan,
-    found: Mapping[str, Found],
+    found: Mapping[str, Measured],
     *,
     command: str,
     outcome: StudyOutcome | None = None,
     seconds: float = 0.0,
 ) -> ClaimCard:
-    """Judge everything of a claim that was found, by name of a cell; ``command`` does the same again."""
-    cells = tuple(_cell(claim, place, asked, found.get(place.name, Found(why="not tried"))) for place in places(claim))
+    """Judge everything of a claim that was measured, by name of a cell; ``command`` does the same again."""
+    untried = Measured(why="not tried")
+    cells = tuple(_cell(claim, place, asked, found.get(place.name, untried)) for place in places(claim))
     statements = tuple(_statement(claim, own, plan, found) for own in claim.statements)
-    values = [
+    judged = [
         cell.verdict
         for cell in cells
-        if cell.verdict is not None
-        and cell.measured is not None
-        and (cell.same_setting or cell.verdict != "cannot be told")
+        if cell.verdict and cell.measured and (cell.same_setting or cell.verdict != "cannot be told")
     ]
     grids = [grid for place in plan.tried for grid in outcome.grids(place)] if outcome else []
     return ClaimCard(
@@ -305,7 +252,7 @@ def card_of(
         changed={} if claim.counted else changed(claim, plan.tried, asked.scale),
         cells=cells,
         statements=statements,
-        verdict=judge_claim(values, [one.verdict for one in statements]),
+        verdict=judge_claim([*judged, *(one.verdict for one in statements)]),
         left_out=(*plan.left_out, *(outcome.failures if outcome else ())),
         command=command,
         versions=versions(),
@@ -314,32 +261,31 @@ def card_of(
     )
 
 
-def _cell(claim: Claim, place: Place, asked: Asked, found: Found) -> ClaimCell:
-    digits = claim.digits if place.column.digits is None else place.column.digits
-    same_data = claim.counted or _same_data(claim, place, asked)
+def _cell(claim: Claim, place: Place, asked: Asked, found: Measured) -> ClaimCell:
+    column = place.column
+    digits = claim.digits if column.digits is None else column.digits
+    same_data = claim.counted or is_same_data(claim, place, asked)
     same_setting = claim.counted or (asked.scale == "paper" and same_data)
     verdict, why = None, found.why
     if place.claimed is not None:
-        tolerance = claim.tolerance if place.column.tolerance is None else place.column.tolerance
-        printed = Printed(place.claimed, digits, tolerance, claim.counted)
-        verdict, told = judge_value(
-            printed,
-            found.measured,
+        tolerance = claim.tolerance if column.tolerance is None else column.tolerance
+        verdict, reason = judge_value(
+            Printed(place.claimed, digits, tolerance, claim.counted),
+            found.mean,
             same_setting=same_setting,
             floor=found.floor if claim.quantity == "inversion" else None,
             same_data=same_data,
             error=measure_of(claim, place).what == "mse_255",
         )
-        why = told if found.measured is not None or not why else why
-    spread = place.row.spread[place.number] if place.row.spread else None
+        why = reason if found.mean is not None or not why else why
     return ClaimCell(
         row=place.row.name,
-        column=place.column.name,
-        unit=claim.unit if place.column.unit is None else place.column.unit,
+        column=column.name,
+        unit=claim.unit if column.unit is None else column.unit,
         digits=digits,
         claimed=place.claimed,
-        spread=spread,
-        measured=found.measured,
+        spread=place.row.spread[place.number] if place.row.spread else None,
+        measured=found.mean,
         floor=found.floor,
         floor_name=found.floor_name,
         same_data=same_data,
@@ -350,69 +296,63 @@ def _cell(claim: Claim, place: Place, asked: Asked, found: Found) -> ClaimCell:
     )
 
 
-def _same_data(claim: Claim, place: Place, asked: Asked) -> bool:
+def is_same_data(claim: Claim, place: Place, asked: Asked) -> bool:
     """Tell whether a cell is tried on the paper's data: what a guess scores on smaller images is another figure."""
-    told, here = setting_at(claim, place), setting_at(claim, place, asked.scale)
+    printed, here = setting_at(claim, place), setting_at(claim, place, asked.scale)
     replaced = asked.scale != "smoke" and place.column.data in (asked.images or {})
-    alike = all(told.get(name) == here.get(name) for name in ("dataset", "image_size"))
-    return not replaced and alike and "dataset" in told
+    alike = all(printed.get(name) == here.get(name) for name in ("dataset", "image_size"))
+    return not replaced and alike and "dataset" in printed
 
 
-def _statement(claim: Claim, own: Statement, plan: Plan, found: Mapping[str, Found]) -> ClaimStatement:
-    by_place = {(place.row.name, place.column.name): place for place in places(claim)}
+def _statement(claim: Claim, statement: Statement, plan: Plan, found: Mapping[str, Measured]) -> ClaimStatement:
+    by_name = {place.name: place for place in places(claim)}
     tried = {place.name for place in plan.tried}
     rows, columns = [one.name for one in claim.rows], [one.name for one in claim.columns]
-    along, across = (rows, columns) if own.along == "rows" else (columns, rows)
-    below = own.order == "below"
+    along, across = (rows, columns) if statement.along == "rows" else (columns, rows)
+    better, below = statement.better, statement.order == "below"
     sign = -1.0 if below else 1.0
     orders: list[ClaimedOrder] = []
     compared: list[Comparison | None] = []
-    ahead: list[Found] = []
-    for within, than in product(own.within or across, own.than or [name for name in along if name != own.better]):
-        one, other = (
-            by_place[(name, within) if own.along == "rows" else (within, name)] for name in (own.better, than)
-        )
-        failed = claim.dash == "failed" and None in (one.claimed, other.claimed)
-        if failed or not {one.name, other.name} & tried:
+    ahead: list[Measured] = []
+    others = statement.than or [name for name in along if name != better]
+    for within, than in product(statement.within or across, others):
+        pairs = [(name, within) if statement.along == "rows" else (within, name) for name in (better, than)]
+        names = [" | ".join(pair) for pair in pairs]
+        claimed = [by_name[name].claimed for name in names]
+        if not tried & set(names) or (claim.dash == "failed" and None in claimed):
             continue
-        printed = None if one.claimed is None or other.claimed is None else sign * (one.claimed - other.claimed)
-        here, there = found.get(one.name, Found()), found.get(other.name, Found())
-        empty = ClaimedOrder(
-            within=within, better=own.better, than=than, difference=None, ci95=None, n=0, claimed=printed
-        )
+        printed = None if claimed[0] is None or claimed[1] is None else sign * (claimed[0] - claimed[1])
+        here, there = (found.get(name, Measured()) for name in names)
+        gap, interval, n, over = None, None, 0, units(here.seeds, there.seeds)
         if claim.counted:
-            values = [each.measured.mean for each in (here, there) if each.measured and each.measured.mean is not None]
-            exact = {"difference": sign * (values[0] - values[1]), "n": 2} if len(values) == 2 else {}
-            orders.append(empty.model_copy(update=exact))
-            continue
-        gap = difference(here.seeds, there.seeds, own.least, below=below)
-        compared.append(gap)
-        ahead.append(here)
-        over = units(here.seeds, there.seeds)
-        orders.append(empty if gap is None else order(within, own.better, than, gap, printed, over))
-    verdict, why = judge_counts(orders, own.least) if claim.counted else judge_order(orders, compared, own.least)
+            counts = [one.mean.mean for one in (here, there) if one.mean and one.mean.mean is not None]
+            if len(counts) == 2:
+                gap, n = sign * (counts[0] - counts[1]), 2
+        else:
+            comparison = difference(here.seeds, there.seeds, statement.least, below=below)
+            compared.append(comparison)
+            ahead.append(here)
+            if comparison is not None:
+                gap, interval, n = comparison.mean, comparison.ci95, comparison.n_clients
+        orders.append(
+            ClaimedOrder(
+                within=within, better=better, than=than, difference=gap, ci95=interval, n=n, over=over, claimed=printed
+            )
+        )
+    least = statement.least
+    verdict, why = judge_counts(orders, least) if claim.counted else judge_order(orders, compared, least)
     if verdict == "holds" and claim.quantity == "inversion":
         gains = [difference(one.seeds, one.guesses, 0.0, below=below) for one in ahead]
         if not all(gain is not None and gain.ci95 is not None and gain.ci95[0] > 0 for gain in gains):
-            verdict, why = "below the floor", f"so it is, but {own.better} is no nearer than a guess without the upload"
-    every = len(own.within or across)
-    covered = len({one.within for one in orders})
+            verdict, why = "below the floor", f"so it is, but {better} is no nearer than a guess without the upload"
+    every, covered = len(statement.within or across), len({one.within for one in orders})
     partly = f"tried in {covered} of {every}" if covered < every else ""
-    return ClaimStatement(
-        text=own.text,
-        least=own.least,
-        orders=tuple(orders),
-        verdict=verdict,
-        why="; ".join(part for part in (why, partly) if part),
-    )
+    reasons = "; ".join(part for part in (why, partly) if part)
+    return ClaimStatement(text=statement.text, least=least, orders=tuple(orders), verdict=verdict, why=reasons)
 
 
 def _shared(claim: Claim, plan: Plan, scale: str) -> dict[str, str]:
     """Return the settings that all tried cells share, in words."""
     each = [sizes_of(claim, place) if claim.counted else setting_at(claim, place, scale) for place in plan.tried]
-    names = dict.fromkeys(name for one in each for name in one)
-    return {
-        name: str(each[0][name])
-        for name in names
-        if name != "option" and all(name in one and one[name] == each[0][name] for one in each)
-    }
+    names = [name for name in each[0] if name != "option"]
+    return {name: str(each[0][name]) for name in names if all(one.get(name, ...) == each[0][name] for one in each)}

@@ -197,14 +197,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a claim that are run, and the study that runs them.
+    """The cells of a claim that are run, and the study that runs them; nothing is trained where it is empty.
 
-    Attributes:
-        tried: the cells.
-        left_out: what is not tried, and why, a line each.
-        labels: name of a cell -> label of its method in the study.
-        study: as a file would have it; empty where nothing is trained.
-        seeds: of the runs; empty where nothing is trained.
+    ``labels`` are name of a cell -> label of its method in the study; ``left_out`` what is not tried, and why.
     """
 
     tried: tuple[Place, ...]

@@ -15,20 +15,10 @@ ClaimWord = Literal["holds", "does not hold", "below the floor", "cannot be told
 
 
 class ClaimCell(Record):
-    """One value of a table.
+    """One value of a table: what the paper prints, and ours over seeds beside a floor.
 
-    Attributes:
-        row, column: names.
-        unit: of the values.
-        digits: decimals that the paper prints.
-        claimed, spread: what the paper prints, and the deviation beside it; None where it gives none.
-        measured: mean over seeds with its interval; None where the cell was not tried.
-        floor: likewise, of ``floor_name``; None where there is no floor.
-        floor_name: the strongest guess, or ``local``.
-        same_data, same_setting: whether it was tried on the paper's data, and in the paper's setting.
-        verdict: None where the paper gives no value.
-        why: in a sentence.
-        remark: what is odd about the paper's value, or empty.
+    ``spread`` is the deviation that the paper prints; ``measured`` is None where the cell was not tried, ``verdict`` where
+    the paper gives no value. The floor is the strongest guess, or ``local``.
     """
 
     row: str
@@ -71,15 +61,7 @@ class ClaimedOrder(Record):
 
 
 class ClaimStatement(Record):
-    """A conclusion of a paper, and its verdict.
-
-    Attributes:
-        text: the conclusion.
-        least: by how much at least, in the unit of the values.
-        orders: its comparisons.
-        verdict: of all together.
-        why: in a sentence.
-    """
+    """A conclusion of a paper, its comparisons, and the verdict on all together."""
 
     text: str
     least: FiniteFloat
@@ -91,21 +73,7 @@ class ClaimStatement(Record):
 class ClaimCard(Record):
     """``claim.json``.
 
-    Attributes:
-        version: of the format of all records.
-        name: of the claim.
-        quantity, title, paper, where, known, unknown, reading: of the claim.
-        scale: at which it was tried.
-        seeds: of the runs; empty where nothing was trained.
-        setting: of all cells, by name, as far as they share it; what differs from the paper's stands in ``changed``.
-        changed: setting -> (the paper's, the one here), in words, where they differ anywhere.
-        cells, statements: what was claimed and measured.
-        verdict: of the claim as a whole.
-        left_out: columns, rows or cells that were not tried, and why, a line each.
-        command: that does it again.
-        versions: of the packages.
-        seconds: of training and attacks.
-        grids: file names of pictures, from the card's folder.
+    ``setting`` is what all cells share; ``changed`` -> (the paper's, the one here) where settings differ from the paper's.
     """
 
     kind: Literal["claim"] = "claim"
