@@ -123,7 +123,9 @@ def test_the_truth_of_a_model_upload_is_the_batch_its_step_used(world):
         RunSource(directory, federation, "model"), dataclasses.replace(CARD, labels="inferred"), n_targets=3, seed=0
     )
     assert blind.knowledge.labels == {}
-    assert build_case(RunSource(directory, federation, "model"), dataclasses.replace(CARD, batch=False), n_targets=3, seed=0).knowledge.batch is None  # fmt: skip
+    card = dataclasses.replace(CARD, batch=False)
+    without = build_case(RunSource(directory, federation, "model"), card, n_targets=3, seed=0)
+    assert without.knowledge.batch is None
 
 
 def test_nonmembers_have_nothing_to_do_with_the_client(world):

@@ -227,7 +227,6 @@ def test_wrong_facts_are_one_line(plain, monkeypatch, tmp_path, facts, told):
     ("settings", "told"),
     [
         ({"resume": True}, "drop it, begin anew"),
-        ({"stages": "early"}, "name a round"),
         ({"clients": 3}, "nothing is trained; drop clients"),
         ({"workers": 2}, "one process"),
         ({"round": 9}, "there are: 1, 2"),

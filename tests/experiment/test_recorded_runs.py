@@ -101,30 +101,6 @@ def test_an_attack_on_the_recorded_run_is_the_attack_on_ours_bit_for_bit(weights
     assert ours.records["dlg"].premise is None  # fedpriv's own computation is the one that attacks assume
 
 
-def test_by_round_is_each_round_by_itself_and_a_curve(weights, tmp_path):
-    run, federation, recorded = weights
-    facts, asked = facts_of(run, federation), ASKED | {"control": False}
-    both = fedpriv.attack(
-        recorded, target="model", attacks="dlg", by_round=True, out=tmp_path / "out", facts=facts, **asked
-    )
-    assert list(both.records) == ["round-0001/dlg", "round-0002/dlg"]
-    for number in (1, 2):
-        alone = fedpriv.attack(recorded, target="model", attacks="dlg", round=number, facts=facts, **asked)
-        record = both.records[f"round-000{number}/dlg"]
-        assert record.stage.round == number
-        assert record.metrics.psnr_db == alone.records["dlg"].metrics.psnr_db
-    page = (tmp_path / "out" / "report.md").read_text()
-    assert "## Leakage by round" in page
-    assert "| 1 | not known | 1 | 2 |" in page
-    with pytest.raises(UserError, match="already exists"):
-        fedpriv.attack(recorded, target="model", attacks="dlg", by_round=True, out=tmp_path / "out", facts=facts)
-    with pytest.raises(UserError, match="exclude each other"):
-        fedpriv.attack(recorded, target="model", by_round=True, round=1, out=tmp_path / "other", facts=facts)
-    with pytest.raises(UserError, match="no model"):
-        fedpriv.attack(recorded, target="model", by_round=True, out=tmp_path / "other", facts=facts | {"model": None})
-    assert not (tmp_path / "other").exists()
-
-
 def test_prototypes_over_rounds_too(tmp_path):
     run, federation = train_small(
         tmp_path / "ours", small("fedproto", clients=3, per_class=12, rounds=2, capture="all", width=16)
