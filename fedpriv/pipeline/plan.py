@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.scoring.redaction import read_rule
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.numerics import Numerics, read_numerics
@@ -139,6 +138,8 @@ def plan_of(
     **more: Any,
 ) -> AttackPlan:
     """Return the plan of attacks and inferences, with what settings of a verb say of how they are run."""
+    from fedpriv.scoring.redaction import read_rule
+
     return AttackPlan(
         target=target,
         attacks={name: made for name, made in chosen.items() if made.result == "images"},
