@@ -45,7 +45,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 3034,
+    "util": 3046,
     "algebra": 761,
     "datasets": 1603,
     "models": 1122,
@@ -55,13 +55,13 @@ BUDGET: dict[str, int] = {
     "methods": 4074,
     "defenses": 2132,
     "attacks": 20048,
-    "sources": 3700,
-    "scoring": 7716,
+    "sources": 3714,
+    "scoring": 7713,
     "claims": 330,
-    "pages": 6850,
-    "pipeline": 1600,
-    "experiment": 15647,
-    "cli": 2103,
+    "pages": 6849,
+    "pipeline": 1550,
+    "experiment": 10710,
+    "cli": 2091,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
