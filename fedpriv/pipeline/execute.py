@@ -100,22 +100,14 @@ class AttackContext:
 
 
 def open_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
-    """Open a run for a plan of attacks.
-
-    Raises:
-        UserError: when the run is unfinished or damaged.
-    """
+    """Open a run for a plan of attacks."""
     return AttackContext.of(
         RunSource.open(run_path, plan.target, pick_device(plan.device), download=plan.download), plan
     )
 
 
 def collected(ground: AttackContext) -> AttackContext:
-    """Build the case for each attack of a context's plan, and return the context.
-
-    Raises:
-        UserError: when the source does not have what the plan asks for.
-    """
+    """Build the case for each attack of a context's plan, and return the context."""
     plan = ground.plan
     for job in plan.jobs():
         ground.case_for(job)
@@ -125,14 +117,7 @@ def collected(ground: AttackContext) -> AttackContext:
 
 
 def without_points(ground: AttackContext, named: Collection[str] = ()) -> tuple[AttackContext, tuple[str, ...]]:
-    """Leave attacks that return images out where samples are points of the plane; inferences stay.
-
-    Returns:
-        The context with what is left of its plan, and a line for each attack that is left out.
-
-    Raises:
-        UserError: when one was named.
-    """
+    """Leave attacks that return images out where samples are points of the plane; inferences stay."""
     if not isinstance(ground.source, RunSource):
         return ground, ()
     dataset = ground.source.federation.data.dataset
@@ -155,19 +140,7 @@ def attack_all(
     listener: Listener = SILENT,
     refused: Callable[[str], None] = SILENT.say,
 ) -> dict[Path, ReconstructionRecord]:
-    """Run every job that has no result yet, score it, and save it.
-
-    Args:
-        folder: holds one folder a job.
-        ground: the source and the cases for this plan.
-        plan: what to run.
-        command: that does the same again; goes into the records.
-        listener: hears of the progress.
-        refused: hears in a line of an attack that the upload of a further setting of a sweep is beyond, which is left out.
-
-    Returns:
-        The records by folder, in the order in which the jobs were run.
-    """
+    """Run every job that has no result yet, score it, and save it."""
     results: dict[Path, ReconstructionRecord] = {}
     for job in plan.jobs():
         directory = folder / job.folder
@@ -363,16 +336,7 @@ def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> A
 def described(
     ground: AttackContext, plan: AttackPlan, name: str, attack: Declared, card: KnowledgeCard, command: str
 ) -> Provenance:
-    """Return the part of a record that says how it was made.
-
-    Args:
-        ground: the source.
-        plan: of which it was a part.
-        name: of the attack or inference.
-        attack: its options, a dataclass.
-        card: the knowledge it had.
-        command: that does the same again.
-    """
+    """Return the part of a record that says how it was made."""
     source = ground.source.described(plan.round)
     return Provenance(
         target=plan.target,

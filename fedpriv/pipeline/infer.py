@@ -31,19 +31,7 @@ def measure_all(
     named: Collection[str] = (),
     listener: Listener = SILENT,
 ) -> dict[Path, InferenceResult]:
-    """Run the plan's inferences, or read back what was saved; return the records by folder.
-
-    Args:
-        folder: holds a folder for each inference.
-        ground: the source.
-        plan: what to run.
-        command: that does the same again; goes into the records.
-        named: inferences that the user asked for; others pass over a source that leaves nothing to ask.
-        listener: hears of the progress.
-
-    Raises:
-        UserError: when one was named and the source leaves nothing to ask or to learn from.
-    """
+    """Run the plan's inferences, or read back what was saved; return the records by folder."""
     results: dict[Path, InferenceResult] = {}
     for name, inference in plan.inferences.items():
         home = folder / plan.folder(name)
@@ -70,19 +58,7 @@ def measure_all(
 def measure(
     home: Path, inference: Inference, case: InferenceCase, about: Provenance, *, strict: bool, listener: Listener
 ) -> InferenceResult | None:
-    """Run an inference and write its record.
-
-    Args:
-        home: folder of the record.
-        inference: what to run.
-        case: what was seen, and the truth.
-        about: how the record is made.
-        strict: raise where there is nothing to ask or to tell apart; otherwise that is said, and None returned.
-        listener: hears of it.
-
-    Raises:
-        UserError: see ``strict``.
-    """
+    """Run an inference and write its record."""
     try:
         record = scoring.evaluate(inference, case, about)
     except UserError as error:
@@ -96,19 +72,7 @@ def measure(
 
 
 def check(ground: AttackContext, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackPlan, tuple[str, ...]]:
-    """Check before anything is attacked whether there is something to ask and to tell apart.
-
-    Args:
-        ground: the source.
-        plan: what to run.
-        named: inferences that the user asked for.
-
-    Returns:
-        The plan, without the inferences that nothing is left to, and lines that say why.
-
-    Raises:
-        UserError: when one was named.
-    """
+    """Check before anything is attacked whether there is something to ask and to tell apart."""
     kept: dict[str, Inference] = {}
     reasons: dict[str, None] = {}
     for name, inference in plan.inferences.items():

@@ -19,10 +19,41 @@ if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack, Declared
     from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.pipeline.sweep import LocalWork
 
 PARTS = ("reconstruction", "permuted")
 """Parts of an attack that can be carried out apart: the search for what was uploaded, and the one for the control."""
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """Local work of a round.
+
+    Attributes:
+        images: of its one step; None for a client's own training: all its images, in batches as large as the run says.
+        epochs: of a client's own training.
+    """
+
+    images: int | None = None
+    epochs: int = 1
+
+    @property
+    def name(self) -> str:
+        """The setting as it is asked for."""
+        return "epoch" if self.images is None else str(self.images)
+
+    @property
+    def label(self) -> str:
+        """A few words, for axes and tables."""
+        if self.images is None:
+            return "epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        return "1 image" if self.images == 1 else f"{self.images} images"
+
+    @property
+    def words(self) -> str:
+        """The setting in a sentence."""
+        if self.images is None:
+            return f"{'an epoch' if self.epochs == 1 else self.label} of all of a client's images"
+        return f"one step on {'one image' if self.images == 1 else self.label}"
 
 
 @dataclass(frozen=True)
@@ -156,11 +187,7 @@ def plan_of(
 
 
 def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
-    """Return the arithmetic that ``precision`` and ``compile`` among the settings ask for on a device.
-
-    Raises:
-        UserError: for what the device cannot do.
-    """
+    """Return the arithmetic that ``precision`` and ``compile`` among the settings ask for on a device."""
     return read_numerics(settings.get("precision", "float32"), device, compiled=bool(settings.get("compile", False)))
 
 
@@ -168,11 +195,7 @@ def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
 
 
 def target_name(target: str) -> str:
-    """Return the kind of payload that a target names, or refers to as ``package.module:NAME``.
-
-    Raises:
-        UserError: when there is none, with the kinds that can be attacked.
-    """
+    """Return the kind of payload that a target names, or refers to as ``package.module:NAME``."""
     from fedpriv.attacks import target_names
     from fedpriv.wire.kinds import payload_kind
     from fedpriv.wire.payload import DECLARED
@@ -184,11 +207,7 @@ def target_name(target: str) -> str:
 
 
 def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
-    """Return the attacks that are asked for, or all that fit a target.
-
-    Raises:
-        UserError: for an unknown target or attack, or one that does not fit.
-    """
+    """Return the attacks that are asked for, or all that fit a target."""
     from fedpriv.attacks import ATTACKS, attacks_for, default_suite, targets_of, told_in_clear
 
     target = target_name(target)
@@ -211,11 +230,7 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
 def granted(
     chosen: Mapping[str, Any], named: Sequence[str], target: str, card: KnowledgeCard, rounds_seen: int | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the attacks whose needs the card meets, and a line for each that is missed.
-
-    Raises:
-        UserError: when an attack that was named needs more, or every attack does.
-    """
+    """Return the attacks whose needs the card meets, and a line for each that is missed."""
     kept: dict[str, Any] = {}
     refusals: list[UserError] = []
     left_out: list[str] = []
@@ -237,11 +252,7 @@ def granted(
 
 
 def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, rounds_seen: int | None) -> None:
-    """Check that somebody uses the rounds: every attack that was named, or any of the suite.
-
-    Raises:
-        UserError: when nobody does.
-    """
+    """Check that somebody uses the rounds: every attack that was named, or any of the suite."""
     if rounds_seen is None or rounds_seen == 1:
         return
     seen = argument("rounds_seen", rounds_seen)
@@ -263,16 +274,7 @@ def rounds_to_read(attacks: Iterable[Declared], rounds: int) -> tuple[int, ...]:
 def with_settings(
     names: Sequence[str], settings: Mapping[str, Any], beneath: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return attacks by name as settings of a verb make them, and the budgets that each is run with.
-
-    Args:
-        names: of attacks.
-        settings: of the verb.
-        beneath: options by attack where the settings give none.
-
-    Raises:
-        UserError: naming the argument or the option that is wrong.
-    """
+    """Return attacks by name as settings of a verb make them, and the budgets that each is run with."""
     budgets, iterations = parse_budgets(settings.get("budget")), settings.get("iterations")
     if iterations is not None and budgets:
         both = f"{argument('iterations')} and {argument('budget')} exclude each other"
@@ -283,11 +285,7 @@ def with_settings(
 
 
 def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return attacks by name, made with their own options.
-
-    Raises:
-        UserError: naming the option that is unknown or out of range, and a generator that only a file names.
-    """
+    """Return attacks by name, made with their own options."""
     from fedpriv.attacks import ATTACKS
 
     return {
@@ -378,11 +376,7 @@ def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
 
 
 def parse_budgets(given: str | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the budgets that a list or ``"100,300,1000"`` holds, ascending.
-
-    Raises:
-        UserError: for anything but different whole numbers of at least 1.
-    """
+    """Return the budgets that a list or ``"100,300,1000"`` holds, ascending."""
     if given is None:
         return ()
     where = argument("budget", given)

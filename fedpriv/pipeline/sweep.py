@@ -7,10 +7,10 @@ own, of one round from the same seed: the same division, clients, first weights 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.pipeline.plan import AttackPlan
+from fedpriv.pipeline.plan import AttackPlan, LocalWork
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping
@@ -39,46 +39,11 @@ OWN_WORK = ("batch_size", "epochs", "drop_last", "local_steps")
 """Settings of local work: who gives one without a sweep asks for that one alone."""
 
 
-@dataclass(frozen=True)
-class LocalWork:
-    """Local work of a round.
-
-    Attributes:
-        images: of its one step; None for a client's own training: all its images, in batches as large as the run says.
-        epochs: of a client's own training.
-    """
-
-    images: int | None = None
-    epochs: int = 1
-
-    @property
-    def name(self) -> str:
-        """The setting as it is asked for."""
-        return EPOCH if self.images is None else str(self.images)
-
-    @property
-    def label(self) -> str:
-        """A few words, for axes and tables."""
-        if self.images is None:
-            return EPOCH if self.epochs == 1 else f"{self.epochs} epochs"
-        return "1 image" if self.images == 1 else f"{self.images} images"
-
-    @property
-    def words(self) -> str:
-        """The setting in a sentence."""
-        if self.images is None:
-            return f"{'an epoch' if self.epochs == 1 else self.label} of all of a client's images"
-        return f"one step on {'one image' if self.images == 1 else self.label}"
-
-
 def parse_reach(given: object) -> tuple[LocalWork, ...]:
     """Return the settings that a text or a list names, from the least local work to the most; none for ``none``.
 
     >>> [setting.label for setting in parse_reach("epoch,4,1")]
     ['1 image', '4 images', 'epoch']
-
-    Raises:
-        UserError: for anything else, and for a setting that is named twice.
     """
     where, parts = argument("reach", given), given.split(",") if isinstance(given, str) else given
     names = [str(part).strip() for part in (parts if isinstance(parts, Iterable) else [parts])]
@@ -99,14 +64,6 @@ def read_reach(target: str, settings: Mapping[str, Any], *, on_run: bool) -> tup
 
     :data:`DEFAULT` by default for uploads of trained weights, where a run of one round is trained first and nothing is said
     of its local work.
-
-    Args:
-        target: kind of upload.
-        settings: arguments of the verb.
-        on_run: whether a run is there already.
-
-    Raises:
-        UserError: for settings that cannot be read, or arguments that exclude them.
     """
     excluded = _excluding(target, settings, on_run=on_run)
     work = [name for name in OWN_WORK if settings.get(name) is not None]
@@ -149,16 +106,7 @@ def sweep(
     *,
     takes_images: bool,
 ) -> tuple[tuple[RunConfig, ...], tuple[AttackPlan, ...]]:
-    """Return the configurations of the runs that are trained first, and a plan for each, by local work ascending.
-
-    Args:
-        config: of the first run.
-        plan: of all attacks.
-        series: settings of local work; none for the run as it is configured.
-        named: attacks that were asked for.
-        settings: arguments of the verb.
-        takes_images: whether the uploaded network begins with a fully connected layer: nothing is searched for behind it.
-    """
+    """Return the configurations of the runs that are trained first, and a plan for each, by local work ascending."""
     if not series:
         return (config,), (plan,)
     runs = [_settled(config, work, settings) for work in series]

@@ -91,11 +91,7 @@ def build_case(
 
 
 def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
-    """Return the last ``number`` of the stored rounds up to ``round_``, ascending; up to the last one for None.
-
-    Raises:
-        UserError: when there are no uploads, none of that round, or fewer rounds.
-    """
+    """Return the last ``number`` of the stored rounds up to ``round_``, ascending; up to the last one for None."""
     rounds = source.rounds()
     if not rounds:
         raise UserError(f"{source}: no uploads are stored; train again with {argument('capture')} all, last or auto")
@@ -234,11 +230,7 @@ class _Grants:
         return self.kept.get(key, load)
 
     def earlier(self, clients: Sequence[int]) -> dict[tuple[int, int], Callable[[Tensor], Tensor]]:
-        """Return (round, client) -> extractor behind an upload before the attacked one.
-
-        Raises:
-            UserError: when none is known.
-        """
+        """Return (round, client) -> extractor behind an upload before the attacked one."""
         seen = sorted({(o.round, o.client) for o in self.observations if o.round < self.round and o.client in clients})
         there = self.source.extractor_rounds()
         if not any(number in there for number, _ in seen):
@@ -250,11 +242,7 @@ class _Grants:
         return {(number, k): self.extractor(number, k) for number, k in seen if number in there}
 
     def fitted(self, what: str, fit: Callable[..., T], number: int, client: int) -> T:
-        """Return a substitute that is trained on the attacker's own images.
-
-        Raises:
-            UserError: where there are none with classes.
-        """
+        """Return a substitute that is trained on the attacker's own images."""
         images, labels = self.source.auxiliary(self.card, self.seed)
         if images is None or labels is None:
             raise UserError(

@@ -209,11 +209,7 @@ class ExternalSource(Source):
 
 
 def derive_card(source: ExternalSource, wanted: Mapping[str, Any]) -> KnowledgeCard:
-    """Return the card that follows from what was handed in, with what is wanted instead.
-
-    Raises:
-        UserError: for an unknown grant, or one for which nothing was handed in.
-    """
+    """Return the card that follows from what was handed in, with what is wanted instead."""
     normed = source.model is not None and bool(batch_norms(source.model))
     private, no_statistics = source.extractors or source.heads, normed and not source.running
     derived: dict[str, Any] = plain(KnowledgeCard()) | {

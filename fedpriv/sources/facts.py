@@ -127,11 +127,7 @@ class OwnerFacts:
     folder: Path
 
     def call(self, name: str, *given: Any) -> Any:
-        """Call one of the functions; two arguments at most are passed, as many as it takes.
-
-        Raises:
-            UserError: when it is no function, or fails.
-        """
+        """Call one of the functions; two arguments at most are passed, as many as it takes."""
         made = self._function(name)
         needed = _needed(name, made, len(given))
         with _found_below(self.folder):
@@ -163,11 +159,7 @@ class OwnerFacts:
         return function
 
     def images(self, name: str, *given: Any, labelled: bool = True) -> tuple[Any, Any]:
-        """Return images and classes that a function returns, unchecked but for their number.
-
-        Raises:
-            UserError: for anything but a pair, or images alone where classes may be missing.
-        """
+        """Return images and classes that a function returns, unchecked but for their number."""
         made = self.call(name, *given)
         if isinstance(made, Tensor) and not labelled:
             return made, None
@@ -189,15 +181,7 @@ def _needed(name: str, made: Callable[..., Any], otherwise: int) -> int:
 
 
 def read_facts(run: Path, given: Any) -> OwnerFacts:
-    """Return the facts of a recorded run.
-
-    Args:
-        run: its folder; the file beside it, ``RUN.toml``, is read where nothing is given.
-        given: a mapping, or the path of a TOML file; None for the file beside the run, if there is one.
-
-    Raises:
-        UserError: naming the key that is unknown or wrong, and a module that a file names and nobody allowed.
-    """
+    """Return the facts of a recorded run."""
     if isinstance(given, Mapping):
         return OwnerFacts(parse(Facts, given, "facts"), "facts", Path.cwd())
     beside = run.absolute().with_name(run.absolute().name + ".toml")

@@ -12,16 +12,7 @@ if TYPE_CHECKING:
 
 
 def prepare(config: RunConfig, device: torch.device, *, download: bool = False) -> Federation:
-    """Look up the method and the defenses, load data, choose models and check the plan.
-
-    Args:
-        config: what to run.
-        device: where to compute.
-        download: fetch the data set where it is missing.
-
-    Raises:
-        UserError: for anything in the configuration that cannot run, before anything is trained.
-    """
+    """Look up the method and the defenses, load data, choose models and check the plan."""
     from fedpriv.defenses import build_defenses
     from fedpriv.federation import prepared
     from fedpriv.methods import METHODS

@@ -103,19 +103,7 @@ def _is_vector(value: object) -> bool:
 def read_message(
     given: Any, target: str, labels: Any, n_classes: int | None, answered: Message = (), client: int | None = None
 ) -> Message | Update | Gradient:
-    """Return an upload as a message on the CPU; updates and gradients as they are, checked no further.
-
-    Args:
-        given: one upload.
-        target: kind of payload that is attacked.
-        labels: of the client's images, for tensors that do not name classes themselves.
-        n_classes: C, where it was given.
-        answered: the broadcast that it answers, where one was given.
-        client: whose upload it is, where there are several.
-
-    Raises:
-        UserError: when it is no upload of that kind.
-    """
+    """Return an upload as a message on the CPU; updates and gradients as they are, checked no further."""
     where = argument("uploads") if client is None else f"{argument('uploads')}: client {client}"
     if isinstance(given, (Update, Gradient)):
         return given
@@ -139,11 +127,7 @@ def read_message(
 
 
 def _update_of(where: str, after: Mapping[str, Tensor], target: str, answered: Message) -> Update:
-    """Return weights without a word beside them as what clients made of the broadcast.
-
-    Raises:
-        UserError: where no broadcast was given: the same mapping could hold weights, gradients or differences.
-    """
+    """Return weights without a word beside them as what clients made of the broadcast."""
     if not is_weights(target):
         name = payload_kind(target).__name__
         raise UserError(
@@ -184,11 +168,7 @@ def _from_tensor(where: str, given: Tensor, target: str, labels: Any, n_classes:
 
 
 def _class_vectors(where: str, given: Mapping[Any, Any], target: str) -> Payload:
-    """Return ``{class: vector}``, as FedProto's own code has it, as a payload that counts no images.
-
-    Raises:
-        UserError: naming the class that is no whole number, or whose vector is no vector, as long as another or finite.
-    """
+    """Return ``{class: vector}``, as FedProto's own code has it, as a payload that counts no images."""
     rows: dict[int, Tensor] = {}
     for key, value in given.items():
         try:
@@ -221,16 +201,7 @@ def _class_vectors(where: str, given: Mapping[Any, Any], target: str) -> Payload
 
 
 def settled(where: str, payload: Payload, n_classes: int | None) -> Payload:
-    """Return a payload on the CPU, without a graph, and in agreement with what was announced.
-
-    Args:
-        where: begins an error.
-        payload: of any kind; its own types and shapes are checked again, as its tensors may have been changed since.
-        n_classes: C, where it was announced.
-
-    Raises:
-        UserError: naming the field, what it holds and what was expected.
-    """
+    """Return a payload on the CPU, without a graph, and in agreement with what was announced."""
     values: dict[str, Any] = {}
     for spec in fields(payload):
         value, place = getattr(payload, spec.name), f"{where}: {payload.kind}.{spec.name}"
@@ -249,11 +220,7 @@ def settled(where: str, payload: Payload, n_classes: int | None) -> Payload:
 
 
 def named_tensors(where: str, values: object) -> dict[str, Tensor]:
-    """Return tensors by name.
-
-    Raises:
-        UserError: for anything but a mapping from printable texts to plain tensors.
-    """
+    """Return tensors by name."""
     if not isinstance(values, Mapping):
         raise UserError(f"{where}: expected tensors by name, got {type(values).__name__}")
     entries = dict(values)
@@ -295,11 +262,7 @@ def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> Non
 
 
 def check_labels(name: str, labels: Any, count: int | None = None) -> Tensor:
-    """Return labels on the CPU as int64 ``(n,)``, of any number where none is expected.
-
-    Raises:
-        UserError: naming the argument, what was given and what would be right.
-    """
+    """Return labels on the CPU as int64 ``(n,)``, of any number where none is expected."""
     where = argument(name)
     values = numbers(where, labels, "whole numbers, one an image")
     if values.is_floating_point() or values.dtype == torch.bool or values.is_complex():
@@ -332,9 +295,6 @@ def exchange(
 
     A gradient becomes the weights after one step: an attack divides by the learning rate again. The rate of a single
     step is chosen so that rounding loses least.
-
-    Raises:
-        UserError: naming what is missing or shaped otherwise.
     """
     kind = payload_kind(target)
     if not is_weights(target):

@@ -109,9 +109,6 @@ def _clients(
     """Return client -> its number and its partition, of those whose data is known, and a line for the others.
 
     Clients are numbered by their partitions where these are whole numbers, else in the order of the partitions' names.
-
-    Raises:
-        UserError: when nothing says whose data is whose, or two clients are said to hold the same.
     """
     seen = list(dict.fromkeys(client for sent in gathered.uploads for client in sent))
     folder = default_folder() if facts.facts.truth is None else facts.folder / facts.facts.truth
@@ -233,19 +230,7 @@ def _accounts(defenses: tuple[Defense, ...], rounds: int) -> tuple[list[str], tu
 def gather_uploads(
     run: RecordedRun, facts: OwnerFacts, target: str, round_: int | None, model: nn.Module | None, *, summed: bool
 ) -> Gathered:
-    """Return the uploads of a kind, up to a round.
-
-    Args:
-        run: the recorded run.
-        facts: say what the arrays are.
-        target: kind of upload.
-        round_: to attack; None for the last that can be.
-        model: whose parameters arrays without names are, or None.
-        summed: the server sees only the sum, whatever was recorded.
-
-    Raises:
-        UserError: when there is nothing of the kind.
-    """
+    """Return the uploads of a kind, up to a round."""
     reader = _Reader(run, facts, target, model)
     by_round = {number: run.messages(number) for number in run.rounds()}
     summed = summed or _masked(by_round)
@@ -393,11 +378,7 @@ class _Reader:
         return floats
 
     def _named(self, arrays: Arrays) -> dict[str, Tensor]:
-        """Return arrays by the model's names, where they have numbers instead: its state in order, or its parameters.
-
-        Raises:
-            UserError: where they are neither.
-        """
+        """Return arrays by the model's names, where they have numbers instead: its state in order, or its parameters."""
         if self.model is None or not all(name.isdecimal() for name in arrays):
             return dict(arrays)
         state = {name: value for name, value in self.model.state_dict().items() if value.is_floating_point()}

@@ -62,11 +62,7 @@ class RunSource(Source):
 
     @classmethod
     def open(cls, path: Path, kind: str, device: torch.device, *, download: bool = False) -> RunSource:
-        """Open a run.
-
-        Raises:
-            UserError: when it is unfinished or damaged, or its clients upload nothing of the kind.
-        """
+        """Open a run."""
         run = RunDirectory.open(path)
         run.require_complete()
         return cls(run, prepare(run.config, device, download=download), kind)

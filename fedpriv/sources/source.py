@@ -96,11 +96,7 @@ class Source(ABC):
     # ------------------------------------------------------------ what a threat model may grant
 
     def settled(self, card: KnowledgeCard) -> KnowledgeCard:
-        """Return the card that results carry.
-
-        Raises:
-            UserError: for a grant that the source does not have.
-        """
+        """Return the card that results carry."""
         return card
 
     @abstractmethod

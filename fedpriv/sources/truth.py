@@ -142,11 +142,7 @@ class Pool:
 
 
 def refuse_no_images(name: str, images: Tensor, least: int = 1) -> None:
-    """Check that a tensor holds images in [0, 1].
-
-    Raises:
-        UserError: naming it.
-    """
+    """Check that a tensor holds images in [0, 1]."""
     if images.dim() != 4 or len(images) < least or not images.is_floating_point():
         raise UserError(f"{name}: expected float images (n >= {least}, c, h, w), got {tuple(images.shape)}")
     # The comparison is false for NaN too.

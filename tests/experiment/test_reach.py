@@ -15,8 +15,8 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.experiment.shares import Suite, left_to_do
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.reached import Reached, first_beyond, furthest, reach_sentence
-from fedpriv.pipeline.plan import AttackPlan, build_attacks
-from fedpriv.pipeline.sweep import LocalWork, divisor, parse_reach, read_reach, sweep_plans, untaken
+from fedpriv.pipeline.plan import AttackPlan, LocalWork, build_attacks
+from fedpriv.pipeline.sweep import divisor, parse_reach, read_reach, sweep_plans, untaken
 from fedpriv.scoring.storage import load_metrics
 from fedpriv.util.errors import UserError
 
