@@ -95,7 +95,7 @@ class AttackContext:
 
     @cached_property
     def premise(self) -> Premise | None:
-        """Whether the truth gives the uploads by the computation that attacks assume; only scorers ask."""
+        """Agreement of the uploads with the computation that attacks assume; only scorers ask."""
         return premise_of(self.source) if isinstance(self.source, ExternalSource) else None
 
 

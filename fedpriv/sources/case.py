@@ -164,7 +164,7 @@ def _classes(
 
 @dataclass(frozen=True)
 class _Grants:
-    """What a card grants about the attacked clients and round, loaded or trained once each, and nothing else."""
+    """The grants of a card about the attacked clients and round, loaded or trained once each."""
 
     source: Source
     card: KnowledgeCard

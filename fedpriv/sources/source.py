@@ -71,7 +71,7 @@ class Source(ABC):
     def view(
         self, observations: tuple[Observation, ...]
     ) -> tuple[tuple[Observation, ...], tuple[Observation, ...] | None]:
-        """Return what the server sees of uploads, and the shuffled control; None where there is no other client."""
+        """Return the server's view of uploads, and the shuffled control; None where there is no other client."""
         return observations, shuffle(observations)
 
     def has_images(self, round_: int, client: int) -> bool:
@@ -112,7 +112,7 @@ class Source(ABC):
         return None
 
     def protocol(self, clients: Collection[int]) -> BatchFacts | None:
-        """Return what holds of every client's local steps: the largest batch and the largest number of steps."""
+        """Return facts of all clients' local steps: the largest batch and the largest number of steps."""
         return None
 
     def batch(self, round_: int, client: int) -> BatchFacts | None:
@@ -120,7 +120,7 @@ class Source(ABC):
         return None
 
     def loss(self, round_: int) -> PublicLoss:
-        """Return what the protocol says of the loss behind uploaded weights."""
+        """Return the loss behind uploaded weights, as the protocol says it."""
         return PublicLoss()
 
     def gradient(self, client: int) -> LocalGradient | None:
@@ -166,7 +166,7 @@ class Source(ABC):
         """Return who holds which images, and which of them went into uploads of some rounds."""
 
     def described(self, round_: int | None) -> dict[str, Any]:
-        """Return what records say of the source: fields of :class:`fedpriv.scoring.records.Provenance`."""
+        """Return the source as records describe it: fields of :class:`fedpriv.scoring.records.Provenance`."""
         return {}
 
     def labels(self, round_: int, client: int) -> Tensor:

@@ -151,7 +151,7 @@ def refuse_no_images(name: str, images: Tensor, least: int = 1) -> None:
 
 
 def image_key(image: Tensor) -> bytes:
-    """Return what tells an image on the CPU from all others."""
+    """Return a key that no other image on the CPU has."""
     return image.numpy().tobytes()
 
 
