@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from fedpriv.wire.payloads import SampleCount as SampleCount
     from fedpriv.wire.payloads import SmallModel as SmallModel
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _VERBS = "fedpriv.experiment.verbs."
 _PLACES = {

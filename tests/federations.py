@@ -14,7 +14,7 @@ from fedpriv.federation.prepared import Federation
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.sources.federation import prepare
-from fedpriv.util import manifest, ownership
+from fedpriv.util.files import LOCK, MARKER
 
 QUICK_DATA = {"dataset": "digits", "strangers": 0.0}
 """Small images, all of them among clients: what tests name whose point is not the data."""
@@ -41,7 +41,7 @@ def train_small(path: Path, config: RunConfig, engine: Any = run_clients) -> tup
 
 def files(path: Path) -> dict[str, bytes]:
     """Everything in a run that is a function of its configuration alone."""
-    skipped = {"timings.jsonl", "summary.json", manifest.MARKER, ownership.LOCK}  # the marker holds an identity
+    skipped = {"timings.jsonl", "summary.json", MARKER, LOCK}  # the marker holds an identity
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))

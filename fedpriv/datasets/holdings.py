@@ -10,7 +10,7 @@ import numpy as np
 from fedpriv.datasets.types import FederatedData
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import any_letters, picture_text
-from fedpriv.util.files import whole
+from fedpriv.util.files import placing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,8 +74,8 @@ def draw_holdings(federated: FederatedData, path: Path) -> None:
     _draw(figure, federated, counts)
     metadata = {"Date": None} if kind == "svg" else None  # a date would make every file different
     try:
-        with matplotlib.rc_context({"svg.hashsalt": "fedpriv"}), any_letters(), whole(path) as temporary:
-            figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
+        with matplotlib.rc_context({"svg.hashsalt": "fedpriv"}), any_letters(), placing([path]) as temporary:
+            figure.savefig(temporary[path], format=kind, dpi=150, metadata=metadata)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from fedpriv.experiment.processes import Process, cause, start
 from fedpriv.experiment.shares import Share, Shares, Suite, left_to_do, perform
 from fedpriv.util.code import carried
+from fedpriv.util.files import mark
 from fedpriv.util.listener import Listener, Report
-from fedpriv.util.manifest import mark
 
 if TYPE_CHECKING:
     from fedpriv.pipeline.execute import AttackContext

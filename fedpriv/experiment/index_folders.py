@@ -29,7 +29,7 @@ from fedpriv.scoring.storage import (
     load_scores,
     read_record,
 )
-from fedpriv.util import manifest
+from fedpriv.util import files
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import shell_word
 
@@ -94,13 +94,13 @@ def _search(folder: Path, depth: int) -> _Found:
         kind = _kind(folder)
         if kind is not None:
             return _Found({folder: kind})
-        if manifest.kind(folder) in _BESIDE:
+        if files.kind(folder) in _BESIDE:
             return _Found({})
         below = sorted(Path(one.path) for one in os.scandir(folder) if one.is_dir() and not one.name.startswith("."))
     except (OSError, UserError) as error:
         why = f"not readable ({error.strerror})" if isinstance(error, OSError) else str(error)
         return _Found({}, (LeftOut(str(folder), why),))
-    if manifest.kind(folder) == "recorded":
+    if files.kind(folder) == "recorded":
         return _Found({}, (LeftOut(str(folder), "a recorded run, not attacked: fedpriv attack --run takes it"),))
     if below and depth == 0:
         return _Found({}, (LeftOut(str(folder), f"not searched: it lies {DEPTH} levels down; index it by itself"),))
@@ -127,7 +127,7 @@ _NOTHING = "holds nothing that fedpriv made"
 def _kind(folder: Path) -> EntryKind | None:
     if (folder / CLAIM).is_file():
         return "claim of a paper"
-    if (folder / REQUEST).is_file() or manifest.kind(folder) == "attacks":
+    if (folder / REQUEST).is_file() or files.kind(folder) == "attacks":
         return "attacks"
     kinds: dict[str | None, EntryKind] = {
         "study": "study",

@@ -13,8 +13,8 @@ from fedpriv.util import files
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json
+from fedpriv.util.folders import busy
 from fedpriv.util.foreign import json_value
-from fedpriv.util.ownership import busy
 
 T = TypeVar("T")
 

@@ -13,9 +13,8 @@ from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import read_json, write_json
+from fedpriv.util.files import digest, identity, read_json, remove, write_json
 from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.manifest import contents, identity
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
@@ -104,7 +103,7 @@ def results_folder(
     if resume:
         _refuse_other(folder, described)
     refused: UserError | None = None
-    with folders.output(folder, "attacks", force=force, resume=resume, listener=listener):
+    with folders.output(folder, "attacks", force=force, resume=resume):
         if not resume:
             write_json(folder / REQUEST, described)
         try:
@@ -117,14 +116,14 @@ def results_folder(
         if (folder / "run" / "summary.json").is_file():
             go_on = f"{argument('run')} {folder / 'run'} and another {argument('out')}"
             raise UserError(f"{refused} (the run is trained: go on with {go_on})") from refused
-        folders.give_back(folder)
+        remove(folder)
         raise refused
 
 
 def _identity(run: Path) -> str | None:
     """Return the identity of a run's folder, or a hash of its summary, which holds the time it took."""
     known, summary = identity(run), run / "summary.json"
-    return known or (contents(summary).sha256 if summary.is_file() else None)
+    return known or (digest(summary) if summary.is_file() else None)
 
 
 def _refuse_other(folder: Path, described: Mapping[str, Any]) -> None:
@@ -139,7 +138,7 @@ def _refuse_other(folder: Path, described: Mapping[str, Any]) -> None:
         )
     # A run that was moved is still the same.
     changed = differences(
-        {"redact": "none", "precision": "float32", "reach": {}} | before | {"run": None},
+        {**before, "run": None},
         {**described, "run": None},
     )
     if changed:

@@ -10,9 +10,7 @@ from typing import Any
 
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import whole
-from fedpriv.util.manifest import MARKER, PARTIAL
-from fedpriv.util.ownership import LOCK
+from fedpriv.util.files import LOCK, MARKER, PARTIAL, placing
 
 
 def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:
@@ -31,8 +29,9 @@ def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:
     with folders.output(out, kind, force=force):
         for path in sorted(source.rglob("*")):
             if path.is_file() and path.name not in (MARKER, LOCK) and not path.name.endswith(PARTIAL):
-                with whole(out / path.relative_to(source)) as temporary:
-                    shutil.copyfile(path, temporary)
+                place = out / path.relative_to(source)
+                with placing([place]) as temporary:
+                    shutil.copyfile(path, temporary[place])
 
 
 class Tabular(ABC):

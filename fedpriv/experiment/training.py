@@ -62,7 +62,7 @@ def train_run(
         folders.check_free(out, force=force)
     federation = prepare(config, chosen, download=download)
     refuse_training(federation)
-    with folders.output(out, "run", force=force, resume=resume, listener=listener):
+    with folders.output(out, "run", force=force, resume=resume):
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:
             return directory.summary

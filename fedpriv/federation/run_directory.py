@@ -35,20 +35,31 @@ from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.method import LocalTraining, State
 from fedpriv.federation.states import load_state, save_state
 from fedpriv.federation.summary import ConvergenceLine, Counts, RoundLine, RunSummary, Treatment
-from fedpriv.util import ownership
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.code import code_arguments
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import append_all, link, read_json, read_lines, whole_folder, write_all, write_json, write_text
+from fedpriv.util.files import (
+    append_all,
+    link,
+    mark,
+    placing,
+    read_json,
+    read_lines,
+    remove,
+    write_all,
+    write_json,
+    write_text,
+)
 from fedpriv.util.folders import occupied, telling_name
-from fedpriv.util.manifest import mark
 from fedpriv.util.record import Record, first_fault
 from fedpriv.wire.ledger import Count, Entry, count
 from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payload import Message
 
-FORMAT = 5
+FORMAT = 6
+EVALUATION = "evaluation.json"
+"""Of a checkpoint, written last: it is whole."""
 
 
 AUTO_CAPTURE_BYTES = 1 << 20
@@ -213,7 +224,8 @@ class RunDirectory:
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             found = values.get("format") if isinstance(values, dict) else values
             raise UserError(
-                f"{path}: run format {found!r}, but this version reads format {FORMAT}; train the run again"
+                f"{path}: run format {found!r}, but this version reads format {FORMAT}; "
+                "use the fedpriv that made it (0.1.0 reads 5), or train the run again"
             )
         return parse(RunConfig, {name: value for name, value in values.items() if name != "format"}, str(path))
 
@@ -338,9 +350,8 @@ class RunDirectory:
 
     def checkpointed_rounds(self) -> tuple[int, ...]:
         """Return the rounds that have a checkpoint."""
-        folder = self.path / "checkpoints"
-        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-        return tuple(sorted(int(name.removeprefix("round-")) for name in names if name.startswith("round-")))
+        found = (self.path / "checkpoints").glob(f"round-*/{EVALUATION}")
+        return tuple(sorted(int(path.parent.name.removeprefix("round-")) for path in found))
 
     def state_path(self, round_: int, client: int) -> Path:
         """Return the file of a client's state after a round."""
@@ -350,24 +361,26 @@ class RunDirectory:
         self, checkpoint: Checkpoint, states: Sequence[State], files: Mapping[int, Path], keep: tuple[int, ...]
     ) -> None:
         """Write a checkpoint, linking clients' states that lie in files, then drop older ones except those to keep."""
-        final = self.checkpoint_path(checkpoint.round)
-        if final.exists():
-            ownership.remove(final)
-        with whole_folder(final) as building:
-            save_state(building / "server.safetensors", checkpoint.server)
-            for client in range(len(states)):
-                new = building / self.state_path(checkpoint.round, client).name
-                if client not in files or not link(files[client], new):
-                    save_state(new, states[client])
-            save_message(building / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
-            write_json(building / "evaluation.json", checkpoint.evaluation)
+        folder = self.checkpoint_path(checkpoint.round)
+        server, evaluation = folder / "server.safetensors", folder / EVALUATION
+        clients = [self.state_path(checkpoint.round, client) for client in range(len(states))]
+        remove(folder)
+        save_message(folder / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
+        with placing([server, *clients, evaluation]) as temporary:
+            save_state(temporary[server], checkpoint.server)
+            for client, path in enumerate(clients):
+                if client not in files or not link(files[client], temporary[path]):
+                    save_state(temporary[path], states[client])
+            temporary[evaluation].write_text(json.dumps(checkpoint.evaluation), encoding="utf-8")
         self.drop_checkpoints(keep)
 
     def drop_checkpoints(self, keep: tuple[int, ...]) -> None:
         """Remove every checkpoint but the newest and those to keep, whole or what a crash left of it."""
-        for round_ in self.checkpointed_rounds():
-            if round_ != self.newest_checkpoint() and round_ not in keep:
-                ownership.remove(self.checkpoint_path(round_))
+        whole = self.checkpointed_rounds()
+        kept = {self.checkpoint_path(round_) for round_ in whole if round_ == whole[-1] or round_ in keep}
+        for folder in set((self.path / "checkpoints").glob("round-*")) - kept:
+            remove(folder / EVALUATION)
+            remove(folder)
 
     def load_checkpoint(self, round_: int) -> Checkpoint:
         """Read a checkpoint back, and every client's state once, one after another: a damaged one is found now."""
@@ -382,7 +395,7 @@ class RunDirectory:
             round_,
             load_state(folder / "server.safetensors"),
             broadcast,
-            read_json(folder / "evaluation.json"),
+            read_json(folder / EVALUATION),
         )
 
     def client_state(self, round_: int, client: int) -> State:

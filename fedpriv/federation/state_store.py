@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import torch
 from fedpriv.federation.method import State
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import load_state, on_device, save_state
-from fedpriv.util.files import scratch_folder
+from fedpriv.util.files import PARTIAL
 
 BYTES_IN_MEMORY = 48 << 20
 """Bytes of states that memory holds: of a round of ten clients with four-layer networks all, of fifty some."""
@@ -129,5 +130,5 @@ def state_store(
         first: client -> its state before the first round.
         device: where states are handed out.
     """
-    with scratch_folder(directory.path / "states") as folder:
-        yield StateStore(directory, clients, first, device, folder)
+    with tempfile.TemporaryDirectory(PARTIAL, ".states.", directory.path) as folder:
+        yield StateStore(directory, clients, first, device, Path(folder))

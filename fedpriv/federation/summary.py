@@ -64,7 +64,7 @@ class ReachedAccuracy(Record):
         final, best, best_round: pooled, after the last round and at its best.
         pooled: the same as ``final``.
         mean_over_clients: after the last round.
-        best_mean_over_clients, best_mean_round: the mean over clients at its best; None in a record of an earlier version.
+        best_mean_over_clients, best_mean_round: the mean over clients at its best.
         clients: ``(correct, total)`` test images of every client that counts, after the last round; empty where not
             recorded.
     """
@@ -74,8 +74,8 @@ class ReachedAccuracy(Record):
     best_round: int
     pooled: float
     mean_over_clients: float
-    best_mean_over_clients: float | None = None
-    best_mean_round: int | None = None
+    best_mean_over_clients: float
+    best_mean_round: int
     clients: tuple[tuple[int, int], ...] = ()
 
 

@@ -31,11 +31,10 @@ from fedpriv.sources.guesses import with_guesses
 from fedpriv.sources.run import RunSource, step_sizes
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import Truth
-from fedpriv.util import manifest, ownership
+from fedpriv.util import files
 from fedpriv.util.config import plain
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_bytes
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
@@ -212,7 +211,7 @@ def search(
     observations = case.shuffled if control and job.control else None if control else case.observations
     if observations is None:
         return None
-    manifest.mark(directory, "attack")
+    files.mark(directory, "attack")
     path = directory / PARTIAL / f"{part}.safetensors"
     if path.is_file():
         return load_reconstruction(path)
@@ -240,9 +239,9 @@ def search(
 
 def forget_parts(folder: Path) -> None:
     """Remove the parts of an attack that is saved as a whole."""
-    ownership.remove(folder / PARTIAL)
-    if any(name.startswith(f"{PARTIAL}/") for name in manifest.written(folder)):
-        manifest.forget(folder, f"{PARTIAL}/")
+    files.remove(folder / PARTIAL)
+    if any(name.startswith(f"{PARTIAL}/") for name in files.written(folder)):
+        files.forget(folder)
 
 
 def draw(attack: AttackRecord) -> None:
@@ -251,7 +250,7 @@ def draw(attack: AttackRecord) -> None:
     if attack.about.redacted == OMIT:
         place.unlink(missing_ok=True)
     else:
-        write_bytes(place, grid_png(attack))
+        files.write_bytes(place, grid_png(attack))
 
 
 # ---------------------------------------------------------------- fits

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.files import read_json, write_json
+from fedpriv.util.files import mark, read_json, write_json
 from fedpriv.util.foreign import entries
-from fedpriv.util.manifest import mark
 
 FORMAT: Final = 1
 VARIABLE: Final = "FEDPRIV_TRUTH"

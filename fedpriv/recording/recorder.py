@@ -21,7 +21,6 @@ from fedpriv.recording.arrays import Form, Sets, difference, digest, form_of, pl
 from fedpriv.recording.run import KIND, TRAIN, Note, RecordedRun, Scalar, Seen, is_recorded, refuse_unrecorded
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, short_line
-from fedpriv.util.listener import Listener
 
 MOST_FACTS: Final = 200
 """Numbers and texts that are kept of one message."""
@@ -101,13 +100,8 @@ class Recorder:
 
     def _open(self, framework: str, named_by_data: bool) -> RecordedRun:
         refuse_unrecorded(self.path)
-        there, say = is_recorded(self.path), self._say
-
-        class Told(Listener):
-            def say(self, line: str) -> None:
-                say(line)
-
-        self._held.enter_context(folders.output(self.path, KIND, resume=there, listener=Told()))
+        there = is_recorded(self.path)
+        self._held.enter_context(folders.output(self.path, KIND, resume=there))
         if not there:
             return RecordedRun.make(self.path, framework, named_by_data=named_by_data)
         run = RecordedRun.open(self.path)
@@ -116,7 +110,7 @@ class Recorder:
                 self._known.enter(seen)
         self._known.last = max(run.rounds(), default=-1)
         self._notes = len(run.notes())
-        say(f"{self.path}: {len(run.rounds())} round(s) are recorded here already; going on")
+        self._say(f"{self.path}: {len(run.rounds())} round(s) are recorded here already; going on")
         return run
 
     # ------------------------------------------------------------ what adapters call

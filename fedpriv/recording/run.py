@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedpriv.util import manifest
+from fedpriv.util import files
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.files import append_lines, checked_tensors, read_json, read_lines, write_bytes, write_json
 from fedpriv.util.folders import occupied
@@ -188,7 +188,7 @@ class RecordedRun:
 
 def is_recorded(path: Path) -> bool:
     """True for a folder that a recorder made."""
-    return (path / "recorded.json").is_file() and manifest.identity(path) is not None
+    return (path / "recorded.json").is_file() and files.identity(path) is not None
 
 
 def _lines(target: type[R], path: Path) -> tuple[R, ...]:

@@ -39,9 +39,8 @@ from fedpriv.scoring.redaction import NONE, withheld
 from fedpriv.scoring.tensor_files import load_reconstruction, load_truths, save_reconstruction, save_truths
 from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import read_bytes, read_json, write_text
+from fedpriv.util.files import digest, forget, mark, read_bytes, read_json, write_text
 from fedpriv.util.foreign import json_value
-from fedpriv.util.manifest import contents, forget, mark
 from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
@@ -76,11 +75,11 @@ def read_record(path: Path) -> AnyRecord:
     found = read_json(path)
     if not isinstance(found, dict):
         raise UserError(f"{path}: expected an object, got {type(found).__name__}")
-    version = found.get("version", 1)
+    version = found.get("version")
     if version != RECORD_VERSION:
         raise UserError(
             f"{path}: a record of format {version!r}, but this version reads format {RECORD_VERSION}; "
-            + _remedy(path, found)
+            f"use the fedpriv that made it (0.1.0 reads 3), or {_remedy(path, found)}"
         )
     try:
         return _ADAPTER.validate_json(read_bytes(path), strict=True)
@@ -164,8 +163,7 @@ def is_attack_directory(directory: Path) -> bool:
         about = json_value((directory / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    # Of the first format too: a folder of that is refused by what reads it, not passed over.
-    return isinstance(about, dict) and (about.get("kind") == "about" or about.get("format") == "fedpriv-attack-1")
+    return isinstance(about, dict) and about.get("kind") == "about"
 
 
 def save_attack(
@@ -206,9 +204,7 @@ def save_attack(
     if not kept:
         forget(directory)
     files = [name for name in (RECONSTRUCTION, PERMUTED, TRUTH, JUDGE) if (directory / name).is_file()]
-    write_record(
-        directory, about.model_copy(update={"files": {name: contents(directory / name).sha256 for name in files}})
-    )
+    write_record(directory, about.model_copy(update={"files": {name: digest(directory / name) for name in files}}))
 
 
 def load_about(directory: Path) -> About:
@@ -257,7 +253,7 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
                 continue
             what = "is no file" if os.path.lexists(path) else "no such file"
             raise UserError(f"{path}: {what}, though {ABOUT} lists it")
-        if contents(path).sha256 != expected:
+        if digest(path) != expected:
             raise UserError(f"{path}: content was altered; its SHA-256 is not the one in {ABOUT}")
     reconstruction = load_reconstruction(directory / RECONSTRUCTION)
     permuted = None

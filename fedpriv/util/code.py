@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from fedpriv.util.arguments import Spelling, argument
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.foreign import TENSOR_HEADER, recently_read
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,57 +52,36 @@ def module_names(value: object) -> tuple[str, ...]:
     names = (value,) if isinstance(value, (str, Path)) else value
     if not isinstance(names, (list, tuple, set, frozenset)):
         raise UserError(f"{argument('allow_code', value)}: expected the name of a module, or several")
-    for name in names:
-        module, colon, rest = str(name).partition(":")
+    for name in map(str, names):
+        module, colon, rest = name.partition(":")
         if colon and all(step.isidentifier() for step in (*module.split("."), *rest.split("."))):
             raise UserError(
-                f"{argument('allow_code', str(name))}: expected a module alone: {argument('allow_code', module)}"
+                f"{argument('allow_code', name)}: expected a module alone: {argument('allow_code', module)}"
             )
     return tuple(map(str, names))
 
 
 def check_modules(*references: str, file: Path | str | None = None) -> None:
-    """Check that the modules of some texts ``package.module:NAME`` may be imported.
-
-    Args:
-        references: the texts.
-        file: that names them; None for the last file read in which they stand.
+    """Check that the modules of some texts ``package.module:NAME``, which a file names, may be imported.
 
     Raises:
-        UserError: naming the modules and the file.
+        UserError: naming the modules.
     """
-    refused = list(dict.fromkeys(one for one in references if one.partition(":")[0] not in allowed()))
-    modules = list(dict.fromkeys(one.partition(":")[0] for one in refused))
-    if modules:
-        _refuse(modules, f"module {', '.join(map(repr, modules))}", refused[0], file)
+    modules = list(dict.fromkeys(text.partition(":")[0] for text in references))
+    _check("module", [module for module in modules if module not in allowed()], file)
 
 
 def check_script(path: str) -> None:
-    """Check that a file of TorchScript, which is a program too, may be loaded.
-
-    Raises:
-        UserError: naming it and the file that names it.
-    """
-    if path not in allowed():
-        _refuse([path], f"program {shown(path)}", path, None)
+    """Check that a file of TorchScript, which is a program too, may be loaded; errors as :func:`check_modules`."""
+    _check("program", [path] if path not in allowed() else [], None)
 
 
-def _refuse(names: list[str], what: str, text: str, file: Path | str | None) -> NoReturn:
-    place = file or _file_with(text)
-    why = f"{place} alone, and code that only a file names" if place else "no argument of a verb, and other code"
-    advice = argument("allow_code", names[0] if len(names) == 1 else names)
-    raise UserError(f"{what}: named by {why} is not run; if you trust it, allow it with {advice}")
-
-
-def _file_with(text: str) -> Path | None:
-    """Return the last of the files read that a text stands in."""
-    forms = {text.encode(), json.dumps(text)[1:-1].encode()}
-    for path in reversed(recently_read()):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            content = file.read(TENSOR_HEADER)
-            if any(form in content for form in forms):
-                return path
-    return None
+def _check(noun: str, refused: list[str], file: Path | str | None) -> None:
+    if refused:
+        raise UserError(
+            f"{noun} {', '.join(map(shown, refused))}: code that only {file or 'a file'} names is not run; if you trust it, "
+            f"allow it with {argument('allow_code', refused[0] if len(refused) == 1 else refused)}"
+        )
 
 
 def for_children() -> Mapping[str, str]:
@@ -118,7 +95,7 @@ def code_arguments() -> Mapping[str, tuple[str, ...]]:
 
 
 class OfAnotherProcess(Spelling):
-    """Spells how code is allowed to a process that somebody else's command starts, such as a node of Flower's."""
+    """Spells how code is allowed to a process that another program starts, such as a node of Flower's."""
 
     def argument(self, name: str, *value: object) -> str:
         """Return an argument; that of allowed code as the environment variable."""
@@ -135,9 +112,8 @@ def exported() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(VARIABLE, None)
-        else:
+        os.environ.pop(VARIABLE, None)
+        if before is not None:
             os.environ[VARIABLE] = before
 
 

@@ -1,8 +1,14 @@
-"""Files that are whole or not there, listed with their contents in the folder they are written to, and checked when read.
+"""Files that are whole or not there, with the SHA-256 digests of a folder's files in its marker, checked when read.
 
-All that fedpriv writes into a folder of its own is written, and read back, by these functions: under another name first,
-forced to the disk, listed with its SHA-256 in the folder's marker (:mod:`fedpriv.util.manifest`), then given its own name.
-A file is read only where it is what was listed for its place. Outside of such folders there is nothing to check files by.
+::
+
+    {"made_by": "fedpriv", "format": 3, "kind": "run", "id": ...}     the first line of .fedpriv.jsonl
+    {"file": "config.json", "sha256": ...}                            of a file, before it takes its place
+    {"file": "config.json", "placed": true}                           it has
+
+A marker lists the files of its folder, and of folders below it that have no marker. A file is written under a temporary
+name, forced to the disk, listed, then renamed, so a crash leaves the old file or the new one. Outside of marked folders
+nothing is listed or checked.
 """
 
 from __future__ import annotations
@@ -12,160 +18,236 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from fedpriv.util import access, foreign, manifest
+from fedpriv.util import access, foreign
 from fedpriv.util.errors import UserError
-from fedpriv.util.manifest import MARKER, PARTIAL, Contents, contents, home_of, sync
-from fedpriv.util.vouchers import vouch, vouched
 
-T = TypeVar("T")
-AT_ONCE = 8
-"""Files that are forced to the disk at a time."""
+MARKER = ".fedpriv.jsonl"
+LOCK = ".fedpriv.lock"
+PARTIAL = ".fedpriv-partial"
+"""End of temporary names."""
+FORMAT = 3
+
+
+Listing = dict[str, tuple[str | None, ...]]
+"""Names relative to a marked folder -> digests that the file may have; None where it may be missing."""
+
+# ---------------------------------------------------------------- markers
+
+
+def _head(folder: Path) -> dict[str, Any] | None:
+    try:
+        with (folder / MARKER).open(encoding="utf-8") as file:
+            head = foreign.json_value(file.readline(4096))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(head, dict) or head.get("made_by") != "fedpriv" or not head.get("id"):
+        return None
+    if head.get("format") != FORMAT:
+        raise UserError(
+            f"{folder / MARKER}: format {head.get('format')!r}, but this version reads format {FORMAT}; "
+            "use fedpriv 0.1.0, which made the folder, or another folder"
+        )
+    return head
+
+
+def identity(folder: Path) -> str | None:
+    """Return the identity of a folder that fedpriv made, or None for any other.
+
+    Raises:
+        UserError: for a folder in another version's format.
+    """
+    head = _head(folder)
+    return None if head is None else str(head["id"])
+
+
+def kind(folder: Path) -> str | None:
+    """Return the kind of thing that a marked folder holds, or None for any other; errors as :func:`identity`."""
+    head = _head(folder)
+    return None if head is None else str(head.get("kind"))
+
+
+def homes_of(folder: Path) -> list[Path]:
+    """Return the marked folders among this one and those above it, the innermost first."""
+    place = Path(os.path.abspath(folder))
+    return [home for home in (place, *place.parents) if _head(home) is not None]
+
+
+def mode_of(folder: Path) -> int | None:
+    """Return the mode of folders within a marked one, by that one's own mode; None outside of marked folders."""
+    homes = homes_of(folder)
+    if not homes:
+        return None
+    mode = homes[0].stat().st_mode
+    return next((known for known in (access.PUBLIC, access.GROUP) if mode & known == known), access.PRIVATE)
+
+
+def make(folder: Path, least: int = 0) -> None:
+    """Make a folder and those above it: within a marked folder with its mode, else by the umask or as ``least`` has it."""
+    for place in reversed([place for place in (folder, *folder.parents) if not place.is_dir()]):
+        mode = mode_of(place.parent)
+        place.mkdir(exist_ok=True)
+        access.set_mode(place, place.stat().st_mode & 0o777 | least if mode is None else mode)
+
+
+def new_mode(folder: Path, *, public: bool = False) -> int:
+    """Return the mode of a folder to mark: public or the group's where asked, else that of the marked one around it."""
+    asked = access.PUBLIC if public else access.GROUP if access.shared() else None
+    return asked or mode_of(folder.parent) or access.PRIVATE
+
+
+def mark(folder: Path, kind: str, *, public: bool = False) -> str:
+    """Make and mark a folder, to hold a kind of thing, unless it is marked; return its identity, which is its alone."""
+    known = identity(folder)
+    if known is not None:
+        return known
+    made, mode = uuid.uuid4().hex, new_mode(folder, public=public)
+    make(folder, mode)
+    access.set_mode(folder, mode)
+    _write_marker(folder, [{"made_by": "fedpriv", "format": FORMAT, "kind": kind, "id": made}])
+    return made
+
+
+def _write_marker(home: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    temporary = _temporary(home / MARKER)
+    temporary.unlink(missing_ok=True)
+    with access.in_place(temporary, mode=home.stat().st_mode & 0o777) as file:
+        file.write(_lines(rows))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, home / MARKER)
+    _sync(home)
+
+
+_listings: dict[Path, tuple[bytes, Listing]] = {}
+"""Markers that were read before, with their bytes; every use compares them with the file."""
+
+
+def written(home: Path) -> Listing:
+    """Return the files that a marked folder lists.
+
+    Raises:
+        UserError: when the marker cannot be read.
+    """
+    try:
+        found = (home / MARKER).read_bytes()
+    except OSError as error:
+        raise UserError(f"{home / MARKER}: not readable ({error}); nothing here can be checked without it") from error
+    before, listing = _listings.get(home, (b"", {}))
+    if not found.startswith(before):
+        before, listing = b"", {}
+    end = found.rfind(b"\n") + 1
+    for line in found[len(before) : end].split(b"\n"):
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # the head, or a line that a crash cut
+            row = foreign.json_value(line)
+            known = listing.get(row["file"], (None,))[-1:]
+            now = () if row.get("placed") else (str(row["sha256"]),)
+            listing[row["file"]] = known + now
+    _listings[home] = found[:end], listing
+    return listing
+
+
+def _note(rows: Mapping[Path, Mapping[str, Any]], *, force: bool) -> None:
+    """Add rows about files to the markers that list these."""
+    fresh: dict[Path, list[dict[str, Any]]] = {}
+    for path, row in rows.items():
+        home, name = _listed_as(path)
+        if home is not None:
+            fresh.setdefault(home, []).append({"file": name, **row})
+    for home, lines in fresh.items():
+        with access.in_place(home / MARKER, os.O_RDWR | os.O_APPEND) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            # In one piece, since several processes may write into one folder; apart from a line that a crash cut.
+            file.write(_lines(lines) if file.read(1) == b"\n" else b"\n" + _lines(lines))
+            file.flush()
+            if force:
+                os.fsync(file.fileno())
+
+
+def forget(home: Path) -> None:
+    """Drop from a marked folder's list what its files held before, and files that are gone.
+
+    A digest confirms a guess at what was redacted since. Nobody else may write the folder meanwhile.
+    """
+    rows: list[dict[str, Any]] = [_head(home) or {}]
+    for name, known in written(home).items():
+        now = digest(home / name) if (home / name).is_file() else None
+        if now is not None and now in known:
+            rows += [{"file": name, "sha256": now}, {"file": name, "placed": True}]
+    _write_marker(home, rows)
+
+
+def missing(folder: Path) -> list[str]:
+    """Return the names of files that stood directly in a folder, by its marker, and are gone, sorted."""
+    homes = homes_of(folder)
+    paths = [homes[0] / name for name, known in written(homes[0]).items() if None not in known] if homes else []
+    return sorted(path.name for path in paths if path.parent == Path(os.path.abspath(folder)) and not path.is_file())
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _listed_as(path: Path) -> tuple[Path | None, str]:
+    """Return the marked folder that lists a file, or None (nowhere, or unfinished), and its name there."""
+    homes = homes_of(path.parent)
+    name = Path(os.path.abspath(path)).relative_to(homes[0]).as_posix() if homes else ""
+    return (homes[0] if homes and PARTIAL not in name else None), name
+
 
 # ---------------------------------------------------------------- writing
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary name to write a file under; when all is written the file takes its place, whole.
-
-    A reader, or a crash, never sees half of it. Folders above are made. A failure leaves nothing behind.
+def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
+    """Yield temporary names to write files under; when the block ends they take their places, the last one last.
 
     Raises:
-        UserError: where a file stands there that fedpriv did not write, in a folder that it made.
+        UserError: where a folder is in the way, or a link leads out of the marked folder.
     """
-    temporary = _place_for(path)
+    temporary: dict[Path, Path] = {}
+    modes: dict[Path, int | None] = {}
     try:
+        for path in paths:
+            if path.is_dir():
+                raise UserError(f"{path}: is a folder, where fedpriv writes a file; move it away")
+            modes[path], temporary[path] = _folder_for(path), _temporary(path)
+            temporary[path].unlink(missing_ok=True)
+            access.in_place(temporary[path], os.O_RDWR | os.O_CREAT | os.O_EXCL, modes[path]).close()
         yield temporary
-        _take_places({path: temporary})
+        for path, mode in modes.items():
+            if mode is not None:  # a library may have made the file anew
+                access.set_mode(temporary[path], mode & 0o666)
+        with ThreadPoolExecutor(8, "force") as threads:  # the system then writes its own records once for many
+            list(threads.map(_force, temporary.values()))
+        _note({path: {"sha256": digest(place)} for path, place in temporary.items()}, force=True)
+        for path, place in temporary.items():
+            os.replace(place, path)
+        for folder in dict.fromkeys(path.parent for path in temporary):
+            _sync(folder)
+        _note({path: {"placed": True} for path in temporary}, force=False)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        for place in temporary.values():
+            place.unlink(missing_ok=True)
         raise
 
 
 def write_all(files: Mapping[Path, bytes]) -> None:
-    """Write files of bytes, each whole or not at all; they are forced to the disk together, and listed together.
-
-    Raises:
-        UserError: as :func:`whole`.
-    """
-    written: dict[Path, Path] = {}
-    try:
+    """Write files, each whole or not at all; they are forced to the disk together, and listed together."""
+    with placing(files) as temporary:
         for path, content in files.items():
-            written[path] = _place_for(path)
-            written[path].write_bytes(content)  # into the file that was made, so its mode stays
-        _take_places(written)
-    except BaseException:
-        for temporary in written.values():
-            temporary.unlink(missing_ok=True)
-        raise
-
-
-def _place_for(path: Path) -> Path:
-    """Make an empty file under a temporary name, of the mode that the file is to have; return that name."""
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder, where fedpriv writes a file; move it away")
-    mode, temporary = _folder_for(path), _unfinished(path)
-    temporary.unlink(missing_ok=True)
-    access.in_place(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode).close()
-    return temporary
-
-
-def _folder_for(path: Path) -> int | None:
-    """Make the folder of a file and return its mode, None outside of folders of ours.
-
-    Raises:
-        UserError: where a link leads to it from the marked folder around it.
-    """
-    home = home_of(path.parent)
-    for place in () if home is None else path.relative_to(home).parents:
-        if home is not None and place.name and (home / place).is_symlink():
-            raise UserError(f"{home / place}: is a link, and nothing is written through it; put a folder in its place")
-    manifest.make(path.parent)
-    return manifest.mode_of(path.parent)
-
-
-def _take_places(written: Mapping[Path, Path]) -> None:
-    """Give files, by their place, which lie under temporary names, their own: forced to the disk and listed first.
-
-    In a folder that is not finished nothing is forced: that comes when the folder takes its place.
-    """
-    around = {path: home_of(path.parent) for path in written}
-    lasting = [path for path, home in around.items() if home is None or not _in_unfinished(path.relative_to(home))]
-    _force([written[path] for path in lasting])
-    homes = {path: home for path in lasting if (home := around[path]) is not None}
-    listed = {path: contents(written[path]) for path in homes}
-    known = [path for path in homes if _known(homes[path], path)]
-    _note(homes, listed)
-    for path, temporary in written.items():
-        temporary.replace(path)
-    for folder in dict.fromkeys(path.parent for path in lasting):
-        sync(folder)
-    _note(homes, {path: listed[path] for path in known}, placed=True)
-
-
-def _note(homes: Mapping[Path, Path], files: Mapping[Path, Contents | None], *, placed: bool = False) -> None:
-    """List files, each in its marked folder, in one piece for each of these."""
-    for home in dict.fromkeys(homes[path] for path in files):
-        rows = [(path, holds) for path, holds in files.items() if homes[path] == home]
-        manifest.note(home, rows, placed=placed)
-
-
-@contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary name to make a folder of files under; when all are written it takes its place, whole.
-
-    Nothing may stand there. Files directly in it are listed and checked as any other.
-    """
-    building = _unfinished(path)
-    shutil.rmtree(building, ignore_errors=True)
-    mode = _folder_for(building / "file")
-    try:
-        yield building
-        files = sorted(building.iterdir())
-        if mode is not None:  # files that a library wrote
-            for file in files:
-                access.set_mode(file, mode & 0o666)
-        fresh = [file for file in files if vouched(file) is None]
-        _force(fresh)
-        sync(building)
-        home = _home(path)
-        if home is not None:
-            listed = {path / file.name: vouched(file) or contents(file) for file in files}
-            manifest.note(home, listed.items())
-            vouch(listed, building)
-        building.rename(path)
-        sync(path.parent)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-
-
-@contextlib.contextmanager
-def scratch_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder for files that outlive a moment and not the process: it goes when the block ends, whatever is in it.
-
-    It bears a temporary name, so what a crash leaves of it is cleared away by whoever holds the folder around it next.
-    """
-    folder = _unfinished(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    manifest.make(folder)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            temporary[path].write_bytes(content)  # into the file that was made, so its mode stays
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file of bytes, whole or not at all.
-
-    Tensors go this way too, as bytes: safetensors, given a path, writes a temporary file of its own beside it, which a
-    killed process leaves behind under a name that is not ours.
-    """
+    """Write a file of bytes, whole or not at all."""
     write_all({path: content})
 
 
@@ -175,171 +257,110 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically, indented for people."""
+    """Write JSON, whole or not at all, indented for people."""
     write_text(path, json.dumps(value, indent=2, allow_nan=True) + "\n")
 
 
-def link(old: Path, new: Path) -> bool:
-    """Give a file of ours another name in a folder that is being made; False where it is damaged, or links do not exist."""
+def link(old: Path, temporary: Path) -> bool:
+    """Make a temporary name that of a file that stays; return False where that is damaged, or links do not exist."""
     try:
-        os.link(old if vouched(old) else checked(old), new)
+        checked(old)
+        temporary.unlink()
+        os.link(old, temporary)
     except (OSError, UserError):
         return False
     return True
 
 
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append JSON lines and force them to disk. What a crash left behind the listed lines goes first.
-
-    Raises:
-        UserError: where what is there is not what was written, or not ours.
-    """
+    """Append JSON lines: the file is written anew; errors as :func:`read_lines`."""
     append_all({path: rows})
 
 
 def append_all(lines: Mapping[Path, Iterable[Mapping[str, Any]]]) -> None:
-    """Append JSON lines to several files: all forced to the disk, then all listed.
-
-    Raises:
-        UserError: as :func:`append_lines`, before anything is appended.
-    """
-    homes: dict[Path, Path] = {}
-    kept: dict[Path, bytes] = {}
-    with contextlib.ExitStack() as stack:
-        modes = {path: _folder_for(path) for path in lines}
-        files = {path: stack.enter_context(access.in_place(path)) for path in lines if os.path.lexists(path)}
-        for path in lines:
-            there = files[path].read() if path in files else b""
-            home = _home(path)
-            if home is None:
-                kept[path] = there[: there.rfind(b"\n") + 1]
-                continue
-            homes[path] = home
-            kept[path] = _checked(home, path, there) if path in files else b""
-        _note(homes, {path: None for path in homes if path not in files})
-        for path, rows in lines.items():
-            fresh = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-            if path not in files:
-                files[path] = stack.enter_context(access.in_place(path, mode=modes[path]))
-            files[path].truncate(len(kept[path]))
-            files[path].seek(len(kept[path]))
-            files[path].write(fresh)
-            files[path].flush()
-            kept[path] += fresh
-        _at_once(lambda file: os.fsync(file.fileno()), files.values())
-    _note(
-        homes, {path: Contents(hashlib.sha256(kept[path]).hexdigest(), len(kept[path])) for path in homes}, placed=True
-    )
+    """Append JSON lines to several files; errors as :func:`read_lines`, before any is written."""
+    write_all({path: _lines_there(path) + _lines(rows) for path, rows in lines.items()})
 
 
 def log(path: Path, text: str) -> None:
-    """Append text for people, which nothing reads back, to a file that is ours."""
-    mode, home = _folder_for(path), _home(path)
-    if home is not None and not _known(home, path):
-        manifest.note(home, [(path, None)])
-    with access.in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode) as file:
+    """Append text for people, which nothing reads back and no marker lists."""
+    with access.in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, _folder_for(path)) as file:
         file.write(text.encode("utf-8"))
 
 
-def _unfinished(path: Path) -> Path:
+def remove(path: Path) -> None:
+    """Remove a file, a folder with all that is in it, or a link alone; what is not there is no fault."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _folder_for(path: Path) -> int | None:
+    """Make the folder of a file and return its mode, None outside of marked folders."""
+    homes = homes_of(path.parent)
+    if homes and not path.parent.resolve().is_relative_to(homes[-1].resolve()):
+        raise UserError(f"{path.parent}: a link leads out of {homes[-1]}, and nothing is written through it; remove it")
+    make(path.parent)
+    return mode_of(path.parent)
+
+
+def _force(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Force the names in a folder to the disk, where the system can."""
+    with contextlib.suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
 
 
-def _home(path: Path) -> Path | None:
-    """Return the marked folder that lists a file; None for files that are listed nowhere, or that are not finished."""
-    home = home_of(path.parent)
-    return None if home is None or _in_unfinished(path.relative_to(home)) else home
-
-
-def _in_unfinished(path: Path) -> bool:
-    return any(part.endswith(PARTIAL) for part in path.parts)
-
-
-def _known(home: Path, path: Path) -> bool:
-    """True for a file that was written before; one that is there and was not is refused."""
-    known = path.relative_to(home).as_posix() in manifest.written(home)
-    if not known and os.path.lexists(path):
-        raise UserError(f"{path}: is there and not written by fedpriv, so it stays; move it away")
-    return known
-
-
-def _force(paths: Iterable[Path]) -> None:
-    """Force files to the disk."""
-
-    def force(path: Path) -> None:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-
-    _at_once(force, paths)
-
-
-def _at_once(force: Callable[[T], None], given: Iterable[T]) -> None:
-    """Force files to the disk several at a time: the system then writes its own records of them once for many."""
-    files = list(given)
-    if len(files) < 2:
-        for file in files:
-            force(file)
-        return
-    with ThreadPoolExecutor(min(AT_ONCE, len(files)), "force") as threads:
-        list(threads.map(force, files))
+def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 # ---------------------------------------------------------------- reading
 
 
 def checked(path: Path) -> Path:
-    """Return the path of a file of ours, once it is sure that it holds what was written there.
-
-    In a folder that fedpriv did not make there is nothing to check by; nor is a file that is missing looked for.
+    """Return the path of a file, once it is sure that it holds what was written there; a missing one is not looked for.
 
     Raises:
-        UserError: where it does not, or fedpriv wrote no such file in this folder.
+        UserError: where it does not, or its marked folder does not list it.
     """
-    home = _home(path)
-    if home is not None and path.is_file():
-        listed = _listed(home, path)
+    if path.is_file() and _listed_as(path)[0] is not None:
         try:
-            holds = contents(path)
+            _check(path, digest(path))
         except OSError as error:
             raise UserError(f"{path}: not readable ({error.strerror or error})") from error
-        if holds not in listed:
-            raise _altered(home, path)
     return path
 
 
-def missing(folder: Path) -> list[str]:
-    """Return the names of files that were written into a folder of ours, not below it, and are not there, sorted."""
-    home = home_of(folder)
-    names = [] if home is None else [home / name for name in manifest.written(home)]
-    return sorted(path.name for path in names if path.parent == folder and not path.is_file())
-
-
 def checked_tensors(path: Path) -> Path:
-    """Return the path of a safetensors file of ours, as :func:`checked`; one of an impossible header is refused first."""
+    """Return the path of a safetensors file, as :func:`checked`; one of an impossible header is refused first."""
     if os.path.lexists(path):
         foreign.check_tensor_file(path)
     return checked(path)
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the contents of a file of ours, checked.
-
-    Raises:
-        UserError: as :func:`checked`, and where it is missing or not readable.
-    """
+    """Return the contents of a file, checked; errors as :func:`checked`, and where it is missing or not readable."""
     found = foreign.read_bytes(path, foreign.RECORDS)
-    home = _home(path)
-    if home is not None and Contents(hashlib.sha256(found).hexdigest(), len(found)) not in _listed(home, path):
-        raise _altered(home, path)
+    _check(path, hashlib.sha256(found).hexdigest())
     return found
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON that is ours.
-
-    Raises:
-        UserError: as :func:`read_bytes`, and where it is no JSON.
-    """
+    """Read a file of JSON; errors as :func:`read_bytes`, and where it is no JSON."""
     try:
         return foreign.json_value(read_bytes(path))
     except ValueError as error:
@@ -347,27 +368,13 @@ def read_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read JSON lines that are ours; what a crash left behind the listed lines, or half a line, is left out.
+    """Read JSON lines, none where there is no file; half a line at the end is left out.
 
     Raises:
-        UserError: as :func:`checked`, where a listed file is missing, and where a line is no JSON object.
+        UserError: as :func:`checked`, where a file that stood there is missing, and where a line is no JSON object.
     """
-    home = _home(path)
-    if not path.is_file():
-        if home is not None and not os.path.lexists(path) and _stood(home, path):
-            raise UserError(f"{path}: missing, though {MARKER} lists it")
-        if os.path.lexists(path):
-            raise UserError(f"{path}: expected a file of JSON lines, and this is none")
-        return []
-    try:
-        found = foreign.read_bytes(path, foreign.RECORDS)
-        if home is not None:
-            found = _checked(home, path, found)
-        lines = found.decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not readable as lines of JSON ({error})") from error
-    complete, rows = lines[:-1], []
-    for number, line in enumerate(complete, start=1):
+    rows = []
+    for number, line in enumerate(_lines_there(path).split(b"\n")[:-1], start=1):
         try:
             row = foreign.json_value(line)
         except ValueError as error:
@@ -378,36 +385,25 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _listed(home: Path, path: Path) -> tuple[Contents, ...]:
-    listed = manifest.written(home).get(path.relative_to(home).as_posix())
-    if listed is None:
-        raise UserError(f"{path}: not among the files that fedpriv wrote in {home} (see {MARKER} there)")
-    return listed
-
-
-def _stood(home: Path, path: Path) -> bool:
-    """True for a file that was there and held something; one that is only listed, a crash may have kept from its place."""
-    name = path.relative_to(home).as_posix()
-    return manifest.placed(home, name) and any(one.size for one in manifest.written(home)[name])
-
-
-def _checked(home: Path, path: Path, found: bytes) -> bytes:
-    """Return the part of a file of lines that is listed; what a crash left behind it is not.
-
-    A file that is listed without contents was made, and nothing in it was finished.
-    """
-    listed = _listed(home, path)
-    for holds in reversed(listed):
-        part = found[: holds.size]
-        if Contents(hashlib.sha256(part).hexdigest(), len(part)) == holds:
-            return part
-    if listed:
-        raise _altered(home, path)
+def _lines_there(path: Path) -> bytes:
+    """Return the contents of a file of lines, checked; nothing where it never was."""
+    if os.path.lexists(path):
+        if not path.is_file():
+            raise UserError(f"{path}: expected a file of JSON lines, and this is none")
+        return read_bytes(path)
+    home, name = _listed_as(path)
+    if home is not None and None not in written(home).get(name, (None,)):
+        raise UserError(f"{path}: missing, though {MARKER} lists it")
     return b""
 
 
-def _altered(home: Path, path: Path) -> UserError:
-    return UserError(
-        f"{path}: its content was altered: it is not what fedpriv wrote there (SHA-256, see {MARKER} in {home}); "
-        "restore it, or make the folder again"
-    )
+def _check(path: Path, holds: str) -> None:
+    home, name = _listed_as(path)
+    known = () if home is None else written(home).get(name, ())
+    if home is not None and not known:
+        raise UserError(f"{path}: not among the files that fedpriv wrote here (see {MARKER})")
+    if home is not None and holds not in known:
+        raise UserError(
+            f"{path}: its content was altered: it is not what fedpriv wrote there (SHA-256, see {MARKER}); "
+            "restore it, or make the folder again"
+        )

@@ -1,33 +1,140 @@
-"""Folders that a command writes: free or emptied first, made once, held while they are written, apart from the inputs."""
+"""Folders that a command writes: free or emptied first, made once, locked while they are written, apart from the inputs."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
-from fedpriv.util import access, manifest, ownership
+from fedpriv.util import access, files
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.files import LOCK, MARKER, PARTIAL
+
+# ---------------------------------------------------------------- locks
+
+
+class Busy(UserError):
+    """Another process is at work in a folder."""
 
 
 @contextlib.contextmanager
-def output(
-    path: Path,
-    kind: str,
-    *,
-    force: bool = False,
-    resume: bool = False,
-    public: bool = False,
-    listener: Listener = SILENT,
-) -> Iterator[None]:
-    """Take a folder for writing and hold it: free, or ours and emptied with ``force``, or there with ``resume``.
+def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool) -> Iterator[BinaryIO]:
+    """Lock a folder, alone or with others; the lock ends with the process, however that ends.
 
-    It is the user's alone, shared with the group (:func:`fedpriv.util.access.sharing`), or ``public``. What is there keeps
-    its modes, unless it is to be shared.
+    Raises:
+        Busy: while another process has a lock that does not go with this one.
+        UserError: where nothing can be locked.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise UserError(f"{folder}: this system has no file locks (fcntl); use fedpriv on Linux or macOS") from error
+    with access.in_place(folder / LOCK, flags, files.mode_of(folder) or access.PRIVATE) as file:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            process = file.read().decode(errors="replace").strip()
+            raise Busy(
+                f"{folder}: another fedpriv{f' (process {process})' if process else ''} is at work in this folder; "
+                "wait for it, or choose another folder"
+            ) from None
+        except OSError as error:
+            raise UserError(
+                f"{folder}: its file system does not lock files ({error.strerror}); choose a folder on another"
+            ) from error
+        yield file
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Lock a folder for writing, and clear up what a crash left; what is in it is shared where that is asked for.
+
+    Raises:
+        Busy: while another process writes or reads it.
+    """
+    with _locked(folder, alone=True) as file:
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n".encode())
+        file.flush()
+        sweep(folder)
+        if access.shared():
+            _open_to_group(folder)
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+@contextlib.contextmanager
+def held_with_those_around(folder: Path) -> Iterator[None]:
+    """Lock every marked folder that a folder lies in, the outermost first, as whoever writes any of them does."""
+    with contextlib.ExitStack() as stack:
+        for home in reversed(files.homes_of(folder)):
+            stack.enter_context(held(home))
+        yield
+
+
+@contextlib.contextmanager
+def shared(folder: Path) -> Iterator[None]:
+    """Lock a folder together with others, each at work on its own part; nobody locks it alone meanwhile.
+
+    Raises:
+        Busy: while another process has it alone.
+    """
+    with _locked(folder, alone=False):
+        yield
+
+
+@contextlib.contextmanager
+def read(folder: Path) -> Iterator[None]:
+    """Keep others from writing a marked folder while it is read, where it was ever locked and may be.
+
+    Raises:
+        Busy: while another process writes it.
+    """
+    with contextlib.ExitStack() as stack:
+        if files.identity(folder) is not None:
+            with contextlib.suppress(OSError):
+                stack.enter_context(_locked(folder, os.O_RDONLY, alone=False))
+        yield
+
+
+def busy(folder: Path) -> bool:
+    """True while another process writes a folder."""
+    try:
+        with read(folder):
+            return False
+    except Busy:
+        return True
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a crash left unfinished in a locked folder, at any depth."""
+    for top, names, others in os.walk(folder):
+        for name in [name for name in (*names, *others) if name.endswith(PARTIAL)]:
+            files.remove(Path(top) / name)
+        names[:] = [name for name in names if not name.endswith(PARTIAL)]
+
+
+def _open_to_group(folder: Path) -> None:
+    for top, _, names in os.walk(folder):
+        access.set_mode(Path(top), access.GROUP)
+        for path in (Path(top) / name for name in names):
+            if not path.is_symlink():
+                access.set_mode(path, access.GROUP & 0o666)
+
+
+# ---------------------------------------------------------------- output
+
+
+@contextlib.contextmanager
+def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, public: bool = False) -> Iterator[None]:
+    """Take a folder for writing and lock it: free, or fedpriv's and emptied with ``force``, or there with ``resume``.
+
+    Modes are those of :func:`fedpriv.util.files.new_mode`.
     """
     if not resume:
         check_free(path, force=force)
@@ -37,41 +144,24 @@ def output(
                 raise UserError(f"{path}: no such folder to go on with")
             if resume:
                 refuse_unmarked(path)
-            manifest.make(path, manifest.new_mode(path, public=public))
-            taken.enter_context(held(path, listener) if resume else held(path, SILENT, keep=False))
+            files.make(path, files.new_mode(path, public=public))
+            taken.enter_context(held(path))
             if not (resume or force):
-                _refuse_occupied(path)  # by another process that was done before this one held it
+                _refuse_occupied(path)  # by another process that was done before this one had the lock
             if not resume:
-                _empty(path, kind, public=public)
+                for name in sorted(set(os.listdir(path)) - {MARKER, LOCK}):
+                    files.remove(path / name)
+                files.remove(path / MARKER)  # last: until then the rest is known as fedpriv's
+                files.mark(path, kind, public=public)
+                access.set_mode(path / LOCK, path.stat().st_mode & 0o666)
         yield
-
-
-@contextlib.contextmanager
-def held(path: Path, listener: Listener, *, keep: bool = True) -> Iterator[None]:
-    """Hold a folder that is there and clear up what a crash left; say so where whoever held it before was killed.
-
-    What ``keep`` leaves in it is shared where that is asked for.
-    """
-    with ownership.held(path) as before:
-        ownership.sweep(path)
-        if keep and access.shared():
-            ownership.open_to(path, access.GROUP)
-        if before is not None:
-            listener.say(f"{path}: process {before} ended here without finishing; going on from what it left")
-        yield
-
-
-def part(path: Path, kind: str) -> None:
-    """Make a folder within one of ours that lists its own files, unless it is there already."""
-    if not occupied(path):
-        manifest.mark(path, kind)
 
 
 def refuse_unmarked(path: Path) -> None:
-    """Check that a folder to go on with says which files are ours, and what they held."""
-    if manifest.identity(path) is None:
+    """Check that a folder to go on with has a marker."""
+    if files.identity(path) is None:
         raise UserError(
-            f"{path / manifest.MARKER}: missing or damaged, so nothing here can be checked; choose another {argument('out')}"
+            f"{path / MARKER}: missing or damaged, so nothing here can be checked; choose another {argument('out')}"
         )
 
 
@@ -82,18 +172,21 @@ def check_free(path: Path, *, force: bool) -> None:
             raise UserError(f"{path}: is a link to nothing; {argument('out')} takes a folder")
         if path.exists() and not path.is_dir():
             raise UserError(f"{path}: is a file; {argument('out')} takes a folder")
-        _refuse_busy(path)  # before files are counted that somebody is just writing
+        if files.identity(path) is not None:
+            with contextlib.suppress(FileNotFoundError), _locked(path, os.O_RDONLY, alone=True):
+                pass
         if not force:
             _refuse_occupied(path)
-        elif occupied(path):
-            foreign = ownership.strangers(path)
-            if foreign:
-                more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-                raise UserError(
-                    f"{path}: holds files that fedpriv did not make ({foreign[0].relative_to(path)}{more}); "
-                    f"{argument('force')} removes only what fedpriv made: choose another {argument('out')}"
-                )
-        _try_to_make(path)
+        elif occupied(path) and files.identity(path) is None:
+            raise UserError(
+                f"{path}: holds files that fedpriv did not make; {argument('force')} replaces only a folder that fedpriv "
+                f"made (with {MARKER} in it): choose another {argument('out')}"
+            )
+        above = next(place for place in (path, *path.absolute().parents) if place.exists())
+        if not above.is_dir():
+            raise NotADirectoryError(0, f"{above} is a file")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise PermissionError(0, f"{above} is not to be written")
 
 
 def _refuse_occupied(path: Path) -> None:
@@ -103,32 +196,12 @@ def _refuse_occupied(path: Path) -> None:
         )
 
 
-def _refuse_busy(path: Path) -> None:
-    for name in (manifest.MARKER, ownership.LOCK):
-        access.refuse_link(path / name)
-    if manifest.identity(path) is not None:
-        ownership.refuse_busy(path)
-
-
 def occupied(path: Path) -> bool:
-    """True if a folder holds anything beyond our marker, our lock, and what a crash left unfinished."""
+    """True if a folder holds anything beyond fedpriv's marker, its lock, and what a crash left unfinished."""
     if not path.is_dir():
         return False
-    names = set(os.listdir(path)) - {ownership.LOCK}
-    if manifest.identity(path) is None:
-        return bool(names - {manifest.MARKER}) or (manifest.MARKER in names and not manifest.unfinished(path))
-    return any(name != manifest.MARKER and not name.endswith(manifest.PARTIAL) for name in names)
-
-
-def _empty(path: Path, kind: str, *, public: bool) -> None:
-    """Remove everything of ours but the lock, which is held, and mark the folder anew."""
-    names = set(os.listdir(path)) - {manifest.MARKER, ownership.LOCK}
-    for name in sorted(names):
-        ownership.remove(path / name)
-    if manifest.identity(path) is not None and (names or manifest.written(path)):
-        (path / manifest.MARKER).unlink()
-    manifest.mark(path, kind, public=public)
-    ownership.open_to(path, manifest.new_mode(path, public=public))
+    names = {name for name in os.listdir(path) if name != LOCK and not name.endswith(PARTIAL)}
+    return bool(names - {MARKER}) or (MARKER in names and files.identity(path) is None)
 
 
 def refuse_overlap(
@@ -153,11 +226,6 @@ def refuse_overlap(
             )
 
 
-def give_back(path: Path) -> None:
-    """Remove a folder that was made for nothing, as far as it is ours."""
-    ownership.remove(path)
-
-
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Say in one line that an output folder cannot be made or written."""
@@ -173,22 +241,6 @@ def numbered(path: Path) -> Path:
     """Return ``path``, or the first of ``path-2``, ``path-3``, ... that is free."""
     candidates = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in range(1, 10**6))
     return next(candidate for candidate in candidates if not os.path.lexists(candidate))
-
-
-def _try_to_make(path: Path) -> None:
-    """Make a folder as a trial, and leave none behind that was not there."""
-    missing = [place for place in (path, *path.parents) if not place.exists()]
-    made: list[Path] = []
-    try:
-        for place in reversed(missing):
-            place.mkdir(exist_ok=True)
-            made.append(place)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    finally:
-        for place in reversed(made):
-            with contextlib.suppress(OSError):  # somebody else put something there
-                place.rmdir()
 
 
 _PARTS = ("train", "test", "val", "valid", "validation", "images", "data")

@@ -1,23 +1,18 @@
-"""Reading what fedpriv did not write itself: files and texts from outside, bounded before anything is allocated for them.
+"""Reading what fedpriv did not write: files and texts from outside, bounded before anything is allocated for them.
 
-Every reader gives plain values of the type it names, or one :class:`UserError` that says which file, what is wrong with it
-and what would be right: no folder, pipe or device in place of a file, no more bytes than its limit, UTF-8, and nesting that
-neither a parser nor whoever walks the values can fall over.
+Every reader gives plain values, or one :class:`UserError` that says which file, what is wrong and what would be right.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import re
 import stat
 import tomllib
-from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import one_line
@@ -25,8 +20,7 @@ from fedpriv.util.escape import one_line
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(NamedTuple):
     """The most bytes that a kind of file may have, and what such a file holds."""
 
     bytes: int
@@ -34,31 +28,19 @@ class Limit:
 
 
 SETTINGS: Final = Limit(_MIB, "settings in TOML")
-"""A study of ten thousand lines has half of it; a parser takes a second for it."""
 LISTING: Final = Limit(64 * _MIB, "a list in text")
-"""TinyImageNet's longest list, its annotations, has 0.4 MiB; ImageNet's would have 2."""
 RECORDS: Final = Limit(256 * _MIB, "records in JSON")
-"""A trace of a thousand rounds and a hundred clients has 30 MiB; parsed it takes ten times its bytes."""
 IMAGE: Final = Limit(256 * _MIB, "an image")
-"""Uncompressed, and with three bytes a pixel, the largest image that is decoded has 192 MiB."""
 PACKED: Final = Limit(1024 * _MIB, "a part of a data set")
-"""The largest file of the data sets that torchvision unpacks has 148 MiB (CIFAR-100)."""
 TENSORS: Final = Limit(16 * 1024 * _MIB, "tensors")
-"""The largest network of torchvision has 2.4 GiB; tensors are mapped, so nothing is allocated before they are checked."""
 TENSOR_HEADER: Final = 16 * _MIB
-"""Names and shapes of a hundred thousand tensors in a safetensors file; its header is parsed as a whole."""
-
+"""Names and shapes of a safetensors file, which are parsed as a whole."""
 MOST_ENTRIES: Final = 2_000_000
-"""Files of a folder that is read: ImageNet as a whole has 1.4 million."""
+"""Files of a folder that is read: ImageNet has 1.4 million."""
 NESTING: Final = 32
 """Tables and lists in one another: a study has 6, a record 9."""
-
 WHOLE_BITS: Final = 256
 """Of a whole number in TOML: an error prints it, and hexadecimal ones may have a megabyte."""
-
-_READ: deque[Path] = deque(maxlen=256)
-"""Files read last, each once, for messages that name the file in which something stands."""
-
 
 # ---------------------------------------------------------------- files
 
@@ -81,55 +63,37 @@ def open_file(path: Path, limit: Limit, where: str = "", *, expected: str = "") 
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError as error:
         raise UserError(f"{where}: no such file{advice}") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{where}: is a folder; expected a file of {limit.what}") from error
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         raise UserError(f"{where}: not readable ({reason(error)}){advice}") from error
-    found = os.fstat(number)
-    told = ""
-    if stat.S_ISDIR(found.st_mode):
-        told = f"is a folder; expected a file of {limit.what}"
-    elif not stat.S_ISREG(found.st_mode):
-        told = f"is no regular file but a pipe or a device; expected a file of {limit.what}"
-    elif found.st_size > limit.bytes:
-        told = _too_large(found.st_size, limit)
-    if told:
-        os.close(number)
-        raise UserError(f"{where}: {told}")
-    with contextlib.suppress(ValueError):
-        _READ.remove(path)
-    _READ.append(path)
-    return os.fdopen(number, "rb")
-
-
-def recently_read() -> tuple[Path, ...]:
-    """Return the files read last, the newest at the end."""
-    return tuple(_READ)
+    about = os.fstat(number)
+    if stat.S_ISREG(about.st_mode) and about.st_size <= limit.bytes:
+        return os.fdopen(number, "rb")
+    os.close(number)
+    if stat.S_ISREG(about.st_mode):
+        raise _too_large(where, about.st_size, limit)
+    what = "a folder" if stat.S_ISDIR(about.st_mode) else "no regular file but a pipe or a device"
+    raise UserError(f"{where}: is {what}; expected a file of {limit.what}")
 
 
 def check_file(path: Path, limit: Limit, where: str = "") -> None:
-    """Check that a path is a regular file of at most so many bytes that can be read.
-
-    Raises:
-        UserError: naming the file.
-    """
+    """Check that a path is a regular file of at most so many bytes that can be read; errors as :func:`open_file`."""
     open_file(path, limit, where).close()
 
 
 def read_bytes(path: Path, limit: Limit, where: str = "", *, expected: str = "") -> bytes:
-    """Return the contents of a file; arguments as :func:`open_file` has them."""
+    """Return the contents of a file; arguments and errors as :func:`open_file`."""
     with open_file(path, limit, where, expected=expected) as file:
         try:
             content = file.read(limit.bytes + 1)
         except OSError as error:
             raise UserError(f"{where or path}: not readable ({reason(error)})") from error
     if len(content) > limit.bytes:  # it grows, or its file system knows no sizes
-        raise UserError(f"{where or path}: {_too_large(len(content), limit)}")
+        raise _too_large(where or str(path), len(content), limit)
     return content
 
 
 def read_text(path: Path, limit: Limit, where: str = "", *, expected: str = "") -> str:
-    """Return the contents of a file in UTF-8; arguments as :func:`open_file` has them."""
+    """Return the contents of a file in UTF-8; arguments and errors as :func:`open_file`."""
     try:
         return read_bytes(path, limit, where, expected=expected).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -143,8 +107,7 @@ def entries(folder: Path) -> list[Path]:
         UserError: for a folder that cannot be read.
     """
     try:
-        with os.scandir(folder) as found:
-            names = sorted(entry.name for entry in found if not entry.name.startswith("."))
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}: not readable as a folder ({reason(error)})") from error
     if len(names) > MOST_ENTRIES:
@@ -153,7 +116,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def given_path(where: str, value: Any) -> Path:
-    """Return a path that somebody gave, as a text or a path; whether something is there is another question.
+    """Return a path that a user gave, as a text or a path; something may be there or not.
 
     Raises:
         UserError: for anything else, and for a text that no path can be.
@@ -161,22 +124,20 @@ def given_path(where: str, value: Any) -> Path:
     try:
         path = Path(value)
         os.lstat(path)
-    except OSError as error:
-        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+    except (OSError, TypeError, ValueError) as error:
+        if not isinstance(error, OSError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise UserError(f"{where}: expected a path, got {shown(value)} ({reason(error)})") from error
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{where}: expected a path, got {shown(value)} ({reason(error)})") from error
     return path
 
 
-def _too_large(size: int, limit: Limit) -> str:
-    return f"{size:,} bytes; {limit.what} may have {limit.bytes:,}"
+def _too_large(where: str, size: int, limit: Limit) -> UserError:
+    return UserError(f"{where}: {size:,} bytes; {limit.what} may have {limit.bytes:,}")
 
 
 def reason(error: BaseException) -> str:
-    """Return in one line why an operation failed: the system's words, without the path, which is told anyway."""
-    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return one_line(told) or type(error).__name__
+    """Return in one line why an operation failed: the system's words, without the path."""
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return one_line(words) or type(error).__name__
 
 
 # ---------------------------------------------------------------- TOML
@@ -187,13 +148,7 @@ _TOML_TOKENS = re.compile(
 
 
 def toml_file(path: Path, where: str = "", *, expected: str = "settings in TOML") -> dict[str, Any]:
-    """Return the table that a TOML file holds: text, whole numbers, numbers, booleans, lists and tables.
-
-    Args:
-        path: the file.
-        where: begins an error (default: the path).
-        expected: advice where there is no such file.
-    """
+    """Return the table that a TOML file holds; arguments and errors as :func:`open_file`."""
     where = where or str(path)
     text = read_text(path, SETTINGS, where, expected=expected)
     try:
@@ -203,7 +158,7 @@ def toml_file(path: Path, where: str = "", *, expected: str = "settings in TOML"
 
 
 def toml_table(text: str) -> dict[str, Any]:
-    """Return the table that a text in TOML stands for.
+    """Return the table that a text in TOML stands for: texts, numbers, booleans, lists and tables.
 
     Raises:
         ValueError: for a text that is none, or that holds what no setting is: dates, larger numbers, NUL, deep nesting.
@@ -216,7 +171,7 @@ def toml_table(text: str) -> dict[str, Any]:
         if isinstance(value, dict):
             left += value.items()
         elif isinstance(value, list):
-            left += [(key, one) for one in value]
+            left += [(key, entry) for entry in value]
         elif isinstance(value, int) and value.bit_length() > WHOLE_BITS:
             raise ValueError(f"{shown(key)}: a whole number of {value.bit_length():,} bits; at most {WHOLE_BITS}")
         elif not isinstance(value, (str, int, float)):
@@ -231,11 +186,11 @@ def _refuse_deep_toml(text: str) -> None:
     depth = dots = 0
     for token in _TOML_TOKENS.finditer(text):
         mark = token.group()
-        if mark in "[{":
+        if mark in ("[", "{"):
             depth, dots = depth + 1, 0
-        elif mark in "]}":
+        elif mark in ("]", "}"):
             depth = max(depth - 1, 0)
-        elif mark in ",=\n":
+        elif mark in (",", "=", "\n"):
             dots = 0
         elif mark == ".":
             dots += 1
@@ -264,16 +219,14 @@ def inline_values(text: str) -> list[Any]:
 
 
 def _inline(text: str) -> Any:
-    if len(text) > SETTINGS.bytes:
-        return None
     try:
-        found = toml_table(f"value = {text}")
+        found = toml_table(f"value = {text}") if len(text) <= SETTINGS.bytes else {}
     except ValueError:
         return None
     return found["value"] if len(found) == 1 else None
 
 
-# ---------------------------------------------------------------- JSON
+# ---------------------------------------------------------------- JSON, tensors
 
 _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|[\[\]{}]', re.DOTALL)
 
@@ -292,9 +245,6 @@ def json_value(text: str | bytes) -> Any:
             if depth > NESTING:
                 raise ValueError(f"more than {NESTING} lists or objects in one another")
     return json.loads(text)
-
-
-# ---------------------------------------------------------------- tensors
 
 
 def check_tensor_file(path: Path) -> None:

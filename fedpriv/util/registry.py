@@ -1,8 +1,8 @@
-"""Registries: from a name to a dotted target, imported only when it is asked for.
+"""Registries: from a name to a member ``package.module:NAME``, imported only when it is looked up.
 
-Members are those of this package, those that other distributions name under an entry-point group, and whatever a
-reference ``package.module:NAME`` points to, where the user named its module or allowed it (:mod:`fedpriv.util.code`).
-Of two members of one name, this package's own wins.
+Members are those of this package, those that other distributions name under an entry-point group, and references
+``package.module:NAME`` whose module the user named or allowed (:mod:`fedpriv.util.code`). Of two members of one name, this
+package's own wins.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ _LOG = logging.getLogger("fedpriv")
 class Registry(Mapping[str, str]):
     """Names of one sort of member, and where each is, as ``package.module:NAME``.
 
-    As a mapping it holds this package's members, then those of entry points; ``in`` and ``[]`` take references too, and
-    names that these led to, which are not listed: what runs by default does not depend on what was named before.
-    Entry points are read when a name is looked up that is not this package's own, or when names are listed.
+    It lists this package's members, then those of entry points; ``in`` and ``[]`` take references too, and names that these
+    led to, so that what runs by default does not depend on what was named before.
 
     Args:
         noun: what the members are ("method", "data set", ...), for error messages.
         builtins: this package's own members.
         group: entry-point group of other distributions' members; none where empty.
-        contract: ``module:function`` of (name, member) that raises UserError for what is no such member; it is asked about
-            members from outside only.
+        contract: ``module:function`` of (name, member) that raises UserError for what is no such member; it checks members
+            from outside only.
     """
 
     def __init__(self, noun: str, builtins: Mapping[str, str], *, group: str = "", contract: str = "") -> None:
@@ -42,22 +41,22 @@ class Registry(Mapping[str, str]):
         self._adopted: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
-        if name in self.builtins:
-            return self.builtins[name]
         if is_reference(name):
             return name
-        return self._adopted[name] if name in self._adopted else self._outside()[name].value
+        known = self.builtins.get(name) or self._adopted.get(name)
+        return known or self._outside()[name].value
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str):
-            return False
-        return name in self.builtins or name in self._adopted or is_reference(name) or name in self._outside()
+        known = (self.builtins, self._adopted)
+        return isinstance(name, str) and (
+            any(name in names for names in known) or is_reference(name) or name in self._outside()
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.builtins, *self._outside()])
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len(self.builtins) + len(self._outside())
 
     def load(self, name: str) -> Any:
         """Return the member of a name or of a reference.
@@ -65,27 +64,23 @@ class Registry(Mapping[str, str]):
         Raises:
             UserError: when the name is unknown, or what it points to may not or cannot be imported, or is no such member.
         """
-        outside = self._outside()
+        self._outside()  # warns of clashes
         if name in self.builtins:
             return _imported(self.builtins[name])
         if name not in self:
             raise unknown_name(self.noun, name, self)
-        origin = f" of {self.origin(name)}" if name in outside else ""
         try:
             self.check(name)
-            found = _from_outside(self[name])
+            found = _imported(self[name])
             if self._contract:
                 _imported(self._contract)(name, found)
         except UserError as error:
+            origin = f" of {self.origin(name)}" if self.origin(name) else ""
             raise UserError(f"{self.noun} {name!r}{origin}: {error}") from error
         return found
 
     def check(self, name: str) -> None:
-        """Check that a reference may be imported: its module is named or allowed by the user, or it is an entry point.
-
-        Raises:
-            UserError: naming the module and the file that names it.
-        """
+        """Check that a reference may be imported: its module is named or allowed by the user, or it is an entry point."""
         if is_reference(name) and name not in {point.value for point in self._outside().values()}:
             check_modules(name)
 
@@ -98,12 +93,11 @@ class Registry(Mapping[str, str]):
         found = self.load(name)
         if not is_reference(name):
             return name
-        own = str(found.name)
-        if own not in self:
-            self._adopted[own] = name
-        elif self.load(own) is not found:
-            raise UserError(f"{self.noun} {name!r}: there is another {self.noun} named {own!r}; rename it")
-        return own
+        if found.name not in self:
+            self._adopted[found.name] = name
+        elif self.load(found.name) is not found:
+            raise UserError(f"{self.noun} {name!r}: there is another {self.noun} named {found.name!r}; rename it")
+        return str(found.name)
 
     def load_all(self) -> dict[str, Any]:
         """Return every member by name; one from outside that cannot be had is left out, and one line says why."""
@@ -123,18 +117,12 @@ class Registry(Mapping[str, str]):
         return f"{point.dist.name} {point.dist.version}" if point is not None and point.dist is not None else ""
 
     def _outside(self) -> Mapping[str, metadata.EntryPoint]:
-        if not self.group:
-            return {}
         found: dict[str, metadata.EntryPoint] = {}
-        for point in _entry_points(self.group, tuple(sys.path)):
-            whose = "" if point.dist is None else f" of {point.dist.name}"
-            if point.name in self.builtins:
-                self._say(f"{self.noun} {point.name!r}{whose} is passed over: fedpriv has one of that name")
-            elif point.name in found:
-                other = found[point.name].dist
-                self._say(
-                    f"{self.noun} {point.name!r}{whose} is passed over: {other and other.name} has one of that name"
-                )
+        for point in _entry_points(self.group, tuple(sys.path)) if self.group else ():
+            if point.name in self.builtins or point.name in found:
+                owner = "fedpriv" if point.name in self.builtins else _distribution(found[point.name])
+                whose = f" of {_distribution(point)}"
+                self._say(f"{self.noun} {point.name!r}{whose} is passed over: {owner} has one of that name")
             else:
                 found[point.name] = point
         return found
@@ -159,8 +147,7 @@ def is_reference(name: str) -> bool:
     (True, False, False)
     """
     module, colon, attribute = name.partition(":")
-    steps = [*module.split("."), *attribute.split(".")]
-    return bool(colon) and all(step.isidentifier() for step in steps)
+    return bool(colon) and all(step.isidentifier() for step in (*module.split("."), *attribute.split(".")))
 
 
 def split_reference(text: str, *known: Registry) -> tuple[str, str]:
@@ -180,23 +167,23 @@ def split_reference(text: str, *known: Registry) -> tuple[str, str]:
     return name, rest
 
 
+def _distribution(point: metadata.EntryPoint) -> str:
+    return "" if point.dist is None else point.dist.name
+
+
 @lru_cache(maxsize=64)
 def _entry_points(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
     """Return the entry points of a group, by distribution; ``path`` is there to look again when ``sys.path`` changes."""
-    found = metadata.entry_points(group=group)
-    return tuple(sorted(found, key=lambda point: ("" if point.dist is None else point.dist.name, point.name)))
+    return tuple(sorted(metadata.entry_points(group=group), key=lambda point: (_distribution(point), point.name)))
 
 
 def _imported(target: str) -> Any:
     module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def _from_outside(target: str) -> Any:
-    module, _, attribute = target.partition(":")
     try:
         found: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # another package may fail in any way
+        if module.partition(".")[0] == "fedpriv":
+            raise
         line = " ".join(str(error).split())
         raise UserError(f"module {module!r} cannot be imported: {type(error).__name__}: {line}") from error
     for step in attribute.split("."):

@@ -9,8 +9,7 @@ from command_line import call, words
 from federations import DIGITS
 
 from fedpriv.cli.main import run
-from fedpriv.util.manifest import MARKER
-from fedpriv.util.ownership import LOCK
+from fedpriv.util.files import LOCK, MARKER
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "2"]
 TRAIN = ["train", "--method", "fedgh", *SMALL, "--out", "run", "--quiet"]
@@ -76,16 +75,6 @@ def test_an_attack_killed_around_its_last_files_is_made_whole(name, when, home, 
     assert run([*ATTACK, "--resume"]) == 0
     assert contents(home / "found") == expected
     assert not (home / "found" / "pixels" / ".partial").exists()
-
-
-def test_a_command_killed_before_its_folder_was_marked_is_repeated(home):
-    for left in ("", '{"made_by": "fedpr', '{"made_by": "fedpriv", "format": 2, "kind": "ru'):
-        shutil.rmtree(home / "run")
-        (home / "run").mkdir()
-        (home / "run" / LOCK).write_text("1\n")
-        (home / "run" / MARKER).write_text(left)
-        assert run(TRAIN) == 0
-        assert (home / "run" / "summary.json").is_file()
 
 
 def test_a_file_that_only_has_the_marker_s_name_is_somebody_s(home, capsys):

@@ -15,10 +15,10 @@ from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.folder import claim, save_rows, standing
 from fedpriv.experiment.study.run import load_study
 from fedpriv.experiment.study.worker import perform
-from fedpriv.util import manifest, ownership
+from fedpriv.util import files
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
-from fedpriv.util.ownership import held
+from fedpriv.util.folders import held
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +164,7 @@ def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
     shutil.copytree(finished / "out", tmp_path / "out")
     good = {name: (tmp_path / "out" / name).read_bytes() for name in ("study.json", "cells.jsonl")}
     for name, content, complaint in (
-        ("study.json", b'{"format": 2, "written": {}}', "of format 2, but this version goes on with format 3; run"),
+        ("study.json", b'{"format": 2, "written": {}}', "of format 2, but this version goes on with format 4; use"),
         ("study.json", b"\xff", "study.json: not readable as JSON"),
         ("cells.jsonl", b"\xff\n", "cells.jsonl: not readable as lines of JSON"),
         ("cells.jsonl", b'{"cell": "x"}\n', "cells.jsonl:1: field 'method' is missing"),
@@ -245,7 +245,7 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
         perform(out, [cells[0].name], Execution(), lambda row, doing: told.append((doing, row.model_dump(mode="json"))))
         return told[-1][1]
 
-    manifest.mark(out / "runs" / cells[0].run, "run")
+    files.mark(out / "runs" / cells[0].run, "run")
     with held(out / "runs" / cells[0].run):
         refused = work()
     assert refused["status"] == "failed"
@@ -258,7 +258,7 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
     assert [doing for doing, _ in told] == [
         *("training", "attacking iterations=1/pixels", "attacking iterations=2/pixels", None)
     ]
-    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*/**/*.*") if path.name != ownership.LOCK}
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*/**/*.*") if path.name != files.LOCK}
     assert work()["status"] == "done"
     assert [doing for doing, _ in told] == ["training", None]
     assert {path: path.stat().st_mtime_ns for path in before} == before

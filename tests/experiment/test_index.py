@@ -11,7 +11,7 @@ from page_cases import Page
 
 import fedpriv
 from fedpriv.util.errors import UserError
-from fedpriv.util.manifest import mark
+from fedpriv.util.files import mark
 
 SECRETS = truths([1] * 12)
 NAME = "a <b>'quoted\" & odd"
@@ -95,7 +95,7 @@ def test_another_version_of_the_format_is_named_with_what_to_do(made, tmp_path):
     for name in ("dip", "pixels"):
         (home / NAME / name / ".fedpriv.jsonl").unlink()
     old = home / NAME / "dip" / "metrics.json"
-    old.write_text(old.read_text().replace('"version": 3', '"version": 2', 1))
+    old.write_text(old.read_text().replace('"version": 4', '"version": 2', 1))
     notices = fedpriv.report(home, index=True, out=tmp_path / "index").notices
     (line,) = [line for line in notices if "format 2" in line]
     assert line.startswith(os.path.join(NAME, "dip") + ": metrics.json: a record of format 2")

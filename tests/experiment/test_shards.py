@@ -24,9 +24,9 @@ from fedpriv.experiment.study.run import load_study, run_study
 from fedpriv.experiment.study.shards import Shard
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import accounts, read_cells
-from fedpriv.util import ownership
+from fedpriv.util import folders
 from fedpriv.util.errors import UserError
-from fedpriv.util.manifest import PARTIAL
+from fedpriv.util.files import PARTIAL
 
 HERE = Execution(apart=False)
 VALUES = {"methods": ["fedproto"], "attacks": "none", "seeds": [3, 4], **tomllib.loads(TINY)}
@@ -121,7 +121,7 @@ def test_who_may_be_at_work_beside_whom(made, monkeypatch):
     monkeypatch.setattr(shards, "PATIENCE", 0.0)
     with shards.at_work(out, Shard(1, 2), [], fedpriv.Listener()):
         with shards.at_work(out, Shard(2, 2), [], fedpriv.Listener()):
-            assert not ownership.busy(out)  # held together, not alone
+            assert not folders.busy(out)  # held together, not alone
         with pytest.raises(UserError, match=rf"1-of-2: another fedpriv \(process {os.getpid()}\) is at work"):
             run_study(study, out, HERE, shard=Shard(1, 2))
         with pytest.raises(UserError, match=r"shard 1/2 is at work, of another division than shard='1/3'"):
@@ -129,7 +129,7 @@ def test_who_may_be_at_work_beside_whom(made, monkeypatch):
         for force in (False, True):
             with pytest.raises(UserError, match="is at work in this folder"):
                 run_study(study, out, HERE, force=force)
-    with ownership.held(out), pytest.raises(UserError, match="is at work in this folder"):
+    with folders.held(out), pytest.raises(UserError, match="is at work in this folder"):
         run_study(study, out, HERE, shard=Shard(1, 2))
     assert not list(out.glob("runs/*"))
 
@@ -280,7 +280,7 @@ def test_jobs_of_a_queue_do_a_study(tmp_path, monkeypatch, capsys, alone):
         time.sleep(0.5)
     told = "".join(path.read_text() for path in sent.logs.rglob("*_log.*"))
     assert (tmp_path / "out" / "runs.html").is_file(), told
-    while (tmp_path / "out" / "shards").exists() or ownership.busy(tmp_path / "out"):
+    while (tmp_path / "out" / "shards").exists() or folders.busy(tmp_path / "out"):
         time.sleep(0.1)
     assert essence(tmp_path / "out") == essence(alone)
     job = ShardJob(str(tmp_path / "out"), Execution())

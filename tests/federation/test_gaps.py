@@ -5,7 +5,7 @@ from federations import small, train_small
 
 from fedpriv.federation.run_directory import RunDirectory, refuse_gaps
 from fedpriv.util.errors import UserError
-from fedpriv.util.manifest import MARKER
+from fedpriv.util.files import MARKER
 
 CONFIG = small("fedproto", per_class=20, clients=3, rounds=2, capture="all")
 LINES = ("metrics", "timings", "ledger", "captures", "truth/files")
@@ -31,7 +31,7 @@ def test_lines_of_rounds_that_are_done_and_gone_are_missed(run, name, lost):
     else:
         marker = run.path / MARKER
         lines = marker.read_text().splitlines(keepends=True)
-        last = max(n for n, line in enumerate(lines) if f'"{name}.jsonl"' in line)
+        last = max(n for n, line in enumerate(lines) if f'"{name}.jsonl", "sha256"' in line)
         marker.write_text("".join(lines[:last] + lines[last + 1 :]))
     with pytest.raises(UserError, match=rf"{name}\.jsonl: "):
         _go_on(RunDirectory.open(run.path))

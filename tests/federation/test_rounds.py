@@ -206,9 +206,7 @@ def rewrite(path, change):
 
 def test_a_run_of_another_version_is_refused(spoilt):
     rewrite(spoilt / "config.json", lambda values: values.update(format=99))
-    with pytest.raises(
-        UserError, match=r"config.json: run format 99, but this version reads format 5; train the run again"
-    ):
+    with pytest.raises(UserError, match=r"config.json: run format 99, but this version reads format 6"):
         RunDirectory.open(spoilt)
 
 

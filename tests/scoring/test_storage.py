@@ -25,8 +25,7 @@ from fedpriv.scoring.storage import (
 from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
 from fedpriv.sources.truth import Pool
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import whole, write_text
-from fedpriv.util.manifest import MARKER, contents
+from fedpriv.util.files import MARKER, digest, placing, write_text
 
 
 def stored(home, *, permuted=True, metrics=True, **change):
@@ -48,10 +47,10 @@ def rewrite(home, name, change=None, header=None):
         change(blocks)
     if isinstance(header, dict):
         entry = json.dumps(json.loads(entry) | header)
-    with whole(path) as temporary:
-        save_file(blocks, temporary, metadata={"fedpriv": header if isinstance(header, str) else entry})
+    with placing([path]) as temporary:
+        save_file(blocks, temporary[path], metadata={"fedpriv": header if isinstance(header, str) else entry})
     about = json.loads((home / "about.json").read_text())
-    about["files"][name] = contents(path).sha256
+    about["files"][name] = digest(path)
     write_text(home / "about.json", json.dumps(about))
 
 
@@ -221,9 +220,13 @@ def test_wrong_headers_are_named(tmp_path, name, header, message):
         ("about.json", {"files": {}}, "does not list reconstruction.safetensors"),
         ("about.json", {"kind": "membership"}, "field 'auc' is missing"),
         ("about.json", {"kind": "about face"}, "input tag 'about face'"),
-        ("about.json", {"version": 1}, "format 1, but this version reads format 3; attack again with: fedpriv attack"),
-        ("metrics.json", {"version": 99}, "format 99, but this version reads format 3; score again with: fedpriv sc"),
-        ("metrics.json", {"version": None}, "a record of format 1, .*; score again with: fedpriv score"),
+        (
+            "about.json",
+            {"version": 1},
+            "format 1, but this version reads format 4; .*attack again with: fedpriv attack",
+        ),
+        ("metrics.json", {"version": 99}, "format 99, but this version reads format 4; .*score again with: fedpriv sc"),
+        ("metrics.json", {"version": None}, "a record of format None, .*score again with: fedpriv score"),
         ("metrics.json", {"floors": None}, "field 'floors' is missing; score again"),
         ("metrics.json", {"advantage_db": {"mean": 1}}, "field 'advantage_db.ci95' is missing"),
         ("metrics.json", {"n_targets": 7}, "'n_targets' is 7"),
@@ -239,15 +242,6 @@ def test_wrong_json_is_named(tmp_path, name, change, message):
         load_attack(tmp_path)
 
 
-def test_an_attack_directory_of_the_first_format_says_how_to_attack_again(tmp_path):
-    (tmp_path / "about.json").write_text(json.dumps({"format": "fedpriv-attack-1", "command": "fedpriv attack --all"}))
-    assert is_attack_directory(tmp_path)
-    with pytest.raises(
-        UserError, match=r"about.json: a record of format 1, .*; attack again with: fedpriv attack --all"
-    ):
-        load_attack(tmp_path)
-
-
 @pytest.mark.parametrize("kind", ["membership", "property"])
 def test_records_of_inference_round_trip(tmp_path, kind):
     record = asked(kind, 1 / 3, None, defenses=(defended(scale=0.3),), options={"bound": math.inf})
@@ -255,7 +249,7 @@ def test_records_of_inference_round_trip(tmp_path, kind):
     assert holds_scores(tmp_path / "new")
     assert load_scores(tmp_path / "new") == record
     (tmp_path / "new" / f"{kind}.json").write_text('{"schema": 1}')
-    with pytest.raises(UserError, match=f"{kind}.json: a record of format 1.*; attack again"):
+    with pytest.raises(UserError, match=f"{kind}.json: a record of format None.*attack again"):
         load_scores(tmp_path / "new")
 
 

@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_listed_is_said(tmp_path, monkeypatch):
     def forbidden(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "scandir", forbidden)
+    monkeypatch.setattr(os, "listdir", forbidden)
     assert "not readable as a folder (Permission denied)" in refusal(foreign.entries, tmp_path)
 
 

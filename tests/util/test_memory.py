@@ -38,17 +38,6 @@ def test_the_tightest_control_group_around_the_process_counts(tmp_path, place):
     assert free_memory(system(tmp_path, MACHINE | group)) == 2 * GIB
 
 
-def test_control_groups_of_the_first_version_count_too(tmp_path):
-    top = "sys/fs/cgroup/memory"
-    group = {
-        "proc/self/cgroup": "12:cpu,cpuacct:/a\n7:memory:/a\n",
-        f"{top}/memory.limit_in_bytes": "9223372036854771712\n",
-        f"{top}/a/memory.limit_in_bytes": f"{2 * GIB}\n",
-        f"{top}/a/memory.usage_in_bytes": f"{GIB}\n",
-    }
-    assert free_memory(system(tmp_path, MACHINE | group)) == GIB
-
-
 def test_a_system_that_says_nothing_refuses_nothing(tmp_path, monkeypatch):
     assert free_memory(tmp_path) is None
     monkeypatch.setattr(memory, "free_memory", lambda: None)

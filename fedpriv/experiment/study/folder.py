@@ -25,7 +25,7 @@ from fedpriv.util.files import write_json, write_text
 if TYPE_CHECKING:
     from fedpriv.scoring.records import Provenance
 
-FORMAT = 3
+FORMAT = 4
 OVER = ("done", "left out")
 """States of an attack that need not be run again."""
 
@@ -34,10 +34,6 @@ def described(study: Study, command: str = "") -> StudyFile:
     """Return a study as ``study.json`` holds it, its grids expanded and every default filled in."""
     held, file = _fields(study), study.origin.file
     del held["card"]["rounds_seen"]
-    if held["redact"] == "none":  # as studies had it before there were rules
-        del held["redact"]
-    if held["precision"] == "float32":  # as before there were others
-        del held["precision"]
     held |= {"format": FORMAT, "source": None if file is None else str(file), "command": command}
     return StudyFile.model_validate(held | {"written": plain(study.origin.values)})
 
@@ -93,8 +89,8 @@ def read_study(path: Path) -> StudyFile:
     found = study_files.read_study(path)
     if found.format != FORMAT:
         raise UserError(
-            f"{path / STUDY}: of format {found.format!r}, but this version goes on with format {FORMAT}; run the "
-            "study again, or finish it with the version that began it"
+            f"{path / STUDY}: of format {found.format!r}, but this version goes on with format {FORMAT}; use the "
+            "fedpriv that began it (0.1.0 reads 3), or run the study again"
         )
     if found.written is None:
         raise UserError(f"{path / STUDY}: field 'written' is missing; run the study again")

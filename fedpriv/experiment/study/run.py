@@ -21,11 +21,11 @@ from fedpriv.experiment.study.progress import following, outcome
 from fedpriv.experiment.study.shards import Shard, at_work, join, merge, others, over, patiently
 from fedpriv.pages.study_files import SHARDS, read_cells
 from fedpriv.pages.study_files import Cell as Row
-from fedpriv.util import folders, manifest
+from fedpriv.util import files, folders
 from fedpriv.util.device import pick_device
+from fedpriv.util.folders import Busy
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.numerics import read_numerics
-from fedpriv.util.ownership import Busy
 
 __all__ = ["Execution", "StudyResult", "load_study", "run_study", "saved_study"]
 
@@ -127,8 +127,8 @@ def run_study(
         join(out, study, cells, command=command)
         return _run_shard(out, cells, execution, shard, listener)
     claim(out, study, command=command, force=force)
-    with folders.held(out, listener):
-        manifest.make(out / "runs")
+    with folders.held(out):
+        files.make(out / "runs")
         if (out / SHARDS).is_dir():
             merge(out, cells)
         rows = standing(out, cells)
@@ -160,7 +160,7 @@ def _merged(out: Path, cells: Sequence[Cell], listener: Listener) -> Path | None
     """Merge shards that are all over and report on the study; None where another process does."""
 
     def attempt() -> Path | None:
-        with folders.held(out, listener):
+        with folders.held(out):
             if not (out / SHARDS).is_dir():  # another process was faster
                 return None
             return _reported(out, merge(out, cells))

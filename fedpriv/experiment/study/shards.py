@@ -26,12 +26,12 @@ from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.folder import claim, save_rows, standing
 from fedpriv.pages.study_files import CELLS, SHARDS, STUDY, accounts, read_cells
 from fedpriv.pages.study_files import Cell as Row
-from fedpriv.util import folders, manifest, ownership
+from fedpriv.util import files, folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import log
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.ownership import Busy
+from fedpriv.util.folders import Busy
+from fedpriv.util.listener import Listener
 
 MOST = 100_000
 """Shards, at most; more than any queue takes."""
@@ -92,7 +92,7 @@ def join(path: Path, study: Study, cells: Sequence[Cell], *, command: str) -> No
         try:
             claim(path, study, command=command, force=False)
             if not (path / CELLS).is_file():
-                with folders.held(path, SILENT):
+                with folders.held(path):
                     save_rows(path, standing(path, cells))
         except Busy:
             raise
@@ -134,20 +134,20 @@ def at_work(path: Path, shard: Shard, mine: Sequence[Cell], listener: Listener) 
     """
     account = shard.account(path)
     with contextlib.ExitStack() as stack:
-        patiently(lambda: stack.enter_context(ownership.shared(path)))
+        patiently(lambda: stack.enter_context(folders.shared(path)))
         with folders.writing(path):
             for name in ("runs", SHARDS):  # there before several try at once whether they can be made
-                manifest.make(path / name)
-        again = manifest.identity(account) is not None
-        stack.enter_context(folders.output(account, "shard", resume=again, listener=listener))
+                files.make(path / name)
+        again = files.identity(account) is not None
+        stack.enter_context(folders.output(account, "shard", resume=again))
         for other in sorted((path / SHARDS).iterdir()):
-            if not other.name.endswith(f"-of-{shard.of}") and ownership.busy(other):
+            if not other.name.endswith(f"-of-{shard.of}") and folders.busy(other):
                 raise UserError(
                     f"{path}: shard {other.name.replace('-of-', '/')} is at work, of another division than "
                     f"{argument('shard', str(shard))}; wait for it, or divide as it does"
                 )
         for cell in mine:
-            ownership.sweep(path / "attacks" / cell.name)
+            folders.sweep(path / "attacks" / cell.name)
         yield account
 
 
@@ -177,6 +177,6 @@ def merge(path: Path, cells: Sequence[Cell]) -> list[Row]:
     save_rows(path, rows)
     for place in sorted((path / SHARDS).glob("*/logs/*.txt")):
         log(path / "logs" / place.name, place.read_text(encoding="utf-8"))
-        ownership.remove(place)
-    ownership.remove(path / SHARDS)
+        files.remove(place)
+    files.remove(path / SHARDS)
     return rows

@@ -26,12 +26,11 @@ from fedpriv.experiment.study.cells import Cell, Execution
 from fedpriv.experiment.study.folder import OVER, is_result, read_study, results, saved_cells, standing
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack, accounts
-from fedpriv.util import folders, ownership
+from fedpriv.util import folders
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import log, missing
+from fedpriv.util.files import MARKER, log, mark, missing
 from fedpriv.util.folders import occupied
 from fedpriv.util.garbage import spare_imports
-from fedpriv.util.manifest import MARKER
 
 Tell = Callable[[Row, str | None], None]
 """Called with a cell's line and what is being done with it; None when it has come to its end."""
@@ -98,7 +97,7 @@ def _train(run: Path, cell: Cell, execution: Execution) -> float:
 def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str, tell: Tell) -> Row:
     """Carry out a cell's plans one by one, and return its line with what became of each."""
     if cell.plans:  # with a list of its own, so that whoever is at another cell never writes the same list
-        folders.part(folder / "attacks" / cell.name, "cell")
+        mark(folder / "attacks" / cell.name, "cell")
     made_by = {one.path: one.plan for one in results(cell)}
     for number in range(len(cell.plans)):
         entries = [entry for entry in row.attacks if made_by[entry.path] == number]
@@ -108,7 +107,7 @@ def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str,
         began = time.perf_counter()
         errors: list[str] = []
         # The run is held, so that no other process attacks it for the same cell.
-        with _noting(account, cell, errors), ownership.held(folder / "runs" / cell.run):
+        with _noting(account, cell, errors), folders.held(folder / "runs" / cell.run):
             _attack(folder, cell, number, command)
         seconds, spent = time.perf_counter() - began, row.seconds
         if not errors:

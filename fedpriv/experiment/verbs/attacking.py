@@ -57,7 +57,7 @@ from fedpriv.sources.facts import read_facts
 from fedpriv.sources.federation import prepare
 from fedpriv.sources.recorded import read_recording
 from fedpriv.sources.run import RunSource, refuse_mixed, rounds_with_networks
-from fedpriv.util import access, folders, ownership
+from fedpriv.util import access, folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.code import allowed
 from fedpriv.util.device import pick_device
@@ -167,7 +167,7 @@ def attack(
     refuse_unknown(settings, SETTINGS)
     target = target_name(target)
     path = run.path if isinstance(run, Run) else None if run is None else given_path(argument("run"), run)
-    reading = contextlib.nullcontext() if path is None else ownership.read(path)  # from the first look at it on
+    reading = contextlib.nullcontext() if path is None else folders.read(path)  # from the first look at it on
     with access.sharing(settings.get("share_group", False)), reading:
         named = texts("attacks", attacks)
         recorded = path is not None and is_recorded(path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import fedpriv
 from fedpriv.experiment.saving import Tabular
-from fedpriv.util import folders, ownership
+from fedpriv.util import folders
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_json
 from fedpriv.util.listener import SILENT, Listener
@@ -178,7 +178,7 @@ def _output(out: Path) -> tuple[Status, str]:
             with folders.output(trial, "trial"):
                 write_json(trial / "written.json", {"written": 1})
                 try:
-                    with ownership.held(trial):
+                    with folders.held(trial):
                         return "warning", "locks do nothing here, so two commands may write one folder at once"
                 except UserError:
                     return "ok", "the folder for results can be written and locked"

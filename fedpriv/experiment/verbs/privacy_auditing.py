@@ -20,7 +20,7 @@ from fedpriv.recording.run import is_recorded
 from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
 from fedpriv.sources.federation import prepare
-from fedpriv.util import folders, ownership
+from fedpriv.util import folders
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.config import plain
 from fedpriv.util.device import pick_device
@@ -179,7 +179,7 @@ def _audit(path: Path | None, asked: Asked, folder: Path, settings: PrivacyAudit
         folders.check_free(folder, force=force)
     config, device = _config(path, settings, asked.seed), pick_device(settings.get("device", "auto"))
     planned = plan_audit(prepare(config, device, download=settings.get("download", False)), asked)
-    with folders.output(folder, KIND, force=force, resume=resume, listener=listener):
+    with folders.output(folder, KIND, force=force, resume=resume):
         _same_audit(folder, asked, config, resume=resume)
         listener.resumable()
         write_record(folder, planned.run(folder, listener))
@@ -191,7 +191,7 @@ def _audit_recorded(path: Path, asked: Asked, folder: Path, settings: PrivacyAud
     if settings.get("resume"):
         raise UserError(f"{argument('resume')}: audits of recorded runs begin anew; drop it")
     folders.check_free(folder, force=settings.get("force", False))
-    with ownership.read(path):
+    with folders.read(path):
         record = audit_recorded(path, asked, settings.get("facts"), listener)
     with folders.output(folder, KIND, force=settings.get("force", False)):
         write_record(folder, record)
@@ -220,7 +220,7 @@ def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> Run
         federation = {name: value for name, value in settings.items() if name not in _OURS}
         return named_config(settings.get("method") or "fedavg", federation, seed)
     _refuse_federation(settings, f"{argument('run')} says how the federation is made")
-    with ownership.read(path):
+    with folders.read(path):
         return RunDirectory.open(path).config
 
 

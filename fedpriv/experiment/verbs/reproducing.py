@@ -135,7 +135,7 @@ def reproduce(
     resume = _same_claim(folder, name, force=force)
     for line in plan.left_out:
         listener.say(f"left out: {line}")
-    with folders.output(folder, "claim", force=force, resume=resume, listener=listener):
+    with folders.output(folder, "claim", force=force, resume=resume):
         study: StudyResult | None = None
         if found.counted:
             cells = {cell.name: counted(found, cell) for cell in plan.tried}

@@ -23,7 +23,7 @@ from fedpriv.scoring.storage import (
     save_attack,
     write_record,
 )
-from fedpriv.util import ownership
+from fedpriv.util import access, folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
@@ -73,7 +73,7 @@ def score(
     directories = attack_directories(paths)
     with listener.progress("scoring") as report:
         for done, directory in enumerate(directories, start=1):
-            with ownership.held_with_those_around(directory, share=share_group):
+            with access.sharing(share_group), folders.held_with_those_around(directory):
                 records[directory] = _score(directory, seed, texts("metrics", metrics), rule)
             report(done, len(directories), directory.name)
     if rule != NONE:

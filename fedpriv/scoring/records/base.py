@@ -8,8 +8,8 @@ from pydantic import FiniteFloat
 
 from fedpriv.util.record import Record
 
-RECORD_VERSION: Literal[3] = 3
-"""Of the format of all records. 1 were dictionaries without ``kind``; 2 had no comparisons."""
+RECORD_VERSION: Literal[4] = 4
+"""Of the format of all records."""
 
 SCORING_VERSION = 6
 """Of what the numbers in a record mean. It changes with a metric, a floor, an interval or a verdict."""

@@ -77,7 +77,7 @@ class ClaimCard(Record):
     """
 
     kind: Literal["claim"] = "claim"
-    version: Literal[3] = RECORD_VERSION
+    version: Literal[4] = RECORD_VERSION
     name: str
     quantity: str
     title: str

@@ -152,7 +152,7 @@ class Identity(Record):
         premise: of uploads that were made elsewhere; None of runs of fedpriv itself, which compute what attacks assume.
     """
 
-    version: Literal[3] = RECORD_VERSION
+    version: Literal[4] = RECORD_VERSION
     target: str
     attack: str
     attack_version: int = 1

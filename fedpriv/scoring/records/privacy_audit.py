@@ -75,7 +75,7 @@ class PrivacyAuditRecord(Record):
     """
 
     kind: Literal["privacy_audit"] = "privacy_audit"
-    version: Literal[3] = RECORD_VERSION
+    version: Literal[4] = RECORD_VERSION
     method: str
     dataset: str
     defense: str
