@@ -45,7 +45,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 3046,
+    "util": 2395,
     "algebra": 761,
     "datasets": 1603,
     "models": 1122,
@@ -55,12 +55,12 @@ BUDGET: dict[str, int] = {
     "methods": 4074,
     "defenses": 2132,
     "attacks": 20048,
-    "sources": 3714,
-    "scoring": 7713,
+    "sources": 3602,
+    "scoring": 7709,
     "claims": 330,
     "pages": 6849,
-    "pipeline": 1550,
-    "experiment": 10710,
+    "pipeline": 1415,
+    "experiment": 10703,
     "cli": 2091,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
