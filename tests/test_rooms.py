@@ -37,7 +37,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 """(module, room or module that it imports although it may not) -> why."""
 
 READS_TEXT: dict[str, str] = {
-    "study.grammar": "what a user writes on the command line: A:x=1+B:y=2",
+    "study.written": "what a user writes on the command line: A:x=1+B:y=2",
     "util.memory": "sizes in what torch says when memory runs out",
     "util.foreign": "brackets in TOML and JSON from outside, counted before they are parsed",
 }

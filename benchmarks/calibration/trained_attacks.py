@@ -57,7 +57,7 @@ from fedpriv.experiment.federation_settings import named_config, sets_images_asi
 from fedpriv.experiment.first_run import quick_settings
 from fedpriv.experiment.named_code import named_code
 from fedpriv.experiment.read_card import parse_card
-from fedpriv.experiment.study.grammar import parse_entry
+from fedpriv.experiment.study.written import parse_entry
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -154,19 +153,6 @@ def attack_all(
                 raise
             refused(f"attack {job.name!r} at {plan.reach.words}: {error}")
     return results
-
-
-def attack_part(
-    folder: Path, ground: AttackContext, plan: AttackPlan, part: str, *, listener: Listener = SILENT
-) -> None:
-    """Carry out a part of every job that has no result yet, and keep it for whoever does the rest.
-
-    Arguments as :func:`attack_all` has them; ``part`` is one of :data:`fedpriv.pipeline.plan.PARTS`.
-    """
-    for job in plan.jobs():
-        if not is_attack_directory(folder / job.folder):
-            with contextlib.suppress(UserError):
-                search(folder / job.folder, ground, plan, job, part, listener)
 
 
 def run_job(

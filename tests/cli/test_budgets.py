@@ -117,7 +117,7 @@ def test_an_interrupted_suite_does_not_redo_finished_budgets(trained, capsys, mo
     assert "unfinished, pixels@6 missing" in err
     code, _, err = call(capsys, "report", "r", "--out", "strict", "--strict")
     assert (code, len(err.strip().splitlines())) == (2, 1)
-    assert "--strict: r: unfinished, pixels@6 missing" in err
+    assert "strict: r: unfinished, pixels@6 missing" in err
     monkeypatch.setattr(PixelInversion, "run", original)
     code, _, err = call(capsys, *arguments, "--resume", "--attack-option", "learning_rate=0.2")
     assert (code, "attacks.pixels.learning_rate" in err) == (2, True)

@@ -12,10 +12,9 @@ import fedpriv
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.experiment.shares import Suite, left_to_do
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.reached import Reached, first_beyond, furthest, reach_sentence
-from fedpriv.pipeline.plan import AttackPlan, LocalWork, build_attacks
+from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.pipeline.sweep import divisor, parse_reach, read_reach, sweep_plans, untaken
 from fedpriv.scoring.storage import load_metrics
 from fedpriv.util.errors import UserError
@@ -138,11 +137,9 @@ def test_members_are_asked_for_at_both_ends_and_properties_at_the_last():
     assert sorted(alone[0].inferences) == ["membership", "property"]
 
 
-def test_the_first_setting_lies_where_one_alone_would_and_workers_share_all_of_them(tmp_path):
+def test_the_first_setting_lies_where_one_alone_would():
     plans = sweep_plans(plan("dlg"), SERIES[:2], ("dlg",), {})
     assert [own.results() for own in plans] == [["dlg"], ["dlg-reach-4"]]
-    suites = [Suite(tmp_path / f"run{own.suffix}", tmp_path, own, (), "") for own in plans]
-    assert [(share.suite, str(share)) for share in left_to_do(suites)] == [(0, "dlg"), (1, "dlg-reach-4")]
 
 
 # ---------------------------------------------------------------- what is found
@@ -274,7 +271,3 @@ def test_the_sentence_names_both_ends(leaking, last, beyond, begins):
 def test_a_setting_that_no_attack_could_say_anything_of_is_named():
     series = (at("1", leaks=True), Reached("4 images", "4 images"))
     assert reach_sentence(series).endswith("At 4 images no attack that makes images gave a result.")
-
-
-def test_a_setting_has_the_epochs_of_the_run():
-    assert LocalWork(epochs=3).label == "3 epochs"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.experiment.crew import crew
 from fedpriv.experiment.federation_settings import (
     EVERY_ROUND,
     FLAG_NAMES,
@@ -26,10 +25,9 @@ from fedpriv.experiment.notices import Notices
 from fedpriv.experiment.read_card import parse_card
 from fedpriv.experiment.results_folder import Request, results_folder
 from fedpriv.experiment.scratch import place
-from fedpriv.experiment.shares import Suite, workers_for
+from fedpriv.experiment.shares import Suite, work_off
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
-from fedpriv.experiment.worker_number import patience_for
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.methods import METHODS, default_method
@@ -65,6 +63,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.pairs import texts
+from fedpriv.util.parallel import number_of_workers
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
@@ -225,7 +224,7 @@ def _attack(
         config = _first_config(plan, settings)
         quick = bool(series) and "linear-layer" in plan.attacks and _takes_images(config, settings)
         configs, plans = sweep(config, plan, series, named, settings, takes_images=quick)
-    workers = workers_for(wanted := settings.get("workers", "auto"), *plans)
+    number_of_workers(workers := settings.get("workers", "auto"))
     notices = Notices(listener, [*refusals, *untaken(plans)])
     request = Request.of(plans, path, configs[0] if configs else None)
     # What an existing run cannot give is refused before a folder is made.
@@ -241,13 +240,12 @@ def _attack(
     ):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
-        with crew(workers, listener, patience=patience_for(wanted, len(plans))) as hands:
-            if configs:
-                runs = [folder / f"run{one.suffix}" for one in plans]
-                train_first(runs, configs, device=plan.device, download=plan.download, listener=listener)
-                grounds = _grounds(runs, plans, named, notices)
-            suites = [Suite(_run_of(one), folder, one.plan, named, command) for one in grounds]
-            hands.work_off(suites, grounds)
+        if configs:
+            runs = [folder / f"run{one.suffix}" for one in plans]
+            train_first(runs, configs, device=plan.device, download=plan.download, listener=listener)
+            grounds = _grounds(runs, plans, named, notices)
+        suites = [Suite(_run_of(one), folder, one.plan, named, command) for one in grounds]
+        work_off(suites, grounds, workers, listener)
         results: dict[Path, ReconstructionRecord] = {}
         measured: dict[Path, InferenceResult] = {}
         for ground in grounds:
