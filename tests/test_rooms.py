@@ -45,7 +45,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2395,
+    "util": 2607,
     "algebra": 761,
     "datasets": 1603,
     "models": 1122,
@@ -58,10 +58,10 @@ BUDGET: dict[str, int] = {
     "sources": 3602,
     "scoring": 7709,
     "claims": 330,
-    "pages": 6849,
-    "pipeline": 1415,
-    "experiment": 10703,
-    "cli": 2091,
+    "pages": 6365,
+    "pipeline": 1401,
+    "experiment": 8363,
+    "cli": 1257,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
