@@ -9,8 +9,8 @@ from torch import nn
 
 import fedpriv
 from fedpriv.federation.method import LocalTraining
+from fedpriv.integrations.recorder import Recorder
 from fedpriv.models.build import build_model
-from fedpriv.recording.recorder import Recorder
 from fedpriv.sources.run import local_steps
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payload import find_payload

@@ -30,6 +30,7 @@ from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.integrations.run import RecordedRun, is_recorded
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
@@ -48,7 +49,6 @@ from fedpriv.pipeline.plan import (
 )
 from fedpriv.pipeline.sweep import read_reach, sweep, untaken
 from fedpriv.pipeline.uploads import attack_source
-from fedpriv.recording.run import RecordedRun, is_recorded
 from fedpriv.scoring.redaction import RECORDED, read_rule
 from fedpriv.sources.auxiliary import refuse_foreign
 from fedpriv.sources.facts import read_facts

@@ -1,0 +1,1 @@
+"""Audits of claims by recorded runs of other frameworks."""
