@@ -58,12 +58,12 @@ BUDGET: dict[str, int] = {
     "defenses": 2132,
     "attacks": 20048,
     "sources": 3602,
-    "scoring": 7709,
-    "claims": 330,
-    "pages": 6365,
+    "scoring": 7070,
+    "claims": 257,
+    "pages": 6214,
     "pipeline": 1401,
-    "experiment": 8363,
-    "cli": 1257,
+    "experiment": 6861,
+    "cli": 1256,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
