@@ -26,15 +26,15 @@ import fedpriv
 from fedpriv.attacks.inversion.decoder import DecoderInversion, pairs
 from fedpriv.attacks.inversion.decoder_network import DecoderTraining, train_decoder
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.truths import truths
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.scoring.definitions import squared_errors
 from fedpriv.scoring.floors import LABELS, NEAREST
 from fedpriv.scoring.leakage import psnr_of_mse
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.sections import BEYOND
+from fedpriv.sources.case import build_case
+from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import RunSource
 
 ATTACKS: Mapping[str, tuple[str, int]] = {
     "representation": ("decoder", 400),
@@ -83,8 +83,8 @@ def of_strangers(path: Path, kind: str, seed: int) -> str:
     run = RunDirectory.open(path)
     federation = prepare(run.config, torch.device("cpu"))
     card = KnowledgeCard(attacker_data="same_domain")
-    evidence = gather(run, federation, kind, card, n_targets=48, seed=seed)
-    beside = truths(run, federation, kind, evidence.targets, seed=seed)
+    evidence = build_case(RunSource(run, federation, kind), card, n_targets=48, seed=seed)
+    beside = RunSource(run, federation, kind).truths(evidence.targets, seed=seed)
     knowledge, attack = evidence.knowledge, DecoderInversion()
     clients = sorted(knowledge.extractors)
     assert knowledge.public_images is not None

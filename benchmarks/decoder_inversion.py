@@ -23,9 +23,9 @@ from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.trained import Trained
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.evidence.rehearsal import rehearsed
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.scoring.intervals import clustered
+from fedpriv.sources.rehearsal import rehearsed
 from fedpriv.wire.payloads import Payload, Representations
 
 OWN = 1000

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from fedpriv.attacks.observation import BatchFacts as BatchFacts
     from fedpriv.attacks.observation import KnowledgeCard as KnowledgeCard
     from fedpriv.experiment.study.run import StudyResult as StudyResult
-    from fedpriv.experiment.uploads.given import Gradient as Gradient
-    from fedpriv.experiment.uploads.given import Update as Update
     from fedpriv.experiment.verbs.attacking import attack as attack
     from fedpriv.experiment.verbs.auditing import StudyPlan as StudyPlan
     from fedpriv.experiment.verbs.auditing import audit as audit
@@ -46,6 +44,8 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.training import Run as Run
     from fedpriv.experiment.verbs.training import train as train
     from fedpriv.experiment.verbs.uploading import attack_uploads as attack_uploads
+    from fedpriv.sources.messages import Gradient as Gradient
+    from fedpriv.sources.messages import Update as Update
     from fedpriv.util.errors import UserError as UserError
     from fedpriv.util.listener import Listener as Listener
     from fedpriv.wire.payload import Payload as Payload
@@ -97,8 +97,8 @@ _PLACES = {
     "Changes": _VERBS + "comparing",
     "Diagnosis": _VERBS + "diagnosing",
     "Explanation": _VERBS + "explaining",
-    "Update": "fedpriv.experiment.uploads.given",
-    "Gradient": "fedpriv.experiment.uploads.given",
+    "Update": "fedpriv.sources.messages",
+    "Gradient": "fedpriv.sources.messages",
     "BatchFacts": "fedpriv.attacks.observation",
     "KnowledgeCard": "fedpriv.attacks.observation",
     "Payload": "fedpriv.wire.payload",

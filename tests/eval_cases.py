@@ -11,12 +11,10 @@ import torch
 
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Reconstruction, TargetId
 from fedpriv.defenses import build_defenses
-from fedpriv.evidence.pool import Pool
-from fedpriv.evidence.truth import Truth
-from fedpriv.experiment.execution import upload_facts
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
 from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic, Work
+from fedpriv.pipeline.execute import upload_facts
 from fedpriv.scoring.intervals import compare
 from fedpriv.scoring.records import (
     About,
@@ -33,6 +31,7 @@ from fedpriv.scoring.records.made import Budget
 from fedpriv.scoring.records.reconstruction import Advantage, ControlResult
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, save_attack
+from fedpriv.sources.truth import Pool, Truth
 
 ABOUT = About(
     target="representation",

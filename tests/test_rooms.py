@@ -21,13 +21,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": {"util", "algebra", "datasets", "models", "wire", "federation"},
     "defenses": {"util", "algebra", "datasets", "models", "wire", "federation"},
     "attacks": {"util", "algebra", "datasets", "models", "wire"},
-    "evidence": {"util", "algebra", "datasets", "models", "wire", "federation", "attacks"},
 }
-MAY_IMPORT["scoring"] = {*MAY_IMPORT["evidence"], "evidence"}
+BELOW = {*MAY_IMPORT["attacks"], "federation", "attacks"}
 MAY_IMPORT["integrations"] = {*MAY_IMPORT["federation"], "federation"}
+MAY_IMPORT["sources"] = BELOW | {"methods", "defenses", "integrations"}
+MAY_IMPORT["scoring"] = BELOW | {"sources"}
 MAY_IMPORT["dp"] = {*MAY_IMPORT["scoring"], "scoring", "defenses"}
 MAY_IMPORT["pages"] = {*MAY_IMPORT["dp"], "dp", "claims"} - {"defenses"}
-MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "methods", "defenses", "integrations"}
+MAY_IMPORT["pipeline"] = {*MAY_IMPORT["pages"], "pages"}
+MAY_IMPORT["experiment"] = {*MAY_IMPORT["pipeline"], "pipeline", "methods", "defenses", "integrations"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["experiment"], "experiment"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
 count like any other."""

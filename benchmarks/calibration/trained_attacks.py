@@ -50,21 +50,20 @@ from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.surrogate import SimulatedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
-from fedpriv.evidence.held import held_in_run
-from fedpriv.experiment.asked import plan_of
-from fedpriv.experiment.execution import attack_all, described, open_ground
-from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.federation_settings import named_config, sets_images_aside
 from fedpriv.experiment.first_run import quick_settings
-from fedpriv.experiment.inference import case_of, measure, measure_all
 from fedpriv.experiment.named_code import named_code
-from fedpriv.experiment.plan import granted
 from fedpriv.experiment.read_card import parse_card
 from fedpriv.experiment.study.written import parse_entry
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
+from fedpriv.pipeline.execute import attack_all, described, open_ground
+from fedpriv.pipeline.infer import case_of, measure, measure_all
+from fedpriv.pipeline.plan import granted, plan_of
 from fedpriv.scoring.judgement import judge
+from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import RunSource
 from fedpriv.util.code import allowing
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
@@ -293,11 +292,12 @@ def _claims(line: Line, home: Path, null: str, truth: RunConfig, seed: int) -> b
     exchanged = prepare(truth, torch.device("cpu"))
     if null == CLASSES:
         (inference,) = plan.inferences.values()
-        case = replace(case_of(opened, plan, inference, None), truth=held_in_run(exchanged))
-        about = described((opened.run, opened.federation), plan, made.name, inference, card, (None, None), command="")
+        truth_of = RunSource(opened.source.run, exchanged, line.kind).holdings((), ())
+        case = replace(case_of(opened, plan, inference), truth=truth_of)
+        about = described(opened, plan, made.name, inference, card, "")
         records = [measure(folder, inference, case, about, strict=True, listener=SILENT)]
     else:
-        opened = replace(opened, federation=exchanged)
+        opened = replace(opened, source=RunSource(opened.source.run, exchanged, line.kind))
         records = [*attack_all(folder, opened, plan, command="").values()]
         records += measure_all(folder, opened, plan, command="", named=[made.name]).values()
     if not records:

@@ -20,12 +20,10 @@ from torch.nn.functional import interpolate
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.datasets.types import Samples
-from fedpriv.evidence.gather import Evidence
-from fedpriv.evidence.guesses import with_guesses
-from fedpriv.evidence.held import HeldImages
-from fedpriv.evidence.permuted import permute
-from fedpriv.evidence.pool import Pool
-from fedpriv.evidence.truth import Truth
+from fedpriv.sources.case import Case
+from fedpriv.sources.guesses import with_guesses
+from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.truth import Holdings, Pool, Truth
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes, Representations
 
@@ -178,9 +176,9 @@ class World:
         return Knowledge(KnowledgeCard(), SHAPE, CLASSES, extractors=dict.fromkeys(self.clients, self.represent))
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> Case:
         """The attacker's knowledge, and the same with the next client's upload in each client's place."""
-        return Evidence(self.uploads, permute(self.uploads), self.knowledge, self.targets)
+        return Case(self.uploads, shuffle(self.uploads), self.knowledge, self.targets)
 
     @cached_property
     def truths(self) -> tuple[Truth, ...]:
@@ -194,7 +192,7 @@ class World:
         return with_guesses(found, self.evidence, self.kind, unit, device=torch.device("cpu"))
 
     @cached_property
-    def held(self) -> HeldImages:
+    def held(self) -> Holdings:
         """All images, and who holds which."""
         strange, strange_labels = self.strangers
         images = torch.cat([*self.images, *self.held_out, strange])
@@ -202,4 +200,4 @@ class World:
         ends = np.cumsum([0, *map(len, own), *map(len, own)])
         held: Mapping[int, NDArray[np.int64]] = {k: np.arange(ends[k], ends[k + 1]) for k in self.clients}
         held_out = {k: held[k] + ends[len(own)] for k in self.clients}
-        return HeldImages(Samples(images, torch.cat([*own, *own, strange_labels])), held, held_out=held_out)
+        return Holdings(Samples(images, torch.cat([*own, *own, strange_labels])), held, held_out=held_out)

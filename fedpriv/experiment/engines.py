@@ -83,8 +83,8 @@ def _with_config(federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[
 def _run_client(asked: tuple[RunConfig, ClientJob], _: Relay) -> ClientResult:
     import torch
 
-    from fedpriv.experiment.federation import prepare
     from fedpriv.federation.engine import client_part
+    from fedpriv.sources.federation import prepare
 
     config, job = asked
     key = _key(config)

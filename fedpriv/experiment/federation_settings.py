@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.foreign import given_path
-from fedpriv.util.pairs import mapping
+from fedpriv.util.pairs import mapping, texts
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import EngineChoice, RunConfig
@@ -125,14 +125,6 @@ def refuse_small(settings: Mapping[str, Any], names: Collection[str], least: int
         value = settings.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise UserError(f"{argument(name, value)}: expected at least {least}, a whole number")
-
-
-def texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return one text or several as a tuple."""
-    found = (value,) if isinstance(value, str) else value
-    if not isinstance(found, Sequence) or not all(isinstance(one, str) for one in found):
-        raise UserError(f"{argument(name, value)}: expected a text or a list of texts")
-    return tuple(found)
 
 
 def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:

@@ -24,7 +24,7 @@ def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool =
         UserError: for an unknown grant or value.
     """
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.evidence.foreign import parse_foreign
+    from fedpriv.sources.auxiliary import parse_foreign
     from fedpriv.util.config import parse
 
     values = mapping("knowledge", given)

@@ -94,17 +94,13 @@ def _without(folder: Path) -> str:
 def _wanted(suite: Path) -> list[str]:
     """Return the names of the results that a suite was asked for.
 
-    At a stage of training there may be nothing for an inference to ask, and at a further setting of a reach an attack may
-    refuse the upload; in a suite that is done they are then not missed.
+    At a further setting of a sweep an attack may refuse the upload; in a suite that is done it is then not missed.
     """
     asked = read_json(suite / REQUEST)
     names = asked.get("results", []) if isinstance(asked, dict) else None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{suite / REQUEST}: expected the names of results under 'results'")
     done = (suite / "report.html").is_file()
-    if done and asked.get("stages"):
-        staged = tuple(asked.get("inferences") or ())
-        return [name for name in names if not name.startswith(staged)]
     if done and asked.get("reach"):
         return [name for name in names if "-reach-" not in name or (suite / name / ABOUT).exists()]
     return names

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
     from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.evidence.stages import Stage
-    from fedpriv.experiment.plan import AttackPlan
     from fedpriv.federation.run_directory import RunConfig
+    from fedpriv.pipeline.plan import AttackPlan
 
 REQUEST = "request.json"
 
@@ -38,8 +37,8 @@ class Request:
         knowledge: the card.
         results: names of the folders that there will be.
         reach: of several settings of local work the attacks on each; empty without.
-        target, attacks, inferences, n_targets, round, rounds_seen, stages, budgets, control, control_every_budget, seed,
-            redact, precision: as of :class:`fedpriv.experiment.plan.AttackPlan`.
+        target, attacks, inferences, n_targets, round, rounds_seen, budgets, control, seed, redact, precision: as of
+            :class:`fedpriv.pipeline.plan.AttackPlan`.
     """
 
     run: str | None
@@ -52,10 +51,8 @@ class Request:
     n_targets: int | None
     round: int | None
     rounds_seen: int | None
-    stages: Mapping[Stage, int]
     budgets: tuple[int, ...]
     control: bool
-    control_every_budget: bool
     seed: int
     redact: str
     precision: str

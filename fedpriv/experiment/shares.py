@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.experiment.plan import AttackPlan
+from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.util.listener import Listener
 from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Declared
-    from fedpriv.experiment.execution import AttackContext
+    from fedpriv.pipeline.execute import AttackContext
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def work_off(suites: Sequence[Suite], grounds: Sequence[AttackContext], workers:
 
 def perform(part: Suite, listener: Relay) -> None:
     """Carry out a part of a suite; what is saved already is passed over."""
-    from fedpriv.experiment.execution import attack_all, open_ground
-    from fedpriv.experiment.inference import measure_all
+    from fedpriv.pipeline.execute import attack_all, open_ground
+    from fedpriv.pipeline.infer import measure_all
 
     if part.run not in _GROUNDS:
         _GROUNDS[part.run] = open_ground(part.run, part.plan)
@@ -61,17 +61,13 @@ def perform(part: Suite, listener: Relay) -> None:
 
 
 def parts_of(plan: AttackPlan) -> list[AttackPlan]:
-    """Return the parts of a plan, each on one stage: attacks that train the same network stay together."""
-    found: list[AttackPlan] = []
+    """Return the parts of a plan: attacks that train the same network stay together."""
     everything: dict[str, Declared] = {**plan.inferences, **plan.attacks}
     groups: dict[str, list[str]] = {}
     for name, made in everything.items():
         network = "shadow" if _takes_shadows(plan, made) else made.trains(plan.card)
         groups.setdefault(network or f"alone {name}", []).append(name)
-    for stage, number in plan.moments:
-        moment = replace(plan, stages={} if stage is None or number is None else {stage: number})
-        found += [_only(moment, names) for names in groups.values()]
-    return [part for part in found if part.results()]
+    return [_only(plan, names) for names in groups.values()]
 
 
 def _only(plan: AttackPlan, names: Collection[str]) -> AttackPlan:

@@ -48,8 +48,8 @@ def train_run(
         WorkError: where too few clients answered in a round; the run can be resumed.
     """
     from fedpriv.experiment.engines import check_engine, opened, refuse_workers
-    from fedpriv.experiment.federation import prepare
     from fedpriv.federation.run_directory import RunDirectory
+    from fedpriv.sources.federation import prepare
 
     if not callable(clients_by):
         device = check_engine(config.engine, device)

@@ -4,7 +4,7 @@
 
     truth/round-0007/client-003.safetensors      phase-0.images, phase-0.sizes, ..., mixture
 
-No attack reads these; :mod:`fedpriv.evidence.traces` does, for scorers and for what a threat model grants.
+Nothing that attacks reads it; :mod:`fedpriv.sources.run` does, for scorers and for what a threat model grants.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.evidence.truth import Truth
 from fedpriv.pages.card import card_words, spaced
 from fedpriv.scoring.definitions import TargetScore, score_guesses, squared_errors
 from fedpriv.scoring.floors import FLOORS, LABELS, blind_floors, guess
@@ -22,6 +21,7 @@ from fedpriv.scoring.ranking import title
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.redaction import BLUR, NONE, OMIT, RULES, blurred
 from fedpriv.scoring.storage import AttackRecord, scored
+from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import any_letters, one_line, picture_text
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedpriv.evidence.stages import stage_number
 from fedpriv.pages.labels import upload_title
 from fedpriv.scoring.convergence import convergence, objective
 from fedpriv.scoring.floors import LABELS
@@ -73,7 +72,7 @@ def along_training(found: Sequence[AttackRecord], *, by_number: bool) -> list[li
     together: dict[str, list[tuple[Stage, AttackRecord]]] = {}
     for attack in found:
         stage = scored(attack).stage
-        if stage is not None and (stage_number(stage.name) is not None) is by_number:
+        if stage is not None and stage.name.startswith("round-") is by_number:
             together.setdefault(_apart_from_stage(attack), []).append((stage, attack))
     ordered = [sorted(members, key=lambda member: member[0].round) for members in together.values()]
     return [members for members in ordered if len(members) > 1]

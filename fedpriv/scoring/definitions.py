@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.leakage import psnr_of_mse
+from fedpriv.sources.truth import Truth
 from fedpriv.util.seeds import generator
 
 TEXTS = {

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.evidence.pool import psnr_optimal
-from fedpriv.evidence.truth import Truth
+from fedpriv.sources.truth import Truth, psnr_optimal
 from fedpriv.util.seeds import generator
 
 PERMUTED = "permuted"
@@ -33,7 +32,7 @@ def mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
 
 
 def optimal_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the image of the highest mean PSNR over strangers, M times; see :func:`fedpriv.evidence.pool.psnr_optimal`."""
+    """Return the image of the highest mean PSNR over strangers, M times; see :func:`fedpriv.sources.truth.psnr_optimal`."""
     return _times(truth.pool.optimal, n_guesses)
 
 
@@ -154,7 +153,7 @@ LABELS = {
     "assumed_model": "the assumed extractor and head alone",
     "broadcast_model": "the broadcast weights alone",
 }
-"""Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.evidence.guesses`)."""
+"""Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.sources.guesses`)."""
 
 FLOOR, CONTROL = "floor (best blind guess)", "permuted uploads (negative control)"
 """Names in tables of the strongest guess made without the upload, and the attack itself on other clients' uploads."""

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.evidence.pool import ENOUGH_DECOYS
-from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.chance import ByDesign
 from fedpriv.scoring.definitions import squared_errors
 from fedpriv.scoring.floors import DECOYS, NEAREST, PERMUTED
@@ -27,6 +25,7 @@ from fedpriv.scoring.records import Summary
 from fedpriv.scoring.records.reconstruction import Control
 from fedpriv.scoring.records.reconstruction import Identification as IdentificationRecord
 from fedpriv.scoring.sections import Means
+from fedpriv.sources.truth import ENOUGH_DECOYS, Truth
 
 _NO_ERROR = 1e-12
 """Errors below this count as this, so that nothing is divided by none."""
@@ -66,7 +65,7 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
     nearest image. The rule treats members and decoys alike and does not ask which guess is the member's, so that without
     the upload each of them is found equally often.
 
-    Members with fewer than :data:`fedpriv.evidence.pool.ENOUGH_DECOYS` decoys have no part in it.
+    Members with fewer than :data:`fedpriv.sources.truth.ENOUGH_DECOYS` decoys have no part in it.
 
     Args:
         guesses: ``(M, c, h, w)`` finite images in [0, 1].

@@ -10,30 +10,30 @@ from torch import Tensor
 
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inputs.targets import Said
-from fedpriv.evidence.gather import Evidence
-from fedpriv.evidence.held import HeldImages
+from fedpriv.sources.case import Case
+from fedpriv.sources.truth import Holdings
 
 
 @dataclass(frozen=True)
 class InferenceCase:
-    """Evidence and truth.
+    """Case and truth.
 
     Attributes:
         evidence: what the server saw, with extractors of every client that uploaded in the attacked round where granted.
         truth: who holds which images.
         kind: of upload that is attacked.
         seed: of candidates, and of everything drawn.
-        told: what clients said in clear in all rounds (:mod:`fedpriv.evidence.disclosed`); of one that is not there its
-            newest upload is asked.
+        told: what clients said in clear in all rounds (:meth:`fedpriv.sources.source.Source.disclosed`); of one that is not
+            there its newest upload is asked.
         earlier: evidence of rounds before the attacked one, in order, for an inference that takes several.
     """
 
-    evidence: Evidence
-    truth: HeldImages
+    evidence: Case
+    truth: Holdings
     kind: str
     seed: int
     told: Mapping[int, Said] = field(default_factory=dict)
-    earlier: tuple[Evidence, ...] = ()
+    earlier: tuple[Case, ...] = ()
 
     @property
     def round(self) -> int:
@@ -60,10 +60,10 @@ class InferenceCase:
 
     def permuted(self, problem: InferenceProblem) -> InferenceProblem | None:
         """Return the problem with another client's upload in the place of each, in every round; None where there is none."""
-        if self.evidence.permuted is None:
+        if self.evidence.shuffled is None:
             return None
-        earlier = tuple(Moment(one.permuted, one.knowledge) for one in self.earlier if one.permuted is not None)
-        return replace(problem, observations=self.evidence.permuted, earlier=earlier if problem.earlier else ())
+        earlier = tuple(Moment(one.shuffled, one.knowledge) for one in self.earlier if one.shuffled is not None)
+        return replace(problem, observations=self.evidence.shuffled, earlier=earlier if problem.earlier else ())
 
     def counts(self, problem: InferenceProblem) -> dict[int, Tensor]:
         """Return the counts of images by class ``(C,)`` of each client that uploaded."""

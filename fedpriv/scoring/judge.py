@@ -23,7 +23,6 @@ from torch.nn import functional
 
 from fedpriv.attacks.observation import TargetId
 from fedpriv.datasets.types import as_unit
-from fedpriv.evidence.truth import Truth
 from fedpriv.federation.prepared import Federation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
@@ -31,6 +30,7 @@ from fedpriv.scoring.floors import NEAREST
 from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.records.reconstruction import ClassAccuracy
 from fedpriv.scoring.sections import Means
+from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, write_bytes
 from fedpriv.util.seeds import derive_seed, generator

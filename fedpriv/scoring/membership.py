@@ -22,7 +22,6 @@ from torch import Tensor
 
 from fedpriv.attacks.inference.base import Candidates, Inference
 from fedpriv.attacks.inputs.targets import Said
-from fedpriv.evidence.held import HeldImages
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.intervals import Values
@@ -31,6 +30,7 @@ from fedpriv.scoring.membership_strata import RARITIES, SIZES, Strata, rarities
 from fedpriv.scoring.records import Measure, MembershipRecord, Provenance
 from fedpriv.scoring.records.inference import Baseline, NamedClasses, Seconds
 from fedpriv.scoring.roc import Ranked
+from fedpriv.sources.truth import Holdings
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 
@@ -55,7 +55,7 @@ class Trial:
     left_out: int = 0
 
 
-def draw_trials(truth: HeldImages, clients: Sequence[int], number: int, seed: int) -> list[Trial]:
+def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int) -> list[Trial]:
     """Draw members of each client, and for each a non-member of the same class, in mixed order.
 
     Args:
@@ -70,7 +70,7 @@ def draw_trials(truth: HeldImages, clients: Sequence[int], number: int, seed: in
     trials = []
     for client in clients:
         rng = np.random.default_rng(derive_seed(seed, "membership", client))
-        held = truth.held[client]
+        held = truth.train[client]
         own = rng.permutation(np.unique(truth.used.get(client, held)))
         outside = truth.held_out.get(client, held[:0])
         if not truth.held_out:
@@ -194,7 +194,7 @@ def _strata(trials: Sequence[Trial]) -> Strata:
     return Strata.of(np.concatenate([one.n_c for one in trials]), np.concatenate(rarity))
 
 
-def _classes(told: Mapping[int, Said], truth: HeldImages) -> NamedClasses | None:
+def _classes(told: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
     """Return for how many clients uploads say exactly which classes, and how many images of each, they hold."""
     named, right, counted, counts_right = 0, 0, 0, 0
     for client, one in told.items():

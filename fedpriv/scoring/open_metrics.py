@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.identification import control_of
 from fedpriv.scoring.leakage import METRICS, ImageMeasure, Metric
 from fedpriv.scoring.panel import ScoredGuesses, over_pairs
 from fedpriv.scoring.records.reconstruction import Metrics, OtherMeasure
 from fedpriv.scoring.sections import Means
+from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.definitions import ComparisonSet, TargetScore, score_guesses
 from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.leakage import ImageMeasure, ssim, ssim_unavailable
+from fedpriv.sources.truth import Truth
 
 PAIRS_AT_A_TIME = 64
 """Of images that are compared by a measure of our own, whose values do not depend on it beyond the last digits."""

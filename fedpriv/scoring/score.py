@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.evidence.truth import Truth, stratum
 from fedpriv.scoring import effects
 from fedpriv.scoring.definitions import TEXTS, comparison
 from fedpriv.scoring.floors import PERMUTED, guess, guessers
@@ -48,6 +47,7 @@ from fedpriv.scoring.sections import (
     target_rows,
 )
 from fedpriv.scoring.vectors import score_vectors
+from fedpriv.sources.truth import Truth, stratum
 from fedpriv.util.errors import UserError
 
 

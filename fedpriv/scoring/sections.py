@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.evidence.truth import STRATA, Truth, stratum
 from fedpriv.scoring import effects
 from fedpriv.scoring.chance import ByDesign
 from fedpriv.scoring.convergence import is_specific
@@ -28,6 +27,7 @@ from fedpriv.scoring.records.reconstruction import (
     StratumAdvantage,
     Target,
 )
+from fedpriv.sources.truth import STRATA, Truth, stratum
 
 BEYOND = 3.0
 """An image so many dB beyond the strongest guess has come back."""

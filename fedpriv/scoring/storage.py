@@ -22,7 +22,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.judge import FILE as JUDGE
 from fedpriv.scoring.judge import ClassEvaluator, load_class_evaluator, save_class_evaluator
 from fedpriv.scoring.records import (
@@ -38,6 +37,7 @@ from fedpriv.scoring.records import (
 )
 from fedpriv.scoring.redaction import NONE, withheld
 from fedpriv.scoring.tensor_files import load_reconstruction, load_truths, save_reconstruction, save_truths
+from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import digest, forget, mark, read_bytes, read_json, write_text
 from fedpriv.util.foreign import json_value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.evidence.truth import STRATA
+from fedpriv.sources.truth import STRATA
 
 
 def strata_words(strata: Sequence[str]) -> str:

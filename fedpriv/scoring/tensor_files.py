@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.datasets.types import as_unit
-from fedpriv.evidence.pool import Pool
-from fedpriv.evidence.truth import Truth
+from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, write_bytes
 from fedpriv.util.foreign import json_value

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.evidence.truth import Truth, stratum
 from fedpriv.scoring import effects
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.identification import control_of
@@ -20,6 +19,7 @@ from fedpriv.scoring.open_metrics import vector_measures
 from fedpriv.scoring.records import Comparison
 from fedpriv.scoring.records.reconstruction import FeatureIdentification, FeatureMeasure, VectorMeans
 from fedpriv.scoring.sections import Means
+from fedpriv.sources.truth import Truth, stratum
 
 
 @dataclass(frozen=True)

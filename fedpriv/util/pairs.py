@@ -1,4 +1,4 @@
-"""``KEY=VALUE`` as people write it, nested by dots."""
+"""Texts as people write them: ``KEY=VALUE``, nested by dots, and lists of names."""
 
 from __future__ import annotations
 
@@ -39,3 +39,15 @@ def mapping(name: str, value: Mapping[str, Any] | Sequence[str]) -> dict[str, An
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise UserError(f"{argument(name, value)}: expected a mapping, or texts KEY=VALUE")
     return key_values(tuple(value), argument(name))
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return one text or several as a tuple.
+
+    Raises:
+        UserError: naming the argument, for anything else.
+    """
+    several = (value,) if isinstance(value, str) else value
+    if not isinstance(several, Sequence) or not all(isinstance(one, str) for one in several):
+        raise UserError(f"{argument(name, value)}: expected a text or a list of texts")
+    return tuple(several)

@@ -12,7 +12,7 @@ from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggr
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.evidence.server_view import mean_upload, summed, summed_without_own
+from fedpriv.sources.shuffled import mean_upload, summed, summed_without_own
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier
 

@@ -15,9 +15,10 @@ from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
-from fedpriv.evidence.gather import gather, truths
-from fedpriv.evidence.rehearsal import rehearsed
 from fedpriv.federation.defense import DefensePipeline, Sender
+from fedpriv.sources.case import build_case
+from fedpriv.sources.rehearsal import rehearsed
+from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes, Representations
@@ -138,10 +139,10 @@ def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
     run, prepared = trained_small(tmp_path / "run", config)
     card = KnowledgeCard(attacker_data="same_domain", rounds_seen=3)
     asked = {"n_targets": 6, "seed": 0, "every_extractor": True}
-    evidence = gather(run, prepared, "representation", card, **asked)
+    evidence = build_case(RunSource(run, prepared, "representation"), card, **asked)
     assert set(evidence.knowledge.earlier) == {(t, k) for t in (1, 2) for k in evidence.knowledge.extractors}
     for target, truth in zip(
-        evidence.targets, truths(run, prepared, "representation", evidence.targets, seed=0), strict=True
+        evidence.targets, RunSource(run, prepared, "representation").truths(evidence.targets, seed=0), strict=True
     ):
         for t in (1, 2):
             own = next(o for o in evidence.observations if (o.round, o.client) == (t, target.client)).upload[0]
@@ -153,4 +154,4 @@ def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
     assert found.images.shape == (6, 1, 1, 8, 8)
     forgetful, prepared = trained_small(tmp_path / "other", replace(config, keep=()))
     with pytest.raises(UserError, match=r"the run keeps none; train with keep=2, once for each round"):
-        gather(forgetful, prepared, "representation", card, **asked)
+        build_case(RunSource(forgetful, prepared, "representation"), card, **asked)

@@ -16,9 +16,9 @@ from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import LocalStep, StepModel
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
 from fedpriv.attacks.search.candidates import rows_of
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.truths import truths
 from fedpriv.federation.method import LocalTraining
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
 
 CARD = KnowledgeCard()
@@ -73,8 +73,8 @@ def test_convergence_is_about_the_update_alone():
 
 def test_the_true_batch_has_the_exact_statistics_and_no_others(normalised):
     directory, federation = normalised
-    evidence = gather(directory, federation, "model", card("exact"), n_targets=2, seed=0)
-    found = truths(directory, federation, "model", evidence.targets, seed=0)
+    evidence = build_case(RunSource(directory, federation, "model"), card("exact"), n_targets=2, seed=0)
+    found = RunSource(directory, federation, "model").truths(evidence.targets, seed=0)
     problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
     members = torch.stack([truth.members for truth in found])
     matcher = Matcher(problem.model, evidence.knowledge.image_shape, problem.facts, "unrolled", CPU)
@@ -93,7 +93,7 @@ def test_the_true_batch_has_the_exact_statistics_and_no_others(normalised):
 def test_each_card_grants_what_it_says(normalised):
     directory, federation = normalised
     asked = {
-        access: gather(directory, federation, "model", card(access), n_targets=1, seed=0)
+        access: build_case(RunSource(directory, federation, "model"), card(access), n_targets=1, seed=0)
         for access in ("none", "running", "exact")
     }
     assert asked["none"].knowledge.statistics == {}
@@ -118,21 +118,24 @@ def test_each_card_grants_what_it_says(normalised):
 def test_without_batch_norm_cards_do_not_differ(tmp_path):
     directory, federation = trained(tmp_path, "small-mlp", image_size=8)
     none, running = (
-        gather(directory, federation, "model", card(access), n_targets=2, seed=0).knowledge
+        build_case(RunSource(directory, federation, "model"), card(access), n_targets=2, seed=0).knowledge
         for access in ("none", "running")
     )
     assert none.card == running.card
     assert none.statistics == running.statistics == {}
     with pytest.raises(UserError, match="has no batch norm"):
-        gather(directory, federation, "model", card("exact"), n_targets=2, seed=0)
+        build_case(RunSource(directory, federation, "model"), card("exact"), n_targets=2, seed=0)
 
 
 def test_statistics_that_a_run_does_not_have_are_refused(tmp_path):
     directory, federation = trained(tmp_path, "mobilenet-v2", steps=2, rounds=2, capture="all", checkpoint_every=2)
     with pytest.raises(UserError, match="took 2 steps"):
-        gather(directory, federation, "model", card("exact"), n_targets=2, seed=0)
+        build_case(RunSource(directory, federation, "model"), card("exact"), n_targets=2, seed=0)
     with pytest.raises(UserError, match=r"pass knowledge={.batch_norm.: .none.}, or train with keep=.1."):
-        gather(directory, federation, "model", card("running"), n_targets=2, seed=0, round_=1)
+        build_case(RunSource(directory, federation, "model"), card("running"), n_targets=2, seed=0, round_=1)
     assert (
-        gather(directory, federation, "model", card("none"), n_targets=2, seed=0, round_=1).knowledge.statistics == {}
+        build_case(
+            RunSource(directory, federation, "model"), card("none"), n_targets=2, seed=0, round_=1
+        ).knowledge.statistics
+        == {}
     )

@@ -15,10 +15,10 @@ from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_model
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
-from fedpriv.evidence.permuted import permute
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.scoring.judge import load_class_evaluator
+from fedpriv.sources.shuffled import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import ClassLogits, Prototypes
 
@@ -90,7 +90,7 @@ def test_without_the_numbers_the_class_id_does_as_well(model, digits):
 def test_the_control_asks_for_another_class(model, digits):
     own = Observation(3, 0, (upload_of(model, digits, [1, 4]),), ())
     other = Observation(3, 1, (upload_of(model, digits, [1, 4, 5]),), ())
-    swapped = permute((own, other))
+    swapped = shuffle((own, other))
     assert swapped[0].upload[0].classes.tolist() == [1, 4]
     assert (swapped[0].upload[0].values.argmax(1) != torch.tensor([1, 4])).all()
     targets = list_targets((own,), "logits")

@@ -17,8 +17,9 @@ from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.features.base import INVERSIONS, RecoverThenInvert
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
-from fedpriv.evidence.gather import gather
 from fedpriv.federation.method import LocalTraining
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Prototypes, find_payload
 
@@ -56,19 +57,12 @@ def evidence_for(world, name, **options):
     attack = kind(**case.options | little | options)
     card = KnowledgeCard(**case.card)
     if kind.result == "scores":
-        return attack, gather(
-            *world(case.method, **case.config), case.kind, attack.card(card, case.kind), n_targets=99, seed=0
+        return attack, build_case(
+            RunSource(*world(case.method, **case.config), case.kind), attack.card(card, case.kind), n_targets=99, seed=0
         )
-    select = None if name == "difference" else attack.select  # the data of runs stay as they are
-    seen = gather(
-        *world(case.method, **case.config),
-        case.kind,
-        card,
-        n_targets=case.n_targets,
-        seed=0,
-        unit=attack.unit,
-        select=select,
-        every_extractor=attack.needs.every_extractor,
+    by = None if name == "difference" else attack  # the data of runs stay as they are
+    seen = build_case(
+        RunSource(*world(case.method, **case.config), case.kind), card, by, n_targets=case.n_targets, seed=0
     )
     return attack, seen
 
@@ -246,6 +240,6 @@ def test_every_recovery_goes_with_every_inversion(name, inversion, world):
             called(name, attack, seen)
         case = CASES[name]
         card = KnowledgeCard(**case.card, attacker_data="same_domain")
-        seen = gather(*world(case.method, **case.config), case.kind, card, n_targets=2, seed=0, unit=attack.unit)
+        seen = build_case(RunSource(*world(case.method, **case.config), case.kind), card, attack, n_targets=2, seed=0)
     found = called(name, attack, seen)
     assert len(found["images"]) == len(seen.targets)

@@ -17,8 +17,8 @@ from fedpriv.attacks.features.rounds import Differencing, change_of_class, chang
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.cli.main import run
-from fedpriv.evidence.targets import choose_targets
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.sources.case import choose_targets
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Prototypes, get_payload
 

@@ -13,8 +13,8 @@ from fedpriv.attacks.inference.membership_scores import WIDTH, kernel_signals
 from fedpriv.attacks.inference.property_features import known_classes
 from fedpriv.attacks.inputs.outputs import extrapolate, extrapolation_weights
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.evidence.permuted import permute
 from fedpriv.scoring.roc import area
+from fedpriv.sources.shuffled import shuffle
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Kernel, PublicImages
 
@@ -62,7 +62,7 @@ def test_positive_control_kernels_that_pull_neighbours_of_members_give_members_a
     observations, candidates, member, knowledge = kernel_world()
     assert area_of(scored(observations, candidates, knowledge), member) > 0.8
     # By another client's upload those of the next client, the non-members here, look like members.
-    assert area_of(scored(permute(observations), candidates, knowledge), member) < 0.5
+    assert area_of(scored(shuffle(observations), candidates, knowledge), member) < 0.5
 
 
 def test_negative_control_kernels_that_pull_others_give_nobody_away():

@@ -19,10 +19,10 @@ from fedpriv.attacks.inversion.class_outputs import PairedLogits
 from fedpriv.attacks.inversion.decoder import divided
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.cli.main import run
-from fedpriv.evidence.permuted import permute
 from fedpriv.scoring.leakage import psnr_of_mse
 from fedpriv.scoring.roc import area
 from fedpriv.scoring.storage import load_scores
+from fedpriv.sources.shuffled import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Kernel, PublicLogits, get_payload
@@ -138,7 +138,7 @@ def test_positive_control_outputs_that_are_sure_near_to_members_give_them_away()
     observations, candidates, member, knowledge = membership_world(tell=True)
     assert member_area(observations, candidates, member, knowledge) > 0.85
     # By another client's upload those of the next client, the non-members here, look like members.
-    assert member_area(permute(observations), candidates, member, knowledge) < 0.5
+    assert member_area(shuffle(observations), candidates, member, knowledge) < 0.5
 
 
 def test_negative_control_outputs_that_are_sure_of_nobody_give_nobody_away():
@@ -198,7 +198,7 @@ def test_positive_control_templates_that_outputs_depend_on_come_back(paired):
     assert floor == pytest.approx(10 * math.log10(4), abs=0.01)
     assert decibels(images, templates) > floor + 1
     assert likeness(images, templates) > 0.6
-    _, wrong = inverted(permute(observations), knowledge, paired=paired)
+    _, wrong = inverted(shuffle(observations), knowledge, paired=paired)
     assert likeness(wrong, templates) < 0.2
     assert likeness(wrong, templates[[1, 2, 0]]) > 0.6
 

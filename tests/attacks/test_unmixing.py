@@ -14,8 +14,8 @@ from fedpriv.attacks.features.unmixing import (
     prior_of_others,
 )
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.evidence.permuted import permute
 from fedpriv.scoring.vectors import identify_features
+from fedpriv.sources.shuffled import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier, Entangled, Prototypes, get_payload
 
@@ -171,7 +171,7 @@ def test_fixed_weights_leave_many_rounds_at_chance_but_not_the_prior():
 
 def test_negative_control_another_clients_upload_under_the_own_weights_misleads():
     observations = seen("RAP")
-    permuted = permute(observations)
+    permuted = shuffle(observations)
     own_errors, errors, own_hits, hits = [], [], 0, 0
     for client in range(6):
         own, truth = recovered(PriorUnmixing(iterations=1), observations, client)

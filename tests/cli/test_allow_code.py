@@ -11,7 +11,7 @@ from outside_cases import OUTSIDE
 import fedpriv
 from fedpriv.cli.main import run as command
 from fedpriv.experiment.named_code import named_code
-from fedpriv.experiment.recorded.facts import read_facts
+from fedpriv.sources.facts import read_facts
 from fedpriv.util.code import VARIABLE, allowed, allowing, exported
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payload import DECLARED

@@ -1,4 +1,4 @@
-"""Budgets and stages of training on the command line, and what tables do on a narrow terminal."""
+"""Budgets on the command line, and what tables do on a narrow terminal."""
 
 import csv
 import json
@@ -124,20 +124,6 @@ def test_an_interrupted_suite_does_not_redo_finished_budgets(trained, capsys, mo
     assert call(capsys, *arguments, "--resume", "--quiet")[0] == 0
     assert (tmp_path / "r" / "pixels@3" / "metrics.json").stat().st_mtime_ns == done
     assert (tmp_path / "r" / "pixels@6" / "metrics.json").is_file()
-
-
-# ---------------------------------------------------------------- stages
-
-
-def test_a_stage_that_a_run_did_not_keep_is_refused_in_one_line(trained, capsys, tmp_path):
-    arguments = ["attack", "--target", "prototype", "--run", trained, "--attack", "pixels", "--out", "r"]
-    code, _, err = call(capsys, *arguments, "--stage", "early,middle")
-    assert (code, len(err.strip().splitlines())) == (2, 1)
-    assert "nothing of the middle stage (round 2 of 4) was kept; checkpoints: rounds 1, 4" in err
-    assert "train with keep=[1, 2]" in err
-    assert not (tmp_path / "r").exists()
-    code, _, _ = call(capsys, *arguments, "--stage", "early", "--targets", "2", "--iterations", "2", "--quiet")
-    assert code == 0
 
 
 # ---------------------------------------------------------------- reports, scores, tables

@@ -32,10 +32,7 @@ def text():
 
 @each("settings", [FederationSettings, AttackSettings])
 def test_the_page_names_every_setting(text, settings):
-    flags = {"stages": "stage"}
-    assert {
-        name for name in settings.__annotations__ if f"`{flags.get(name, name.replace('_', '-'))}`" not in text
-    } == set()
+    assert {name for name in settings.__annotations__ if f"`{name.replace('_', '-')}`" not in text} == set()
 
 
 @each("grant", sorted(KnowledgeCard.__annotations__.keys() - {"rounds_seen"}))

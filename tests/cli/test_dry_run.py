@@ -13,7 +13,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):
-    for worked in ("fedpriv.federation.rounds.run", "fedpriv.experiment.suite.attack_in_pieces"):
+    for worked in ("fedpriv.federation.rounds.run", "fedpriv.pipeline.execute.search"):
         monkeypatch.setattr(worked, lambda *_, **__: pytest.fail("something ran"))
     (tmp_path / "study.toml").write_text(STUDY)
     asked = ["audit", "study.toml", "--defenses", "none,quantise:bits=4", "--dry-run"]

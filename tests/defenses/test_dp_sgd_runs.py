@@ -9,15 +9,15 @@ from federations import CPU, small, trained_small
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.shared.accounting import epsilon
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.traces import used_images
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation import rounds
 from fedpriv.federation.cost import client_operations
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.sources.case import build_case
+from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import RunSource
 
 CONFIG = small(
     "fedavg",
@@ -65,8 +65,8 @@ def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
         defenses=(parse_choice("dp-sgd:noise_multiplier=1"),),
     )
     directory, federation = trained_small(tmp_path / "run", config)
-    drawn = {k: used_images(directory, 1, k) for k in range(6)}
-    found = gather(directory, federation, "model", KnowledgeCard(labels="given"), n_targets=10, seed=0)
+    drawn = {k: RunSource(directory, federation, "model").used(1, k) for k in range(6)}
+    found = build_case(RunSource(directory, federation, "model"), KnowledgeCard(labels="given"), n_targets=10, seed=0)
     assert {target.client for target in found.targets} == {k for k, batch in drawn.items() if len(batch)}
     assert 0 < len(found.targets) < 6
     assert found.knowledge.batch.batch_size == 1

@@ -10,10 +10,11 @@ from federations import small, trained_small
 from fedpriv.attacks.features.unmixing import uploads_of
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.defenses import parse_choice
-from fedpriv.evidence.gather import gather, truths
 from fedpriv.federation.local_training import represent
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource
 from fedpriv.wire.payloads import Entangled, Model, SampleCount, get_payload
 
 CONFIG = small(
@@ -33,7 +34,7 @@ def train(path, *texts, **changes):
 
 def test_secure_aggregation_hands_over_weighted_means_only(tmp_path):
     directory, federation = train(tmp_path / "run", "secure-aggregation", method="fedavg", models="small-mlp", rounds=1)
-    seen = gather(directory, federation, "model", CARD, n_targets=4, seed=0)
+    seen = build_case(RunSource(directory, federation, "model"), CARD, n_targets=4, seed=0)
     uploads = [directory.message(directory.upload_path(1, k)) for k in range(4)]
     counts = torch.tensor([int(get_payload(u, SampleCount).count) for u in uploads]).double()
     for name in get_payload(uploads[0], Model).state:
@@ -56,10 +57,10 @@ def test_the_truth_behind_an_entangled_upload_is_what_was_mixed(method, mechanis
     directory, federation = train(
         tmp_path / "run", "count-floor:least=3", f"entangle:mechanism={mechanism}", method=method, rounds=2
     )
-    seen = gather(directory, federation, "entangled", CARD, n_targets=4, seed=0)
+    seen = build_case(RunSource(directory, federation, "entangled"), CARD, n_targets=4, seed=0)
     assert {o.upload[0].kind for o in seen.observations} == {"entangled"}
     for target, truth in zip(
-        seen.targets, truths(directory, federation, "entangled", seen.targets, seed=0), strict=True
+        seen.targets, RunSource(directory, federation, "entangled").truths(seen.targets, seed=0), strict=True
     ):
         model = build_model(federation.clients[target.client].blueprint, 0)
         put(model, directory.client_state(2, target.client), "model")

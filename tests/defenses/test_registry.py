@@ -12,10 +12,10 @@ from looped import each
 
 from fedpriv.cli.main import run as command
 from fedpriv.defenses import DEFENSES, parse_choice
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import Defense, DefensePipeline
 from fedpriv.federation.method import LocalTraining
 from fedpriv.methods import METHODS
+from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import count, entries
 from fedpriv.wire.payloads import Prototypes, SampleCount, get_payload
@@ -145,7 +145,7 @@ def test_bad_strengths_leave_with_code_2_and_name_defense_and_key(text, words, t
 @each("name", [name for name in METHODS if METHODS.load(name).linear_aggregation])
 def test_additive_servers_learn_the_same_from_the_mean(name):
     """What secure aggregation may hide: the server's next broadcast is the same if everybody sends the mean."""
-    from fedpriv.evidence.server_view import mean_upload
+    from fedpriv.sources.shuffled import mean_upload
 
     method = METHODS.load(name)
     config = small(

@@ -16,7 +16,6 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Ob
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.precode import divergent_step
 from fedpriv.defenses.soteria import low, pruned_step, scores
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import DefensePipeline, plain_step
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
@@ -26,6 +25,7 @@ from fedpriv.federation.states import parameters
 from fedpriv.models.bottleneck import VariationalBottleneck, divergence
 from fedpriv.models.build import build_model, count_parameters
 from fedpriv.models.split import Blueprint
+from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Model

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.experiment.recorded.facts import Facts
+from fedpriv.sources.facts import Facts
 from fedpriv.util.config import parse
 
 HOME = Path(__file__).parents[2] / "docs" / "tutorials" / "audit-my-nvflare-job"

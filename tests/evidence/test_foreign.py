@@ -10,10 +10,8 @@ from PIL import Image
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run
-from fedpriv.evidence.foreign import MOST_IMAGES, foreign_images, parse_foreign, refuse_foreign
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.pages.card import card_words
-from fedpriv.pages.report_entries import card_grants
+from fedpriv.sources.auxiliary import MOST_IMAGES, foreign_images, parse_foreign, refuse_foreign
 from fedpriv.util.errors import UserError
 
 RUN = [
@@ -78,17 +76,6 @@ def test_the_clients_own_data_set_is_not_foreign(folder):
         refuse_foreign(KnowledgeCard(foreign=f"folder:{folder}"), own)
     refuse_foreign(KnowledgeCard(foreign="digits"), own)
     refuse_foreign(KnowledgeCard(foreign=f"folder:{folder}"), RunConfig(dataset="digits"))
-
-
-def test_cards_without_foreign_images_do_not_speak_of_them():
-    assert "foreign" not in card_words({"attacker_data": "none", "foreign": ""})
-    assert card_words({"foreign": "digits"}) == {"foreign": "digits"}
-
-
-def test_a_folders_name_is_shown_as_it_is():
-    (grant,) = (grant for grant in card_grants({"foreign": "folder:my_images"}) if grant.name == "foreign")
-    assert grant.value == "folder:my_images"
-    assert grant.meaning
 
 
 def test_a_decoder_trains_on_foreign_images_and_the_card_says_which(folder, capsys, tmp_path, monkeypatch):

@@ -5,18 +5,20 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_close, expect_same
-from federations import CPU, small, trained_small
+from federations import small, trained_small
 
 from fedpriv.algebra.entanglement import MECHANISMS
-from fedpriv.attacks.contract import Attack
-from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Observation, Reconstruction, TargetId
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.permuted import permute
-from fedpriv.evidence.targets import choose_targets
-from fedpriv.evidence.truths import truths
-from fedpriv.experiment.suite import PIECE, Execution, attack_in_pieces
+from fedpriv.attacks.features.unmixing import PriorUnmixing
+from fedpriv.attacks.inversion.vector import PixelInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.federation.method import LocalTraining
+from fedpriv.pipeline.execute import AttackContext, search
+from fedpriv.pipeline.plan import PARTS, AttackPlan
+from fedpriv.sources.case import build_case, choose_targets
+from fedpriv.sources.run import RunSource
+from fedpriv.sources.shuffled import shuffle
 from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT
 from fedpriv.wire.payloads import Entangled, LabelCounts, Model, Prototypes, Representations, get_payload
 
 CARD = KnowledgeCard()
@@ -48,8 +50,8 @@ def world(tmp_path_factory):
 
 def test_a_representation_is_what_the_granted_extractor_makes_of_its_true_image(world):
     directory, federation = world("fedallrep")
-    evidence = gather(directory, federation, "representation", CARD, n_targets=7, seed=0)
-    found = truths(directory, federation, "representation", evidence.targets, seed=0)
+    evidence = build_case(RunSource(directory, federation, "representation"), CARD, n_targets=7, seed=0)
+    found = RunSource(directory, federation, "representation").truths(evidence.targets, seed=0)
     assert len(evidence.targets) == 7
     assert {t.client for t in evidence.targets} == {0, 1, 2}
     for target, truth in zip(evidence.targets, found, strict=True):
@@ -63,8 +65,8 @@ def test_a_representation_is_what_the_granted_extractor_makes_of_its_true_image(
 
 def test_a_prototype_is_the_mean_over_its_true_images(world):
     directory, federation = world("fedgh")
-    evidence = gather(directory, federation, "prototype", CARD, n_targets=100, seed=0)
-    found = truths(directory, federation, "prototype", evidence.targets, seed=0)
+    evidence = build_case(RunSource(directory, federation, "prototype"), CARD, n_targets=100, seed=0)
+    found = RunSource(directory, federation, "prototype").truths(evidence.targets, seed=0)
     assert len(evidence.targets) == sum(len(setup.train.labels.unique()) for setup in federation.clients)
     for target, truth in zip(evidence.targets, found, strict=True):
         upload = next(o.upload for o in evidence.observations if o.client == target.client)
@@ -76,8 +78,8 @@ def test_a_prototype_is_the_mean_over_its_true_images(world):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_an_entangled_upload_is_the_weighted_mean_over_its_true_images(mechanism, world):
     directory, federation = world("fedre", mechanism=mechanism)
-    evidence = gather(directory, federation, "entangled", CARD, n_targets=9, seed=0)
-    found = truths(directory, federation, "entangled", evidence.targets, seed=0)
+    evidence = build_case(RunSource(directory, federation, "entangled"), CARD, n_targets=9, seed=0)
+    found = RunSource(directory, federation, "entangled").truths(evidence.targets, seed=0)
     assert len(evidence.targets) == 3
     for target, truth in zip(evidence.targets, found, strict=True):
         upload = next(o.upload for o in evidence.observations if o.client == target.client)
@@ -88,8 +90,8 @@ def test_an_entangled_upload_is_the_weighted_mean_over_its_true_images(mechanism
 def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prototypes(world):
     directory, federation = world("fedre", mechanism="RAP")
     card = dataclasses.replace(CARD, rounds_seen=4)
-    evidence = gather(directory, federation, "entangled", card, n_targets=12, seed=0, unit="class")
-    found = truths(directory, federation, "entangled", evidence.targets, seed=0, unit="class")
+    evidence = build_case(RunSource(directory, federation, "entangled"), card, PriorUnmixing(), n_targets=12, seed=0)
+    found = RunSource(directory, federation, "entangled").truths(evidence.targets, seed=0, unit="class")
     assert len({o.round for o in evidence.observations}) == 4
     for client in {t.client for t in evidence.targets}:
         held = federation.clients[client].train.labels.unique().tolist()
@@ -101,8 +103,8 @@ def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prot
 
 def test_the_truth_of_a_model_upload_is_the_batch_its_step_used(world):
     directory, federation = world("fedavg")
-    evidence = gather(directory, federation, "model", CARD, n_targets=3, seed=0)
-    found = truths(directory, federation, "model", evidence.targets, seed=0)
+    evidence = build_case(RunSource(directory, federation, "model"), CARD, n_targets=3, seed=0)
+    found = RunSource(directory, federation, "model").truths(evidence.targets, seed=0)
     assert evidence.knowledge.batch.steps == 1
     assert evidence.knowledge.batch.batch_size == 3
     for target, truth in zip(evidence.targets, found, strict=True):
@@ -117,18 +119,20 @@ def test_the_truth_of_a_model_upload_is_the_batch_its_step_used(world):
         for (name, _), slope in zip(model.named_parameters(), slopes, strict=True):
             expect_close((before[name] - after[name]) / 0.1, slope, atol=1e-4)
         expect_same(evidence.knowledge.labels[(target.round, target.client)], truth.labels)
-    blind = gather(directory, federation, "model", dataclasses.replace(CARD, labels="inferred"), n_targets=3, seed=0)
+    blind = build_case(
+        RunSource(directory, federation, "model"), dataclasses.replace(CARD, labels="inferred"), n_targets=3, seed=0
+    )
     assert blind.knowledge.labels == {}
-    assert gather(
-        directory, federation, "model", dataclasses.replace(CARD, batch=False), n_targets=3, seed=0
-    ).knowledge.batch is None  # fmt: skip
+    card = dataclasses.replace(CARD, batch=False)
+    without = build_case(RunSource(directory, federation, "model"), card, n_targets=3, seed=0)
+    assert without.knowledge.batch is None
 
 
 def test_nonmembers_have_nothing_to_do_with_the_client(world):
     directory, federation = world("fedgh")
-    evidence = gather(directory, federation, "prototype", CARD, n_targets=6, seed=0)
+    evidence = build_case(RunSource(directory, federation, "prototype"), CARD, n_targets=6, seed=0)
     for target, truth in zip(
-        evidence.targets, truths(directory, federation, "prototype", evidence.targets, seed=0), strict=True
+        evidence.targets, RunSource(directory, federation, "prototype").truths(evidence.targets, seed=0), strict=True
     ):
         train = federation.clients[target.client].train.images.flatten(1)
         guesses, decoys = truth.pool.guesses.flatten(1), truth.pool.decoys.flatten(1)
@@ -143,13 +147,13 @@ def test_permuting_moves_what_was_computed_from_images_and_nothing_else():
         features = torch.full((rows, 2), float(value))
         return Observation(1, client, (Prototypes(features, torch.arange(rows)),), ())
 
-    moved = permute((observation(0, 1, 3), observation(1, 2, 2), observation(2, 3, 1)))
+    moved = shuffle((observation(0, 1, 3), observation(1, 2, 2), observation(2, 3, 1)))
     assert moved is not None
     assert [o.client for o in moved] == [0, 1, 2]
     assert [get_payload(o.upload, Prototypes).features[0, 0].item() for o in moved] == [2, 3, 1]
     assert [len(get_payload(o.upload, Prototypes).classes) for o in moved] == [3, 2, 1]
-    assert permute((observation(0, 1, 3),)) is None
-    mixed = permute(
+    assert shuffle((observation(0, 1, 3),)) is None
+    mixed = shuffle(
         tuple(
             Observation(1, k, (Entangled(torch.full((2,), float(k)), torch.eye(2)[k]),), ()) for k in (0, 1)
         )
@@ -161,7 +165,9 @@ def test_permuting_moves_what_was_computed_from_images_and_nothing_else():
 
 def test_targets_are_drawn_evenly_by_seed(world):
     directory, federation = world("fedallrep")
-    observations = gather(directory, federation, "representation", CARD, n_targets=1, seed=0).observations
+    observations = build_case(
+        RunSource(directory, federation, "representation"), CARD, n_targets=1, seed=0
+    ).observations
     one, two = (choose_targets(observations, "representation", 8, seed) for seed in (0, 1))
     assert one == choose_targets(observations, "representation", 8, 0)
     assert one != two
@@ -172,7 +178,10 @@ def test_targets_are_drawn_evenly_by_seed(world):
 def test_a_card_is_granted_to_the_letter(world):
     directory, federation = world("fedgh")
     nothing = dataclasses.replace(CARD, extractor="none")
-    assert gather(directory, federation, "prototype", nothing, n_targets=2, seed=0).knowledge.extractors == {}
+    assert (
+        build_case(RunSource(directory, federation, "prototype"), nothing, n_targets=2, seed=0).knowledge.extractors
+        == {}
+    )
     for change, complaint in (
         ({"batch_norm": "exact"}, "runs store no batch statistics"),
         ({"attacker_data": "other_domain", "foreign": "digits"}, "the clients hold images of that data set"),
@@ -181,7 +190,7 @@ def test_a_card_is_granted_to_the_letter(world):
     ):
         card = dataclasses.replace(CARD, **change)
         with pytest.raises(UserError, match=complaint):
-            gather(directory, federation, "prototype", card, n_targets=2, seed=0)
+            build_case(RunSource(directory, federation, "prototype"), card, n_targets=2, seed=0)
 
 
 def test_nothing_that_an_attack_is_handed_holds_the_truth():
@@ -193,60 +202,15 @@ def test_nothing_that_an_attack_is_handed_holds_the_truth():
     assert not names(Knowledge) & private
 
 
-def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
-    from fedpriv.attacks.inversion.vector import PixelInversion
-
+def test_a_part_of_an_attack_that_is_kept_is_not_carried_out_again(world, tmp_path):
     directory, federation = world("fedallrep")
-    evidence = gather(directory, federation, "representation", CARD, n_targets=5, seed=0)
-    attack = PixelInversion(iterations=8)
-    args = (attack, evidence.observations, evidence.targets, evidence.knowledge)
-    whole = attack_in_pieces(*args, Execution(0, CPU), tmp_path / "a", "reconstruction")
-    pieces = attack_in_pieces(*args, Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
-    assert pieces.targets == whole.targets
-    expect_close(pieces.images, whole.images, atol=1e-4)
-    assert pieces.cost.rows == whole.cost.rows
-
-    class Refuses(PixelInversion):
-        def run(self, *args, **kwargs):
-            raise AssertionError("finished pieces are not attacked again")
-
-    again = attack_in_pieces(Refuses(), *args[1:], Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
-    expect_same(again.images, pieces.images)
-
-
-def test_batches_of_different_sizes_are_put_together(tmp_path):
-    sizes = [4] * PIECE + [2, 3]
-
-    class ShowsInTurn(Attack):
-        """Stands for an attack on batches: image j of target t is a flat (t + j / 10), labelled j, own ones in turn."""
-
-        name = "shows in turn"
-
-        def run(self, problem):
-            targets = problem.targets
-            most = max(sizes[target.client] for target in targets)
-            own = [torch.arange(most) % sizes[target.client] for target in targets]
-            shown = torch.stack([target.client + places / 10 for target, places in zip(targets, own, strict=True)])
-            count = len(targets)
-            return Reconstruction(
-                targets=targets,
-                images=shown[:, :, None, None, None].expand(-1, -1, 1, 2, 2) / 100,
-                objective=torch.zeros(count, 1),
-                chosen=torch.zeros(count, dtype=torch.int64),
-                labels=torch.stack(own),
-                cost=Cost(rows=count),
-                converged=torch.ones(count, dtype=torch.bool),
-            )
-
-    targets = tuple(TargetId(1, client) for client in range(len(sizes)))
-    asked = ((), targets, Knowledge(CARD, (1, 2, 2), 10), Execution(0, CPU))
-    for _ in ("attacked", "read back"):
-        found = attack_in_pieces(ShowsInTurn(), *asked, tmp_path, "reconstruction")
-        assert found.images.shape == (PIECE + 2, 4, 1, 2, 2)
-        for client, size in enumerate(sizes):
-            own = {round(client + place / 10, 1) for place in range(size)}
-            assert {round(100 * value, 1) for value in found.images[client, :, 0, 0, 0].tolist()} == own
-            expect_close(found.images[client, :, 0, 0, 0] * 100, client + found.labels[client] / 10)
+    plan = AttackPlan("representation", {"pixels": PixelInversion(iterations=2)}, CARD, n_targets=3)
+    ground, (job,) = AttackContext.of(RunSource(directory, federation, "representation"), plan), plan.jobs()
+    first, again = (search(tmp_path / "a", ground, plan, job, PARTS[0], SILENT) for _ in range(2))
+    expect_same(first.images, again.images)
+    refuses = dataclasses.replace(job, attack=None)
+    expect_same(search(tmp_path / "a", ground, plan, refuses, PARTS[0], SILENT).images, first.images)
+    assert search(tmp_path / "a", ground, plan, dataclasses.replace(refuses, control=False), PARTS[1], SILENT) is None
 
 
 def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
@@ -262,9 +226,11 @@ def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
     directory, federation = trained_small(tmp_path / "run", config)
     for access, same in (("running", True), ("none", False)):
         card = dataclasses.replace(CARD, batch_norm=access)
-        evidence = gather(directory, federation, "representation", card, n_targets=2, seed=0)
+        evidence = build_case(RunSource(directory, federation, "representation"), card, n_targets=2, seed=0)
         for target, truth in zip(
-            evidence.targets, truths(directory, federation, "representation", evidence.targets, seed=0), strict=True
+            evidence.targets,
+            RunSource(directory, federation, "representation").truths(evidence.targets, seed=0),
+            strict=True,
         ):
             upload = next(o.upload for o in evidence.observations if o.client == target.client)
             sent = get_payload(upload, Representations).features[target.index]
@@ -276,5 +242,5 @@ def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
 def test_what_the_other_client_did_not_send_is_no_part_of_the_control():
     counts, head = LabelCounts(torch.tensor([1, 2])), Prototypes(torch.zeros(1, 2), torch.tensor([0]))
     observations = (Observation(1, 0, (head, counts), ()), Observation(1, 1, (head,), ()))
-    swapped = permute(observations)
+    swapped = shuffle(observations)
     assert [[payload.kind for payload in seen.upload] for seen in swapped] == [["prototype"], ["prototype"]]

@@ -7,11 +7,9 @@ import torch
 from compare import expect_close
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.trained import Trained
-from fedpriv.evidence.gather import Evidence
-from fedpriv.evidence.guesses import with_guesses
-from fedpriv.evidence.pool import Pool
-from fedpriv.evidence.truth import Truth
+from fedpriv.sources.case import Case
+from fedpriv.sources.guesses import with_guesses
+from fedpriv.sources.truth import Pool, Truth
 from fedpriv.wire.payloads import Classifier, Entangled, Kernel, Prototypes, Representations
 
 CPU = torch.device("cpu")
@@ -52,7 +50,7 @@ def evidence(*observations, targets, extractors=None, labels=None, n_classes=3):
         extractors={0: twice} if extractors is None else extractors,
         labels=labels or {},
     )
-    return Evidence(observations, None, known, targets)
+    return Case(observations, None, known, targets)
 
 
 def guessed(found, seen, unit="row", kind="prototype", **more):
@@ -94,30 +92,6 @@ def test_strangers_of_unknown_classes_make_no_guess():
     assert found.vectors == {}
 
 
-def test_without_a_vector_to_recover_there_is_nothing_to_guess():
-    assert guessed(truth(0, feature=False), evidence(OWN, targets=(TARGET,)))[0].vectors == {}
-
-
-def test_strangers_are_represented_once():
-    calls, kept = [], Trained()
-
-    def counted(images):
-        calls.append(len(images))
-        return twice(images)
-
-    seen = evidence(OWN, targets=(TARGET, TARGET), extractors={0: counted})
-    guessed([truth(0), truth(1)], seen, kept=kept)
-    guessed([truth(0), truth(1)], seen, kept=kept)
-    assert calls == [4]
-    many = Pool(
-        *(torch.rand(600, 1, 2, 2), torch.zeros(600, dtype=torch.int64)),
-        *(torch.zeros(0, 1, 2, 2), torch.zeros(0, dtype=torch.int64)),
-    )
-    calls.clear()
-    guessed(dataclasses.replace(truth(0), pool=many), evidence(OWN, targets=(TARGET,), extractors={0: counted}))
-    assert calls == [256, 256, 88]
-
-
 # ---------------------------------------------------------------- the nearest strangers
 
 
@@ -125,13 +99,6 @@ def test_strangers_are_represented_once():
 def test_strangers_come_by_their_distance_to_the_uploaded_vector(value, order):
     seen = evidence(rows(0, [value], [0]), targets=(TARGET,))
     assert guessed(truth(0), seen)[0].nearest.tolist() == order
-
-
-def test_of_many_strangers_the_nearest_are_kept():
-    images = torch.arange(100)[:, None, None, None].expand(-1, 1, 2, 2) / 100
-    pool = Pool(images, torch.zeros(100).long(), torch.zeros(0, 1, 2, 2), torch.zeros(0).long())
-    found = guessed(dataclasses.replace(truth(0), pool=pool), evidence(rows(0, [0], [0]), targets=(TARGET,)))[0]
-    assert found.nearest.tolist() == list(range(64))
 
 
 def test_where_no_vector_can_be_compared_no_stranger_is_nearest():
@@ -209,14 +176,6 @@ def test_mixtures_of_the_newest_rounds_are_solved_for_classes():
     expect_close(found.vectors["other_uploads"], vector(3), atol=1e-6)  # of two the mean alone
 
 
-def test_of_many_mixtures_the_newest_are_used():
-    old = [mixture(k, 100, [1.0, 0.0, 0.0], 1) for k in range(1, 30)]
-    new = [mixture(k, k % 2, [1.0, 0.0, 0.0], 2) for k in range(1, 61)]
-    seen = evidence(mixture(0, 9, [1.0, 0.0, 0.0]), *old, *new, targets=(TARGET,))
-    found = guessed(truth(0), seen, unit="class", kind="entangled")[0]
-    expect_close(found.vectors["mean_upload"], vector(0.5), atol=1e-6)
-
-
 # ---------------------------------------------------------------- rows of the classifier
 
 
@@ -243,10 +202,3 @@ def test_rows_of_another_shape_are_left_alone(shape):
         OWN, broadcast=(Classifier({"weight": torch.ones(shape), "bias": torch.zeros(shape[0])}),)
     )
     assert "head_rows" not in guessed(truth(0), evidence(own, targets=(TARGET,)))[0].vectors
-
-
-def test_truths_are_otherwise_what_they_were():
-    one = truth(0, 1)
-    found = guessed(one, evidence(OWN, targets=(TARGET,)))[0]
-    for name in ("members", "weights", "labels", "pool", "feature"):
-        assert getattr(found, name) is getattr(one, name)

@@ -7,11 +7,11 @@ from federations import CPU, small, trained_small
 
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.truths import truths
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import inner
 from fedpriv.methods.fedhenn import prefix
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model, find_payload, get_payload
 
@@ -40,7 +40,7 @@ def stored(tmp_path_factory):
 @pytest.mark.parametrize("round_", [1, 2, 3])
 def test_the_update_begins_where_the_client_began(round_, stored):
     directory, federation = stored
-    found = gather(directory, federation, "model", CARD, n_targets=2, seed=0, round_=round_)
+    found = build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0, round_=round_)
     server, sent = federation.method.start(federation.server, torch.Generator().manual_seed(0))
     assert find_payload(sent, Model) is None
     for seen in found.observations:
@@ -50,7 +50,7 @@ def test_the_update_begins_where_the_client_began(round_, stored):
             for name, value in before.items():
                 expect_same(start[name], value)
         assert start.keys() == inner(server, prefix(seen.client)).keys()
-    truth = truths(directory, federation, "model", found.targets, seed=0)
+    truth = RunSource(directory, federation, "model").truths(found.targets, seed=0)
     result = LinearLayer()(found.observations, found.knowledge, found.targets, seed=0, device=CPU)
     for images, own in zip(result.images, truth, strict=True):
         assert float((images - own.members).square().mean()) < 1e-6
@@ -58,7 +58,7 @@ def test_the_update_begins_where_the_client_began(round_, stored):
 
 def test_initial_weights_are_those_that_the_server_drew(stored):
     directory, federation = stored
-    found = gather(directory, federation, "model", CARD, n_targets=2, seed=0, round_=1)
+    found = build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0, round_=1)
     drawn = directory.message(directory.broadcast_path(1))
     assert find_payload(drawn, Model) is None
     from fedpriv.federation.prepared import init_rng
@@ -73,10 +73,10 @@ def test_initial_weights_are_those_that_the_server_drew(stored):
 def test_a_round_whose_start_was_not_stored_is_refused(tmp_path):
     directory, federation = trained(tmp_path, capture="last")
     with pytest.raises(UserError, match=r"that of round 2 is not stored.*capture='all'"):
-        gather(directory, federation, "model", CARD, n_targets=2, seed=0)
+        build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0)
 
 
 def test_different_architectures_are_refused(tmp_path):
     directory, federation = trained(tmp_path, models="small-mlp,small-cnn", rounds=1)
     with pytest.raises(UserError, match="models of different architectures"):
-        gather(directory, federation, "model", CARD, n_targets=2, seed=0)
+        build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0)

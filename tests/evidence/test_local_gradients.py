@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.cli.main import run
-from fedpriv.evidence.local_gradients import GuardedGradient
-from fedpriv.evidence.rehearsal import RehearsedWeights
 from fedpriv.federation.defense import guarded
 from fedpriv.scoring.storage import load_scores
+from fedpriv.sources.rehearsal import RehearsedWeights
+from fedpriv.sources.run import GuardedGradient
 
 
 def gradient_of(guards, expected=None):

@@ -15,12 +15,12 @@ from fedpriv.attacks.gradients.separated_batch import readable_layers, sent_laye
 from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.search.candidates import Row
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.truths import truths
 from fedpriv.federation.method import LocalTraining
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource
 from fedpriv.wire.kinds import NETWORKS
 from fedpriv.wire.payloads import PublicLoss
 
@@ -66,8 +66,8 @@ def world(tmp_path_factory):
 
 def at_the_truth(directory, federation, kind, round_, swapped=False):
     """Return the distances at the true images, or at each other's, and what the attack says of its own objective."""
-    evidence = gather(directory, federation, kind, CARD, n_targets=2, seed=0, round_=round_)
-    found = truths(directory, federation, kind, evidence.targets, seed=0)
+    evidence = build_case(RunSource(directory, federation, kind), CARD, n_targets=2, seed=0, round_=round_)
+    found = RunSource(directory, federation, kind).truths(evidence.targets, seed=0)
     knowledge = evidence.knowledge
     problem = read_problem("x", AttackProblem(evidence.observations, knowledge, evidence.targets))
     matcher = Matcher(
@@ -139,7 +139,7 @@ def test_momentum_and_weight_decay_are_named(tmp_path):
         training=training,
     )
     directory, federation = trained_small(tmp_path / "run", config)
-    evidence = gather(directory, federation, "model", CARD, n_targets=2, seed=0)
+    evidence = build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0)
     asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
     for attack in (InvertingGradients(), DeepLeakage(), LinearLayer()):
         said = attack.caveat(asked)
@@ -153,7 +153,7 @@ def test_reading_a_layer_behind_others_says_what_several_steps_do_to_it(world):
     said = {}
     for steps in (1, 2):
         directory, federation = world("fedavg", batch_size=3, steps=steps)
-        evidence = gather(directory, federation, "model", CARD, n_targets=2, seed=0)
+        evidence = build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0)
         asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
         said[steps] = LinearLayer().caveat(asked)
     assert said[1] == ""
@@ -162,7 +162,7 @@ def test_reading_a_layer_behind_others_says_what_several_steps_do_to_it(world):
 
 def test_a_teacher_of_logits_is_named_unless_soft_labels_are_searched_for(world):
     directory, federation = world("fml", batch_size=3, steps=2)
-    evidence = gather(directory, federation, "small-model", CARD, n_targets=2, seed=0)
+    evidence = build_case(RunSource(directory, federation, "small-model"), CARD, n_targets=2, seed=0)
     asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
     assert "through its logits" in InvertingGradients().caveat(asked)
     assert DeepLeakage(labels="joint").caveat(asked) == ""

@@ -7,8 +7,8 @@ from defense_cases import build
 
 from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.attacks.observation import Observation
-from fedpriv.evidence.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.federation.defense import DefensePipeline, Sender
+from fedpriv.sources.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.wire.payloads import (
     AngleMatrix,
     Classifier,
@@ -62,18 +62,6 @@ def test_draws_are_the_attackers_own_and_of_the_right_size(text):
     assert not torch.allclose(one, other, atol=1e-3)
     own, theirs = (one - rows).square().mean().sqrt(), (uploaded - rows).square().mean().sqrt()
     assert float(own / theirs) == pytest.approx(1, abs=0.2)
-
-
-def test_rows_go_in_messages_as_large_as_the_one_that_was_sent():
-    """A clip of the whole upload shortens rows by how many there are: 12 at a time, the last message filled up."""
-    found, _, rows = rehearse("dp-noise:noise_multiplier=1e-6,bound=1")
-    many = torch.cat([rows, 2 * rows, rows[:5]])
-    by = found(many, 0)
-    assert by.shape == many.shape
-    expect_close(by[:12].norm(), torch.tensor(1.0), atol=1e-3)
-    expect_close(by[12:24], by[:12], atol=1e-3)
-    filled = rows[:5][torch.arange(12) % 5]
-    expect_close(by[24:], filled[:5] / filled.norm(), atol=1e-3)
 
 
 def test_classes_that_were_sent_are_held_often_enough_to_be_sent():

@@ -5,7 +5,7 @@ import torch
 from compare import expect_close, expect_same
 
 from fedpriv.attacks.observation import Observation
-from fedpriv.evidence.server_view import by_round, mean_upload, summed, summed_without_own
+from fedpriv.sources.shuffled import mean_upload, summed, summed_without_own
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import AngleMatrix, Classifier, Kernel, LabelCounts, Prototypes, SampleCount, get_payload
 
@@ -81,14 +81,3 @@ def test_nothing_of_a_client_is_in_its_own_control():
     changed = summed_without_own((seen(1, 0, *upload(99.0)), *ROUNDS[1:]))
     expect_same(changed[0].upload[0].state["weight"], found[0].upload[0].state["weight"])
     assert summed_without_own(ROUNDS[:4]) is None  # in round 2 nobody else is left
-
-
-def test_rounds_keep_their_order():
-    found = by_round((ROUNDS[3], ROUNDS[0], ROUNDS[4], ROUNDS[1]))
-    assert {number: [one.client for one in group] for number, group in found.items()} == {2: [0, 2], 1: [0, 1]}
-    assert list(found) == [2, 1]
-
-
-def test_uploads_of_different_kinds_are_never_mixed():
-    with pytest.raises(ValueError, match="argument"):
-        mean_upload([upload(1.0), (*upload(1.0), LabelCounts(torch.tensor([1])))])

@@ -10,10 +10,9 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.matching import Matcher, one_hot
 from fedpriv.attacks.gradients.step_attack import dealt, read_problem
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.traces import local_steps, used_images
-from fedpriv.evidence.truths import truths
 from fedpriv.federation.method import LocalTraining
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource, local_steps
 
 CARD = KnowledgeCard()
 
@@ -37,9 +36,9 @@ def world(tmp_path_factory):
 def test_inferred_labels_are_as_many_as_each_client_used(n_targets, world):
     directory, federation = world
     card = dataclasses.replace(CARD, labels="inferred")
-    evidence = gather(directory, federation, "model", card, n_targets=n_targets, seed=0)
+    evidence = build_case(RunSource(directory, federation, "model"), card, n_targets=n_targets, seed=0)
     problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
-    used = [len(used_images(directory, 1, target.client)) for target in evidence.targets]
+    used = [len(RunSource(directory, federation, "model").used(1, target.client)) for target in evidence.targets]
     assert list(problem.counts) == used
     assert len(set(used)) == len(used)  # else the test says nothing
     for target in evidence.targets:
@@ -48,9 +47,13 @@ def test_inferred_labels_are_as_many_as_each_client_used(n_targets, world):
 
 
 def test_what_the_protocol_says_does_not_depend_on_who_is_attacked(world):
-    few, all_ = (gather(*world, "model", CARD, n_targets=number, seed=0).knowledge.batch for number in (1, 4))
+    few, all_ = (
+        build_case(RunSource(*world, "model"), CARD, n_targets=number, seed=0).knowledge.batch for number in (1, 4)
+    )
     assert few == all_
-    blind = gather(*world, "model", dataclasses.replace(CARD, batch=False), n_targets=4, seed=0).knowledge
+    blind = build_case(
+        RunSource(*world, "model"), dataclasses.replace(CARD, batch=False), n_targets=4, seed=0
+    ).knowledge
     assert blind.batch is None
     assert all(blind.facts_of(client) is None for client in range(4))
 
@@ -72,13 +75,13 @@ def test_the_step_size_told_is_that_of_what_is_uploaded(method, options, kind, t
     )
     world = trained_small(tmp_path / "run", config)
     for card in (CARD, dataclasses.replace(CARD, batch=True)):
-        knowledge = gather(*world, kind, card, n_targets=2, seed=0).knowledge
+        knowledge = build_case(RunSource(*world, kind), card, n_targets=2, seed=0).knowledge
         assert {knowledge.facts_of(client).learning_rate for client in (0, 1)} == {0.2}
 
 
 def test_the_true_images_take_the_clients_own_steps(world):
-    evidence = gather(*world, "model", CARD, n_targets=4, seed=0)
-    found = truths(*world, "model", evidence.targets, seed=0)
+    evidence = build_case(RunSource(*world, "model"), CARD, n_targets=4, seed=0)
+    found = RunSource(*world, "model").truths(evidence.targets, seed=0)
     problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
     most = problem.labels.shape[1]
     members = torch.stack([truth.members[torch.arange(most) % truth.n_c] for truth in found])

@@ -1,7 +1,6 @@
 """The private trace: what is stored, who may read it, and that attacks do without it up to scoring."""
 
 import ast
-import dataclasses
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +13,14 @@ import fedpriv
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inversion.vector import DipInversion
-from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.held import held_in_run, used_in_rounds
-from fedpriv.evidence.traces import granted, local_steps, mixing_weights
-from fedpriv.evidence.truths import truths
+from fedpriv.attacks.observation import KnowledgeCard, TargetId
 from fedpriv.federation.capture import load_trace, trace_bytes, trace_path
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.trace import LocalTrace, Trace
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource, local_steps
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
 
@@ -103,11 +100,11 @@ def test_a_method_that_notes_nothing_is_found_out(tmp_path):
     def forgetful(federation, jobs):
         return (replace(result, trace=Trace()) for result in run_clients(federation, jobs))
 
-    directory, _ = trained(tmp_path / "run", forgetful, rounds=1)
+    directory, federation = trained(tmp_path / "run", forgetful, rounds=1)
     with pytest.raises(UserError, match=r"'fedavg' noted no local steps.*setup.trace"):
         local_steps(directory, 1, 0)
     with pytest.raises(UserError, match="nobody noted the weights"):
-        mixing_weights(directory, 1, 0)
+        RunSource(directory, federation, "model").mixture(TargetId(1, 0))
 
 
 # ---------------------------------------------------------------- who may read it
@@ -134,19 +131,10 @@ def importers(module):
 
 def test_nothing_but_the_evaluator_reads_the_trace():
     handed_on = "experiment/flower/wire"  # from the node where it was made to the process that stores the run
-    assert importers("fedpriv.federation.capture") == {"federation/rounds", "evidence/traces", handed_on}
-    readers = importers("fedpriv.evidence.traces")
-    assert readers == {"evidence/gather", "evidence/grants", "evidence/truths", "evidence/held"}
-    closed = ("fedpriv.evidence", "fedpriv.scoring", "fedpriv.federation.rounds", "fedpriv.federation.run_directory")
+    assert importers("fedpriv.federation.capture") == {"federation/rounds", "sources/run", handed_on}
+    closed = ("fedpriv.sources", "fedpriv.scoring", "fedpriv.federation.rounds", "fedpriv.federation.run_directory")
     for path in (PACKAGE / "attacks").rglob("*.py"):
         assert not [name for name in imports(path) if name.startswith(closed)], path
-
-
-def test_cards_are_handed_the_trace_through_one_function():
-    names = {
-        name for name in imports(PACKAGE / "evidence" / "grants.py") if name.startswith("fedpriv.evidence.traces.")
-    }
-    assert names == {"fedpriv.evidence.traces.Granted", "fedpriv.evidence.traces.granted"}
 
 
 @pytest.mark.parametrize(
@@ -159,10 +147,8 @@ def test_cards_are_handed_the_trace_through_one_function():
     ],
 )
 def test_a_card_is_handed_what_it_grants_and_no_more(card, handed, finished):
-    found = granted(*finished["fedavg"], card, 2, {0, 2}, None, ())
-    assert {spec.name for spec in dataclasses.fields(found) if getattr(found, spec.name)} == handed
-    assert {client for _, client in found.labels} <= {0, 2}
-    assert set(found.batches) <= {0, 2}
+    found = build_case(RunSource(*finished["fedavg"], "model"), card, n_targets=9, seed=0).knowledge
+    assert {name for name in ("batches", "labels", "statistics") if getattr(found, name)} == handed
 
 
 # ---------------------------------------------------------------- without it
@@ -174,28 +160,28 @@ def test_mixtures_are_attacked_without_the_trace_and_not_scored(bare, finished):
     found, whole = (
         attack(seen.observations, seen.knowledge, seen.targets, seed=0, device=CPU)
         for seen in (
-            gather(*run, "entangled", KnowledgeCard(), n_targets=2, seed=0)
+            build_case(RunSource(*run, "entangled"), KnowledgeCard(), n_targets=2, seed=0)
             for run in ((directory, federation), finished["fedre"])
         )
     )
     assert torch.equal(found.images, whole.images)
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
-        truths(directory, federation, "entangled", found.targets, seed=0)
+        RunSource(directory, federation, "entangled").truths(found.targets, seed=0)
 
 
 def test_updates_are_attacked_without_the_trace_under_a_card_that_grants_nothing_of_it(bare, finished):
     directory, federation = bare("fedavg")
     attack, scores = MembershipInference(), []
     for world in ((directory, federation), finished["fedavg"]):
-        seen = gather(*world, "model", BLIND, n_targets=3, seed=0)
+        seen = build_case(RunSource(*world, "model"), BLIND, n_targets=3, seed=0)
         assert len(seen.targets) == 3
         images = federation.clients[1].train
         asked = {1: Candidates(1, images.images, images.labels)}
         scores.append(attack(InferenceProblem(seen.observations, seen.knowledge, "model", asked)).values[1])
     assert torch.equal(*scores)
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
-        truths(directory, federation, "model", seen.targets, seed=0)
+        RunSource(directory, federation, "model").truths(seen.targets, seed=0)
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
-        used_in_rounds(directory, held_in_run(federation), "model", [2], [1])
+        RunSource(directory, federation, "model").holdings([2], [1])
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
-        gather(directory, federation, "model", replace(BLIND, labels="given"), n_targets=2, seed=0)
+        build_case(RunSource(directory, federation, "model"), replace(BLIND, labels="given"), n_targets=2, seed=0)

@@ -9,11 +9,10 @@ from torch import nn
 import fedpriv
 from fedpriv.attacks import ATTACKS
 from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
-from fedpriv.experiment.adapted_suite import adapted_suite, asked_suite
-from fedpriv.experiment.asked import with_settings
-from fedpriv.experiment.plan import attack_names, build_attacks
 from fedpriv.federation.answer import answers_for
 from fedpriv.federation.defense import defense_facts
+from fedpriv.pipeline.adapted import adapted_suite
+from fedpriv.pipeline.plan import attack_names, build_attacks, with_settings
 from fedpriv.util.errors import UserError
 
 
@@ -59,22 +58,6 @@ def test_what_takes_more_rounds_than_there_are_is_told_of_and_not_run():
     assert bare.names == (*few.names, "average")
     assert "all-rounds" in bare.lines[0]
     assert "and the clients' extractors of every one" in bare.lines[0]
-    said = []
-    single = asked_suite("model", (), None, {"defense": ["secure-aggregation"]}, said.append)
-    assert "pooled" in single.names
-    assert "disaggregate" not in single.names
-    assert [line.split(",")[0] for line in said] == ["not run: disaggregate", "adapted to secure-aggregation: pooled"]
-    several = asked_suite("model", (), None, {"defense": ["secure-aggregation"], "rounds": 9}, said.append)
-    assert "disaggregate" in several.names
-
-
-def test_named_attacks_are_left_as_they_are():
-    suite = asked_suite("prototype", ("dip",), None, {"defense": ["prune:keep=0.1"]}, print)
-    assert (suite.names, suite.named, dict(suite.options)) == (("dip",), ("dip",), {})
-    unnamed = asked_suite("prototype", (), None, {"defense": ["prune:keep=0.1"]}, print)
-    assert (unnamed.named, unnamed.options["dip"]) == ((), {"match": "pruned"})
-    with pytest.raises(UserError, match="defense"):
-        asked_suite("prototype", (), None, {"defense": ["prunes"]}, print)
 
 
 @pytest.mark.parametrize("name", sorted(DEFENSES))

@@ -1,22 +1,12 @@
-"""What an attack is asked to do: budgets, stages and options, before anything is trained or attacked."""
+"""What an attack is asked to do: budgets and options, before anything is trained or attacked."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
 from looped import each
 
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.evidence.stages import STAGES, kept_rounds, planned_rounds, rounds_to_keep, stage_round
-from fedpriv.experiment.plan import (
-    AttackPlan,
-    attack_names,
-    build_attacks,
-    granted,
-    options_by_attack,
-    parse_budgets,
-    parse_stages,
-)
+from fedpriv.pipeline.plan import AttackPlan, attack_names, build_attacks, granted, options_by_attack, parse_budgets
 from fedpriv.util.errors import UserError
 
 
@@ -44,26 +34,12 @@ def test_budgets_set_the_field_that_the_attack_names():
     assert job.attack.outer_steps == 3
 
 
-def test_permuted_uploads_are_attacked_at_the_largest_budget_unless_asked():
+def test_shuffled_uploads_are_attacked_at_the_largest_budget():
     assert [job.control for job in plan("dip", budgets=(10, 30)).jobs()] == [False, True]
-    assert [job.control for job in plan("dip", budgets=(10, 30), control_every_budget=True).jobs()] == [True, True]
     assert [job.control for job in plan("dip", budgets=(10, 30), control=False).jobs()] == [False, False]
 
 
-def test_stages_and_budgets_multiply():
-    asked = plan("dip", budgets=(10, 30), stages={"early": 2, "converged": 30})
-    assert folders(asked) == ["dip-early@10", "dip-early@30", "dip-converged@10", "dip-converged@30"]
-    assert {job.round for job in asked.jobs() if job.stage == "early"} == {2}
-
-
-def test_a_stage_before_the_rounds_that_an_attack_needs_is_left_out_in_words():
-    asked = plan("dip", "unmix", stages={"early": 1, "converged": 10})
-    assert folders(asked) == ["dip-early", "dip-converged", "unmix-converged"]
-    (line,) = asked.left_out()
-    assert "'unmix' on the early stage: it needs 2 rounds" in line
-
-
-# ---------------------------------------------------------------- budgets and stages
+# ---------------------------------------------------------------- budgets
 
 
 def test_budgets_are_sorted():
@@ -75,33 +51,6 @@ def test_budgets_are_sorted():
 def test_other_budgets_are_refused(text):
     with pytest.raises(UserError, match=r"^budget"):
         parse_budgets(text)
-
-
-def test_stages_come_in_the_order_of_training():
-    assert parse_stages(["converged", "early, middle"]) == STAGES
-    with pytest.raises(UserError, match="unknown stage 'erly'; did you mean 'early'"):
-        parse_stages(["erly"])
-
-
-@each("rounds", range(3, 200))
-def test_stages_are_different_rounds_and_the_early_one_is_early(rounds):
-    early, middle, last = (stage_round(stage, rounds) for stage in STAGES)
-    assert 1 <= early < middle < last == rounds
-    if rounds >= 10:
-        assert early <= 0.1 * rounds
-    if rounds >= 20:
-        assert early >= 0.05 * rounds
-
-
-def test_a_run_too_short_for_stages_is_refused():
-    assert planned_rounds(["converged"], 1) == {"converged": 1}
-    with pytest.raises(UserError, match="2 round"):
-        planned_rounds(["early", "converged"], 2)
-
-
-def test_an_update_needs_the_network_of_the_round_before():
-    assert rounds_to_keep("prototype", [2, 30]) == (2, 30)
-    assert rounds_to_keep("classifier", [1, 15, 30]) == (1, 14, 15, 29, 30)
 
 
 # ---------------------------------------------------------------- options
@@ -157,33 +106,6 @@ def test_names_fit_the_target():
     assert attack_names("entangled", ["dip", "dip"]) == ("dip",)
     with pytest.raises(UserError, match=r"attacks model .*not entangled"):
         attack_names("entangled", ["dlg"])
-
-
-class Run:
-    """What a finished run kept, of 30 rounds whose uploads are all there."""
-
-    path = "run"
-
-    def __init__(self, *checkpoints):
-        self.config = SimpleNamespace(rounds=30)
-        self._checkpoints = checkpoints
-
-    def captured_rounds(self):
-        return dict.fromkeys(range(1, 31), (0,))
-
-    def checkpointed_rounds(self):
-        return self._checkpoints
-
-
-@each("kind", ["model", "small-model", "low-rank-model"])
-def test_uploads_of_whole_networks_need_no_checkpoint_for_a_stage(kind):
-    assert kept_rounds(Run(30), kind, ["early", "middle"]) == {"early": 2, "middle": 15}
-
-
-def test_an_extractor_needs_the_checkpoint_that_holds_its_head():
-    assert kept_rounds(Run(3, 30), "extractor", ["early"]) == {"early": 3}
-    with pytest.raises(UserError, match="nothing of the early stage"):
-        kept_rounds(Run(30), "extractor", ["early"])
 
 
 def test_an_attack_for_who_has_no_extractor_runs_there_and_is_not_missed_elsewhere():

@@ -8,11 +8,10 @@ from torch import nn
 from torch.nn import functional
 
 import fedpriv
-from fedpriv.evidence.pool import Pool
-from fedpriv.evidence.truth import Truth
-from fedpriv.experiment.fits import STRANGERS, strangers
+from fedpriv.pipeline.execute import COMPARED, pool_images
 from fedpriv.scoring.convergence import SPECIFIC, convergence, is_specific
 from fedpriv.scoring.records.reconstruction import Fit
+from fedpriv.sources.truth import Pool, Truth
 
 CLASSES = torch.arange(3)
 
@@ -102,13 +101,13 @@ def test_strangers_are_of_the_classes_that_are_told():
         return classes[torch.cdist(flat.flatten(1), pool.flatten(1)).argmin(1)].view(images.shape[:2])
 
     def drawn(labels, seed=0):
-        return strangers(truth, torch.tensor(labels), torch.Generator().manual_seed(seed))
+        return pool_images(truth, torch.tensor(labels), torch.Generator().manual_seed(seed))
 
     told = drawn([3, 1, 1])
-    assert told.shape == (STRANGERS, 3, 1, 8, 8)
-    assert classes_of(told).tolist() == [[3, 1, 1]] * STRANGERS
+    assert told.shape == (COMPARED, 3, 1, 8, 8)
+    assert classes_of(told).tolist() == [[3, 1, 1]] * COMPARED
     assert all(not torch.equal(one[1], one[2]) for one in told)
     assert set(classes_of(drawn([-1, 9])).flatten().tolist()) == {0, 1, 2, 3}
     assert torch.equal(drawn([0]), drawn([0]))
     hidden = dataclasses.replace(truth, labels=torch.tensor([0, 0]))
-    assert torch.equal(drawn([-1]), strangers(hidden, torch.tensor([-1]), torch.Generator().manual_seed(0)))
+    assert torch.equal(drawn([-1]), pool_images(hidden, torch.tensor([-1]), torch.Generator().manual_seed(0)))

@@ -13,12 +13,12 @@ from flower_cases import Array, ArrayRecord, ClientApp, LocalGrid, Message, Reco
 import fedpriv
 from fedpriv.cli import main as command
 from fedpriv.experiment import flower_nodes
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engine import ClientJob
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
 from fedpriv.integrations import flower_engine
 from fedpriv.integrations import flower_wire as wire
 from fedpriv.integrations.flower_engine import FlowerEngine
+from fedpriv.sources.federation import prepare
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 

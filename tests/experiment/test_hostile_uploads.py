@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 import fedpriv
-from fedpriv.experiment.uploads.handed import read_handed
-from fedpriv.experiment.uploads.messages import read_message
+from fedpriv.sources.door import read_uploads
+from fedpriv.sources.messages import read_message
 
 torch.manual_seed(0)
 NETWORK = nn.Sequential(nn.Flatten(), nn.Linear(16, 6))
 MODEL = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3))
-IMAGES, CLASSES = torch.rand(3, 1, 4, 4), torch.arange(3)
+IMAGES, STRANGERS, CLASSES = torch.rand(3, 1, 4, 4), torch.rand(2, 1, 4, 4), torch.arange(3)
 VALUES = torch.rand(3, 6)
 STATE = {name: value.clone() for name, value in MODEL.state_dict().items()}
 AFTER = {name: value + 0.1 if value.is_floating_point() else value for name, value in STATE.items()}
@@ -68,9 +68,8 @@ def door(uploads, target="prototype", **changes):
     given |= {name: changes.pop(name) for name in list(changes) if name in given}
     if target == "model":
         given["settings"] = {"model": MODEL, **given["settings"]}
-    return read_handed(
-        uploads, target, given["images"], given["labels"], given["extractor"], {**given["settings"], **changes}
-    )
+    own = (given["images"], given["labels"], given["extractor"], STRANGERS)
+    return read_uploads(uploads, target, *own, {**given["settings"], **changes})
 
 
 def refused(words, *given, **named):
@@ -301,12 +300,12 @@ def test_harmless_oddities_are_taken_as_the_plain_tensors_that_they_stand_for():
         for name, value in AFTER.items()
     }
     same = door(fedpriv.Update(MappingProxyType(STATE), odd), target="model", batch=fedpriv.BatchFacts(3, 0.1, 1))
-    for one, other in zip(plain.observations, same.observations, strict=True):
+    for one, other in zip(plain.seen, same.seen, strict=True):
         for name, value in one.upload[0].tensors().items():
             found = other.upload[0].tensors()[name]
             assert torch.equal(found, value)
             assert (type(found), found.requires_grad) == (torch.Tensor, False)
     given = fedpriv.Prototypes(nn.Parameter(VALUES.t().contiguous().t()), CLASSES)
-    found = door(given).observations[0].upload[0].features
+    found = door(given).seen[0].upload[0].features
     assert torch.equal(found, VALUES)
     assert (type(found), found.requires_grad) == (torch.Tensor, False)

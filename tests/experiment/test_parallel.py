@@ -19,11 +19,11 @@ import fedpriv
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run as command
 from fedpriv.experiment.engines import opened
-from fedpriv.experiment.federation import prepare
-from fedpriv.experiment.plan import AttackPlan, build_attacks
 from fedpriv.experiment.shares import parts_of
 from fedpriv.federation.engine import ClientJob
 from fedpriv.federation.method import LocalTraining
+from fedpriv.pipeline.plan import AttackPlan, build_attacks
+from fedpriv.sources.federation import prepare
 from fedpriv.util import parallel
 from fedpriv.util.code import allowing
 from fedpriv.util.errors import UserError

@@ -1,7 +1,6 @@
 """How far a leak reaches: settings of local work on the same clients, judged together, told in one finding."""
 
 import csv
-import json
 import shutil
 from dataclasses import replace
 
@@ -13,13 +12,11 @@ import fedpriv
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.evidence.reach import Setting, parse_reach
-from fedpriv.experiment.plan import AttackPlan, build_attacks
-from fedpriv.experiment.reaching import divisor, reach_plans, read_reach, untaken
-from fedpriv.experiment.shares import Suite, left_to_do
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.reached import Reached, first_beyond, furthest, reach_sentence
-from fedpriv.scoring.storage import load_metrics, read_record
+from fedpriv.pipeline.plan import AttackPlan, build_attacks
+from fedpriv.pipeline.sweep import divisor, parse_reach, read_reach, sweep_plans, untaken
+from fedpriv.scoring.storage import load_metrics
 from fedpriv.util.errors import UserError
 
 SMALL = {"dataset": "digits", "per_class": 80, "clients": 6, "models": "small-mlp", "workers": 1}
@@ -39,11 +36,11 @@ def attacked(tmp_path_factory):
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        ("0", "--reach 0: '0' is no setting; expected settings with commas between: images of one step (1,4,16)"),
+        ("0", "--reach 0: '0' is no setting; expected numbers of images of one step and epoch, such as 1,4,16,epoch"),
         ("1,epoch,1", "--reach 1,epoch,1: a setting is named twice"),
         ("1,none", "'none' is no setting"),
-        ("4x", "'4x' is no setting"),
-        ("", "expected settings with commas between"),
+        ("4x1", "'4x1' is no setting"),
+        ("", "expected numbers of images"),
         ("99999", "'99999' is no setting"),
     ],
 )
@@ -84,7 +81,6 @@ def test_uploads_of_trained_weights_have_one_by_default_unless_their_local_work_
         {"local_steps": 1},
         {"epochs": 2},
         {"rounds": 5},
-        {"stages": "early"},
         {"budget": "9"},
     ):
         assert read_reach("model", own, on_run=False) == ()
@@ -96,12 +92,9 @@ def test_uploads_of_trained_weights_have_one_by_default_unless_their_local_work_
 
 
 def test_settings_are_in_the_order_of_their_work():
-    assert [one.name for one in parse_reach(["epoch", "16x1", 4, "2x2"])] == ["4", "2x2", "16x1", "epoch"]
-    assert [one.words for one in parse_reach("1,8x2,epoch")] == [
-        "one step on one image",
-        "8 steps on 2 images each",
-        "an epoch of all of a client's images",
-    ]
+    assert [one.name for one in parse_reach(["epoch", "16", 4])] == ["4", "16", "epoch"]
+    words = ["one step on one image", "one step on 8 images", "an epoch of all of a client's images"]
+    assert [one.words for one in parse_reach("1,8,epoch")] == words
 
 
 def plan(*names):
@@ -113,7 +106,7 @@ SERIES = parse_reach("1,4,16,epoch")
 
 def test_budgets_are_shared_out_unless_somebody_names_them():
     whole = plan("dlg", "inverting-gradients", "gradient-dip")
-    plans = reach_plans(whole, SERIES, (), {})
+    plans = sweep_plans(whole, SERIES, (), {})
     full = {name: getattr(made, made.budget) for name, made in whole.attacks.items()}
     for setting, own in zip(SERIES, plans, strict=True):
         for name, made in own.attacks.items():
@@ -126,29 +119,27 @@ def test_budgets_are_shared_out_unless_somebody_names_them():
         ["inverting-gradients"],
     ]
     assert untaken(plans)[0].startswith("attack 'dlg' at 16 images, epoch: ")
-    named = reach_plans(whole, SERIES, tuple(whole.attacks), {"attack_option": ["dlg.outer_steps=100"]})
+    named = sweep_plans(whole, SERIES, tuple(whole.attacks), {"attack_option": ["dlg.outer_steps=100"]})
     assert untaken(named) == ()
     assert {own.attacks["dlg"].outer_steps for own in named} == {100}
     assert named[1].attacks["inverting-gradients"].iterations < full["inverting-gradients"]
-    everywhere = reach_plans(whole, SERIES, (), {"iterations": 7})
+    everywhere = sweep_plans(whole, SERIES, (), {"iterations": 7})
     assert {made for own in everywhere for made in own.attacks.values()} == set(whole.attacks.values())
 
 
 def test_members_are_asked_for_at_both_ends_and_properties_at_the_last():
     whole = replace(plan("dlg"), inferences={"membership": MembershipInference(), "property": PropertyInference()})
-    asked = [sorted(own.inferences) for own in reach_plans(whole, SERIES, (), {})]
+    asked = [sorted(own.inferences) for own in sweep_plans(whole, SERIES, (), {})]
     assert asked == [["membership"], [], [], ["membership", "property"]]
-    asked = [sorted(own.inferences) for own in reach_plans(whole, SERIES, ("property",), {})]
+    asked = [sorted(own.inferences) for own in sweep_plans(whole, SERIES, ("property",), {})]
     assert asked == [["membership", "property"], [], [], ["membership", "property"]]
-    alone = reach_plans(whole, SERIES[:1], (), {})
+    alone = sweep_plans(whole, SERIES[:1], (), {})
     assert sorted(alone[0].inferences) == ["membership", "property"]
 
 
-def test_the_first_setting_lies_where_one_alone_would_and_workers_share_all_of_them(tmp_path):
-    plans = reach_plans(plan("dlg"), SERIES[:2], ("dlg",), {})
+def test_the_first_setting_lies_where_one_alone_would():
+    plans = sweep_plans(plan("dlg"), SERIES[:2], ("dlg",), {})
     assert [own.results() for own in plans] == [["dlg"], ["dlg-reach-4"]]
-    suites = [Suite(tmp_path / f"run{own.suffix}", tmp_path, own, (), "") for own in plans]
-    assert [(share.suite, str(share)) for share in left_to_do(suites)] == [(0, "dlg"), (1, "dlg-reach-4")]
 
 
 # ---------------------------------------------------------------- what is found
@@ -230,14 +221,6 @@ def test_what_is_missing_is_resumed_to_the_same_records_also_with_workers(attack
         fedpriv.attack(target="model", out=copy, **asked | {"reach": "1,4"}, **SMALL)
 
 
-def test_records_of_before_there_was_a_reach_are_read(attacked, tmp_path):
-    for name in ("about.json", "metrics.json"):
-        held = json.loads((attacked.path / NAMES[0] / name).read_text())
-        del held["reach"]
-        (tmp_path / name).write_text(json.dumps(held))
-        assert read_record(tmp_path / name).reach is None
-
-
 def test_negative_control_an_epoch_at_a_tiny_budget_claims_nothing(tmp_path):
     asked = {"attacks": "inverting-gradients", "reach": "epoch", "iterations": 2, "models": "lenet-sigmoid"}
     result = fedpriv.attack(target="model", out=tmp_path / "out", **SMALL | {"batch_size": 40} | asked)
@@ -288,7 +271,3 @@ def test_the_sentence_names_both_ends(leaking, last, beyond, begins):
 def test_a_setting_that_no_attack_could_say_anything_of_is_named():
     series = (at("1", leaks=True), Reached("4 images", "4 images"))
     assert reach_sentence(series).endswith("At 4 images no attack that makes images gave a result.")
-
-
-def test_a_setting_has_the_epochs_of_the_run():
-    assert Setting(epochs=3).label == "3 epochs"

@@ -164,19 +164,6 @@ def test_an_epsilon_that_does_not_follow_is_told_on_page_and_record(plain):
     assert any("the claim follows" in line for line in sound.notices)
 
 
-def test_what_is_missing_is_named_with_the_attacks_that_it_costs(plain):
-    with pytest.raises(UserError, match=r"dlg.*batch"):
-        attacked(plain[0], batch=None)
-    asked = QUICK | {"attacks": ()}
-    facts = tiny_facts()
-    del facts["batch"]
-    try:
-        notices = fedpriv.attack(plain[0], facts=facts, **asked).notices
-    except UserError as error:
-        notices = [str(error)]
-    assert any("batch" in line and "dlg" in line for line in notices)
-
-
 def test_members_are_told_from_the_held_out_images_of_their_partition(plain):
     def held_out(partition):
         rng = torch.Generator().manual_seed(140 + partition)
@@ -227,7 +214,6 @@ def test_wrong_facts_are_one_line(plain, monkeypatch, tmp_path, facts, told):
     ("settings", "told"),
     [
         ({"resume": True}, "drop it, begin anew"),
-        ({"stages": "early"}, "name a round"),
         ({"clients": 3}, "nothing is trained; drop clients"),
         ({"workers": 2}, "one process"),
         ({"round": 9}, "there are: 1, 2"),

@@ -8,10 +8,10 @@ from federations import CPU, small, trained_small
 from torch import nn
 
 import fedpriv
-from fedpriv.evidence.traces import used_images
 from fedpriv.federation.method import LocalTraining
 from fedpriv.integrations.recorder import Recorder
 from fedpriv.models.build import build_model
+from fedpriv.sources.run import local_steps
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payload import find_payload
 from fedpriv.wire.payloads import Model, Prototypes
@@ -62,7 +62,7 @@ def facts_of(run, federation, **more):
         return build_model(federation.method.shared(first.blueprint, first.options), 5).to(CPU)
 
     def data(partition, round_):
-        images, labels = federation.clients[partition].train.batch(used_images(run, round_, partition))
+        images, labels = federation.clients[partition].train.batch(torch.cat(local_steps(run, round_, partition)))
         return images, labels
 
     return {
@@ -99,30 +99,6 @@ def test_an_attack_on_the_recorded_run_is_the_attack_on_ours_bit_for_bit(weights
     assert theirs.records["dlg"].method == "recorded (replay 1.0)"
     assert theirs.records["dlg"].premise.status == "agrees"
     assert ours.records["dlg"].premise is None  # fedpriv's own computation is the one that attacks assume
-
-
-def test_by_round_is_each_round_by_itself_and_a_curve(weights, tmp_path):
-    run, federation, recorded = weights
-    facts, asked = facts_of(run, federation), ASKED | {"control": False}
-    both = fedpriv.attack(
-        recorded, target="model", attacks="dlg", by_round=True, out=tmp_path / "out", facts=facts, **asked
-    )
-    assert list(both.records) == ["round-0001/dlg", "round-0002/dlg"]
-    for number in (1, 2):
-        alone = fedpriv.attack(recorded, target="model", attacks="dlg", round=number, facts=facts, **asked)
-        record = both.records[f"round-000{number}/dlg"]
-        assert record.stage.round == number
-        assert record.metrics.psnr_db == alone.records["dlg"].metrics.psnr_db
-    page = (tmp_path / "out" / "report.md").read_text()
-    assert "## Leakage by round" in page
-    assert "| 1 | not known | 1 | 2 |" in page
-    with pytest.raises(UserError, match="already exists"):
-        fedpriv.attack(recorded, target="model", attacks="dlg", by_round=True, out=tmp_path / "out", facts=facts)
-    with pytest.raises(UserError, match="exclude each other"):
-        fedpriv.attack(recorded, target="model", by_round=True, round=1, out=tmp_path / "other", facts=facts)
-    with pytest.raises(UserError, match="no model"):
-        fedpriv.attack(recorded, target="model", by_round=True, out=tmp_path / "other", facts=facts | {"model": None})
-    assert not (tmp_path / "other").exists()
 
 
 def test_prototypes_over_rounds_too(tmp_path):

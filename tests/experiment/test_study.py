@@ -90,15 +90,6 @@ def test_a_method_may_have_defenses_and_attacks_of_its_own():
     assert [one.path.rpartition("/")[2] for cell in cells for one in results(cell)] == ["dip", "membership"]
 
 
-def test_stages_and_budgets_become_results_and_kept_rounds():
-    values = {"methods": ["fedgh"], "attacks": [{"name": "dip", "budget": [20, 10]}, "membership"], "stages": ["early"]}
-    values |= {"federation": {**QUICK_DATA, "rounds": 6, "per_class": 20, "clients": 4}}
-    (cell,) = attacked(values)
-    names = [one.path.rpartition("/")[2] for one in results(cell)]
-    assert names == ["dip-early@10", "dip-early@20", "membership-early"]
-    assert cell.config.keep == (1,)
-
-
 def test_attacks_that_read_every_extractor_have_every_round_kept():
     values = {"methods": ["fedallrep", "fedre"], "attacks": ["all-rounds", "unmix"]}
     values |= {"federation": {**QUICK_DATA, "rounds": 3, "per_class": 20, "clients": 4, "keep": [2]}}
@@ -291,8 +282,6 @@ WRONG = [
     ('[knowledge]\ntelepathy = "yes"', "knowledge.telepathy: knowledge: unknown key 'telepathy'"),
     ('methods = ["fedgh"]\n[knowledge]\nattacker_data = "same_domain"', "knowledge: attacker_data="),
     ("seeds = [", "not readable as TOML"),
-    ('stages = ["late"]', "stages: unknown stage 'late'"),
-    ("stages = 3", "stages[0]: input should be a valid string, got 3"),
     ('methods = ["fd"]\n[federation]\nclients = 4\nalpha = -1', "federation.alpha: alpha is -1.0"),
     ("[federation]\nclients = 4\ntrain_fraction = 2", "federation.train_fraction: train fraction is 2.0"),
     ("[federation]\nclients = 4\npublic = 30000", "federation.public: number of public images is 30000"),

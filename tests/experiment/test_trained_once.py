@@ -10,9 +10,10 @@ from federations import DIGITS
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.cli.main import run
-from fedpriv.evidence.gather import gather
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.sources.case import build_case
+from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import RunSource
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "2", "--public", "40"]
 
@@ -39,13 +40,13 @@ def trained(tmp_path, monkeypatch):
 
 
 def test_attacks_controls_and_budgets_share_what_was_trained(trained, monkeypatch):
-    shadows = counted(monkeypatch, "fedpriv.evidence.grants.shadow_extractor")
+    shadows = counted(monkeypatch, "fedpriv.sources.case.shadow_extractor")
     decoders = counted(monkeypatch, "fedpriv.attacks.inversion.decoder.train_decoder")
     arguments = ["attack", "--target", "prototype", "--run", str(trained), "--targets", "40", "--budget", "2,4"]
     arguments += ["--knowledge", "extractor=shadow", "--knowledge", "attacker_data=same_domain", "--out", "r"]
     wanted = [word for name in ("pixels", "decoder", "average") for word in ("--attack", name)]
     option = ["--attack-option", "average.inversion=decoder"]
-    assert run([*arguments, *wanted, *option, "--control-every-budget", "--quiet"]) == 0
+    assert run([*arguments, *wanted, *option, "--quiet"]) == 0
     assert sorted(shadows.items()) == [(0, 1), (1, 1), (2, 1)]
     # One for each budget of its own training, and one that the attack on averages shares with all its budgets and controls.
     assert len(decoders) == 3
@@ -60,7 +61,7 @@ def test_what_is_kept_is_what_training_anew_gives(trained, extractor):
     images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
     def asked(trained):
-        seen = gather(directory, federation, "prototype", card, n_targets=3, seed=0, trained=trained)
+        seen = build_case(RunSource(directory, federation, "prototype"), card, n_targets=3, seed=0, trained=trained)
         return seen.knowledge.extractors
 
     first, again, anew = asked(kept), asked(kept), asked(Trained())

@@ -1,11 +1,9 @@
 """Uploads made elsewhere behind a defense that is told, and over several rounds with an extractor of each."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
-from compare import expect_close
 from torch import nn
 from upload_cases import (
     CLASSES,
@@ -17,9 +15,6 @@ from upload_cases import (
 )
 
 import fedpriv
-from fedpriv.algebra.low_rank import compress, recover
-from fedpriv.attacks.observation import Observation
-from fedpriv.experiment.uploads.protection import read_defense
 
 
 def rough(rows, rng):
@@ -44,11 +39,10 @@ def defended(**changes):
 
 def test_attackers_learn_behind_a_defense_that_is_told():
     plain = defended().records["decoder"]
-    for told, label in (("noise:scale=1", "noise scale=1.0"), (rough, "own-defense")):
-        result = defended(defense=told)
-        record, about = result.records["decoder"], json.loads((result.path / "decoder" / "about.json").read_text())
-        assert record.metrics.psnr_db.mean > plain.metrics.psnr_db.mean + 2
-        assert [one["label"] for one in about["defenses"]] == [label]
+    result = defended(defense="noise:scale=1")
+    record, about = result.records["decoder"], json.loads((result.path / "decoder" / "about.json").read_text())
+    assert record.metrics.psnr_db.mean > plain.metrics.psnr_db.mean + 2
+    assert [one["label"] for one in about["defenses"]] == ["noise scale=1.0"]
 
 
 @pytest.mark.parametrize(
@@ -58,10 +52,6 @@ def test_attackers_learn_behind_a_defense_that_is_told():
         ({"defense": "dp-sgd:noise_multiplier=1"}, "changes nothing of representation uploads"),
         ({"defense": "entangle"}, "would not have sent what client 0 sent in round 1"),
         ({"defense": 5}, "expected a text or a list of texts"),
-        ({"defense": lambda rows, rng: rows[:1]}, r"^defense: the function returns \(1, 64\) for rows \(12, 64\)"),
-        ({"defense": lambda rows, rng: None}, "the function returns NoneType"),
-        ({"defense": lambda rows, rng: rows / 0}, "returns NaN or infinity"),
-        ({"defense": lambda rows: rows}, r"^defense: the function fails on rows \(12, 64\)"),
         ({"attacks": "all-rounds"}, "attack 'all-rounds' uses 2; expected a list of rounds"),
         ({"earlier_extractors": [NETWORK]}, r"^earlier_extractors: 1 for 1 round"),
     ],
@@ -73,39 +63,8 @@ def test_what_is_no_defense_and_no_earlier_extractor_is_refused(given, told):
 
 def test_defenses_that_are_not_about_rows_or_weights_are_refused():
     kernels = [fedpriv.Kernel(torch.eye(6))] * 2
-    with pytest.raises(
-        fedpriv.UserError, match=r"know defenses of representation, prototype, entangled, .* uploads alone"
-    ):
+    with pytest.raises(fedpriv.UserError, match="changes nothing of kernel uploads"):
         attack(kernels, target="kernel", extractor=None, attacks="membership", defense="noise:scale=1")
-
-
-def test_a_defense_of_weights_is_told_by_name_and_known_of_other_weights():
-    head = {"weight": torch.ones(3, 4), "bias": torch.zeros(3)}
-    start = {name: torch.zeros_like(value) for name, value in head.items()}
-    seen = Observation(2, 1, (fedpriv.Classifier(head),), (fedpriv.Classifier(start),))
-    short = {name: value / 12**0.5 for name, value in head.items()}
-    sent = replace(seen, upload=(fedpriv.Classifier(short),))
-    told = read_defense("clip:bound=1", "classifier", [sent], 3)
-    assert not told.rows
-    found = told.weights[2, 1]({name: 5 * value for name, value in head.items()}, 0)
-    expect_close(found["weight"], short["weight"])
-    with pytest.raises(fedpriv.UserError, match="a function is for uploads of rows; name what was done to weights"):
-        read_defense(lambda rows, rng: rows, "classifier", [sent], 3)
-    with pytest.raises(fedpriv.UserError, match="changes nothing of classifier uploads"):
-        read_defense("dp-sgd:noise_multiplier=1", "classifier", [sent], 3)
-
-
-def test_matrices_are_truncated_before_whatever_is_told():
-    weights = {"weight": torch.diag(torch.arange(20.0)) + 0.1, "bias": torch.zeros(3)}
-    factors = compress(weights, 0.6)
-    seen = Observation(1, 0, (fedpriv.LowRankModel(factors),), (fedpriv.LowRankModel(factors),))
-    truncated = read_defense(None, "low-rank-model", [seen], 3).weights[1, 0](weights, 0)
-    expect_close(truncated["weight"], recover(factors)["weight"])
-    assert float((truncated["weight"] - weights["weight"]).norm()) > 1
-    noisy = read_defense("noise:scale=0.1", "low-rank-model", [seen], 3).weights[1, 0](weights, 0)
-    assert float((noisy["weight"] - truncated["weight"]).norm()) > 0.1
-    with pytest.raises(fedpriv.UserError, match="changes nothing of low-rank-model uploads"):
-        read_defense("dp-sgd:noise_multiplier=1", "low-rank-model", [seen], 3)
 
 
 def short(rows, rng):
@@ -130,12 +89,8 @@ def mixtures(**changes):
 
 
 def test_members_of_mixtures_are_told_behind_a_defense_that_is_told():
-    areas = {
-        str(told): mixtures(defense=told).scores["membership"].auc.value for told in (None, "clip:bound=0.01", short)
-    }
-    plain, *told = areas.values()
-    assert min(told) > max(plain, 0.6)
-    expect_close(torch.tensor(told[0]), torch.tensor(told[1]), atol=1e-6)
+    plain, told = (mixtures(defense=one).scores["membership"].auc.value for one in (None, "clip:bound=0.01"))
+    assert told > max(plain, 0.6)
 
 
 def test_all_rounds_take_the_extractor_of_each():

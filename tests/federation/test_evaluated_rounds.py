@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from federations import CPU, files, small, train_small
 
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation import evaluate as module
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.run_records import load_runs
 from fedpriv.pages.runs_report import write_runs_report
+from fedpriv.sources.federation import prepare
 
 
 def config(method="fedproto", **settings):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from federations import CPU, small
 
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation import local_training
 from fedpriv.federation.evaluate import evaluate
+from fedpriv.sources.federation import prepare
 
 
 def first_round(method, **options):

@@ -4,12 +4,12 @@ import pytest
 import torch
 from federations import CPU, files, small, train_small
 
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation import state_store as module
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.state_store import state_store
+from fedpriv.sources.federation import prepare
 
 CONFIG = small("fedproto", per_class=20, clients=8, participation=0.25, rounds=4, checkpoint_every=3)
 

@@ -13,11 +13,11 @@ from torch.nn.functional import cosine_similarity
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.update import StepModel, local_step
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.evidence.gather import gather
-from fedpriv.evidence.truths import truths
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
 
 CARD = KnowledgeCard()
@@ -56,8 +56,8 @@ def world(tmp_path_factory):
 
 def steps_of(directory, federation, kind, card=CARD):
     """Return evidence, truths and the step of each target."""
-    evidence = gather(directory, federation, kind, card, n_targets=9, seed=0)
-    found = truths(directory, federation, kind, evidence.targets, seed=0)
+    evidence = build_case(RunSource(directory, federation, kind), card, n_targets=9, seed=0)
+    found = RunSource(directory, federation, kind).truths(evidence.targets, seed=0)
     knowledge = evidence.knowledge
     seen = {o.client: o for o in evidence.observations}
     steps = [
@@ -101,8 +101,11 @@ def test_labels_and_members_are_those_of_the_batch(method, world):
         assert len(truth.members) == 3
     if method == "fedrep":
         assert set(evidence.knowledge.heads) == {0, 1}
-        blind = gather(
-            directory, federation, "extractor", dataclasses.replace(CARD, extractor="none"), n_targets=2, seed=0
+        blind = build_case(
+            RunSource(directory, federation, "extractor"),
+            dataclasses.replace(CARD, extractor="none"),
+            n_targets=2,
+            seed=0,
         )
         assert blind.knowledge.heads == {}
 
@@ -159,4 +162,4 @@ def test_an_image_used_twice_counts_twice(world):
 def test_a_private_head_of_a_round_without_checkpoint_is_refused(world):
     directory, federation = world("fedrep", rounds=3)
     with pytest.raises(UserError, match="needs its checkpoint"):
-        gather(directory, federation, "extractor", CARD, n_targets=2, seed=0, round_=1)
+        build_case(RunSource(directory, federation, "extractor"), CARD, n_targets=2, seed=0, round_=1)

@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.evidence.pool import Pool, divide, psnr_optimal
-from fedpriv.evidence.truth import Truth, stratum
 from fedpriv.scoring.definitions import assign, comparison, one_to_one, score_guesses, squared_errors
 from fedpriv.scoring.floors import FLOORS, LABELS, NEAREST, blind_floors, floor_words, guess, guessers
 from fedpriv.scoring.identification import identify
 from fedpriv.scoring.leakage import psnr
 from fedpriv.scoring.membership_baseline import BASELINES
+from fedpriv.sources.truth import Pool, Truth, divide, psnr_optimal, stratum
 from fedpriv.util.errors import UserError
 
 

@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.evidence.pool import Pool
-from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.chance import ByDesign
 from fedpriv.scoring.definitions import ComparisonSet
 from fedpriv.scoring.family import attainable
@@ -18,6 +16,7 @@ from fedpriv.scoring.identification import control_of, identification, identify
 from fedpriv.scoring.intervals import clustered, combine
 from fedpriv.scoring.panel import ScoredGuesses, measure, own_guesses
 from fedpriv.scoring.sections import Means
+from fedpriv.sources.truth import Pool, Truth
 
 MEANS = Means((0, 1, 2))
 

@@ -13,8 +13,6 @@ from fedpriv.attacks.inference.base import Asked, Inference, Scores
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets.types import Samples
-from fedpriv.evidence.gather import Evidence
-from fedpriv.evidence.held import HeldImages
 from fedpriv.pages.membership_report import row
 from fedpriv.scoring import inference as judged
 from fedpriv.scoring.inference_case import InferenceCase
@@ -24,6 +22,8 @@ from fedpriv.scoring.membership import draw_trials, on_common_scale
 from fedpriv.scoring.records import MembershipRecord, Provenance
 from fedpriv.scoring.records.inference import StratumArea
 from fedpriv.scoring.verdict import words
+from fedpriv.sources.case import Case
+from fedpriv.sources.truth import Holdings
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import LabelCounts
 
@@ -36,7 +36,7 @@ LABELS = torch.arange(40) % 4
 SAMPLES = Samples((torch.arange(40) / 40)[:, None, None, None].expand(-1, 1, 2, 2).clone(), LABELS)
 HELD = {0: np.array([0, 4, 8, 12, 16, 1, 2, 6, 10, 3]), 1: np.array([0, 5, 9, 13, 7, 11])}
 HELD_OUT = {0: np.array([20, 24, 28, 32, 17, 14, 18, 22, 15]), 1: np.array([36, 21, 25, 29, 19, 23])}
-TRUTH = HeldImages(SAMPLES, HELD, held_out=HELD_OUT)
+TRUTH = Holdings(SAMPLES, HELD, held_out=HELD_OUT)
 
 
 def number_of(image):
@@ -70,7 +70,7 @@ def seen(client, numbers, round_=3):
 def case_of(observations, permuted=None, told=None, truth=TRUTH):
     knowledge = Knowledge(KnowledgeCard(), (1, 2, 2), 4)
     told = {client: Said(None, None) for client in HELD} if told is None else told
-    return InferenceCase(Evidence(tuple(observations), permuted, knowledge, ()), truth, "label-counts", 0, told)
+    return InferenceCase(Case(tuple(observations), permuted, knowledge, ()), truth, "label-counts", 0, told)
 
 
 OWN = tuple(seen(client, own.tolist()) for client, own in HELD.items())
@@ -109,7 +109,7 @@ def test_without_held_out_images_others_images_are_scored_and_no_leak_is_claimed
     wrong = [seen(client, crowd[(client + 1) % 5].tolist()) for client in crowd]
     told = dict.fromkeys(crowd, Said(None, None))
     for held_out, names in (({}, ["no_held_out"]), ({k: crowd[(k + 1) % 5] for k in crowd}, [])):
-        case = case_of(seen_all, wrong, told, HeldImages(SAMPLES, crowd, held_out=held_out))
+        case = case_of(seen_all, wrong, told, Holdings(SAMPLES, crowd, held_out=held_out))
         record = judged.evaluate(Knows(number=100), case, PROVENANCE)
         verdict = judge(record)
         assert record.auc.value == 1
@@ -139,7 +139,7 @@ def test_members_are_those_that_went_into_the_upload_and_no_stranger_is_the_clie
 
 
 def test_a_client_without_held_out_images_of_its_classes_gives_no_candidates():
-    everything = HeldImages(SAMPLES, {0: np.arange(0, 40, 4)}, held_out={0: np.array([1, 2])})
+    everything = Holdings(SAMPLES, {0: np.arange(0, 40, 4)}, held_out={0: np.array([1, 2])})
     assert [len(trial.member) for trial in draw_trials(everything, [0], 100, 0)] == [0]
     with pytest.raises(UserError) as refused:
         judged.check(Knows(), case_of([seen(0, [1])], truth=everything))
@@ -182,7 +182,7 @@ def test_membership_is_told_by_the_number_of_images_of_a_class():
     }
     assert found.permuted is None
     assert [one.against for one in found.comparisons] == ["chance", "chance"]
-    crowd = HeldImages(SAMPLES, {0: np.arange(0, 36, 4), 1: HELD[1]}, held_out={0: np.array([36]), 1: HELD_OUT[1]})
+    crowd = Holdings(SAMPLES, {0: np.arange(0, 36, 4), 1: HELD[1]}, held_out={0: np.array([36]), 1: HELD_OUT[1]})
     assert list(judged.evaluate(Knows(), case_of(OWN, truth=crowd), PROVENANCE).strata) == ["1", "2-3", "4-10"]
 
 
@@ -316,7 +316,7 @@ def test_a_question_with_one_answer_is_refused(least, answer):
 
 def test_whose_words_are_not_at_hand_is_asked_by_the_newest_upload():
     knowledge = Knowledge(KnowledgeCard(), (1, 2, 2), 4)
-    case = InferenceCase(Evidence(COUNTS, None, knowledge, ()), TRUTH, "label-counts", 5)
+    case = InferenceCase(Case(COUNTS, None, knowledge, ()), TRUTH, "label-counts", 5)
     problem = case.problem(Guesses())
     assert (problem.disclosed, problem.candidates, problem.kind, problem.seed) == ({}, {}, "label-counts", 5)
     assert {client: one.counts for client, one in problem.said().items()} == {

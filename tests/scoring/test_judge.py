@@ -9,9 +9,6 @@ from federations import CPU, small
 
 from fedpriv.attacks.observation import TargetId
 from fedpriv.datasets.types import as_unit
-from fedpriv.evidence.pool import Pool
-from fedpriv.evidence.truth import Truth
-from fedpriv.experiment.federation import prepare
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.scoring import judge as judges
@@ -24,6 +21,8 @@ from fedpriv.scoring.judge import (
     train_class_evaluator,
 )
 from fedpriv.scoring.sections import Means
+from fedpriv.sources.federation import prepare
+from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError
 
 SHAPE = (1, 8, 8)

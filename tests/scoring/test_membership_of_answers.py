@@ -9,13 +9,13 @@ from fedpriv.algebra.matrices import linear_kernel
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets.types import Samples
-from fedpriv.evidence.gather import Evidence
-from fedpriv.evidence.held import HeldImages
-from fedpriv.evidence.permuted import permute
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import evaluate
 from fedpriv.scoring.records import Provenance
+from fedpriv.sources.case import Case
+from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.truth import Holdings
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Kernel, PublicImages, PublicLogits
 
@@ -40,9 +40,9 @@ def case(kind, seed):
     card = KnowledgeCard(extractor="none", attacker_data="same_domain")
     granted = Knowledge(card, (1, 6, 6), C, public_images=public, public_labels=known)
     held = {k: np.arange(k * EACH, (k + 1) * EACH) for k in range(CLIENTS)}
-    seen = Evidence(tuple(observations), permute(observations), granted, ())
+    seen = Case(tuple(observations), shuffle(observations), granted, ())
     held_out = {k: own + CLIENTS * EACH for k, own in held.items()}
-    truth = HeldImages(Samples(images[:-PUBLIC], labels[:-PUBLIC]), held, held_out=held_out)
+    truth = Holdings(Samples(images[:-PUBLIC], labels[:-PUBLIC]), held, held_out=held_out)
     return InferenceCase(seen, truth, kind, seed)
 
 

@@ -12,13 +12,13 @@ from torch import nn
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.observation import Observation
 from fedpriv.datasets.types import Samples
-from fedpriv.evidence.gather import Evidence
-from fedpriv.evidence.held import HeldImages
-from fedpriv.evidence.permuted import permute
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import evaluate
 from fedpriv.scoring.records import Provenance
+from fedpriv.sources.case import Case
+from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.truth import Holdings
 
 CLIENTS, EACH, ROUNDS = 6, 12, 2
 PROVENANCE = Provenance(**{name: value for name, value in ABOUT if name in Provenance.model_fields})
@@ -45,13 +45,13 @@ def case(seed, *, own, granted=False, net=linear_net):
     known = knowledge_of(model, labels, batch_size=EACH)
     if granted:
         known = replace(known, public_images=noise_images(400, seed + 99), public_labels=torch.arange(400) % 8)
-    seen = [Evidence(one, permute(one), known, ()) for one in rounds]
+    seen = [Case(one, shuffle(one), known, ()) for one in rounds]
     places = np.arange(held.start, held.stop)
     # Nobody's images, and those asked about; what the null's uploads were made of is in neither.
     pool = np.concatenate([places, np.arange(2 * CLIENTS * EACH, len(images))])
     index = {k: np.arange(k * EACH, (k + 1) * EACH) for k in range(CLIENTS)}
     held_out = {k: own + CLIENTS * EACH for k, own in index.items()}  # after the clients' own, in the same order
-    truth = HeldImages(Samples(images[pool], labels[pool]), index, held_out=held_out)
+    truth = Holdings(Samples(images[pool], labels[pool]), index, held_out=held_out)
     return InferenceCase(seen[-1], truth, "model", seed, earlier=tuple(seen[:-1]))
 
 

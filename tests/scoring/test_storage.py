@@ -10,8 +10,6 @@ from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from fedpriv.evidence.pool import Pool
-from fedpriv.experiment.suite import concatenate
 from fedpriv.scoring.redaction import withheld
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import (
@@ -25,6 +23,7 @@ from fedpriv.scoring.storage import (
     write_record,
 )
 from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
+from fedpriv.sources.truth import Pool
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import MARKER, digest, placing, write_text
 
@@ -286,10 +285,6 @@ def test_expected_distances_and_directions_come_back_and_older_files_have_none(t
     expect_same(again.directions, full.directions)
     older = load_reconstruction(tmp_path / "bare")
     assert (older.distance, older.directions) == (None, None)
-    both = concatenate([full, full])
-    expect_same(both.distance, torch.cat([full.distance] * 2))
-    expect_same(both.directions, torch.cat([full.directions] * 2))
-    assert concatenate([full, bare]).distance is None
     assert withheld(full, "blur").directions is None
     save_reconstruction(tmp_path / "odd", dataclasses.replace(full, distance=torch.rand(3)))
     with pytest.raises(UserError, match="distance"):

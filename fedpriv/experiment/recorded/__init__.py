@@ -1,1 +1,1 @@
-"""Recorded runs of other frameworks: what only their owner knows, and how messages become uploads that can be attacked."""
+"""Audits of claims by recorded runs of other frameworks."""

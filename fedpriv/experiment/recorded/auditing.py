@@ -16,12 +16,12 @@ from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.dp.auditing import LEAST_CANARIES, AuditSettings, audit_record
 from fedpriv.dp.claims import Claim, chosen_claim
 from fedpriv.dp.verdict import GAUSSIAN, LESS_NOISE, Audited, Design, audit_scores
-from fedpriv.experiment.recorded.facts import Told, read_facts
-from fedpriv.experiment.recorded.uploads import attackable_rounds, gather_uploads
 from fedpriv.federation.defense import DefensePipeline, ProtectionPlan, defense_facts
 from fedpriv.integrations.canaries import coin, direction
 from fedpriv.integrations.run import RecordedRun
 from fedpriv.scoring.records.privacy_audit import PrivacyAuditRecord
+from fedpriv.sources.facts import OwnerFacts, read_facts
+from fedpriv.sources.recorded import attackable_rounds, gather_uploads
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener
 
@@ -124,7 +124,7 @@ def _largest_noise(uploads: Uploads, alpha: float) -> float:
     return math.sqrt(uploads.squared / (2 * float(gammaincinv(uploads.entries / 2, alpha))))
 
 
-def _read(run: RecordedRun, told: Told, rounds: tuple[int, ...], seed: int | None, report: Any) -> Uploads:
+def _read(run: RecordedRun, told: OwnerFacts, rounds: tuple[int, ...], seed: int | None, report: Any) -> Uploads:
     squared, entries, number = 0.0, 0, 0
     scores: list[float] = []
     coins: list[bool] = []

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.federation_settings import run_config, sets_images_aside
-from fedpriv.experiment.plan import AttackPlan, rounds_to_read
 from fedpriv.experiment.study.grid import (
     UNDEFENDED,
     AttackEntry,
@@ -22,11 +21,11 @@ from fedpriv.experiment.study.grid import (
 )
 from fedpriv.experiment.study.written import at, read_from, wrong
 from fedpriv.pages.baselines import ALONE, same_clients
+from fedpriv.pipeline.plan import AttackPlan, rounds_to_read
 from fedpriv.util.config import plain
 from fedpriv.util.numerics import Numerics
 
 if TYPE_CHECKING:
-    from fedpriv.evidence.stages import Stage
     from fedpriv.federation.prepared import Federation
     from fedpriv.federation.run_directory import RunConfig
 
@@ -140,8 +139,9 @@ def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell
             division = division_of(config)
             made = []
             if target is not None:
-                stages, config = _staged(study, config, target, entries)
-                plans = [(entry, _plan(study, entry, target, stages, seed, execution)) for entry in entries]
+                keep = {*config.keep, *rounds_to_read((entry.attack for entry in entries), config.rounds)}
+                config = replace(config, keep=tuple(sorted(keep)))
+                plans = [(entry, _plan(study, entry, target, seed, execution)) for entry in entries]
                 made = [(entry, plan) for entry, plan in plans if plan.results()]
             name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
             cells.append(
@@ -251,7 +251,7 @@ def prepared(config: RunConfig, execution: Execution) -> Federation:
     """Return a cell's federation, ready to run."""
     import torch
 
-    from fedpriv.experiment.federation import prepare
+    from fedpriv.sources.federation import prepare
 
     return prepare(config, torch.device("cpu"), download=execution.download)
 
@@ -273,7 +273,7 @@ def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> N
     """Check that there are the images that the attacker is granted."""
     card = study.card
     if card.attacker_data == "other_domain":
-        from fedpriv.evidence.foreign import refuse_foreign
+        from fedpriv.sources.auxiliary import refuse_foreign
 
         with at(("knowledge",)):
             refuse_foreign(card, config)
@@ -306,9 +306,9 @@ def _fitting(
     """Return the attacks on a method's target that the card allows, and a line for each that it leaves out."""
     from fedpriv.attacks import attacks_for, targets_of
     from fedpriv.defenses import build_defenses
-    from fedpriv.experiment.adapted_suite import adapted_suite
-    from fedpriv.experiment.plan import attack_names, build_attacks, granted
     from fedpriv.federation.defense import defense_facts
+    from fedpriv.pipeline.adapted import adapted_suite
+    from fedpriv.pipeline.plan import attack_names, build_attacks, granted
 
     chosen = _chosen(study, method)
     if chosen is None:
@@ -339,8 +339,6 @@ def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries
     rounds, capture = method.place_of(("rounds",)), method.place_of(("capture",))
     if config.capture == "none":
         raise wrong(capture, "none: no upload would be stored, so none could be attacked")
-    if study.stages and config.capture == "last":
-        raise wrong(capture, "last: stages need the uploads of earlier rounds; use auto or all")
     for entry in entries:
         least = entry.attack.needs.min_rounds
         wanted = max(least, study.rounds_seen or 1) if least > 1 else 1
@@ -353,24 +351,7 @@ def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries
 # ---------------------------------------------------------------- plans
 
 
-def _staged(
-    study: Study, config: RunConfig, target: str, entries: Sequence[AttackEntry]
-) -> tuple[dict[Stage, int], RunConfig]:
-    """Return the rounds of the stages, and the configuration that keeps what is needed of them and by the attacks."""
-    from fedpriv.evidence.stages import planned_rounds, rounds_to_keep
-
-    keep = {*config.keep, *rounds_to_read((entry.attack for entry in entries), config.rounds)}
-    stages: dict[Stage, int] = {}
-    if study.stages:
-        with at(("stages",)):
-            stages = planned_rounds(study.stages, config.rounds)
-        keep |= {*rounds_to_keep(target, tuple(stages.values()))}
-    return stages, replace(config, keep=tuple(sorted(keep)))
-
-
-def _plan(
-    study: Study, entry: AttackEntry, target: str, stages: Mapping[Stage, int], seed: int, execution: Execution
-) -> AttackPlan:
+def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: Execution) -> AttackPlan:
     return AttackPlan(
         target=target,
         attacks={entry.name: entry.attack} if entry.attack.result == "images" else {},
@@ -379,7 +360,6 @@ def _plan(
         n_targets=study.targets,
         seed=seed,
         rounds_seen=study.rounds_seen if entry.attack.needs.min_rounds > 1 else None,
-        stages=stages,
         budgets=entry.budgets,
         control=study.control,
         chunk_rows=execution.chunk_rows,

@@ -163,8 +163,8 @@ def _ended(folder: Path, entry: CellAttack, errors: Sequence[str], seconds: floa
 
 
 def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
-    from fedpriv.experiment.execution import attack_all, collected, open_ground, without_points
-    from fedpriv.experiment.inference import measure_all
+    from fedpriv.pipeline.execute import attack_all, collected, open_ground, without_points
+    from fedpriv.pipeline.infer import measure_all
 
     plan, home = cell.plans[number], folder / cell.homes[number]
     ground, _ = without_points(open_ground(folder / "runs" / cell.run, plan), plan.attacks if cell.named else ())

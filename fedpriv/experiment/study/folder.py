@@ -110,12 +110,12 @@ def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) 
 
 def tidy(path: Path, rows: Sequence[Row]) -> None:
     """Remove the pieces of finished attacks, which stay where a process was killed right after it had saved the whole."""
-    from fedpriv.experiment.suite import forget_pieces
+    from fedpriv.pipeline.execute import forget_parts
 
     for row in rows:
         for entry in row.attacks:
             if entry.status == "done":
-                forget_pieces(path / entry.path)
+                forget_parts(path / entry.path)
 
 
 def _row(path: Path, cell: Cell, before: Row | None) -> Row:
@@ -154,7 +154,6 @@ def _entry(path: Path, one: Result, kept: CellAttack | None) -> CellAttack:
     return CellAttack(
         attack=one.attack,
         path=one.path,
-        stage=one.stage,
         budget=one.budget,
         status="done" if is_result(path / one.path) else "left out" if left_out else "pending",
         error=None if kept is None else kept.error,
@@ -168,7 +167,6 @@ class Result:
 
     attack: str
     path: str
-    stage: str | None
     budget: int | None
     options: Any
     plan: int
@@ -176,15 +174,12 @@ class Result:
 
 def results(cell: Cell) -> list[Result]:
     """Return every result that a cell will have, in order."""
-    from fedpriv.experiment.plan import folder_name
-
     found: list[Result] = []
     for number, (plan, home) in enumerate(zip(cell.plans, cell.homes, strict=True)):
         for job in plan.jobs():
-            found.append(Result(job.name, f"{home}/{job.folder}", job.stage, job.budget, job.attack, number))
+            found.append(Result(job.name, f"{home}/{job.folder}", job.budget, job.attack, number))
         for name, made in plan.inferences.items():
-            for stage, _ in plan.moments:
-                found.append(Result(name, f"{home}/{folder_name(name, stage)}", stage, None, made, number))
+            found.append(Result(name, f"{home}/{name}", None, made, number))
     return found
 
 

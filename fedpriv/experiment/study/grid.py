@@ -26,7 +26,6 @@ from fedpriv.util.config import dataclass_in, parse, plain
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.evidence.stages import Stage
     from fedpriv.federation.run_directory import DefenseChoice
     from fedpriv.util.numerics import Precision
 
@@ -124,7 +123,6 @@ class Study:
     local: bool
     redact: str
     precision: Precision
-    stages: tuple[Stage, ...]
     rounds_seen: int | None
     source: str = field(compare=False)
     written: Mapping[str, Any] = field(compare=False)
@@ -133,7 +131,6 @@ class Study:
 def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
     """Read and check everything that needs no data, and expand the grids."""
     from fedpriv.datasets.partition import MAX_SEED
-    from fedpriv.experiment.plan import parse_stages
     from fedpriv.experiment.read_card import parse_card
 
     with read_from(source):
@@ -153,8 +150,6 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
             for point in _methods(entry, written.axes, ("methods", place))
         )
         refuse_twice(methods, "method")
-        with at(("stages",)):
-            stages = parse_stages(written.stages)
         with at(("knowledge",)):
             aside = all(sets_images_aside({**shared, **entry.federation}) for entry in methods)
             card = parse_card(written.knowledge, images_aside=aside)
@@ -165,7 +160,6 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
             attacks=_attacks(written.attacks, ("attacks",)),
             seeds=tuple(written.seeds),
             card=card,
-            stages=stages,
             source=source,
             written=values,
             **written.model_dump(include={"targets", "control", "local", "redact", "precision", "rounds_seen"}),
@@ -243,8 +237,8 @@ def _flat(options: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def _methods(entry: WrittenMethod, axes: Mapping[str, list[Any]], keys: Keys) -> list[MethodEntry]:
     """Return every point of the grid of a method."""
-    from fedpriv.experiment.plan import target_name
     from fedpriv.methods import METHODS
+    from fedpriv.pipeline.plan import target_name
 
     with at(keys):
         method = METHODS.load(entry.name)
@@ -387,7 +381,7 @@ def _attacks(written: Sequence[WrittenAttack] | None, keys: Keys) -> tuple[Attac
 def _attack(entry: WrittenAttack, keys: Keys) -> list[AttackEntry]:
     """Return every point of the grid of an attack."""
     from fedpriv.attacks import ATTACKS
-    from fedpriv.experiment.plan import build_attack
+    from fedpriv.pipeline.plan import build_attack
 
     with at(keys):
         name = ATTACKS.own_name(entry.name)

@@ -269,7 +269,6 @@ class WrittenStudy(BaseModel):
     local: Annotated[bool, Strict()] = True
     redact: Literal["none", "blur", "omit"] = "none"
     precision: Precision = "float32"
-    stages: Annotated[list[_Text], BeforeValidator(_listed)] = []
     rounds_seen: _Number | None = None
     axes: Annotated[dict[str, Annotated[list[Any], BeforeValidator(_grid)]], BeforeValidator(_underscored)] = {}
 

@@ -39,7 +39,6 @@ class StudySettings(FederationSettings, total=False):
         control: also attack permuted uploads (default True).
         local: also train the clients of each federation without any exchange, where no method is ``local`` (default True).
         redact: ``blur`` or ``omit`` pictures of people in all that is stored of attacks and drawn (docs/redaction.md).
-        stages: also attack early, middle, converged stages, or rounds: round-3.
         rounds_seen: rounds of uploads that attacks across rounds use.
         axes: settings of the federation (``alpha``) -> values, a grid, or texts ``KEY=VALUE,VALUE``.
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
@@ -62,7 +61,6 @@ class StudySettings(FederationSettings, total=False):
     local: bool
     redact: str
     precision: str
-    stages: Sequence[str]
     rounds_seen: int
     axes: Mapping[str, Any] | Sequence[str]
     workers: int | str

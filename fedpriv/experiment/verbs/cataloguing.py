@@ -129,7 +129,7 @@ def _method(name: str, method: Any) -> Row:
 
 def _attacks(target: str | None) -> list[Row]:
     from fedpriv.attacks import ATTACKS
-    from fedpriv.experiment.plan import target_name
+    from fedpriv.pipeline.plan import target_name
 
     target = target and target_name(target)
     found = {name: kind() for name, kind in ATTACKS.load_all().items() if not target or target in kind.targets}

@@ -14,7 +14,6 @@ from fedpriv.experiment.federation_settings import (
     named_config,
     refuse_small,
     refuse_unknown,
-    texts,
 )
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
@@ -25,7 +24,7 @@ from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.util.pairs import mapping
+from fedpriv.util.pairs import mapping, texts
 from fedpriv.wire.ledger import FederationSizes
 
 DATA_SETTINGS = (

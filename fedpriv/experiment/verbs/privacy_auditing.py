@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 from fedpriv.dp.auditing import AuditSettings, plan_audit
 from fedpriv.dp.claims import stated_claim
-from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.recorded.auditing import audit_recorded
@@ -20,6 +19,7 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.integrations.run import is_recorded
 from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
+from fedpriv.sources.federation import prepare
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.device import pick_device

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.experiment.federation_settings import texts
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import is_or_was_attack
-from fedpriv.experiment.scored import draw
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
+from fedpriv.pipeline.execute import draw
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.score import score as score_attack
@@ -28,6 +27,7 @@ from fedpriv.util import access, folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.pairs import texts
 
 _NOT_STORED = "inference stores no scores of single candidates; attack again"
 

@@ -8,14 +8,16 @@ from typing import Any, TypedDict, Unpack
 
 from torch import Tensor, nn
 
-from fedpriv.experiment.federation_settings import refuse_small, refuse_unknown, texts
+from fedpriv.experiment.federation_settings import refuse_small, refuse_unknown
 from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.plan import target_name
-from fedpriv.experiment.uploads.attacking import attack_handed
-from fedpriv.experiment.uploads.handed import read_handed, read_strangers
+from fedpriv.experiment.scratch import place
 from fedpriv.experiment.verbs.result import AttackResult
+from fedpriv.pipeline.plan import target_name
+from fedpriv.pipeline.uploads import attack_source
+from fedpriv.sources.door import read_uploads
 from fedpriv.util import access
 from fedpriv.util.listener import Listener
+from fedpriv.util.pairs import texts
 
 
 class UploadSettings(TypedDict, total=False):
@@ -30,9 +32,8 @@ class UploadSettings(TypedDict, total=False):
             Of weights a ``state_dict`` will do: uploads may then be ``state_dict``s too, as they are after local training.
         earlier_extractors: of several rounds, what ``extractor`` is of the last: a list with one entry for each round
             before.
-        defense: what clients did to their rows before they left, for attackers who know it (they learn behind it): texts
-            ``NAME[:KEY=VALUE,...]`` as of ``fedpriv train``, or a function of rows ``(n, d)`` and a ``torch.Generator`` that
-            returns rows ``(n, d)``. Uploads are handed in as they were sent.
+        defense: what clients did to uploads before they left, for attackers who know it (they learn behind it): texts
+            ``NAME[:KEY=VALUE,...]`` as of ``fedpriv train``. Uploads are handed in as they were sent.
         weights: ``(n,)`` each image's share in a mixture, one a client (default: by class, as the upload says).
         groups: label of the independent unit that each client belongs to (a person, a hospital), a list in the order of the
             clients or a mapping by client, where clients are not independent: intervals and their number of units then go
@@ -58,7 +59,7 @@ class UploadSettings(TypedDict, total=False):
         restarts: independent starts a target.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
         chunk_rows: rows at a time; bounds memory, and moves results in the last digits at most.
-        control: attack permuted uploads too, where there are two clients at least (default True).
+        control: attack shuffled uploads too, where there are two clients at least (default True).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
         compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
@@ -118,7 +119,7 @@ def attack_uploads(
     attacks: str | Sequence[str] = (),
     **settings: Unpack[UploadSettings],
 ) -> AttackResult:
-    """Attack uploads that were made elsewhere; score what comes out beside blind guesses and permuted uploads.
+    """Attack uploads that were made elsewhere; score what comes out beside blind guesses and shuffled uploads.
 
     Attacks see the uploads and what the knowledge card grants; images, labels and strangers are for the scores alone,
     except that labels of a gradient's batch are granted unless ``knowledge={"labels": "inferred"}``.
@@ -142,12 +143,12 @@ def attack_uploads(
         UserError: naming the argument, what was given and what would be right, before anything is attacked.
     """
     refuse_unknown(settings, UploadSettings.__optional_keys__)
-    target = target_name(target)
-    named = texts("attacks", attacks)
+    target, named = target_name(target), texts("attacks", attacks)
     refuse_small(settings, ("targets", "rounds_seen", "iterations", "restarts", "chunk_rows"))
     refuse_small(settings, ("n_classes",), 2)
     refuse_small(settings, ("seed",), 0)
-    handed = read_handed(uploads, target, images, labels, extractor, settings)
-    outside = read_strangers(strangers, settings.get("stranger_labels"), handed)
+    source = read_uploads(uploads, target, images, labels, extractor, strangers, settings)
+    folder, scratch = place(settings.get("out"))
     with access.sharing(settings.get("share_group", False)):
-        return attack_handed(handed, outside, named, settings)
+        records, scores, notices = attack_source(source, named, settings, folder)
+    return AttackResult(folder, records, scores, notices, None, scratch)

@@ -1,0 +1,387 @@
+"""The plan of an attack: target, attacks and knowledge, read from arguments, checked, laid out as jobs. Prints nothing."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.numerics import Numerics, read_numerics
+from fedpriv.util.pairs import mapping
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedpriv.attacks.contract import Attack, Declared
+    from fedpriv.attacks.inference.base import Inference
+    from fedpriv.attacks.observation import KnowledgeCard
+
+PARTS = ("reconstruction", "permuted")
+"""Parts of an attack that can be carried out apart: the search for what was uploaded, and the one for the control."""
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """Local work of a round.
+
+    Attributes:
+        images: of its one step; None for a client's own training: all its images, in batches as large as the run says.
+        epochs: of a client's own training.
+    """
+
+    images: int | None = None
+    epochs: int = 1
+
+    @property
+    def name(self) -> str:
+        """The setting as it is asked for."""
+        return "epoch" if self.images is None else str(self.images)
+
+    @property
+    def label(self) -> str:
+        """A few words, for axes and tables."""
+        if self.images is None:
+            return "epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        return "1 image" if self.images == 1 else f"{self.images} images"
+
+    @property
+    def words(self) -> str:
+        """The setting in a sentence."""
+        if self.images is None:
+            return f"{'an epoch' if self.epochs == 1 else self.label} of all of a client's images"
+        return f"one step on {'one image' if self.images == 1 else self.label}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attack as it is run: at one budget.
+
+    Attributes:
+        name: the attack's.
+        attack: the attack with its budget set.
+        budget: value of the attack's budget field where the plan lists budgets, else None.
+        control: whether shuffled uploads are attacked too.
+        suffix: what the folder of its result is called besides, of a setting of local work but the first.
+    """
+
+    name: str
+    attack: Attack
+    budget: int | None = None
+    control: bool = True
+    suffix: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder of its result: ``dip``, ``dip@300``, ``dlg-reach-4``."""
+        return self.name + self.suffix + ("" if self.budget is None else f"@{self.budget}")
+
+
+@dataclass(frozen=True)
+class AttackPlan:
+    """A target, the attacks on it, the knowledge they have, and the conduct of the suite.
+
+    Attributes:
+        target: kind of upload.
+        attacks: that return images, by name, with their options.
+        card: the grants.
+        inferences: attacks that return scores, likewise; they run beside the others.
+        n_targets: targets at most; None for each attack's own number.
+        seed: of targets, attacks and scores.
+        round: whose uploads are attacked; None for the last stored.
+        rounds_seen: rounds that attacks across rounds use; None for all that are stored.
+        budgets: values of each attack's budget field, ascending; empty leaves it as it is. Attacks without one run once.
+        control: whether shuffled uploads (the negative control) are attacked too, at the largest budget.
+        chunk_rows: rows at a time.
+        device: a name of ``--device``.
+        download: fetch the data set where it is missing.
+        redact: rule by which images are kept out of what is stored and drawn (:mod:`fedpriv.scoring.redaction`).
+        numerics: precision of searches, and whether their networks are compiled.
+        reach: of several settings of local work, ``series``, the one that this plan is on; None without.
+    """
+
+    target: str
+    attacks: Mapping[str, Attack]
+    card: KnowledgeCard
+    inferences: Mapping[str, Inference] = field(default_factory=dict)
+    n_targets: int | None = None
+    seed: int = 0
+    round: int | None = None
+    rounds_seen: int | None = None
+    budgets: tuple[int, ...] = ()
+    control: bool = True
+    chunk_rows: int | None = None
+    device: str = "auto"
+    download: bool = False
+    redact: str = "none"
+    numerics: Numerics = field(default_factory=Numerics)
+    reach: LocalWork | None = None
+    series: tuple[LocalWork, ...] = ()
+
+    @property
+    def precision(self) -> str:
+        """Of the searches."""
+        return self.numerics.precision
+
+    @property
+    def suffix(self) -> str:
+        """Name that folders get besides: nothing for the first setting of a sweep, so that it lies where one alone would."""
+        return f"-reach-{self.reach.name}" if self.reach and self.reach != self.series[0] else ""
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Return every attack to run, an attack's budgets ascending."""
+        return tuple(
+            self._job(name, made, budget)
+            for name, made in self.attacks.items()
+            for budget in ((self.budgets or (None,)) if made.budget else (None,))
+        )
+
+    def _job(self, name: str, made: Attack, budget: int | None) -> Job:
+        if budget is None:
+            return Job(name, made, None, self.control, self.suffix)
+        control = self.control and budget == max(self.budgets)
+        return Job(name, replace(made, **{str(made.budget): budget}), budget, control, self.suffix)
+
+    def card_for(self, attack: Attack, stored: int) -> KnowledgeCard:
+        """Return an attack's card, which says how many of the stored rounds it uses."""
+        least = attack.needs.min_rounds
+        seen = 1 if least == 1 else self.rounds_seen or stored
+        return replace(self.card, rounds_seen=max(least, seen))
+
+    def folder(self, name: str) -> str:
+        """Return the name of the folder of an inference."""
+        return name + self.suffix
+
+    def results(self) -> list[str]:
+        """Return the names of all folders of results."""
+        return [job.folder for job in self.jobs()] + [self.folder(name) for name in self.inferences]
+
+
+def plan_of(
+    target: str,
+    chosen: Mapping[str, Any],
+    card: KnowledgeCard,
+    budgets: tuple[int, ...],
+    settings: Mapping[str, Any],
+    **more: Any,
+) -> AttackPlan:
+    """Return the plan of attacks and inferences, with what settings of a verb say of how they are run."""
+    from fedpriv.scoring.redaction import read_rule
+
+    return AttackPlan(
+        target=target,
+        attacks={name: made for name, made in chosen.items() if made.result == "images"},
+        inferences={name: made for name, made in chosen.items() if made.result == "scores"},
+        card=card,
+        n_targets=settings.get("targets"),
+        rounds_seen=settings.get("rounds_seen"),
+        budgets=budgets,
+        control=settings.get("control", True),
+        chunk_rows=settings.get("chunk_rows"),
+        redact=read_rule(settings.get("redact")),
+        **more,
+    )
+
+
+def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
+    """Return the arithmetic that ``precision`` and ``compile`` among the settings ask for on a device."""
+    return read_numerics(settings.get("precision", "float32"), device, compiled=bool(settings.get("compile", False)))
+
+
+# ---------------------------------------------------------------- which attacks
+
+
+def target_name(target: str) -> str:
+    """Return the kind of payload that a target names, or refers to as ``package.module:NAME``."""
+    from fedpriv.attacks import target_names
+    from fedpriv.wire.kinds import payload_kind
+    from fedpriv.wire.payload import DECLARED
+    from fedpriv.wire.payloads import PAYLOADS
+
+    if not isinstance(target, str) or (target not in DECLARED and target not in PAYLOADS):
+        raise unknown_name("target", target, target_names())
+    return payload_kind(target).kind
+
+
+def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
+    """Return the attacks that are asked for, or all that fit a target."""
+    from fedpriv.attacks import ATTACKS, attacks_for, default_suite, targets_of, told_in_clear
+
+    target = target_name(target)
+    where = argument("target", target)
+    if why := told_in_clear(target):
+        raise UserError(f"{where}: {why}; see: fedpriv list targets")
+    chosen = tuple(dict.fromkeys(ATTACKS.own_name(name) for name in attacks))
+    fitting = attacks_for(target)
+    if not fitting and not any(target in targets_of(name) for name in chosen):
+        raise UserError(f"{where}: no attack on this kind of upload yet; see: fedpriv list targets")
+    for name in chosen:
+        if target not in targets_of(name):
+            raise UserError(
+                f"{argument('attacks', name)}: attacks {' or '.join(targets_of(name))}, not {target}; "
+                f"for {target} there are: {', '.join(fitting)}"
+            )
+    return chosen or default_suite(target)
+
+
+def granted(
+    chosen: Mapping[str, Any], named: Sequence[str], target: str, card: KnowledgeCard, rounds_seen: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the attacks whose needs the card meets, and a line for each that is missed."""
+    kept: dict[str, Any] = {}
+    refusals: list[UserError] = []
+    left_out: list[str] = []
+    for name, made in chosen.items():
+        needs = made.requirements_for(target)
+        try:
+            needs.refuse(name, replace(card, rounds_seen=rounds_seen or needs.min_rounds))
+        except UserError as error:
+            if name in named:
+                raise
+            refusals.append(error)
+            if not needs.without_what_is_granted(card):
+                left_out.append(str(error))
+        else:
+            kept[name] = made
+    if not kept:
+        raise refusals[0]
+    return kept, left_out
+
+
+def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, rounds_seen: int | None) -> None:
+    """Check that somebody uses the rounds: every attack that was named, or any of the suite."""
+    if rounds_seen is None or rounds_seen == 1:
+        return
+    seen = argument("rounds_seen", rounds_seen)
+    for name in named:
+        if not chosen[name].uses_rounds_on(target):
+            raise UserError(f"{seen}: attack {name!r} uses one round; drop the flag or the attack")
+    if not any(made.uses_rounds_on(target) for made in chosen.values()):
+        raise UserError(f"{seen}: no attack on {target} uses several rounds; drop the flag")
+
+
+def rounds_to_read(attacks: Iterable[Declared], rounds: int) -> tuple[int, ...]:
+    """Return the rounds whose checkpoints a run of so many has to keep for attacks: every one for those that read all."""
+    return tuple(range(1, rounds + 1)) if any(made.needs.every_extractor for made in attacks) else ()
+
+
+# ---------------------------------------------------------------- options
+
+
+def with_settings(
+    names: Sequence[str], settings: Mapping[str, Any], beneath: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Return attacks by name as settings of a verb make them, and the budgets that each is run with."""
+    budgets, iterations = parse_budgets(settings.get("budget")), settings.get("iterations")
+    if iterations is not None and budgets:
+        both = f"{argument('iterations')} and {argument('budget')} exclude each other"
+        raise UserError(f"{both}: {argument('budget')} lists the iterations")
+    given, restarts = settings.get("attack_option", ()), settings.get("restarts")
+    options = options_by_attack(names, given, iterations=iterations, restarts=restarts, budgets=budgets)
+    return build_attacks(names, {name: {**beneath.get(name, {}), **own} for name, own in options.items()}), budgets
+
+
+def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return attacks by name, made with their own options."""
+    from fedpriv.attacks import ATTACKS
+
+    return {
+        name: build_attack(ATTACKS.load(name), options.get(name, {}), f"options of attack {name}") for name in names
+    }
+
+
+def build_attack(kind: type[Any], options: Mapping[str, Any], where: str) -> Any:
+    """Return an attack made with its own options; arguments and errors as :func:`build_attacks` has them."""
+    from fedpriv.util.config import parse
+
+    return parse(kind, options, where)
+
+
+def options_by_attack(
+    names: Sequence[str],
+    given: Mapping[str, Any] | Sequence[str],
+    *,
+    iterations: int | None = None,
+    restarts: int | None = None,
+    budgets: Sequence[int] = (),
+) -> dict[str, dict[str, Any]]:
+    """Hand each option to every attack that has such a field, or to the one that it names.
+
+    Args:
+        names: the attacks of the suite.
+        given: options by name, those of one attack under its name: a mapping, or texts ``KEY=VALUE`` and
+            ``ATTACK.KEY=VALUE``. The second kind wins.
+        iterations: value of every attack's budget field.
+        restarts: value of ``restarts`` of every attack that has it. A field that one of these three flags sets is not an
+            option besides.
+        budgets: values that the budget field will take later.
+
+    Raises:
+        UserError: for an option or a flag that no attack of the suite has, or a field that is set twice.
+    """
+    from fedpriv.attacks import ATTACKS
+
+    kinds = {name: ATTACKS.load(name) for name in names}
+    known = {name: {spec.name for spec in fields(kind)} for name, kind in kinds.items()}
+    tree = mapping("attack_option", given)
+    # A field may be called like an attack (``pixels``); of the two the attack is meant.
+    scoped = {key for key in tree if key in names or (key in ATTACKS and not any(key in one for one in known.values()))}
+    result: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for key, value in tree.items():
+        if key not in scoped:
+            takers = [name for name in names if key in known[name]]
+            if not takers:
+                raise _unknown_option(key, known)
+            for name in takers:
+                result[name][key] = value
+    for name in scoped:
+        where = argument("attack_option")
+        if name not in names:
+            raise UserError(f"{where} {name}.…: attack {name!r} does not run here; there are: {', '.join(names)}")
+        if not isinstance(tree[name], dict):
+            raise UserError(f"{argument('attack_option', {name: tree[name]})}: expected {name}.KEY=VALUE")
+        result[name] |= tree[name]
+    flags = {
+        "iterations": (iterations, {name: kind.budget for name, kind in kinds.items() if kind.budget}),
+        "budget": (budgets or None, {name: kind.budget for name, kind in kinds.items() if kind.budget}),
+        "restarts": (restarts, {name: "restarts" for name in names if "restarts" in known[name]}),
+    }
+    for flag, (value, takers_by_field) in flags.items():
+        if value is None:
+            continue
+        if not takers_by_field:
+            what = "restarts" if flag == "restarts" else "budget of iterations"
+            raise UserError(f"{argument(flag)}: {', '.join(names)} has no {what}; drop the flag")
+        for name, own in takers_by_field.items():
+            if own in result[name]:
+                where = f"{argument('attack_option')} {own}"
+                raise UserError(f"{where}: {argument(flag)} sets it for attack {name!r}; drop one of them")
+            if flag != "budget":
+                result[name][own] = value
+    return result
+
+
+def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
+    close = difflib.get_close_matches(key, sorted(set().union(*known.values())), n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    listed = "; ".join(f"{name}: {', '.join(sorted(own))}" for name, own in known.items())
+    return UserError(f"{argument('attack_option')}: unknown key {key!r}; {hint}known: {listed}")
+
+
+def parse_budgets(given: str | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the budgets that a list or ``"100,300,1000"`` holds, ascending."""
+    if given is None:
+        return ()
+    where = argument("budget", given)
+    try:
+        budgets = [int(entry) for entry in (given.split(",") if isinstance(given, str) else given)]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: expected whole numbers with commas between, such as 100,300,1000") from error
+    if not budgets or min(budgets) < 1:
+        raise UserError(f"{where}: expected at least 1, got {min(budgets, default='none')}")
+    if len(set(budgets)) < len(budgets):
+        raise UserError(f"{where}: a value is given twice")
+    return tuple(sorted(budgets))

@@ -1,0 +1,268 @@
+"""One case for every source: what the server saw, what the threat model grants, and which targets there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.contract import Attack, Declared
+from fedpriv.attacks.inputs.targets import list_targets
+from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_extractor, shadow_model
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.trained import Same, Trained
+from fedpriv.datasets.types import Samples
+from fedpriv.sources.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
+from fedpriv.sources.source import Source
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import derive_seed
+from fedpriv.wire.kinds import CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS
+from fedpriv.wire.payloads import Entangled, get_payload
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+EVERYTHING = 10**9
+"""Targets at most, where a case is to cover every client."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything that an attack is handed.
+
+    Attributes:
+        observations: what the server saw.
+        shuffled: the same with every client's upload replaced by another client's (where the server sees sums: by the sum
+            over the others), or None where there is no other client.
+        knowledge: card and grants.
+        targets: which private things to recover.
+    """
+
+    observations: tuple[Observation, ...]
+    shuffled: tuple[Observation, ...] | None
+    knowledge: Knowledge
+    targets: tuple[TargetId, ...]
+
+
+def build_case(
+    source: Source,
+    card: KnowledgeCard,
+    attack: Declared | None = None,
+    *,
+    n_targets: int,
+    seed: int,
+    round_: int | None = None,
+    trained: Trained | None = None,
+) -> Case:
+    """Collect what a semi-honest server holds, and draw targets.
+
+    Args:
+        source: a run, uploads or a recording.
+        card: what else the attacker is granted.
+        attack: says what one target is, and which uploads hold something for it; None and inferences take every upload.
+            Targets of unit ``class`` come in whole clients, so that each class can be told apart from the client's others.
+        n_targets: how many targets at most; drawn by seed, spread evenly over clients.
+        seed: of the drawing of targets.
+        round_: attack the uploads of this round; default the last one.
+        trained: what attackers on this source have trained and loaded so far; None begins anew.
+
+    Raises:
+        UserError: when the source does not have what the card grants, or holds no target.
+    """
+    seen = rounds_up_to(source, round_, card.rounds_seen)
+    observations, shuffled = source.view(source.observations(seen))
+    newest = [o for o in observations if o.round == seen[-1] and source.has_images(o.round, o.client)]
+    if not newest:
+        raise UserError(f"{source}: no client's local steps of round {seen[-1]} used an image; attack another round")
+    if isinstance(attack, Attack) and attack.unit == "class":
+        targets = choose_classes([_classes(source, observations, o, card) for o in newest], n_targets, seed)
+    else:
+        select = partial(attack.select, observations) if isinstance(attack, Attack) else None
+        targets = choose_targets(newest, source.kind, n_targets, seed, select)
+    grants = _Grants(source, card, observations, seen[-1], seed, trained or Trained())
+    every = attack is not None and attack.needs.every_extractor
+    return Case(observations, shuffled, grants.knowledge({t.client for t in targets}, every_extractor=every), targets)
+
+
+def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
+    """Return the last ``number`` of the stored rounds up to ``round_``, ascending; up to the last one for None."""
+    rounds = source.rounds()
+    if not rounds:
+        raise UserError(f"{source}: no uploads are stored; train again with {argument('capture')} all, last or auto")
+    last = max(rounds) if round_ is None else round_
+    if last not in rounds:
+        there = ", ".join(map(str, sorted(rounds)))
+        raise UserError(f"{source}: no uploads of round {last} are stored; stored rounds: {there}")
+    seen = [one for one in sorted(rounds) if one <= last][-number:]
+    if len(seen) < number:
+        raise UserError(
+            f"{source}: {argument('rounds_seen', number)}, but only {len(seen)} round(s) up to round {last} are "
+            f"stored; train with {argument('capture', 'all')}"
+        )
+    return seen
+
+
+# ---------------------------------------------------------------- targets
+
+
+def choose_targets(
+    observations: Sequence[Observation],
+    kind: str,
+    number: int,
+    seed: int,
+    select: Callable[[Sequence[TargetId]], Sequence[TargetId]] | None = None,
+) -> tuple[TargetId, ...]:
+    """Draw targets by seed among those that ``select`` returns, the same number from every client as far as it goes."""
+    if number < 1:
+        raise UserError(f"{argument('targets', number)}: expected at least 1")
+    rng = np.random.default_rng(derive_seed(seed, "targets", kind))
+    allowed = None if select is None else set(select(list_targets(observations, kind)))
+    queues = [[all_[i] for i in rng.permutation(len(all_))] for all_ in (list_targets([o], kind) for o in observations)]
+    if allowed is not None:
+        queues = [[target for target in queue if target in allowed] for queue in queues]
+    chosen: list[TargetId] = []
+    while len(chosen) < number and any(queues):
+        for queue in queues:
+            if queue and len(chosen) < number:
+                chosen.append(queue.pop())
+    return tuple(sorted(chosen, key=lambda t: (t.round, t.client, t.index)))
+
+
+def choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: int) -> tuple[TargetId, ...]:
+    """Draw clients by seed and take every class of theirs, until ``number`` targets are reached."""
+    rng = np.random.default_rng(derive_seed(seed, "targets", "class"))
+    chosen: list[TargetId] = []
+    for i in rng.permutation(len(of_client)):
+        if chosen and len(chosen) + len(of_client[i]) > number:
+            break
+        chosen += of_client[i]
+    return tuple(sorted(chosen, key=lambda t: (t.round, t.client, t.index)))
+
+
+def _classes(
+    source: Source, observations: Sequence[Observation], newest: Observation, card: KnowledgeCard
+) -> list[TargetId]:
+    """Return one target for each class behind a client's upload; of a mixture, for each that it has and ever gave weight."""
+    number, client = newest.round, newest.client
+    if source.kind in LAYERS | PUBLIC_OUTPUTS:
+        classes, given = source.labels(number, client).unique().tolist(), card.labels == "given"
+        return [TargetId(number, client, place, label if given else -1) for place, label in enumerate(classes)]
+    encodings = [get_payload(o.upload, Entangled).label_encoding for o in observations if o.client == client]
+    classes = (torch.stack(encodings).abs() > 0).any(0).nonzero().squeeze(1).tolist()
+    own = set(source.private(client).labels.tolist())  # noise on a label encoding gives weight to other classes
+    return [TargetId(number, client, place, label) for place, label in enumerate(classes) if label in own]
+
+
+# ---------------------------------------------------------------- grants
+
+
+@dataclass(frozen=True)
+class _Grants:
+    """The grants of a card about the attacked clients and round, loaded or trained once each."""
+
+    source: Source
+    card: KnowledgeCard
+    observations: tuple[Observation, ...]
+    round: int
+    seed: int
+    kept: Trained
+
+    def knowledge(self, clients: Collection[int], *, every_extractor: bool) -> Knowledge:
+        """Return card and grants; with ``every_extractor`` extractors behind the earlier uploads that are seen, too."""
+        source, card, number = self.source, self.source.settled(self.card), self.round
+        kind, clients = source.kind, sorted(clients)
+        updates = kind in NETWORKS | LAYERS
+        images, labels = source.auxiliary(card, self.seed)
+        granted = replace(self, card=card)
+        extractors: dict[int, Callable[[Tensor], Tensor]] = {}
+        heads: dict[int, tuple[Tensor, Tensor]] = {}
+        if kind in CLASS_OUTPUTS and card.extractor == "shadow":
+            # Nothing was seen that an extractor alone could be fitted to.
+            models = {k: granted.fitted("shadow model", shadow_model, number, k) for k in clients}
+            extractors = {k: extractor for k, (extractor, _) in models.items()}
+            heads = {k: head for k, (_, head) in models.items()}
+        elif card.extractor != "none" and kind not in NETWORKS:
+            extractors = {k: granted.extractor(number, k) for k in clients}
+        if card.extractor == "white_box":
+            heads = {k: head for k in clients if (head := source.head(number, k)) is not None}
+        newest = {o.client: o for o in self.observations if o.round == number}
+        statistics = {(number, k): source.statistics(card, k, newest[k]) for k in clients}
+        batches = {k: source.batch(number, k) for k in clients} if card.batch else {}
+        gradients = {k: source.gradient(k) for k in clients} if card.batch and kind in NETWORKS else {}
+        return Knowledge(
+            card=card,
+            image_shape=source.image_shape,
+            n_classes=source.n_classes,
+            extractors=extractors,
+            earlier=granted.earlier(clients) if every_extractor else {},
+            heads=heads,
+            model=source.model,
+            batch=source.protocol(clients) if card.batch else None,
+            batches=_there(batches),
+            loss=source.loss(number),
+            defended=self._rehearsed(rehearsed) if changes_rows(source.pipeline, kind) else {},
+            defended_weights=self._rehearsed(rehearsed_weights) if changes_weights(source.pipeline, kind) else {},
+            gradients=_there(gradients),
+            statistics=_there(statistics),
+            labels={(number, k): source.labels(number, k) for k in clients}
+            if card.labels == "given" and updates
+            else {},
+            public_images=images,
+            public_labels=labels,
+        )
+
+    def extractor(self, number: int, client: int) -> Callable[[Tensor], Tensor]:
+        """Return a client's own extractor behind an upload, or a substitute for it."""
+        if self.card.extractor == "shadow":
+            return self.fitted("shadow extractor", shadow_extractor, number, client)
+        key = ("extractor", self.source.kind, number, client, self.card.extractor, self.card.batch_norm)
+
+        def load() -> Callable[[Tensor], Tensor]:
+            own = self.source.extractor(number, client, self.card)
+            return torch.no_grad()(own) if self.card.extractor == "query" else own
+
+        return self.kept.get(key, load)
+
+    def earlier(self, clients: Sequence[int]) -> dict[tuple[int, int], Callable[[Tensor], Tensor]]:
+        """Return (round, client) -> extractor behind an upload before the attacked one."""
+        seen = sorted({(o.round, o.client) for o in self.observations if o.round < self.round and o.client in clients})
+        there = self.source.extractor_rounds()
+        if not any(number in there for number, _ in seen):
+            rounds = sorted({number for number, _ in seen}) or [max(self.round - 1, 1)]
+            raise UserError(
+                f"{self.source}: an attack on all rounds together needs the extractors behind earlier uploads, and none is "
+                f"kept; train with {argument('keep', rounds[-1])}, once for each round that is to count"
+            )
+        return {(number, k): self.extractor(number, k) for number, k in seen if number in there}
+
+    def fitted(self, what: str, fit: Callable[..., T], number: int, client: int) -> T:
+        """Return a substitute that is trained on the attacker's own images."""
+        images, labels = self.source.auxiliary(self.card, self.seed)
+        if images is None or labels is None:
+            raise UserError(
+                "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; grant "
+                "attacker_data=same_domain too"
+            )
+        own, n_classes = Samples(images, labels.to(images.device)), self.source.n_classes
+        key = (what, number, client, self.seed, ShadowTraining(), Same(images))
+        return self.kept.get(key, lambda: fit(self.observations, client, number, own, n_classes, self.seed))
+
+    def _rehearsed(self, find: Callable[..., T | None]) -> dict[tuple[int, int], T]:
+        """Return (round, client) -> the defenses of an upload, for rows or weights of the attacker's own."""
+        source, result = self.source, {}
+        for seen in self.observations:
+            make = partial(find, source.pipeline, seen, source.kind, source.n_classes, source.total_rounds)
+            defended = self.kept.get(("rehearsed", source.kind, seen.round, seen.client), make)
+            if defended is not None:
+                result[seen.round, seen.client] = defended
+        return result
+
+
+def _there(values: Mapping[K, T | None]) -> dict[K, T]:
+    return {key: value for key, value in values.items() if value is not None}

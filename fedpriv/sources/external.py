@@ -1,0 +1,238 @@
+"""Uploads from a user's own code as a source, and the threat model that follows from what was handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedpriv.attacks.observation import BatchFacts, KnowledgeCard, Observation, Statistics, TargetId
+from fedpriv.attacks.trained import Same, Trained
+from fedpriv.datasets.types import Samples
+from fedpriv.federation.defense import DefensePipeline
+from fedpriv.federation.summary import DefenseFacts
+from fedpriv.sources.messages import (
+    Gradient,
+    Update,
+)
+from fedpriv.sources.run import batch_norms
+from fedpriv.sources.source import Source
+from fedpriv.sources.truth import MOST_VALUES, Holdings, Pool, image_key
+from fedpriv.util.arguments import argument
+from fedpriv.util.config import parse, plain
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import ANSWERS, MIXTURES, NETWORKS, WHOLE
+from fedpriv.wire.payload import Message
+
+Raw = Message | Update | Gradient
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ExternalSource(Source):
+    """Uploads that were made elsewhere, checked.
+
+    Attributes:
+        seen: one observation for each round and client that took part in it.
+        images: client -> its private images and their classes.
+        strangers: images that no upload was computed from; classes are -1 where they are not known.
+        alike: whether chance alone decided which images of a class are strangers.
+        shares: client -> each image's share in its mixture, where that was handed in.
+        extractors: (round, client) -> network in evaluation mode, a copy; of earlier rounds only where they were handed in.
+        heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head.
+        batches: client -> batch facts, where they are known.
+        running: client -> running statistics of the uploaded network's batch norms.
+        public: the attacker's own images with their classes, or None.
+        groups: client -> number of its independent unit; empty where each client is one.
+        raw: client -> its newest upload as it was handed in.
+        held_out: client -> its own images that it did not train on.
+        method, dataset, command: as records call them; a call that does the same again.
+        defenses: facts of the defenses for records.
+        notices: what was left out, and why.
+    """
+
+    kind: str
+    image_shape: tuple[int, int, int]
+    n_classes: int
+    device: torch.device
+    uploads: tuple[str, ...]
+    pipeline: DefensePipeline
+    total_rounds: int
+    model: nn.Module | None = None
+    summed: bool = False
+    seen: tuple[Observation, ...]
+    images: Mapping[int, Samples]
+    strangers: Samples
+    alike: bool = False
+    shares: Mapping[int, Tensor] = field(default_factory=dict)
+    extractors: Mapping[tuple[int, int], nn.Module] = field(default_factory=dict)
+    heads: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    batches: Mapping[int, BatchFacts] = field(default_factory=dict)
+    running: Mapping[int, Statistics] = field(default_factory=dict)
+    public: Samples | None = None
+    groups: Mapping[int, int] = field(default_factory=dict)
+    raw: Mapping[int, Raw] = field(default_factory=dict)
+    held_out: Mapping[int, Samples] = field(default_factory=dict)
+    method: str = "own uploads"
+    dataset: str = "own images"
+    command: str = "fedpriv.attack_uploads(...)"
+    defenses: tuple[DefenseFacts, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The argument."""
+        return argument("uploads")
+
+    @property
+    def last(self) -> int:
+        """The attacked round."""
+        return max(one.round for one in self.seen)
+
+    @property
+    def newest(self) -> tuple[Observation, ...]:
+        """The observations of the attacked round."""
+        return tuple(one for one in self.seen if one.round == self.last)
+
+    def rounds(self) -> Mapping[int, Sequence[int]]:
+        result: dict[int, list[int]] = {}
+        for one in self.seen:
+            result.setdefault(one.round, []).append(one.client)
+        return result
+
+    def upload(self, round_: int, client: int) -> Message:
+        return next(one.upload for one in self.seen if (one.round, one.client) == (round_, client))
+
+    def observations(self, rounds: Sequence[int]) -> tuple[Observation, ...]:
+        return tuple(one for one in self.seen if one.round in rounds)
+
+    def view(
+        self, observations: tuple[Observation, ...]
+    ) -> tuple[tuple[Observation, ...], tuple[Observation, ...] | None]:
+        return (observations, None) if self.summed else super().view(observations)
+
+    def usable_rounds(self, card: KnowledgeCard) -> Sequence[int]:
+        # Networks are those behind the last round: of others only uploads count that hold all that is looked at.
+        known = {o.round for o in self.seen if NETWORKS.first(o.broadcast) is not None} if self.kind in WHOLE else set()
+        return sorted(self.rounds()) if self.kind in ANSWERS else sorted({*known, self.last})
+
+    def extractor(self, round_: int, client: int, card: KnowledgeCard) -> Callable[[Tensor], Tensor]:
+        return self.extractors[round_, client]
+
+    def extractor_rounds(self) -> Collection[int]:
+        return {number for number, _ in self.extractors}
+
+    def head(self, round_: int, client: int) -> tuple[Tensor, Tensor] | None:
+        return self.heads.get(client)
+
+    def protocol(self, clients: Collection[int]) -> BatchFacts | None:
+        facts = [self.batches[client] for client in clients if client in self.batches]
+        if not facts:
+            return None
+        return BatchFacts(max(one.batch_size for one in facts), facts[0].learning_rate, max(one.steps for one in facts))
+
+    def batch(self, round_: int, client: int) -> BatchFacts | None:
+        return self.batches.get(client)
+
+    def statistics(self, card: KnowledgeCard, client: int, seen: Observation) -> Statistics | None:
+        return self.running.get(client) if card.batch_norm == "running" and seen.round == self.last else None
+
+    def auxiliary(self, card: KnowledgeCard, seed: int) -> tuple[Tensor | None, Tensor | None]:
+        if self.public is None or card.attacker_data == "none":
+            return None, None
+        return self.public.images, self.public.labels if card.attacker_data == "same_domain" else None
+
+    # ------------------------------------------------------------ the truth
+
+    def private(self, client: int) -> Samples:
+        return self.images[client]
+
+    def used(self, round_: int, client: int) -> Tensor:
+        return torch.arange(len(self.images[client]))
+
+    def mixture(self, target: TargetId) -> Tensor:
+        if target.client in self.shares:
+            return self.shares[target.client]
+        labels, payload = self.images[target.client].labels, MIXTURES.first(self.upload(target.round, target.client))
+        name = None if payload is None else payload.field_that_says("weights")
+        if name is None:
+            raise UserError(f"{argument('weights')}: missing; the upload does not say how images are weighted")
+        encoding: Tensor = getattr(payload, name).double().abs()
+        return (encoding / torch.bincount(labels, minlength=len(encoding)).clamp(min=1))[labels]
+
+    def pool(self, client: int, seed: int, kept: Trained) -> Pool:
+        def draw() -> Pool:
+            images, labels = self.strangers.images, self.strangers.labels
+            order = torch.randperm(len(images), generator=generator(seed, "strangers"))
+            order = order[: MOST_VALUES // images[0].numel()]
+            return Pool.divided(images[order], labels[order], seed, "strangers", alike=self.alike)
+
+        return kept.get(("pool", seed, Same(self.strangers)), draw)
+
+    @torch.no_grad()
+    def feature(self, target: TargetId, images: Tensor) -> Tensor | None:
+        network = self.extractors.get((target.round, target.client))
+        return None if network is None else network(images.to(self.device)).mean(0).cpu()
+
+    def holdings(self, rounds: Collection[int], clients: Collection[int]) -> Holdings:
+        places: dict[bytes, int] = {}
+        images: list[Tensor] = []
+        labels: list[Tensor] = []
+
+        def placed(samples: Samples) -> np.ndarray:
+            index = []
+            for image, label in zip(samples.images, samples.labels, strict=True):
+                key = image_key(image)  # an image that two clients have is nobody's non-member
+                if key not in places:
+                    places[key] = len(images)
+                    images.append(image)
+                    labels.append(label)
+                index.append(places[key])
+            return np.array(index)
+
+        train = {client: placed(own) for client, own in self.images.items()}
+        used = {}
+        if self.public is not None:  # a member that the attacker has too is not asked about
+            attackers = {image_key(image) for image in self.public.images.cpu()}
+            known = [place for key, place in places.items() if key in attackers]
+            used = {client: np.setdiff1d(index, known) for client, index in train.items()} if known else {}
+        held_out = {client: placed(own) for client, own in self.held_out.items()}
+        everything = torch.cat([torch.stack(images), self.strangers.images])
+        samples = Samples(everything, torch.cat([torch.stack(labels), self.strangers.labels]))
+        return Holdings(samples, train, used, held_out, self.device)
+
+    def described(self, round_: int | None) -> dict[str, Any]:
+        return {"method": self.method, "dataset": self.dataset, "groups": self.groups, "defenses": self.defenses}
+
+
+def derive_card(source: ExternalSource, wanted: Mapping[str, Any]) -> KnowledgeCard:
+    """Return the card that follows from what was handed in, with what is wanted instead."""
+    normed = source.model is not None and bool(batch_norms(source.model))
+    private, no_statistics = source.extractors or source.heads, normed and not source.running
+    derived: dict[str, Any] = plain(KnowledgeCard()) | {
+        "extractor": "white_box" if private else "none",
+        "batch": bool(source.batches),
+        "batch_norm": "none" if no_statistics else "running",
+        "attacker_data": "none" if source.public is None else "same_domain",
+    }
+    values = dict(wanted)
+    if values.get("batch") in ("known", "none"):
+        values["batch"] = values["batch"] == "known"
+    card = parse(KnowledgeCard, derived | values, argument("knowledge"))
+    lacking = {
+        "extractor": ("extractor", card.extractor in ("white_box", "query") and not private),
+        "batch": ("batch", card.batch and not source.batches),
+        "attacker_data": ("public", card.attacker_data != "none" and source.public is None),
+        "batch_norm": ("uploads", card.batch_norm == "exact" or (card.batch_norm == "running" and no_statistics)),
+    }
+    for name, (giver, lacks) in lacking.items():
+        if lacks:
+            where = argument("knowledge", {name: getattr(card, name)})
+            raise UserError(f"{where}: grants what was not handed in; {argument(giver)} would give it")
+    if card.extractor == "shadow" and source.public is None:
+        where = argument("knowledge", {"extractor": "shadow"})
+        raise UserError(f"{where}: a substitute is trained on {argument('public')} with {argument('public_labels')}")
+    return replace(card, rounds_seen=1)

@@ -1,0 +1,162 @@
+"""Guesses at the vector behind a target: all that an attacker could say of it without its upload.
+
+Auxiliary images through the granted extractor, the classifier that was broadcast, and other clients' uploads. No truth but a
+target's classes goes in, and those only where threat model or upload give them; the target's own upload goes into one thing,
+which images of the pool are nearest to it, and scores keep that apart from what is blind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.features.unmixing import prior_of_images, prior_of_others, start_of_others
+from fedpriv.attacks.inputs.targets import target_feature
+from fedpriv.attacks.observation import Observation, TargetId, Unit
+from fedpriv.attacks.trained import Same, Trained
+from fedpriv.sources.case import Case
+from fedpriv.sources.truth import Pool, Truth
+from fedpriv.wire.kinds import HEADS, MIXTURES, SEPARATE, VECTORS
+
+NEAREST = 64
+"""Images that are kept by their distance to the uploaded vector, the nearest first."""
+
+MOST_OTHERS = 60
+"""Other clients' mixtures, of the newest rounds, that a class's vector is solved for from."""
+
+_CHUNK = 256
+
+
+def with_guesses(
+    truths: Sequence[Truth],
+    case: Case,
+    kind: str,
+    unit: Unit,
+    *,
+    device: torch.device,
+    kept: Trained | None = None,
+) -> tuple[Truth, ...]:
+    """Return truths with what could be guessed at them.
+
+    Args:
+        truths: T truths, in the order of the targets.
+        case: what the server saw, card and grants, targets.
+        kind: of upload that is attacked.
+        unit: what one target is.
+        device: where the granted extractors compute.
+        kept: representations of pools that were computed already, for scorers alone; None begins anew.
+    """
+    knowledge, keep = case.knowledge, kept or Trained()
+    tables: dict[int, dict[str, Tensor]] = {}
+    result = []
+    for target, truth in zip(case.targets, truths, strict=True):
+        told = target.label >= 0 or (target.round, target.client) in knowledge.labels
+        features = _representations(knowledge.extractors.get(target.client), truth.pool, device, keep)
+        nearest, vectors = None, {}
+        if features is not None and kind in VECTORS and unit != "class":
+            vector = target_feature(case.observations, target)
+            if features.shape[1] == len(vector):
+                nearest = (features - vector.float().cpu()).square().sum(1).argsort()[:NEAREST]
+        if truth.feature is not None:
+            if target.client not in tables:
+                tables[target.client] = _tables(case, target, features, truth.pool)
+            vectors = _guesses(tables[target.client], truth, features, told=told)
+        result.append(replace(truth, told=told, nearest=nearest, vectors=vectors))
+    return tuple(result)
+
+
+def _guesses(tables: Mapping[str, Tensor], truth: Truth, features: Tensor | None, *, told: bool) -> dict[str, Tensor]:
+    """Return the guesses ``(d,)`` at one target: rows of tables ``(C, d)`` by its classes, or what takes no class."""
+    result = {}
+    for name, table in tables.items():
+        if len(table) == 1:
+            result[name] = table[0]
+        elif told:
+            result[name] = torch.stack([share * table[label] for label, share in truth.label_weights().items()]).sum(0)
+        elif name == "strangers" and features is not None:
+            result[name] = features.mean(0)
+    return result
+
+
+def _tables(case: Case, target: TargetId, features: Tensor | None, pool: Pool) -> dict[str, Tensor]:
+    """Return guesses at every class of a client ``(C, d)``, or at all classes together ``(1, d)``, by name."""
+    n_classes = case.knowledge.n_classes
+    own = next(o for o in case.observations if (o.round, o.client) == (target.round, target.client))
+    # Where the server sees sums, everybody's upload is the one sum, and the target's own is in it.
+    others = [o for o in case.observations if o.client != own.client and o.upload is not own.upload]
+    seen = _seen(others, target.round, n_classes)
+    tables: dict[str, Tensor] = {}
+    if features is not None:
+        known = pool.guess_labels >= 0
+        if bool(known.any()):
+            tables["strangers"] = prior_of_images(features[known], pool.guess_labels[known], n_classes)
+    rows, mixing = _head_rows(own), torch.eye(n_classes) if seen.mixing is None else seen.mixing
+    vectors = tables.get("strangers") if seen.mixing is None else seen.vectors
+    if rows is not None and vectors is not None and rows.shape == (n_classes, vectors.shape[1]):
+        centred = (rows - rows.mean(0)).double()
+        tables["head_rows"] = start_of_others(vectors.double(), mixing.double(), centred).float()
+    if seen.mixing is not None:
+        tables["other_uploads"] = seen.by_class
+    if len(seen.vectors):
+        tables["mean_upload"] = seen.vectors.mean(0, keepdim=True)
+    return tables
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Vectors in other clients' uploads.
+
+    Attributes:
+        vectors: ``(K, d)``.
+        mixing: ``(K, C)`` their weights by class; None where the uploads say nothing of classes.
+        by_class: ``(C, d)`` what they say of each class.
+    """
+
+    vectors: Tensor
+    mixing: Tensor | None
+    by_class: Tensor
+
+
+def _seen(others: Sequence[Observation], round_: int, n_classes: int) -> _Seen:
+    """Vectors that other clients sent: rows of the attacked round, or mixtures of the newest rounds up to it."""
+    empty = torch.zeros(0, 0)
+    rows = [p for o in others if o.round == round_ and (p := SEPARATE.first(o.upload)) is not None]
+    newest = sorted((o for o in others if o.round <= round_), key=lambda o: -o.round)
+    mixed = [p for o in newest if (p := MIXTURES.first(o.upload)) is not None][:MOST_OTHERS]
+    if not rows and not mixed:
+        return _Seen(empty, None, empty)
+    vectors = torch.cat([payload.rows() for payload in rows or mixed]).float().cpu()
+    disclosed = [payload.said("classes" if rows else "weights") for payload in rows or mixed]
+    there = [each for each in disclosed if each is not None]
+    if len(there) < len(disclosed):
+        return _Seen(vectors, None, empty)
+    if rows:
+        labels = torch.cat(there).cpu()
+        by_class = prior_of_images(vectors, labels, n_classes)
+        return _Seen(by_class[labels.unique()], torch.eye(n_classes)[labels.unique()], by_class)
+    mixing = torch.stack(there).float().cpu()
+    return _Seen(vectors, mixing, prior_of_others(vectors, mixing, None))
+
+
+def _head_rows(own: Observation) -> Tensor | None:
+    """Return the rows ``(C, d)`` of the classifier that was broadcast, or None."""
+    head = HEADS.first(own.broadcast)
+    rows = None if head is None else head.tensors().get("state/weight")
+    return None if rows is None or rows.dim() != 2 else rows.float().cpu()
+
+
+def _representations(
+    extractor: Callable[[Tensor], Tensor] | None, pool: Pool, device: torch.device, kept: Trained
+) -> Tensor | None:
+    """Return the representations ``(p, d)`` of a pool by the granted extractor, on the CPU; None where none is granted."""
+    if extractor is None:
+        return None
+
+    @torch.no_grad()
+    def compute() -> Tensor:
+        return torch.cat([extractor(part.to(device)).float().cpu() for part in pool.guesses.split(_CHUNK)])
+
+    return kept.get(("representations", Same(extractor), Same(pool)), compute)

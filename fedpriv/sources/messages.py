@@ -1,0 +1,372 @@
+"""Uploads from elsewhere are data from strangers: read as messages, checked against what was announced beside them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedpriv.attacks.observation import BatchFacts
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError, shown
+from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
+from fedpriv.wire.payload import Message, Payload
+from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes, Representations
+from fedpriv.wire.plain_tensor import check_names, check_plain, from_array, from_numbers
+
+MOST_CLASSES: Final = 100_000
+"""Classes that an upload or labels may speak of: tables of baselines have one row a class. ImageNet in full has 21,841."""
+
+MOST_IMAGES: Final = 1 << 40
+"""A client's number of images, where an upload tells one."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Weights before and after a client's local steps.
+
+    Attributes:
+        before: parameter name -> tensor, as ``state_dict()`` gives it: what the client started from, known to the server.
+        after: the same names and shapes: what the client uploaded. Entries that are no parameters may stand beside.
+    """
+
+    before: Mapping[str, Tensor]
+    after: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient that a client uploaded, of the mean loss over its batch; of several steps the sum.
+
+    Attributes:
+        values: parameter name -> tensor, or tensors in the order of ``model.named_parameters()``, as
+            ``torch.autograd.grad`` returns them.
+    """
+
+    values: Mapping[str, Tensor] | Sequence[Tensor]
+
+
+# ---------------------------------------------------------------- forms of an upload
+
+
+def is_state(given: object) -> bool:
+    """True for tensors by name, as ``state_dict()`` returns them."""
+    return isinstance(given, Mapping) and bool(given) and all(isinstance(key, str) for key in given)
+
+
+def is_pair(given: object) -> bool:
+    """True for two mappings that are not by client or class: weights before and after."""
+    mappings = isinstance(given, tuple) and len(given) == 2 and all(isinstance(one, Mapping) for one in given)
+    return mappings and not any(isinstance(key, int) for one in given for key in one)  # type: ignore[attr-defined]
+
+
+def is_class_vectors(given: object, target: str) -> bool:
+    """True for ``{class: vector}`` where the target takes one row a class and nothing else; for others keys are clients."""
+    kind = payload_kind(target)
+    needed = {spec.name for spec in fields(kind) if not spec.metadata["optional"]}
+    by_class = kind.computed_from == "class" and needed == {kind.values_field(), kind.field_that_says("classes")}
+    return by_class and isinstance(given, Mapping) and any(_is_vector(value) for value in given.values())
+
+
+def is_one_upload(given: object, target: str) -> bool:
+    """True for one upload, not one a client."""
+    if isinstance(given, (Payload, Tensor, np.ndarray, Update, Gradient)) or is_class_vectors(given, target):
+        return True
+    return is_state(given) or is_pair(given) or _is_message(given)
+
+
+def is_weights(target: str) -> bool:
+    """True for kinds of payload that are weights by name."""
+    kind = payload_kind(target)
+    return target in NETWORKS | LAYERS and kind.space == "weights" and "state" in [spec.name for spec in fields(kind)]
+
+
+def _is_message(given: object) -> bool:
+    return isinstance(given, tuple) and bool(given) and all(isinstance(one, Payload) for one in given)
+
+
+def _is_vector(value: object) -> bool:
+    if isinstance(value, (Tensor, np.ndarray)):
+        return value.ndim == 1
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, (int, float)) for one in value)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_message(
+    given: Any, target: str, labels: Any, n_classes: int | None, answered: Message = (), client: int | None = None
+) -> Message | Update | Gradient:
+    """Return an upload as a message on the CPU; updates and gradients as they are, checked no further."""
+    where = argument("uploads") if client is None else f"{argument('uploads')}: client {client}"
+    if isinstance(given, (Update, Gradient)):
+        return given
+    if is_pair(given):
+        return Update(*given)
+    if is_class_vectors(given, target):
+        message: Message = (_class_vectors(where, given, target),)
+    elif isinstance(given, Mapping):
+        return _update_of(where, given, target, answered)
+    elif isinstance(given, (Tensor, np.ndarray)):
+        message = (_from_tensor(where, plain_tensor(where, given), target, labels, n_classes),)
+    elif isinstance(given, Payload) or _is_message(given):
+        message = (given,) if isinstance(given, Payload) else given
+    else:
+        raise UserError(f"{where}: expected an upload of {target}, got {type(given).__name__}")
+    message = tuple(settled(where, payload, n_classes) for payload in message)
+    if target not in [payload.kind for payload in message]:
+        there = ", ".join(payload.kind for payload in message)
+        raise UserError(f"{where}: holds {there}, and no {target}, which {argument('target')} names")
+    return message
+
+
+def _update_of(where: str, after: Mapping[str, Tensor], target: str, answered: Message) -> Update:
+    """Return weights without a word beside them as what clients made of the broadcast."""
+    if not is_weights(target):
+        name = payload_kind(target).__name__
+        raise UserError(
+            f"{where}: tensors by name, but {target} is no upload of weights by name; pass a payload: {name}"
+        )
+    sent = next((payload for payload in answered if payload.kind == target), None)
+    if sent is None:
+        raise UserError(
+            f"{where}: a mapping of names does not say whether it holds weights or gradients; pass "
+            f"fedpriv.Update(before, after), fedpriv.Gradient(values), or {argument('broadcasts')}= with the weights that "
+            "clients started from"
+        )
+    return Update(sent.parameters(), after)
+
+
+def _from_tensor(where: str, given: Tensor, target: str, labels: Any, n_classes: int | None) -> Payload:
+    if not given.is_floating_point():
+        raise UserError(f"{where}: a tensor of {given.dtype}; expected floats")
+    values = given.detach().cpu().float()
+    classes = None if labels is None else check_labels("labels", labels)
+    if target == Representations.kind and values.dim() == 2 and classes is not None and len(classes) == len(values):
+        return Representations(values, classes)
+    if target in (Prototypes.kind, ClassLogits.kind) and values.dim() == 2 and classes is not None:
+        present, counts = classes.unique(return_counts=True)
+        if len(present) != len(values):
+            raise UserError(
+                f"{where}: {len(values)} rows, but the labels name {len(present)} classes; pass a payload that says which "
+                "class each row is of"
+            )
+        return Prototypes(values, present, counts) if target == Prototypes.kind else ClassLogits(values, present)
+    if target == Entangled.kind and values.dim() == 1 and classes is not None:
+        number = n_classes or int(classes.max()) + 1
+        return Entangled(values, torch.bincount(classes, minlength=number).float() / len(classes))
+    name = payload_kind(target).__name__
+    raise UserError(
+        f"{where}: a tensor of shape {tuple(given.shape)} does not say what it is an upload of; pass a payload: {name}"
+    )
+
+
+def _class_vectors(where: str, given: Mapping[Any, Any], target: str) -> Payload:
+    """Return ``{class: vector}``, as FedProto's own code has it, as a payload that counts no images."""
+    rows: dict[int, Tensor] = {}
+    for key, value in given.items():
+        try:
+            label = -1 if isinstance(key, (bool, np.bool_, Tensor)) else operator.index(key)
+        except TypeError:
+            label = -1
+        if not 0 <= label < MOST_CLASSES:
+            raise UserError(
+                f"{where}: class {shown(key)}; expected a whole number in 0..{MOST_CLASSES - 1} as the key of each vector"
+            )
+        place = f"{where}: class {label}"
+        if not _is_vector(value):
+            got = tuple(value.shape) if isinstance(value, (Tensor, np.ndarray)) else type(value).__name__
+            raise UserError(f"{place}: expected a vector (d,), got {got}")
+        vector = check_plain(place, from_numbers(place, value, integer=False)).detach().cpu()
+        if not vector.is_floating_point() or not bool(vector.float().isfinite().all()):
+            raise UserError(f"{place} holds {vector.dtype}, NaN or infinity; expected finite floats")
+        first = next(iter(rows), label)
+        if rows and len(vector) != len(rows[first]):
+            raise UserError(
+                f"{place}: a vector of {len(vector)} values, but that of class {first} has {len(rows[first])}"
+            )
+        rows[label] = vector.float()
+    kind = payload_kind(target)
+    values, classes = str(kind.values_field()), str(kind.field_that_says("classes"))
+    return kind(**{values: torch.stack([*rows.values()]), classes: torch.tensor([*rows])})
+
+
+# ---------------------------------------------------------------- payloads against what was announced
+
+
+def settled(where: str, payload: Payload, n_classes: int | None) -> Payload:
+    """Return a payload on the CPU, without a graph, and in agreement with what was announced."""
+    values: dict[str, Any] = {}
+    for spec in fields(payload):
+        value, place = getattr(payload, spec.name), f"{where}: {payload.kind}.{spec.name}"
+        if isinstance(value, Tensor):
+            values[spec.name] = check_plain(place, value).detach().cpu()
+        elif isinstance(value, Mapping):
+            values[spec.name] = {name: entry.detach().cpu() for name, entry in named_tensors(place, value).items()}
+    try:
+        made = replace(payload, **values)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    if (wrong := made.non_finite()) is not None:
+        raise UserError(f"{where}: {made.kind}.{wrong} holds NaN or infinity; expected finite numbers")
+    _check_disclosed(where, made, n_classes)
+    return made
+
+
+def named_tensors(where: str, values: object) -> dict[str, Tensor]:
+    """Return tensors by name."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where}: expected tensors by name, got {type(values).__name__}")
+    entries = dict(values)
+    check_names(where, [*entries])
+    return {name: plain_tensor(f"{where}[{name!r}]", value) for name, value in entries.items()}
+
+
+def plain_tensor(where: str, value: object) -> Tensor:
+    """Return a plain tensor, or a NumPy array as one; UserError for anything else."""
+    return check_plain(where, from_array(where, value) if isinstance(value, np.ndarray) else value)
+
+
+def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> None:
+    """Check classes, counts and widths that a payload says in clear."""
+    most = MOST_CLASSES if n_classes is None else n_classes
+    source = "at most so many" if n_classes is None else argument("n_classes", n_classes)
+    classes = payload.said("classes")
+    if classes is not None and len(classes):
+        name = f"{where}: {payload.kind}.{payload.field_that_says('classes')}"
+        wrong = classes[(classes < 0) | (classes >= most)]
+        if len(wrong):
+            raise UserError(f"{name}: class {int(wrong[0])}; expected 0..{most - 1} ({source})")
+        present, counts = classes.unique(return_counts=True)
+        if payload.computed_from == "class" and len(present) != len(classes):
+            raise UserError(f"{name}: class {int(present[counts.argmax()])} is there twice; expected one row a class")
+    for what in ("counts", "histogram", "size"):
+        counts = payload.said(what)
+        if counts is not None and len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= MOST_IMAGES:
+            name = f"{where}: {payload.kind}.{payload.field_that_says(what)}"
+            raise UserError(f"{name}: {int(counts.min())} to {int(counts.max())}; expected 0..{MOST_IMAGES} images")
+    names = (payload.field_that_says("weights"), payload.field_that_says("histogram"))
+    widths = {name: len(getattr(payload, name)) for name in names if name is not None}
+    values = payload.values_field()
+    if payload.space == "outputs" and values is not None:
+        widths[values] = getattr(payload, values).shape[-1]
+    for name, width in widths.items():
+        if width > most or (n_classes is not None and width != n_classes):
+            raise UserError(f"{where}: {payload.kind}.{name}: of {width} classes; expected {most} ({source})")
+
+
+def check_labels(name: str, labels: Any, count: int | None = None) -> Tensor:
+    """Return labels on the CPU as int64 ``(n,)``, of any number where none is expected."""
+    where = argument(name)
+    values = numbers(where, labels, "whole numbers, one an image")
+    if values.is_floating_point() or values.dtype == torch.bool or values.is_complex():
+        raise UserError(f"{where}: expected whole numbers, got {values.dtype}")
+    if values.dim() != 1 or not len(values) or count not in (None, len(values)):
+        expected = "as many as images" if count is None else count
+        raise UserError(f"{where}: expected {expected}, one an image, got shape {tuple(values.shape)}")
+    values = values.long()
+    if not 0 <= int(values.min()) <= int(values.max()) < MOST_CLASSES:
+        raise UserError(f"{where}: classes {int(values.min())} to {int(values.max())}; expected 0..{MOST_CLASSES - 1}")
+    return values
+
+
+def numbers(where: str, given: Any, expected: str) -> Tensor:
+    """Return a tensor, or a list of numbers, as a tensor on the CPU without a graph."""
+    try:
+        values = given if isinstance(given, Tensor) else torch.as_tensor(given)
+    except Exception as error:  # of an object with an array's protocols anything
+        raise UserError(f"{where}: expected {expected}, got {type(given).__name__}") from error
+    return check_plain(where, values).detach().cpu()
+
+
+# ---------------------------------------------------------------- updates and gradients
+
+
+def exchange(
+    given: Update | Gradient, target: str, model: nn.Module | None, facts: BatchFacts | None
+) -> tuple[Message, Message, BatchFacts | None]:
+    """Return upload and broadcast of a client's local steps, and what is known of them.
+
+    A gradient becomes the weights after one step: an attack divides by the learning rate again. The rate of a single
+    step is chosen so that rounding loses least.
+    """
+    kind = payload_kind(target)
+    if not is_weights(target):
+        raise UserError(f"{argument('uploads')}: weights were given, but {target} is no upload of weights by name")
+    if isinstance(given, Update):
+        before, after = _weights("before", given.before), _weights("after", given.after)
+        if model is not None and target in NETWORKS:
+            known = dict(model.named_parameters())
+            _refuse_different(known, before, "model", "before")
+            before = {name: before[name] for name in known}
+        after = {name: after[name] for name in before if name in after}
+        _refuse_different(before, after, "before", "after")
+        if all(torch.equal(before[name], after[name]) for name in before):
+            raise UserError(f"{argument('uploads')}: before and after are equal; nothing was trained")
+    else:
+        if model is None:
+            raise UserError(f"{argument('model')}: missing; a gradient is of a model's parameters")
+        before = {name: value.detach().cpu().float() for name, value in model.named_parameters()}
+        gradient = _named_gradient(given.values, list(before))
+        _refuse_different(before, gradient, "model", "gradient")
+        facts = _scaled(facts, before, gradient)
+        after = {name: before[name] - facts.learning_rate * gradient[name] for name in before}
+    return (kind(state=after),), (kind(state=before),), facts  # type: ignore[call-arg]
+
+
+def _weights(side: str, given: object) -> dict[str, Tensor]:
+    where, result = argument("uploads"), {}
+    for name, value in named_tensors(f"{where}: {side}", given).items():
+        if value.is_complex():
+            raise UserError(f"{where}: {side}[{name!r}]: {value.dtype}; expected real floats")
+        if value.is_floating_point():
+            result[name] = value.detach().cpu().float()
+            if not bool(result[name].isfinite().all()):
+                raise UserError(f"{where}: {side}[{name!r}] holds NaN or infinity")
+    return result
+
+
+def _named_gradient(values: object, names: Sequence[str]) -> dict[str, Tensor]:
+    where = argument("uploads")
+    if not isinstance(values, Mapping):
+        if not isinstance(values, (list, tuple)):
+            raise UserError(
+                f"{where}: a gradient of type {type(values).__name__}; expected tensors by name, or in the model's order"
+            )
+        if len(values) != len(names):
+            raise UserError(f"{where}: a gradient of {len(values)} tensors, but the model has {len(names)} parameters")
+        values = dict(zip(names, values, strict=True))
+    gradient = _weights("gradient", values)
+    unknown = [name for name in gradient if name not in names]
+    if unknown:
+        raise UserError(
+            f"{where}: gradient[{unknown[0]!r}]: the model has no such parameter; it has {', '.join(names)}"
+        )
+    return gradient
+
+
+def _refuse_different(one: Mapping[str, Tensor], other: Mapping[str, Tensor], first: str, second: str) -> None:
+    for name, value in one.items():
+        if name not in other or other[name].shape != value.shape:
+            got = tuple(other[name].shape) if name in other else "nothing"
+            raise UserError(
+                f"{argument('uploads')}: {second}[{name!r}]: expected {tuple(value.shape)} as in {first}, got {got}"
+            )
+
+
+def _scaled(facts: BatchFacts | None, before: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> BatchFacts:
+    if facts is None:
+        raise UserError(f"{argument('batch')}: missing; a gradient is that of a batch of so many images")
+    largest = max(float(value.abs().max()) for value in gradient.values())
+    if not largest:
+        raise UserError(f"{argument('uploads')}: the gradient is zero everywhere; nothing can be learned from it")
+    if facts.steps > 1:
+        return facts
+    weights = max(float(value.abs().max()) for value in before.values()) or 1.0
+    return replace(facts, learning_rate=2.0 ** round(math.log2(weights / largest)))

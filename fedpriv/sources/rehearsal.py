@@ -1,0 +1,178 @@
+"""Defenses of an upload on rows or weights of the attacker's own: what they would have become, had the client sent them.
+
+Which defenses run, and with which numbers, is part of the protocol. What the clients draw stays theirs: it is drawn anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.algebra.low_rank import compress_like, recover
+from fedpriv.attacks.observation import Observation
+from fedpriv.federation.defense import Defense, DefensePipeline, Sender
+from fedpriv.util.seeds import derive_seed
+from fedpriv.wire.kinds import CLASS_OUTPUTS, FACTORS, MIXTURES, SEPARATE, UPDATES
+from fedpriv.wire.payloads import Message, Payload
+
+_MOST_OF_A_CLASS = 1 << 12
+"""Images of a class up to which it is tried how many a client must hold to have sent what it sent."""
+
+
+@dataclass(frozen=True)
+class _Defended:
+    """The defenses of one upload.
+
+    Attributes:
+        pipeline: the defenses.
+        message: the upload as it was sent.
+        place: of the attacked payload in the message.
+        sender: the client, as far as the server knows it.
+    """
+
+    pipeline: DefensePipeline
+    message: Message
+    place: int
+    sender: Sender
+
+    @property
+    def payload(self) -> Payload:
+        """The attacked payload."""
+        return self.message[self.place]
+
+    def send(self, values: Any, seed: int) -> list[Payload]:
+        """Return the payloads of the attacked kind that are sent when it holds other values."""
+        own: Payload = replace(self.payload, **{str(self.payload.values_field()): values})
+        message = (*self.message[: self.place], own, *self.message[self.place + 1 :])
+        return [sent for sent in self.pipeline.upload(message, self.sender, seed) if sent.kind == own.kind]
+
+
+@dataclass(frozen=True)
+class Rehearsed(_Defended):
+    """The defenses of one upload, on other rows: as many at a time as it holds, because some go by all rows together."""
+
+    def __call__(self, rows: Tensor, seed: int) -> Tensor:
+        """Return rows ``(n, d)`` as they would have been sent, every draw by ``seed``."""
+        size, shape = len(self.payload.rows()), getattr(self.payload, str(self.payload.values_field())).shape
+        result = []
+        for number, part in enumerate(rows.split(size)):
+            filled = part[torch.arange(size, device=part.device) % len(part)]
+            sent = self.send(filled.reshape(shape), derive_seed(seed, number))
+            result.append(sent[0].rows()[: len(part)])
+        return torch.cat(result)
+
+    @property
+    def possible(self) -> bool:
+        """True if the defenses send every row, in the kind of upload that was seen."""
+        sent = self.pipeline.upload(self.message, self.sender, 0)
+        return any(one.kind == self.payload.kind and one.rows().shape == self.payload.rows().shape for one in sent)
+
+
+@dataclass(frozen=True)
+class RehearsedWeights(_Defended):
+    """The defenses of one upload of weights, on other weights."""
+
+    def __call__(self, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+        """Return weights by name as they would have been sent, every draw by ``seed``.
+
+        Parameters of the upload that are not named are sent as the client sent them. Truncated matrices keep their ranks.
+        """
+        payload = self.payload
+        before = payload.parameters()
+        given = compress_like(weights, before) if payload.space == "factors" else weights
+        values = {**before, **{name: value.to(before[name]) for name, value in given.items()}}
+        field = str(payload.values_field())
+        filled = values if isinstance(getattr(payload, field), Mapping) else values[field]
+        sent = self.send(filled, derive_seed(seed, "rehearsed"))[0].parameters()  # never the client's draws
+        if payload.space == "factors":
+            sent = recover(sent)
+        return {name: sent[name].to(value) for name, value in weights.items()}
+
+    @property
+    def possible(self) -> bool:
+        """True if the defenses send weights of the kind and shapes that were seen."""
+        sent = self.pipeline.upload(self.message, self.sender, 0)
+        same = [one for one in sent if one.kind == self.payload.kind]
+        shapes = [{name: value.shape for name, value in one.parameters().items()} for one in same]
+        return shapes == [{name: value.shape for name, value in self.payload.parameters().items()}]
+
+
+def changes_rows(pipeline: DefensePipeline, kind: str) -> bool:
+    """True if some defense of a run may change rows of a kind of upload that holds rows."""
+    return kind in SEPARATE | CLASS_OUTPUTS | MIXTURES and changes_uploads(_on(pipeline, kind))
+
+
+def changes_weights(pipeline: DefensePipeline, kind: str) -> bool:
+    """True if weights of a kind may be changed before they are sent: by some defense of a run, or by truncation."""
+    truncated = kind in FACTORS and pipeline.server_view == "each"
+    return truncated or (kind in UPDATES and changes_uploads(pipeline))
+
+
+def changes_uploads(pipeline: DefensePipeline) -> bool:
+    """True if some defense changes what clients send, one by one."""
+    changing = any(type(defense).upload is not Defense.upload for defense in pipeline.defenses)
+    return changing and pipeline.server_view == "each"
+
+
+def _place(seen: Observation, kind: str) -> int | None:
+    return next((place for place, payload in enumerate(seen.upload) if payload.kind == kind), None)
+
+
+def rehearsed_weights(
+    pipeline: DefensePipeline, seen: Observation, kind: str, n_classes: int, rounds: int
+) -> RehearsedWeights | None:
+    """Return the defenses of an upload, for other weights; None where they hold it back or make another kind of it.
+
+    Arguments as :func:`rehearsed` has them.
+    """
+    place = _place(seen, kind)
+    if place is None:
+        return None
+    nobody = torch.zeros(0, dtype=torch.int64)  # what defenses do to weights does not depend on whose they are
+    sender = Sender(seen.round, seen.client, n_classes, nobody, seen.broadcast, rounds)
+    tried = RehearsedWeights(pipeline, seen.upload, place, sender)
+    return tried if tried.possible else None
+
+
+def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes: int, rounds: int) -> Rehearsed | None:
+    """Return the defenses of an upload, for other rows; None where they hold some back or make another kind of it.
+
+    Args:
+        pipeline: of the run.
+        seen: the upload.
+        kind: of payload that is attacked.
+        n_classes: number of classes of the federation.
+        rounds: of the run, which defenses with a budget divide it by.
+    """
+    place = _place(seen, kind)
+    if place is None or not len(seen.upload[place].rows()):
+        return None
+    payload, many = seen.upload[place], 1
+    classes, counts, weights = payload.said("classes"), payload.said("counts"), payload.said("weights")
+    if weights is not None:
+        classes = weights.flatten().nonzero().squeeze(1)
+    if classes is None or not len(classes):
+        return None
+    pipeline = _on(pipeline, kind)
+    while many <= _MOST_OF_A_CLASS:
+        # Where no counts are sent: so many that no class is held back, as none was.
+        numbers = torch.full_like(classes, many) if counts is None else counts.to(classes)
+        labels = classes if payload.computed_from == "image" else classes.repeat_interleave(numbers)
+        sender = Sender(seen.round, seen.client, n_classes, labels.cpu(), seen.broadcast, rounds)
+        tried = Rehearsed(pipeline, seen.upload, place, sender)
+        if tried.possible:
+            return tried
+        if counts is not None or payload.computed_from == "image":
+            return None
+        many *= 2
+    return None
+
+
+def _on(pipeline: DefensePipeline, kind: str) -> DefensePipeline:
+    """Return the defenses that rows of a kind go through: of a mixture those behind whatever mixed it."""
+    mixing = [place for place, defense in enumerate(pipeline.defenses) if defense.mixes]
+    return DefensePipeline(pipeline.defenses[mixing[-1] + 1 :]) if mixing and kind in MIXTURES else pipeline

@@ -1,0 +1,444 @@
+"""A run of fedpriv as a source: its stored messages, what its federation grants, and its private trace for scorers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedpriv.attacks.inputs.updates import read_update
+from fedpriv.attacks.observation import BatchFacts, KnowledgeCard, Observation, Statistics, TargetId
+from fedpriv.attacks.trained import Same, Trained
+from fedpriv.datasets.federated import drawn_by_class
+from fedpriv.datasets.types import Samples, as_unit
+from fedpriv.federation.capture import load_trace, trace_path
+from fedpriv.federation.defense import GradientTransform, Work, guarded
+from fedpriv.federation.local_training import batch_sizes, has_batch_norm, represent
+from fedpriv.federation.method import GuardedTraining, Method, own_architecture
+from fedpriv.federation.prepared import Federation
+from fedpriv.federation.run_directory import RunDirectory, dataset_title
+from fedpriv.federation.states import State, put
+from fedpriv.models.build import build_model
+from fedpriv.models.split import SplitModel
+from fedpriv.sources.auxiliary import foreign_images, refuse_foreign
+from fedpriv.sources.federation import prepare
+from fedpriv.sources.shuffled import summed, summed_without_own
+from fedpriv.sources.source import Source
+from fedpriv.sources.truth import ENOUGH_DECOYS, MOST_VALUES, Holdings, Pool
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import ANSWERS, BESIDE_A_HEAD, HEADS, LAYERS, NETWORKS, TRAINED, WHOLE, payload_kind
+from fedpriv.wire.payloads import Message, Model, PublicLoss, Representations, get_payload
+
+
+class RunSource(Source):
+    """One kind of upload of a finished run.
+
+    Attributes:
+        run: its directory.
+        federation: prepared again from its configuration.
+    """
+
+    def __init__(self, run: RunDirectory, federation: Federation, kind: str) -> None:
+        if kind not in federation.uploads:
+            sent = ", ".join(federation.uploads) or "nothing"
+            raise UserError(
+                f"{run.path}: clients of {federation.method.name!r} upload no {kind!r}; they upload: {sent}"
+            )
+        first = federation.clients[0]
+        self.run, self.federation, self.kind = run, federation, kind
+        self.image_shape, self.n_classes = first.blueprint.image_shape, first.n_classes
+        self.device, self.uploads, self.pipeline = federation.server.device, federation.uploads, federation.pipeline
+        self.total_rounds, self.summed = run.config.rounds, federation.pipeline.server_view == "sum"
+
+    @classmethod
+    def open(cls, path: Path, kind: str, device: torch.device, *, download: bool = False) -> RunSource:
+        """Open a run."""
+        run = RunDirectory.open(path)
+        run.require_complete()
+        return cls(run, prepare(run.config, device, download=download), kind)
+
+    def __str__(self) -> str:
+        """The folder."""
+        return str(self.run.path)
+
+    # ------------------------------------------------------------ what the server saw
+
+    def rounds(self) -> Mapping[int, Sequence[int]]:
+        return self.run.captured_rounds()
+
+    def upload(self, round_: int, client: int) -> Message:
+        return self.run.message(self.run.upload_path(round_, client))
+
+    def observations(self, rounds: Sequence[int]) -> tuple[Observation, ...]:
+        there = self.rounds()
+        seen = tuple(
+            Observation(number, client, self.upload(number, client), broadcast)
+            for number in rounds
+            for broadcast in (self.run.message(self.run.broadcast_path(number)),)
+            for client in there[number]
+        )
+        if self.kind not in NETWORKS:
+            return seen
+        refuse_mixed(self.federation.method, self.kind, [setup.blueprint.name for setup in self.federation.clients])
+        return tuple(replace(one, broadcast=(*self._start(one), *one.broadcast)) for one in seen)
+
+    def _start(self, seen: Observation) -> Message:
+        """Return the weights that a client started from, where the method broadcasts none, since clients go on from theirs.
+
+        The server has what the client uploaded before; at first, the initial weights, which it drew itself.
+        """
+        sent = NETWORKS.first(seen.upload)
+        if not isinstance(sent, Model) or NETWORKS.first(seen.broadcast) is not None:
+            return ()
+        before = [
+            line.round for line in self.run.rounds() if line.round < seen.round and seen.client in line.participants
+        ]
+        if not before:
+            state = self.federation.initial_state(seen.client)
+            return (Model({name: state[f"model.{name}"] for name in sent.state}),)
+        if seen.client not in self.rounds().get(before[-1], ()):
+            raise UserError(
+                f"{self}: clients of {self.federation.method.name!r} go on from their own weights, which the server knows "
+                f"from the upload before; that of round {before[-1]} is not stored: attack round 1, or train "
+                f"with {argument('capture', 'all')}"
+            )
+        last = NETWORKS.first(self.upload(before[-1], seen.client))
+        return () if last is None else (last,)
+
+    def view(
+        self, observations: tuple[Observation, ...]
+    ) -> tuple[tuple[Observation, ...], tuple[Observation, ...] | None]:
+        return (summed(observations), summed_without_own(observations)) if self.summed else super().view(observations)
+
+    def has_images(self, round_: int, client: int) -> bool:
+        if self.kind not in NETWORKS | LAYERS:
+            return True
+        training = self.federation.clients[client].training
+        if isinstance(training, GuardedTraining) and training.poisson:
+            return len(self.used(round_, client)) > 0
+        return bool(step_sizes(self.federation, client))
+
+    def usable_rounds(self, card: KnowledgeCard) -> Sequence[int]:
+        uploads_alone = self.kind in ANSWERS or (self.kind in HEADS and card.extractor == "none")
+        return sorted(self.rounds()) if uploads_alone else rounds_with_networks(self.run, self.kind)
+
+    # ------------------------------------------------------------ grants
+
+    def settled(self, card: KnowledgeCard) -> KnowledgeCard:
+        if card.attacker_data == "other_domain":
+            refuse_foreign(card, self.run.config)
+        if card.attacker_data == "same_domain" and self.federation.attacker is None:
+            raise UserError(
+                f"{argument('knowledge', {'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
+                f"{argument('strangers')} 0.5 or {argument('public')} N, or grant attacker_data=none"
+            )
+        if self.model is not None and batch_norms(self.model):
+            return card
+        if card.batch_norm == "exact":
+            why = "runs store no batch statistics; use running or none"
+            if self.model is not None:
+                why = "the uploaded network has no batch norm, and so no statistics; drop the grant"
+            raise UserError(f"knowledge batch_norm=exact: {why}")
+        # Without batch norm there is nothing to grant, and cards do not differ in it.
+        return card if self.model is None else replace(card, batch_norm=KnowledgeCard().batch_norm)
+
+    @cached_property
+    def model(self) -> SplitModel | None:  # type: ignore[override]
+        """The architecture whose weights travel, with weights of no meaning."""
+        if self.kind not in NETWORKS:
+            return None
+        first = self.federation.clients[0]
+        shared = self.federation.method.shared(first.blueprint, first.options)
+        return build_model(shared, 0).to(self.device).eval()
+
+    def extractor(self, round_: int, client: int, card: KnowledgeCard) -> Callable[[Tensor], Tensor]:
+        model = build_model(self.federation.clients[client].blueprint, 0)
+        fresh = {name: value.clone() for name, value in model.named_buffers()}
+        put(model, self._state(round_, client), "model")
+        if card.batch_norm == "none":  # weights only: the statistics stay at their initial values
+            with torch.no_grad():
+                for name, value in model.named_buffers():
+                    value.copy_(fresh[name])
+        return model.to(self.device).eval().requires_grad_(False).represent
+
+    def extractor_rounds(self) -> Collection[int]:
+        return self.run.checkpointed_rounds()
+
+    def head(self, round_: int, client: int) -> tuple[Tensor, Tensor] | None:
+        if self.kind not in BESIDE_A_HEAD:
+            return None
+        state = self._state(round_, client)
+        return state["model.head.weight"].cpu(), state["model.head.bias"].cpu()
+
+    def _state(self, round_: int, client: int) -> State:
+        """Return the client state that an upload was computed with: its extractor, and the head if that stayed private.
+
+        That is the state at the end of the round; an extractor too: FedRep trains the head first, then the extractor through
+        it. Of the update of a layer it is the state at the start of the round, after its broadcast, where the round was one
+        step; otherwise the extractor moved, and the state at the end stands for it.
+        """
+        why = f"a white-box extractor of round {round_} needs its checkpoint"
+        if self.kind not in LAYERS:
+            return self._kept(round_, client, why)
+        federation = self.federation
+        several = any(len(step_sizes(federation, setup.client)) != 1 for setup in federation.clients)
+        number = round_ if several else round_ - 1
+        why = f"a white-box extractor for the update of round {round_} needs the checkpoint of round {number}"
+        if several:
+            return self._kept(number, client, why)
+        before = self._kept(number, client, why) if number else federation.initial_state(client)
+        broadcast = self.run.message(self.run.broadcast_path(round_))
+        return federation.method.apply_broadcast(federation.clients[client], before, broadcast)
+
+    def _kept(self, number: int, client: int, why: str) -> State:
+        if number not in self.run.checkpointed_rounds():
+            there = ", ".join(map(str, self.run.checkpointed_rounds())) or "none"
+            raise UserError(f"{self}: {why}; kept: {there} (train with {argument('keep', [number])})")
+        return self.run.client_state(number, client)
+
+    def protocol(self, clients: Collection[int]) -> BatchFacts | None:
+        federation = self.federation
+        each = [step_sizes(federation, setup.client) for setup in federation.clients]
+        largest = max((size for sizes in each for size in sizes), default=federation.config.training.batch_size)
+        return BatchFacts(largest, federation.config.training.learning_rate, max(map(len, each)) or 1)
+
+    def batch(self, round_: int, client: int) -> BatchFacts | None:
+        if self.kind not in NETWORKS | LAYERS:
+            return None
+        # Empty batches, which Poisson samples may be, are no steps.
+        sizes = tuple(len(step) for step in local_steps(self.run, round_, client) if len(step))
+        largest = max(sizes, default=self.federation.config.training.batch_size)
+        return BatchFacts(largest, self.federation.config.training.learning_rate, len(sizes) or 1, sizes)
+
+    def loss(self, round_: int) -> PublicLoss:
+        federation, training = self.federation, self.federation.config.training
+        loss = federation.method.public_loss(federation.clients[0].options, round_)
+        besides, later = [loss.besides], [loss.later]  # momentum and weight decay are not followed by attacks
+        if training.weight_decay:
+            besides.append("weight decay moves the weights as well")
+        if federation.pipeline.defenses and not any(kind in NETWORKS for kind in federation.method.broadcasts):
+            besides.append("the weights that clients began with are known only as they were sent, after their defenses")
+        if training.momentum:
+            later.append("momentum carries gradients on")
+        return replace(loss, besides="; ".join(filter(None, besides)), later="; ".join(filter(None, later)))
+
+    def gradient(self, client: int) -> GuardedGradient | None:
+        setup = self.federation.clients[client]
+        training = setup.training
+        if not isinstance(training, GuardedTraining) or not training.guards:
+            return None
+        expected = float(min(training.batch_size, len(setup.train))) if training.poisson else None
+        return GuardedGradient(training.guards, expected)
+
+    def statistics(self, card: KnowledgeCard, client: int, seen: Observation) -> Statistics | None:
+        if self.model is None or card.batch_norm == "none" or not batch_norms(self.model):
+            return None
+        if card.batch_norm == "exact":
+            return self._exact_statistics(self.model, client, seen)
+        if seen.round not in self.run.checkpointed_rounds():
+            raise UserError(
+                f"{self}: {argument('knowledge', {'batch_norm': 'running'})}: the client's running statistics of round "
+                f"{seen.round} are in a checkpoint that was not kept; pass {argument('knowledge', {'batch_norm': 'none'})}, "
+                f"or train with {argument('keep', [seen.round])}"
+            )
+        state = self.run.client_state(seen.round, client)
+        prefix = "small" if payload_kind(self.kind).network == "small" else "model"
+        return {
+            name: (state[f"{prefix}.{name}.running_mean"].cpu(), state[f"{prefix}.{name}.running_var"].cpu())
+            for name in batch_norms(self.model)
+        }
+
+    def _exact_statistics(self, model: nn.Module, client: int, seen: Observation) -> Statistics:
+        """Return mean and biased variance of what went into each batch norm in the one step behind an upload."""
+        where = argument("knowledge", {"batch_norm": "exact"})
+        setup, steps = self.federation.clients[client], local_steps(self.run, seen.round, client)
+        if len(steps) != 1:
+            raise UserError(
+                f"{where}: client {client} took {len(steps)} steps in round {seen.round}; statistics of the very batch are "
+                f"those of one step (train with {argument('local_steps', 1)}), else use running or none"
+            )
+        if isinstance(setup.training, GuardedTraining) and setup.training.guards:
+            raise UserError(f"{where}: a defense of local training may change the batch; use running or none")
+        copied = copy.deepcopy(model).train()
+        device = next(copied.parameters()).device
+        weights = read_update(seen, {name: value.shape for name, value in copied.named_parameters()}, device).before
+        copied.load_state_dict(weights, strict=False)
+        result: dict[str, tuple[Tensor, Tensor]] = {}
+        names = {layer: name for name, layer in batch_norms(copied).items()}
+
+        def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+            variance, mean = torch.var_mean(given[0], (0, 2, 3), correction=0)
+            result[names[layer]] = (mean.cpu(), variance.cpu())  # type: ignore[index]
+
+        for layer in names:
+            layer.register_forward_pre_hook(note)
+        with torch.no_grad():
+            images, _ = setup.train.batch(steps[0].to(setup.train.labels.device))
+            copied(images.to(device))
+        return result
+
+    def auxiliary(self, card: KnowledgeCard, seed: int) -> tuple[Tensor | None, Tensor | None]:
+        if card.attacker_data == "other_domain":
+            return foreign_images(card.foreign, self.image_shape, seed), None
+        own = self.federation.attacker if card.attacker_data == "same_domain" else None
+        return (None, None) if own is None else (own.images, own.labels.cpu())
+
+    # ------------------------------------------------------------ the truth
+
+    def private(self, client: int) -> Samples:
+        return self.federation.clients[client].train.to(torch.device("cpu"))
+
+    def used(self, round_: int, client: int) -> Tensor:
+        return torch.cat([torch.empty(0, dtype=torch.int64), *local_steps(self.run, round_, client)])
+
+    def rows(self, target: TargetId) -> Tensor:
+        if not self.pipeline.defenses:
+            return super().rows(target)
+        sent = get_payload(self.upload(target.round, target.client), Representations).labels  # defenses drop classes
+        return torch.isin(self.private(target.client).labels, sent).nonzero().squeeze(1)
+
+    def mixture(self, target: TargetId) -> Tensor:
+        weights = load_trace(self.run, target.round, target.client).mixture
+        if weights is None:
+            raise UserError(
+                f"{trace_path(self.run, target.round, target.client)}: nobody noted the weights of the mixture; whoever "
+                "mixes calls mixture of its trace"
+            )
+        return weights.double()
+
+    def pool(self, client: int, seed: int, kept: Trained) -> Pool:
+        return kept.get(("pool", client, seed, Same(self.federation)), lambda: self._pool(client, seed))
+
+    def _pool(self, client: int, seed: int) -> Pool:
+        """Draw from everything that is not in a client's training set, none of the attacker's own.
+
+        All images that there are while :data:`MOST_VALUES` allows it, else as many of each class, first of those that no
+        client trained on.
+        """
+        data = self.federation.data
+        parts = [data.dataset.samples] + ([] if data.strangers is None else [data.strangers.others])
+        images, labels = torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
+        order = torch.randperm(len(images), generator=generator(seed, "strangers"))
+        order[np.concatenate([each.train_index for each in data.clients])] += len(images)
+        outside = torch.ones(len(images), dtype=torch.bool)
+        outside[data.clients[client].train_index] = False
+        classes = labels.unique().tolist()
+        most = max(2 * ENOUGH_DECOYS, MOST_VALUES // (images[0].numel() * len(classes)))
+        kept = []
+        for label in classes:
+            of_class = (outside & (labels == label)).nonzero().squeeze(1)
+            kept.append(of_class[order[of_class].argsort()[:most]])
+        index = torch.cat(kept).sort().values
+        alike = drawn_by_class(self.federation.config.partition)
+        return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client, alike=alike)
+
+    def feature(self, target: TargetId, images: Tensor) -> Tensor | None:
+        model = build_model(self.federation.clients[target.client].blueprint, 0)
+        put(model, self._state(target.round, target.client), "model")
+        return represent(model, images).mean(0)
+
+    def holdings(self, rounds: Collection[int], clients: Collection[int]) -> Holdings:
+        own, there = dict(enumerate(self.federation.data.clients)), self.rounds()
+        train = {client: np.asarray(data.train_index) for client, data in own.items()}
+        used = {}
+        for k in clients if self.kind in TRAINED else ():  # of other kinds all images went into an upload
+            steps = [self.used(number, k) for number in sorted(rounds) if k in there[number]]
+            used[k] = train[k][torch.cat(steps).unique().numpy()]
+        held_out = {client: np.asarray(data.test_index) for client, data in own.items()}
+        return Holdings(self.federation.data.dataset.samples, train, used, held_out, self.device)
+
+    def described(self, round_: int | None) -> dict[str, Any]:
+        config, summary = self.run.config, self.run.summary
+        # For a round that was not evaluated stands the newest before it that was, or the first.
+        lines = [row for row in self.run.rounds() if row.accuracy]
+        line = ([row for row in lines if round_ is None or row.round <= round_] or lines[:1])[-1]
+        labels = [tests.labels for tests in self.federation.tests]
+        commonest = sum(int(own.bincount().max()) for own in labels if len(own))
+        accuracy = line.accuracy["after_training"].pooled
+        return {
+            "method": config.method,
+            "dataset": dataset_title(config),
+            "run": config,
+            "images": summary.images,
+            "defenses": summary.defenses,
+            "training": {"accuracy": accuracy, "guess": commonest / max(1, sum(map(len, labels)))},
+        }
+
+
+# ---------------------------------------------------------------- local training and its trace
+
+
+def step_sizes(federation: Federation, client: int) -> list[int]:
+    """Return the sizes of the batches of a client's local steps in a round, as the protocol has them."""
+    setup = federation.clients[client]
+    trained = (setup.model, setup.scratch(federation.method.shared(setup.blueprint, setup.options)))
+    return batch_sizes(len(setup.train), setup.training, join_single=any(map(has_batch_norm, trained)))
+
+
+def local_steps(run: RunDirectory, round_: int, client: int) -> tuple[Tensor, ...]:
+    """Return the batches of the local steps behind an upload, as indices into the client's training set."""
+    phases = load_trace(run, round_, client).phases
+    if not phases:
+        raise UserError(
+            f"{trace_path(run, round_, client)}: method {run.config.method!r} noted no local steps, without which uploads "
+            "of trained weights cannot be scored; hand setup.trace to train, or call its local_steps"
+        )
+    return phases[-1]
+
+
+def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> None:
+    """Refuse attacks on whole private models where clients' architectures differ: one is handed to attacks."""
+    if kind in NETWORKS and method.shared is own_architecture and len(set(architectures)) > 1:
+        raise UserError(
+            f"{argument('target', kind)}: clients of {method.name!r} upload models of different architectures "
+            f"({', '.join(sorted(set(architectures)))}), and attacks take one; train with one of them: "
+            f"{argument('models', min(architectures))}"
+        )
+
+
+def rounds_with_networks(run: RunDirectory, kind: str) -> tuple[int, ...]:
+    """Return the stored rounds whose uploads of a kind can be attacked with the network behind them.
+
+    No checkpoint is needed where the upload holds all that its attackers differentiate through. An extractor does not: its
+    gradient is matched through a head that stays private, which the checkpoint has.
+    """
+    kept = {0, *run.checkpointed_rounds()}
+    there = sorted(run.captured_rounds())
+    return tuple(n for n in there if kind in WHOLE or n in kept or (kind in LAYERS and n - 1 in kept))
+
+
+def batch_norms(model: nn.Module) -> dict[str, nn.BatchNorm2d]:
+    """Return the batch norms of a network by name."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+
+
+@dataclass(frozen=True)
+class GuardedGradient:
+    """The gradient of one batch as local training computes it behind its defenses; what these draw is drawn anew.
+
+    Attributes:
+        guards: of local training, innermost first.
+        expected: images that a batch holds on average where that is random, else None.
+    """
+
+    guards: tuple[GradientTransform, ...]
+    expected: float | None
+
+    def __call__(self, network: nn.Module, images: Tensor, labels: Tensor, rng: torch.Generator) -> None:
+        """Add the gradient of images ``(b, c, h, w)`` of classes ``(b,)`` to ``.grad`` of parameters that require one."""
+
+        def loss(some: Tensor, answers: Tensor) -> Tensor:
+            return cross_entropy(network(some), answers)
+
+        moved = tuple(parameter for parameter in network.parameters() if parameter.requires_grad)
+        guarded(self.guards)(Work(network, loss, moved, self.expected, rng), images, labels)

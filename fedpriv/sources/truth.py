@@ -1,0 +1,274 @@
+"""The private images behind targets, and the images that blind guesses and decoys are drawn from. For scorers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.datasets.types import Samples
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+
+STRATA = ("1", "2-3", "4-10", ">10")
+
+ENOUGH_DECOYS = 10
+"""With fewer decoys of its class than these a member is not identified: the outcome would hang on which ones they are."""
+
+MOST_DECOYS = 100
+"""Decoys of a class at most."""
+
+MOST_VALUES = 2**25
+"""Pixel values that a client's pool holds at most: 128 MiB of float32."""
+
+Index = NDArray[np.int64]
+
+
+def stratum(n_c: int) -> str:
+    """Return the stratum of a target that ``n_c`` images went into: "1", "2-3", "4-10" or ">10"."""
+    if n_c < 1:
+        raise ValueError(f"a target is made of at least one image, got {n_c}")
+    return "1" if n_c == 1 else "2-3" if n_c <= 3 else "4-10" if n_c <= 10 else ">10"
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """All images there are, and whose they are: the truth that inferences are scored against.
+
+    Attributes:
+        samples: those of clients, and those that nobody has; no image twice.
+        train: client -> indices ``(n,)`` of its training images.
+        used: client -> those of them that went into the attacked upload; of a client that is not there all did.
+        held_out: client -> indices of its own images that it did not train on; empty where nobody brings any.
+        device: where candidates are handed over.
+    """
+
+    samples: Samples
+    train: Mapping[int, Index]
+    used: Mapping[int, Index] = field(default_factory=dict)
+    held_out: Mapping[int, Index] = field(default_factory=dict)
+    device: torch.device = torch.device("cpu")
+
+    def labels(self, client: int) -> Tensor:
+        """Return the classes ``(n,)`` of a client's training images."""
+        return self.samples.labels[torch.as_tensor(self.train[client])].cpu()
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Images in [0, 1] that a client's targets had nothing to do with, in two parts that share none.
+
+    A guess made of an image that is a decoy as well would sit nearer to that decoy than to the truth.
+
+    Attributes:
+        guesses: ``(p, c, h, w)``, p >= 1: what guesses and the comparison sets of T2 are made of.
+        guess_labels: ``(p,)`` int64; -1 where the class is not known.
+        decoys: ``(q, c, h, w)``: what a true image is told apart from.
+        decoy_labels: ``(q,)`` int64.
+        alike: whether chance alone decided which images of a class the client holds and which are decoys, so that without
+            the upload any of them is as likely as another to be nearest to a guess.
+    """
+
+    guesses: Tensor
+    guess_labels: Tensor
+    decoys: Tensor
+    decoy_labels: Tensor
+    alike: bool = False
+
+    def __post_init__(self) -> None:
+        for name, labels, least in (("guesses", "guess_labels", 1), ("decoys", "decoy_labels", 0)):
+            images, numbers = getattr(self, name), getattr(self, labels)
+            refuse_no_images(f"pool.{name}", images, least)
+            if numbers.shape != images.shape[:1]:
+                raise UserError(f"pool.{labels}: expected {len(images)} labels, got shape {tuple(numbers.shape)}")
+        if self.guesses.shape[1:] != self.decoys.shape[1:]:
+            raise UserError(
+                f"pool.decoys: images {tuple(self.decoys.shape[1:])} differ in shape from the guesses "
+                f"{tuple(self.guesses.shape[1:])}"
+            )
+
+    @classmethod
+    def divided(cls, images: Tensor, labels: Tensor, *parts: int | str, alike: bool = False) -> Pool:
+        """Return a pool of images ``(n, c, h, w)``, divided by the seed ``parts``; see :func:`divide`."""
+        guesses, decoys = divide(labels, *parts)
+        return cls(images[guesses], labels[guesses], images[decoys], labels[decoys], alike)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """The mean of the guesses ``(c, h, w)``, float64."""
+        return self.guesses.mean(dim=0, dtype=torch.float64)
+
+    @cached_property
+    def class_means(self) -> dict[int, Tensor]:
+        """The mean of the guesses of each class ``(c, h, w)``, float64."""
+        return {label: images.mean(dim=0, dtype=torch.float64) for label, images in self._by_class.items()}
+
+    @cached_property
+    def optimal(self) -> Tensor:
+        """The image of the highest mean PSNR over the guesses ``(c, h, w)``, float64."""
+        return psnr_optimal(self.guesses)
+
+    @cached_property
+    def class_optimal(self) -> dict[int, Tensor]:
+        """The same over the guesses of each class."""
+        return {label: psnr_optimal(images) for label, images in self._by_class.items()}
+
+    @cached_property
+    def _by_class(self) -> dict[int, Tensor]:
+        labels = self.guess_labels
+        return {label: self.guesses[labels == label] for label in labels.unique().tolist()}
+
+    @cached_property
+    def _decoys(self) -> dict[int, Tensor]:
+        labels = self.decoy_labels
+        return {label: self.decoys[labels == label].double() for label in labels.unique().tolist()}
+
+    def decoys_of(self, label: int) -> Tensor:
+        """Return the decoys of a class ``(n, c, h, w)``, float64; there may be none."""
+        return self._decoys.get(label, self.decoys[:0].double())
+
+    def to_cpu(self) -> Pool:
+        """Return the same on the CPU."""
+        tensors = (self.guesses, self.guess_labels, self.decoys, self.decoy_labels)
+        if all(value.device.type == "cpu" for value in tensors):
+            return self
+        guesses, guess_labels, decoys, decoy_labels = (value.cpu() for value in tensors)
+        return Pool(guesses, guess_labels, decoys, decoy_labels, self.alike)
+
+
+def refuse_no_images(name: str, images: Tensor, least: int = 1) -> None:
+    """Check that a tensor holds images in [0, 1]."""
+    if images.dim() != 4 or len(images) < least or not images.is_floating_point():
+        raise UserError(f"{name}: expected float images (n >= {least}, c, h, w), got {tuple(images.shape)}")
+    # The comparison is false for NaN too.
+    if not bool(((images >= 0) & (images <= 1)).all()):
+        raise UserError(f"{name}: expected values in [0, 1]")
+
+
+def image_key(image: Tensor) -> bytes:
+    """Return a key that no other image on the CPU has."""
+    return image.numpy().tobytes()
+
+
+def psnr_optimal(images: Tensor, shares: Tensor | None = None, *, most: int = 100) -> Tensor:
+    """Return the constant guess of the highest mean PSNR over some images ``(c, h, w)``, float64.
+
+    The mean of -10 log10 MSE(g, x_i) is stationary where g is the mean of x_i weighted in proportion to 1 / MSE(g, x_i).
+    Starting at the mean, weights and image are computed in turn until no pixel moves by more than 1e-4. No MSE counts as
+    less than a hundredth of their mean, so that an image does not draw the guess onto itself alone.
+
+    Args:
+        images: ``(n, c, h, w)`` in [0, 1], n >= 1.
+        shares: ``(n,)`` weights of the images in that mean; equal ones where None.
+        most: rounds at most.
+    """
+    flat = images.flatten(1).double()
+    own = torch.ones(len(flat), dtype=torch.float64) if shares is None else shares.double()
+    lengths = torch.linalg.vector_norm(flat, dim=1).square()
+    weights, guess = own, torch.zeros_like(flat[0])
+    for _ in range(most):
+        before, guess = guess, (weights / weights.sum()) @ flat
+        if float((guess - before).abs().max()) <= 1e-4:
+            break
+        # |x - g|^2 multiplied out: two passes over the images a round instead of six; what cancels is far below the clamp
+        errors = (lengths - 2 * (flat @ guess) + guess @ guess).clamp_min(0) / len(guess)
+        weights = own / errors.clamp_min(max(float(errors.mean()) / 100, 1e-12))
+    return guess.reshape(images.shape[1:])
+
+
+def divide(labels: Tensor, *parts: int | str) -> tuple[Tensor, Tensor]:
+    """Return the positions that make guesses and those that are decoys, drawn class by class by the seed ``parts``.
+
+    Of the n images of a class ten are decoys while one is left to make guesses of; half of them where that is more, and a
+    hundred at most. Images of unknown class are no decoys.
+    """
+    order = torch.randperm(len(labels), generator=generator(*parts))
+    guesses, decoys = [order[:0]], [order[:0]]
+    for label in labels.unique().tolist():
+        of_class = order[labels[order] == label]
+        count = min(MOST_DECOYS, max(len(of_class) // 2, min(ENOUGH_DECOYS, len(of_class) - 1))) if label >= 0 else 0
+        decoys.append(of_class[:count])
+        guesses.append(of_class[count:])
+    return torch.cat(guesses).sort().values, torch.cat(decoys).sort().values
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The private images behind one target, images that it had nothing to do with, and guesses made without it.
+
+    Attributes:
+        members: ``(m, c, h, w)`` in [0, 1]: the images that went into the target. One for a representation, the n_c
+            images of the class for a prototype, all the client's images for an entangled representation, the n images
+            of the batch for a gradient. Private.
+        weights: ``(m,)`` >= 0, summing to one: each member's share in the upload.
+        labels: ``(m,)`` int64 classes of the members. Private.
+        pool: auxiliary images, drawn by seed. Blind guesses and decoys are made of these alone.
+        feature: ``(d,)`` the true representation that an attack with linear algebra tries to recover, or None.
+        told: whether threat model or upload give the attacker the members' classes; a guess may use them only then.
+        nearest: ``(k,)`` int64 positions in ``pool.guesses`` of the images whose representations are nearest to the
+            uploaded vector, the nearest first; None where the upload holds no vector, or no extractor is granted.
+        vectors: guesses ``(d,)`` at ``feature`` by name, made without the target's own upload.
+    """
+
+    members: Tensor
+    weights: Tensor
+    labels: Tensor
+    pool: Pool
+    feature: Tensor | None = None
+    told: bool = True
+    nearest: Tensor | None = None
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        refuse_no_images("truth.members", self.members)
+        if self.labels.shape != self.members.shape[:1]:
+            raise UserError(f"truth.labels: expected {len(self.members)} labels, got shape {tuple(self.labels.shape)}")
+        if self.members.shape[1:] != self.pool.guesses.shape[1:]:
+            raise UserError(
+                f"pool.guesses: images {tuple(self.pool.guesses.shape[1:])} differ in shape from the members "
+                f"{tuple(self.members.shape[1:])}"
+            )
+        if self.weights.shape != self.labels.shape or not bool((self.weights >= 0).all()):
+            raise UserError(f"truth.weights: expected {len(self.labels)} weights >= 0")
+        if abs(float(self.weights.double().sum()) - 1) > 1e-4:
+            raise UserError(f"truth.weights: expected a sum of 1, got {float(self.weights.sum()):.6g}")
+
+    @classmethod
+    def equal(cls, members: Tensor, labels: Tensor, pool: Pool, feature: Tensor | None = None) -> Truth:
+        """Return a truth whose members all have the weight 1 / m."""
+        weights = torch.full((len(members),), 1 / max(len(members), 1), dtype=torch.float64)
+        return cls(members, weights, labels, pool, feature)
+
+    @property
+    def n_c(self) -> int:
+        """Number of images that went into the target, m."""
+        return len(self.labels)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        channels, height, width = self.members.shape[1:]
+        return channels, height, width
+
+    def mean_image(self) -> Tensor:
+        """Return the weighted mean of the members ``(c, h, w)``, float64."""
+        return torch.einsum("m,mchw->chw", self.weights.double(), self.members.double())
+
+    def label_weights(self) -> dict[int, float]:
+        """Return the share of each class among the members: the label encoding of an entangled upload."""
+        shares: dict[int, float] = {}
+        for label, weight in zip(self.labels.tolist(), self.weights.tolist(), strict=True):
+            shares[label] = shares.get(label, 0.0) + weight
+        return dict(sorted(shares.items()))
+
+    def to_cpu(self) -> Truth:
+        """Return the same on the CPU, without graphs."""
+        names = ("members", "weights", "labels", "feature", "nearest")
+        moved = {name: value.detach().cpu() for name in names if (value := getattr(self, name)) is not None}
+        vectors = {name: value.detach().cpu() for name, value in self.vectors.items()}
+        return replace(self, **moved, pool=self.pool.to_cpu(), vectors=vectors)
