@@ -17,12 +17,10 @@ from typing import Any, BinaryIO
 
 from fedpriv.experiment.processes import own_output
 from fedpriv.util.errors import UserError
-from fedpriv.util.garbage import spare_imports
 
 
 def main() -> None:
     """Run clients until no more come."""
-    spare_imports()
     asked: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
     given, output = os.fdopen(os.dup(0), "rb"), own_output()
     threading.Thread(target=_receive, args=(given, asked), daemon=True).start()

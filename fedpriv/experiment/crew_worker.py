@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from fedpriv.experiment.processes import own_output
 from fedpriv.util.errors import UserError
-from fedpriv.util.garbage import spare_imports
 from fedpriv.util.listener import Listener, Report
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ class Telling(Listener):
 
 def main() -> None:
     """Carry out shares until no more come."""
-    spare_imports()
     asked: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
     given, listener = os.fdopen(os.dup(0), "rb"), Telling(own_output())
     threading.Thread(target=_receive, args=(given, asked), daemon=True).start()

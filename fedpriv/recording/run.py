@@ -176,11 +176,11 @@ class RecordedRun:
         """Write the lines of messages whose arrays, if they had any, are on disk."""
         for number in dict.fromkeys(seen.round for seen in messages):
             own = [seen.model_dump(mode="json") for seen in messages if seen.round == number]
-            append_lines(self._round_path(number), own)
+            append_lines({self._round_path(number): own})
 
     def add_note(self, note: Note) -> None:
         """Write down something unusual."""
-        append_lines(self.path / "notes.jsonl", [note.model_dump(mode="json")])
+        append_lines({self.path / "notes.jsonl": [note.model_dump(mode="json")]})
 
     def _round_path(self, round_: int) -> Path:
         return self.path / "rounds" / f"round-{round_:04d}.jsonl"

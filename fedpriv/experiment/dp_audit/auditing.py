@@ -206,7 +206,7 @@ def _behind_defenses(
             found.append(score)
             fresh.append({"canary": canary, "in": bool(coins[canary]), "score": score})
             if len(fresh) == TOGETHER or canary + 1 == number:
-                append_lines(path, fresh)
+                append_lines({path: fresh})
                 fresh = []
             report(canary + 1, number, f"{canary + 1:,} of {number:,}")
     return np.array(found)

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack
-from fedpriv.util.durations import duration
+from fedpriv.util.escape import duration
 from fedpriv.util.listener import Listener
 
 Watch = Callable[[Sequence[Row], Mapping[str, str]], None]

@@ -28,9 +28,8 @@ from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack, accounts
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import MARKER, log, mark, missing
+from fedpriv.util.files import log, mark
 from fedpriv.util.folders import occupied
-from fedpriv.util.garbage import spare_imports
 
 Tell = Callable[[Row, str | None], None]
 """Called with a cell's line and what is being done with it; None when it has come to its end."""
@@ -86,10 +85,8 @@ def _train(run: Path, cell: Cell, execution: Execution) -> float:
     from fedpriv.experiment.training import train_run
 
     resume = (run / "config.json").is_file()
-    if not resume and occupied(run) and "config.json" in missing(run):
-        raise UserError(
-            f"{run / 'config.json'}: missing, though {MARKER} lists it; remove {run} to train the run again"
-        )
+    if not resume and occupied(run):
+        raise UserError(f"{run / 'config.json'}: missing; remove {run} to train the run again")
     summary = train_run(run, cell.config, device=execution.device, download=execution.download, resume=resume)
     return summary.seconds
 
@@ -141,7 +138,6 @@ def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Perform cells and say what becomes of them."""
-    spare_imports()
     parser = argparse.ArgumentParser(prog="python -m fedpriv.experiment.study.worker", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of the study")
     parser.add_argument("cells", nargs="*", help="names of cells that share a run")
