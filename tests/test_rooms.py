@@ -44,21 +44,21 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2595,
-    "algebra": 761,
+    "util": 2399,
+    "algebra": 682,
     "datasets": 1603,
     "models": 1122,
-    "wire": 1109,
+    "wire": 1063,
     "recording": 1358,
-    "federation": 3887,
+    "federation": 3890,
     "methods": 4074,
     "defenses": 2132,
     "attacks": 20048,
     "evidence": 2130,
     "scoring": 7712,
     "claims": 330,
-    "pages": 6366,
-    "experiment": 13292,
+    "pages": 6359,
+    "experiment": 13282,
     "cli": 1257,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
