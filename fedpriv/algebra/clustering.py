@@ -18,8 +18,8 @@ def first_neighbour_groups(points: Tensor) -> Tensor:
     Points i and j are linked when j is i's nearest other point, i is j's, or both have the same nearest one; groups are
     the connected components. Nearness is cosine similarity, ties go to the earlier point.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    from scipy.sparse import coo_array  # type: ignore[import-untyped]
+    from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
     n = len(points)
     if n == 1:
