@@ -52,15 +52,15 @@ BUDGET: dict[str, int] = {
     "wire": 1063,
     "integrations": 1575,
     "dp": 1067,
-    "federation": 3883,
+    "federation": 3886,
     "methods": 4074,
     "defenses": 2132,
     "attacks": 20048,
     "evidence": 2130,
     "scoring": 7073,
     "claims": 257,
-    "pages": 6215,
-    "experiment": 11789,
+    "pages": 6208,
+    "experiment": 11779,
     "cli": 1256,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
