@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import html
-import os
 import re
 import shlex
 import unicodedata
@@ -173,5 +172,7 @@ def shell_word(word: str) -> str:
     """
     if not any(_unseen(c) for c in word):
         return shlex.quote(word)
-    plain = [chr(byte) if 32 <= byte < 127 and byte not in b"\\'" else f"\\x{byte:02x}" for byte in os.fsencode(word)]
+    codes = ("surrogateescape" if "\udc80" <= c <= "\udcff" else "surrogatepass" for c in word)  # bytes of a path
+    content = b"".join(c.encode("utf-8", code) for c, code in zip(word, codes, strict=True))
+    plain = (chr(byte) if 32 <= byte < 127 and byte not in b"\\'" else f"\\x{byte:02x}" for byte in content)
     return f"$'{''.join(plain)}'"
