@@ -45,7 +45,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2399,
+    "util": 2400,
     "algebra": 682,
     "datasets": 1603,
     "models": 1122,
@@ -59,7 +59,7 @@ BUDGET: dict[str, int] = {
     "evidence": 2130,
     "scoring": 6980,
     "claims": 257,
-    "pages": 6208,
+    "pages": 6181,
     "experiment": 11779,
     "cli": 1256,
 }
