@@ -6,9 +6,7 @@ imported when they are first used, so that ``import fedpriv`` and ``fedpriv --he
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -125,11 +123,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fedpriv.util.garbage import importing
-
-    place = _PLACES[name]
-    with importing() if place not in sys.modules else contextlib.nullcontext():
-        found = getattr(importlib.import_module(place), name)
+    found = getattr(importlib.import_module(_PLACES[name]), name)
     globals()[name] = found
     return found
 

@@ -39,6 +39,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 READS_TEXT: dict[str, str] = {
     "study.written": "what a user writes on the command line: A:x=1+B:y=2",
+    "util.escape": "characters that mean something in Markdown",
     "util.memory": "sizes in what torch says when memory runs out",
     "util.foreign": "brackets in TOML and JSON from outside, counted before they are parsed",
 }

@@ -6,6 +6,7 @@ Source of the idea: Sarfraz, Sharma, Stiefelhagen: Efficient Parameter-free Clus
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -17,25 +18,19 @@ def first_neighbour_groups(points: Tensor) -> Tensor:
     Points i and j are linked when j is i's nearest other point, i is j's, or both have the same nearest one; groups are
     the connected components. Nearness is cosine similarity, ties go to the earlier point.
     """
+    from scipy.sparse import coo_array  # type: ignore[import-untyped]
+    from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
+
     n = len(points)
     if n == 1:
         return torch.zeros(1, dtype=torch.int64)
     directions = normalize(points.double().cpu(), dim=1)
-    similarity = directions @ directions.T
-    nearest = similarity.fill_diagonal_(-torch.inf).argmax(1).tolist()
-    # Two points with one nearest neighbour are both linked to it, so linking everybody to its own suffices.
-    root = list(range(n))
-
-    def find(i: int) -> int:
-        while root[i] != i:
-            i = root[i]
-        return i
-
-    for i, j in enumerate(nearest):
-        low, high = sorted((find(i), find(j)))
-        root[high] = low
-    numbers: dict[int, int] = {}
-    return torch.tensor([numbers.setdefault(find(i), len(numbers)) for i in range(n)])
+    nearest = (directions @ directions.T).fill_diagonal_(-torch.inf).argmax(1).numpy()
+    # Two points with one nearest neighbour are both linked to it, so linking each to its own suffices.
+    links = coo_array((np.ones(n), (np.arange(n), nearest)), shape=(n, n))
+    _, found = connected_components(links, directed=False)
+    _, first, group = np.unique(found, return_index=True, return_inverse=True)
+    return torch.from_numpy(first.argsort().argsort()[group])
 
 
 def coarsest_groups(points: Tensor) -> Tensor:
@@ -45,9 +40,8 @@ def coarsest_groups(points: Tensor) -> Tensor:
     """
     groups = first_neighbour_groups(points)
     while True:
-        n_groups = int(groups.max()) + 1
         joined = first_neighbour_groups(group_means(points, groups))[groups]
-        if int(joined.max()) + 1 in (1, n_groups):
+        if int(joined.max()) in (0, int(groups.max())):
             return groups
         groups = joined
 

@@ -1,4 +1,4 @@
-"""The exact cost of Gaussian noise, and the epsilon that somebody claims beside the one that clip and noise imply.
+"""The exact cost of Gaussian noise, and the epsilon that is claimed beside the one that clip and noise imply.
 
 Source: Balle and Wang, "Improving the Gaussian mechanism for differential privacy" (ICML 2018), theorem 8: a release that
 moves by at most D in L2 norm between neighbours, under noise of standard deviation s on every entry, is
@@ -6,9 +6,7 @@ moves by at most D in L2 norm between neighbours, under noise of standard deviat
 
     Phi(m / 2 - epsilon / m) - e^epsilon Phi(-m / 2 - epsilon / m) <= delta,    m = D / s.
 
-T such releases are one with m sqrt(T) (Dong, Roth and Su, "Gaussian differential privacy", 2019, corollary 3.3). Noise is
-often set by the older s = D sqrt(2 ln(1.25 / delta)) / epsilon (Dwork and Roth, 2014, theorem A.1), which is proven for
-epsilon < 1 alone.
+T such releases are one with m sqrt(T) (Dong, Roth and Su, "Gaussian differential privacy", 2019, corollary 3.3).
 """
 
 from __future__ import annotations
@@ -23,21 +21,17 @@ _PRECISION = 1e-12
 
 @dataclass(frozen=True)
 class ImpliedEpsilon:
-    """An epsilon as it is claimed, and as it follows from what is done to an upload.
+    """An epsilon as it is claimed of one release, and as it follows from what is done to an upload.
 
-    A local release has to hide whatever the client would have sent otherwise. Updates clipped to norm C are at most 2 C
-    apart (all images of the client replaced by others), and at most C from sending none.
+    Updates clipped to norm C are at most 2 C apart: all images of the client replaced by others.
 
     Attributes:
-        claimed: epsilon of one release, as configured.
-        delta: of claims and implications alike, in (0, 1).
+        claimed, delta: as configured.
         releases: rounds in which the client sends, T >= 1.
         deviation: standard deviation of the noise, in units of the update.
         assumed_sensitivity: D from which the noise was computed.
         sensitivity: 2 C, by which the update can really move.
-        once: epsilon that follows for one release; ``math.inf`` without noise.
-        overall: epsilon that follows for all releases together.
-        beside_absence: epsilon that follows for one release if neighbours differ by sending nothing, of sensitivity C.
+        once, overall: epsilon that follows for one release, and for all together; ``math.inf`` without noise.
     """
 
     claimed: float
@@ -48,7 +42,6 @@ class ImpliedEpsilon:
     sensitivity: float
     once: float
     overall: float
-    beside_absence: float
 
     @property
     def follows(self) -> bool:
@@ -58,31 +51,26 @@ class ImpliedEpsilon:
     @property
     def words(self) -> str:
         """One sentence: both figures, and why they differ."""
-        implied = _figure(self.once)
-        told = (
-            f"epsilon {self.claimed:.4g} is claimed of each upload (delta {self.delta:g}); clip and noise imply {implied}"
-            f" (update clipped to {self.sensitivity / 2:.4g}, so it moves by up to {self.sensitivity:.4g}; noise of "
-            f"standard deviation {self.deviation:.4g}, computed for {self.assumed_sensitivity:.4g})"
+        text = (
+            f"epsilon {self.claimed:.4g} is claimed of each upload (delta {self.delta:g}); clip and noise imply "
+            f"{_figure(self.once)} (update clipped to {self.sensitivity / 2:.4g}, so it moves by up to "
+            f"{self.sensitivity:.4g}; noise of standard deviation {self.deviation:.4g}, computed for "
+            f"{self.assumed_sensitivity:.4g})"
         )
         if self.releases > 1:
-            told += f", and {_figure(self.overall)} over {self.releases} uploads of one client"
-        return told
+            text += f", and {_figure(self.overall)} over {self.releases} uploads of one client"
+        return text
 
 
 def implied_epsilon(
     clipping_norm: float, sensitivity: float, epsilon: float, delta: float, releases: int = 1
 ) -> ImpliedEpsilon:
-    """Return both epsilons for updates clipped to a norm, under noise computed for a sensitivity given apart.
+    """Return both epsilons for updates clipped to a norm C, under noise computed for a sensitivity D given apart.
 
-    Args:
-        clipping_norm: C > 0, the largest L2 norm of an update.
-        sensitivity: D >= 0 from which the noise is computed: s = D sqrt(2 ln(1.25 / delta)) / epsilon.
-        epsilon: claimed for each release, > 0.
-        delta: in (0, 1).
-        releases: rounds in which the client sends, >= 1.
+    The noise is s = D sqrt(2 ln(1.25 / delta)) / epsilon: Dwork and Roth (2014), theorem A.1, proven for epsilon < 1 alone.
 
     Raises:
-        ValueError: for numbers outside these ranges.
+        ValueError: unless C > 0, D >= 0, epsilon > 0, delta in (0, 1) and releases >= 1.
 
     >>> found = implied_epsilon(1.0, 2.0, 1.0, 1e-5)  # the sensitivity that such a clip has
     >>> round(found.deviation, 3), round(found.once, 3), found.follows
@@ -95,24 +83,10 @@ def implied_epsilon(
             "expected clipping_norm > 0, sensitivity >= 0, epsilon > 0, delta in (0, 1), releases >= 1; got "
             f"{clipping_norm}, {sensitivity}, {epsilon}, {delta}, {releases}"
         )
-    deviation = classical_deviation(sensitivity, epsilon, delta)
+    deviation = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
     moves = 2 * clipping_norm
-    return ImpliedEpsilon(
-        claimed=epsilon,
-        delta=delta,
-        releases=releases,
-        deviation=deviation,
-        assumed_sensitivity=sensitivity,
-        sensitivity=moves,
-        once=gaussian_epsilon(deviation / moves, delta),
-        overall=gaussian_epsilon(deviation / moves, delta, releases),
-        beside_absence=gaussian_epsilon(deviation / clipping_norm, delta),
-    )
-
-
-def classical_deviation(sensitivity: float, epsilon: float, delta: float) -> float:
-    """Return D sqrt(2 ln(1.25 / delta)) / epsilon: Dwork and Roth (2014), theorem A.1."""
-    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    once, overall = (gaussian_epsilon(deviation / moves, delta, number) for number in (1, releases))
+    return ImpliedEpsilon(epsilon, delta, releases, deviation, sensitivity, moves, once, overall)
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
@@ -123,36 +97,26 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, releases: int = 1) -
         delta: in (0, 1).
         releases: T >= 1, of the same images.
     """
-    if noise_multiplier <= 0:
-        return math.inf
-    moved = math.sqrt(releases) / noise_multiplier
+    moved = math.sqrt(releases) / noise_multiplier if noise_multiplier > 0 else math.inf
     if not math.isfinite(moved * moved):
         return math.inf
-    wanted = math.log(delta)
-    if _log_delta(moved, 0.0) <= wanted:
+    target = math.log(delta)
+    if _log_delta(moved, 0.0) <= target:
         return 0.0
-    high = 1.0
-    while _log_delta(moved, high) > wanted:
+    low, high = 0.0, 1.0
+    while _log_delta(moved, high) > target:
         high *= 2
-    low = 0.0
-    while high - low > _PRECISION * high:
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (low, middle) if _log_delta(moved, middle) <= wanted else (middle, high)
+    while high - low > _PRECISION * high and low < (middle := (low + high) / 2) < high:
+        low, high = (low, middle) if _log_delta(moved, middle) <= target else (middle, high)
     return high
 
 
 def _log_delta(moved: float, epsilon: float) -> float:
     """Return ln(Phi(m / 2 - e / m) - exp(e) Phi(-m / 2 - e / m)), in logarithms so that small deltas stay exact."""
-    first = _log_normal(moved / 2 - epsilon / moved)
-    second = epsilon + _log_normal(-moved / 2 - epsilon / moved)
-    apart = second - first
+    points = torch.tensor([moved / 2 - epsilon / moved, -moved / 2 - epsilon / moved], dtype=torch.float64)
+    first, second = torch.special.log_ndtr(points).tolist()
+    apart = second + epsilon - first
     return first + math.log(-math.expm1(apart)) if apart < 0 else -math.inf
-
-
-def _log_normal(point: float) -> float:
-    return float(torch.special.log_ndtr(torch.tensor(point, dtype=torch.float64)))
 
 
 def _figure(epsilon: float) -> str:

@@ -5,9 +5,7 @@ Communications 2022: keep the fewest singular values whose squares sum to a shar
 travels as t (a + 1 + b) scalars. A convolution kernel (o, i, h, w) is decomposed slice by slice, h x w, with one t for
 all slices, from their pooled energy.
 
-The reference library keeps t = 0, an all-zero parameter, where all values are needed to pass the threshold, and sends
-factors that are larger than the parameter. Here t is the smallest count that reaches the threshold, at least 1 and at
-most all, and a parameter travels as it is where its factors would be no smaller.
+Unlike in the reference library, t is at least 1, and a parameter travels as it is where its factors would be no smaller.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-
-from fedpriv.util.watched import watched
 
 LEFT, VALUES, RIGHT = ".u", ".s", ".v"
 
@@ -33,43 +29,46 @@ def factorise(tensor: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor] | 
     """Return factors ``(..., a, t)``, ``(..., t)``, ``(..., t, b)`` of the last two axes; None where they are no smaller."""
     if tensor.dim() < 2 or len(tensor) == 1 or _size(tensor, 1) >= tensor.numel() or not tensor.isfinite().all():
         return None
-    left, values, right = _decompose(tensor, energy)
-    rank = values.shape[-1]
-    return None if _size(tensor, rank) >= tensor.numel() else (left, values, right)
+    factors = _decompose(tensor, energy)
+    return None if _size(tensor, factors[1].shape[-1]) >= tensor.numel() else factors
 
 
 def _decompose(tensor: Tensor, energy: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the thin singular value decomposition, largest value first, or as much of it as a share of energy takes.
 
-    A matrix goes through the eigenvectors U of its smaller Gram matrix W W^T in double precision, twice as fast
-    as the general routine on a 512 x 1600 layer. V = W^T U / s is exact enough there: a value too small for it has no
-    energy worth sending, and the product U s V^T = U U^T W does not depend on it.
+    A matrix goes through the eigenvectors U of its smaller Gram matrix W W^T in double precision, twice as fast as the
+    general routine; V = W^T U / s is exact enough, as the product U s V^T = U U^T W does not depend on it.
     """
     if tensor.dim() > 2:
         left, values, right = torch.linalg.svd(tensor, full_matrices=False)
-        rank = _kept(values, energy)
-        return left[..., :rank].contiguous(), values[..., :rank].contiguous(), right[..., :rank, :].contiguous()
+        return _leading((left, values, right), values.shape[-1] if energy is None else rank_for_energy(values, energy))
     if tensor.shape[0] > tensor.shape[1]:
         left, values, right = _decompose(tensor.T, energy)
         return right.T.contiguous(), values, left.T.contiguous()
     wide = tensor.double()
     squares, vectors = torch.linalg.eigh(_gram(wide))
     values = squares.clamp(min=0).sqrt().flip(0)
-    rank = _kept(values.to(tensor.dtype), energy)
-    sought = len(values) if watched() else rank  # what is counted does not hang on the values
+    rank = len(values) if energy is None else rank_for_energy(values.to(tensor.dtype), energy)
+    sought = len(values) if _counted() else rank  # what is counted does not depend on the values
     products = vectors.flip(1)[:, :sought].T @ wide
     values, left = values[:rank], vectors.flip(1)[:, :rank].contiguous()
     right = products[:rank] / values.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
     return left.to(tensor.dtype), values.to(tensor.dtype), right.to(tensor.dtype)
 
 
-def _kept(values: Tensor, energy: float | None) -> int:
-    return values.shape[-1] if energy is None else rank_for_energy(values, energy)
+def _leading(factors: tuple[Tensor, Tensor, Tensor], rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    left, values, right = factors
+    return left[..., :rank].contiguous(), values[..., :rank].contiguous(), right[..., :rank, :].contiguous()
+
+
+def _counted() -> bool:
+    """True while operations are counted or transformed as torch computes them."""
+    return bool(torch._C._len_torch_dispatch_stack()) or torch._C._are_functorch_transforms_active()
 
 
 def _gram(matrix: Tensor) -> Tensor:
     """Return ``W W^T``; on a CPU by numpy, which computes half of it and mirrors that."""
-    if matrix.device.type != "cpu" or watched():
+    if matrix.device.type != "cpu" or _counted():
         return matrix @ matrix.T
     rows = matrix.detach().numpy()
     return torch.from_numpy(rows @ rows.T)
@@ -82,32 +81,26 @@ def _size(tensor: Tensor, rank: int) -> int:
 
 def compress(state: Mapping[str, Tensor], energy: float) -> dict[str, Tensor]:
     """Return every parameter as ``name.u``, ``name.s``, ``name.v``, or as ``name`` where factors save nothing."""
+    return _joined(state, {name: factorise(value, energy) for name, value in state.items()})
+
+
+def _joined(state: Mapping[str, Tensor], found: Mapping[str, tuple[Tensor, ...] | None]) -> dict[str, Tensor]:
     factors: dict[str, Tensor] = {}
-    for name, value in state.items():
-        found = factorise(value, energy)
-        if found is None:
-            factors[name] = value.clone()
-        else:
-            factors |= {name + end: factor for end, factor in zip((LEFT, VALUES, RIGHT), found, strict=True)}
+    for name, parts in found.items():
+        ends = (LEFT, VALUES, RIGHT) if parts else ("",)
+        factors |= {name + end: part for end, part in zip(ends, parts or (state[name].clone(),), strict=True)}
     return factors
 
 
 def compress_like(state: Mapping[str, Tensor], factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return parameters as :func:`compress` does, with as many singular values of each as other factors of them have."""
-    found: dict[str, Tensor] = {}
-    for name, value in state.items():
-        if name + LEFT not in factors:
-            found[name] = value.clone()
-            continue
-        parts = leading(value, factors[name + VALUES].shape[-1])
-        found |= {name + end: part for end, part in zip((LEFT, VALUES, RIGHT), parts, strict=True)}
-    return found
+    ranks = {name: factors[name + VALUES].shape[-1] if name + LEFT in factors else None for name in state}
+    return _joined(state, {name: None if rank is None else leading(state[name], rank) for name, rank in ranks.items()})
 
 
 def leading(tensor: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return factors ``(..., a, t)``, ``(..., t)``, ``(..., t, b)`` of the t largest singular values; NaN counts as zero."""
-    left, values, right = _decompose(tensor.nan_to_num())
-    return left[..., :rank].contiguous(), values[..., :rank].contiguous(), right[..., :rank, :].contiguous()
+    return _leading(_decompose(tensor.nan_to_num()), rank)
 
 
 def recover(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -63,11 +63,10 @@ def published_blocks(width: int) -> int:
 def check_divides(n_blocks: int, width: int) -> None:
     """Refuse a number of blocks that does not divide the width."""
     if n_blocks < 1 or width % n_blocks:
-        fitting = [m for m in range(1, width + 1) if width % m == 0]
-        nearest = sorted(sorted(fitting, key=lambda m: abs(m - n_blocks))[:3])
+        fitting = sorted((m for m in range(1, width + 1) if width % m == 0), key=lambda m: abs(m - n_blocks))
         raise UserError(
             f"{n_blocks} diagonal blocks do not divide a matrix of width {width}; "
-            f"numbers nearby that do: {', '.join(map(str, nearest))}"
+            f"numbers nearby that do: {', '.join(map(str, sorted(fitting[:3])))}"
         )
 
 
@@ -82,10 +81,7 @@ def linear_kernel(features: Tensor) -> Tensor:
 def rbf_kernel(features: Tensor, scale: float = 0.5) -> Tensor:
     """Return exp(-||a_p - a_q||^2 / (2 s^2)) ``(L, L)`` of representations ``(L, d)``.
 
-    Args:
-        features: ``(L, d)``, L >= 2.
-        scale: s as a multiple of the median distance between two different rows, > 0. The median counts as a constant:
-            no gradient flows through it. Published values with this convention lie between 0.2 and 1.
+    ``scale`` is s over the median distance between two different rows, through which no gradient flows.
     """
     products = features @ features.T
     lengths = products.diagonal()
@@ -96,7 +92,7 @@ def rbf_kernel(features: Tensor, scale: float = 0.5) -> Tensor:
 
 
 def kernel(features: Tensor, name: KernelName, scale: float = 0.5) -> Tensor:
-    """Return the kernel ``(L, L)`` of representations ``(L, d)`` by name; ``scale`` is that of :func:`rbf_kernel`."""
+    """Return the kernel ``(L, L)`` of representations ``(L, d)`` by name."""
     return linear_kernel(features) if name == "linear" else rbf_kernel(features, scale)
 
 
@@ -106,10 +102,7 @@ def centred(matrix: Tensor) -> Tensor:
 
 
 def alignment(one: Tensor, other: Tensor) -> Tensor:
-    """Return CKA(K, K') = HSIC(K, K') / sqrt(HSIC(K, K) HSIC(K', K')) of symmetric kernels ``(L, L)``, in [0, 1].
-
-    HSIC(K, K') = tr(K H K' H) / (L - 1)^2, H as in :func:`centred`; the divisor cancels.
-    """
+    """Return CKA(K, K') = HSIC(K, K') / sqrt(HSIC(K, K) HSIC(K', K')) of symmetric kernels ``(L, L)``, in [0, 1]."""
     left, right = centred(one), centred(other)
     # Scaled by the largest entry first, so that squares neither overflow nor vanish in float32.
     left = left / left.detach().abs().max().clamp(min=SMALLEST)
@@ -121,12 +114,8 @@ def alignment(one: Tensor, other: Tensor) -> Tensor:
 def procrustes_distance(moving: Tensor, fixed: Tensor) -> Tensor:
     """Return min over orthogonal Q of ||A - B Q||_F^2 = 2 - 2 ||A^T B||_*, in [0, 2], A and B being :func:`prepared`.
 
-    Source: Ding, Denain, Steinhardt, NeurIPS 2021, section 2. A nuclear norm, unlike canonical correlations, has a bounded
-    gradient: no singular values are divided by.
-
-    Args:
-        moving: representations ``(L, d)``; gradients flow through them.
-        fixed: representations ``(L, d)`` of the same inputs; a constant.
+    Source: Ding, Denain, Steinhardt, NeurIPS 2021, section 2. Gradients flow through ``moving`` ``(L, d)`` alone; ``fixed``
+    has the representations of the same inputs.
     """
     one, other = prepared(moving), prepared(fixed.detach())
     if len(other) < other.shape[1]:

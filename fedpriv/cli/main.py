@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import importlib
 import io
 import os
@@ -19,7 +20,6 @@ import rich_click as click
 
 from fedpriv import __version__
 from fedpriv.util.errors import UserError, WorkError, short_line
-from fedpriv.util.garbage import spare_imports
 from fedpriv.util.memory import asked_for, ran_out
 
 COMMANDS: dict[str, str] = {
@@ -70,7 +70,7 @@ _STOPPED = threading.Event()
 
 def entry(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code. A polite kill is treated as an interrupt from the keyboard."""
-    spare_imports()
+    gc.set_threshold(100_000)  # imports make some hundred thousand objects, which stay
 
     def stop(number: int, frame: object) -> None:
         _STOPPED.set()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedpriv.algebra.augmentation_policy import PUBLISHED, margins, read_policy
+from fedpriv.algebra.augmentations import PUBLISHED, margins, read_policy
 from fedpriv.defenses.shared.adapted import NETWORKS
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work

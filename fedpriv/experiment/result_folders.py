@@ -9,7 +9,6 @@ from typing import Literal, TypeVar
 from fedpriv.experiment.results_folder import REQUEST
 from fedpriv.pages.study_report import is_study
 from fedpriv.scoring.storage import ABOUT, PRIVACY_AUDIT, RECONSTRUCTION, holds_scores, is_attack_directory
-from fedpriv.util import files
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json
@@ -74,8 +73,7 @@ def unfinished(paths: Sequence[Path]) -> list[str]:
         # Of a suite that is done, a damaged result is told of where it is read.
         missing = [name for name in wanted if not (holds(suite / name) if done else _is_result(suite / name))]
         if missing and done:
-            told = ", ".join(f"{name}{_without(suite / name)}" for name in missing)
-            lines.append(f"{suite}: {told} missing, though it was made; restore it, or attack again")
+            lines.append(f"{suite}: {', '.join(missing)} missing, though it was made; restore it, or attack again")
         elif missing and busy(suite):
             lines.append(f"{suite}: still at work, {', '.join(missing)} to come")
         elif missing:
@@ -83,12 +81,6 @@ def unfinished(paths: Sequence[Path]) -> list[str]:
                 f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with {argument('resume')}"
             )
     return lines
-
-
-def _without(folder: Path) -> str:
-    """Return the files of a result that are gone, in brackets, where the folder is still there to tell."""
-    gone = files.missing(folder) if folder.is_dir() else []
-    return f" ({', '.join(gone)})" if gone else ""
 
 
 def _wanted(suite: Path) -> list[str]:

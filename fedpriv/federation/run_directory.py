@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -38,8 +39,8 @@ from fedpriv.util.code import code_flags
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import (
-    append_all,
-    link,
+    append_lines,
+    checked,
     mark,
     placing,
     read_json,
@@ -224,7 +225,7 @@ class RunDirectory:
 
     def append(self, lines: Mapping[str, list[dict[str, Any]]]) -> None:
         """Append lines to ``name.jsonl``, by name."""
-        append_all({self.path / f"{name}.jsonl": rows for name, rows in lines.items()})
+        append_lines({self.path / f"{name}.jsonl": rows for name, rows in lines.items()})
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of ``name.jsonl``."""
@@ -315,7 +316,7 @@ class RunDirectory:
     def save_checkpoint(
         self, checkpoint: Checkpoint, states: Sequence[State], files: Mapping[int, Path], keep: tuple[int, ...]
     ) -> None:
-        """Write a checkpoint, linking clients' states that lie in files, then drop older ones except those to keep."""
+        """Write a checkpoint, copying clients' states that lie in files, then drop older ones except those to keep."""
         folder = self.checkpoint_path(checkpoint.round)
         server, evaluation = folder / "server.safetensors", folder / EVALUATION
         clients = [self.state_path(checkpoint.round, client) for client in range(len(states))]
@@ -324,7 +325,9 @@ class RunDirectory:
         with placing([server, *clients, evaluation]) as temporary:
             save_state(temporary[server], checkpoint.server)
             for client, path in enumerate(clients):
-                if client not in files or not link(files[client], temporary[path]):
+                if client in files:
+                    shutil.copyfile(checked(files[client]), temporary[path])
+                else:
                     save_state(temporary[path], states[client])
             temporary[evaluation].write_text(json.dumps(checkpoint.evaluation), encoding="utf-8")
         self.drop_checkpoints(keep)

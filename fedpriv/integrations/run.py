@@ -166,7 +166,7 @@ class RecordedRun:
     def add(self, line: Seen | Note) -> None:
         """Write the line of a message whose arrays, if it had any, are on disk; or a note."""
         path = self.path / "notes.jsonl" if isinstance(line, Note) else self._round_path(line.round)
-        append_lines(path, [line.model_dump(mode="json")])
+        append_lines({path: [line.model_dump(mode="json")]})
 
     def _round_path(self, round_: int) -> Path:
         return self.path / "rounds" / f"round-{round_:04d}.jsonl"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedpriv.pages.page import environment
 from fedpriv.scoring.records import ClaimCard, ClaimCell, ClaimedOrder, ClaimWord, Estimate
 from fedpriv.scoring.storage import write_record
-from fedpriv.util.durations import duration
+from fedpriv.util.escape import duration
 from fedpriv.util.files import write_text
 
 PAGE, TEXT = "claim.html", "claim.md"

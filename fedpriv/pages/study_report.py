@@ -17,7 +17,6 @@ from fedpriv.pages.study_settings import study_settings
 from fedpriv.scoring.records import InferenceResult, Labels
 from fedpriv.scoring.storage import AttackRecord, holds_scores, load_scores
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import missing
 
 
 def is_study(folder: Path) -> bool:
@@ -93,7 +92,7 @@ def read_results(folder: Path) -> StudyResults:
     places = dict.fromkeys(place for _, place in done)
     scores, not_scores = readable([place for place in places if holds_scores(place)], load_scores)
     attacks, no_attacks = readable([place for place in places if not holds_scores(place)], load_scored)
-    reasons = {Path(one.folder): _reason(one) for one in (*not_scores, *no_attacks)}
+    reasons = {Path(one.folder): one.why for one in (*not_scores, *no_attacks)}
     lost = {
         cell.cell: f"{place}: no result, though it was made: {reasons[place]}"
         for cell, place in done
@@ -112,12 +111,6 @@ def read_results(folder: Path) -> StudyResults:
         trained_only=not any(cell.attacks for cell in cells),
     )
     return StudyResults(attacks, scores, runs, facts, damaged)
-
-
-def _reason(lost: LeftOut) -> str:
-    """Return why a result is lost: the files that are gone, else what is wrong with those that are there."""
-    gone = missing(Path(lost.folder)) if Path(lost.folder).is_dir() else []
-    return f"{', '.join(gone)} missing" if gone else lost.why
 
 
 def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:

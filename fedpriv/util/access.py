@@ -1,8 +1,7 @@
 """Access to files: those that are written where they stand are opened safely, and modes say who may read what is made.
 
 What holds private images is its owner's alone, whatever the umask: folders 0700, files 0600. A folder that fedpriv made may
-be shared with the owner's group (0750, files 0640) or be made to be passed on (0755, files 0644). Its own mode says which,
-so whoever goes on in it, another process or a later command, needs no setting.
+be shared with the owner's group (0750, files 0640) or be made to be passed on (0755, files 0644); its own mode says which.
 """
 
 from __future__ import annotations
@@ -65,18 +64,6 @@ def in_place(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int | None =
     if mode is not None and flags & os.O_CREAT and about.st_size == 0:
         set_mode(number, mode & 0o666)
     return os.fdopen(number, "rb" if read_only else "r+b")
-
-
-def refuse_link(path: Path) -> None:
-    """Check that a file, if it is there, is one that :func:`in_place` opens, without opening it.
-
-    Raises:
-        UserError: where it is not.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        about = path.lstat()
-        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
-            raise _refusal(path)
 
 
 def _refusal(path: Path) -> UserError:

@@ -6,48 +6,37 @@ _ROLES = (":class:", ":func:", ":meth:", ":data:", ":mod:", ":attr:")
 _SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
 
 
-def marked(told: str) -> str:
+def marked(text: str) -> str:
     """Return a text with reStructuredText's marks as Markdown's.
 
     >>> marked("see :func:`fedpriv.train`, ``seed``")
     'see `fedpriv.train`, `seed`'
     """
     for role in _ROLES:
-        told = told.replace(role, "")
-    return told.replace("``", "`").replace("::\n", ":\n")
+        text = text.replace(role, "")
+    return text.replace("``", "`").replace("::\n", ":\n")
 
 
-def summary(told: str | None) -> str:
-    r"""Return the first paragraph of a docstring as one line.
-
-    >>> summary("Add noise,\nas ``s`` says.\n\nMore.")
-    'Add noise, as `s` says.'
-    """
-    return marked(" ".join((told or "").strip().partition("\n\n")[0].split()))
+def summary(text: str | None) -> str:
+    """Return the first paragraph of a docstring as one line."""
+    return marked(" ".join((text or "").strip().partition("\n\n")[0].split()))
 
 
-def markdown(told: str) -> str:
-    """Return a docstring as Markdown: entries of its sections as lists, examples as blocks.
-
-    Args:
-        told: as ``inspect.getdoc`` gives it.
-    """
+def markdown(text: str) -> str:
+    """Return a docstring, as ``inspect.getdoc`` gives it, as Markdown: entries of sections as lists, examples as blocks."""
     lines: list[str] = []
     section = example = False
-    for line in marked(told).splitlines():
+    for line in [*marked(text).splitlines(), ""]:
         if line.startswith(">>> ") and not example:
             lines.append("```pycon")
         elif example and not line:
             lines.append("```")
         example = line.startswith(">>> ") or (example and bool(line))
+        section = line in _SECTIONS or (section and (not line or line.startswith("    ")))
         if line in _SECTIONS:
             lines += [line, ""]
-            section = True
-        elif section and line.startswith("    ") and not line.startswith("     "):
-            lines.append(f"- {line.strip()}")
-        elif section and line.startswith("     "):
-            lines.append(f"  {line.strip()}")
+        elif section and line:
+            lines.append(f"  {line.strip()}" if line.startswith("     ") else f"- {line.strip()}")
         else:
-            section = section and not line.strip()
             lines.append(line)
-    return "\n".join(lines + ["```"] * example)
+    return "\n".join(lines).rstrip("\n")

@@ -1,4 +1,4 @@
-"""The one exception that means "the user can mend this"."""
+"""The exception that means "the user can mend this", and what it echoes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from fedpriv.util.escape import one_line
 LONGEST_WORD: Final = 300
 """Characters without a blank that a message may hold: longer than most paths."""
 LONGEST_LINE: Final = 2000
-"""Characters of a message: a screen full, beyond every message that lists all known names."""
+"""Characters of a message: beyond every message that lists all known names."""
 
 
 class UserError(Exception):
-    """Wrong use or bad input.
+    """Wrong use or bad input: one line that says what is wrong, where, and what would be right.
 
-    The message is one line that says what is wrong, where, and what would be right. The command line prints it
-    without a traceback and exits with code 2.
+    The command line prints it without a traceback and exits with code 2.
 
     Attributes:
-        keys: the setting that is wrong, by name and from the outside in, where whoever raises knows it:
-            ``("alpha",)``, ``("server", "epochs")``.
+        keys: the setting that is wrong, by name and from the outside in, where it is known: ``("server", "epochs")``.
     """
 
     def __init__(self, message: str, *, keys: tuple[str | int, ...] = ()) -> None:
@@ -33,19 +31,14 @@ class UserError(Exception):
 
 
 class WorkError(Exception):
-    """Work that failed through nobody's mistake, where one line says all: a federation whose clients went away, say.
-
-    The command line prints it without a traceback and exits with code 1.
-    """
+    """Work that failed through no mistake of the user, in one line; the command line exits with code 1."""
 
     def __init__(self, message: str) -> None:
         super().__init__(short_line(message))
 
 
 def short_line(text: str) -> str:
-    r"""Return a text as one line that a terminal can show, whatever was echoed into it.
-
-    Of a long word, or of a long line, the middle is left out, and the number of its characters is said.
+    r"""Return a text as one line that a terminal can show; of a long word or line the middle is left out.
 
     >>> short_line("a\nb \x1b[31m"), len(short_line("x" * 10_000)) < 300
     ('a b \\x1b[31m', True)
@@ -72,18 +65,11 @@ class _Shown(reprlib.Repr):
         """Return a whole number; of one that is too long to be printed, its size."""
         return f"a whole number of {x.bit_length():,} bits" if x.bit_length() > 256 else repr(x)
 
-    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
-        """Return a mapping in its own order."""
-        if level <= 0:
-            return "{...}"
-        shown = [f"{self.repr1(key, level - 1)}: {self.repr1(x[key], level - 1)}" for key in [*x][: self.maxdict]]
-        return "{" + ", ".join([*shown, "..."] if len(x) > self.maxdict else shown) + "}"
-
     def repr_instance(self, x: Any, level: int) -> str:
         """Return the words an object has for itself; of one that fails at that, its type."""
         try:
             return _shortened(repr(x), self.maxother)
-        except Exception:  # a stranger's __repr__ may raise anything
+        except Exception:  # another package's __repr__ may raise anything
             return f"<{type(x).__name__}>"
 
 
@@ -91,7 +77,7 @@ _SHOWN: Final = _Shown()
 
 
 def shown(value: Any) -> str:
-    """Return a value that somebody gave as an error echoes it: ``repr``, at most some hundred characters long.
+    """Return a value that a user gave as an error echoes it: ``repr``, at most some hundred characters long.
 
     >>> shown("VAP"), shown([0.1, 1]), len(shown("x" * 10_000)) < 300, shown(1 << 9999)
     ("'VAP'", '[0.1, 1]', True, 'a whole number of 10,000 bits')

@@ -1,28 +1,20 @@
 """Text from outside, as each kind of output takes it: terminal, Markdown, spreadsheet, picture, command line.
 
-Names of classes, labels of a study, paths and commands may hold anything. Whatever shows them passes them through one of
-these functions, and nothing else does it by hand. HTML is escaped by jinja, which :mod:`fedpriv.pages.page` sets up.
+Names of classes, labels, paths and commands may hold anything. HTML is escaped by jinja (:mod:`fedpriv.pages.page`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import html
+import re
 import shlex
 import unicodedata
 import warnings
 from collections.abc import Iterator
 
-_JOINERS = "\u200c\u200d"
-"""Without a shape of their own, and part of words in several scripts."""
-
 FORMULA = ("'", "=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """Beginnings that make a spreadsheet compute a cell, and the apostrophe that keeps it from it."""
-
-_NUMERIC = frozenset("0123456789+-–−., %")
-
-_PUNCTUATION = frozenset("\\`*~#|$@[]")
-"""Characters that mean something in Markdown wherever they stand."""
 
 
 def visible(text: str) -> str:
@@ -31,13 +23,8 @@ def visible(text: str) -> str:
     >>> print(visible("red\x1b[31m"))
     red\x1b[31m
     """
-    return "\n".join(map(_visible_line, text.replace("\r\n", "\n").split("\n")))
-
-
-def _visible_line(text: str) -> str:
-    if text.isprintable():  # all but always
-        return text
-    return "".join(c if c == "\t" or not _unseen(c) else _spelled(c) for c in text)
+    text = text.replace("\r\n", "\n")
+    return text if text.isprintable() else "".join(c if c in "\t\n" or not _unseen(c) else _spelled(c) for c in text)
 
 
 def one_line(text: str) -> str:
@@ -55,12 +42,23 @@ def terminal_line(text: str) -> str:
     >>> print(terminal_line("  a\\nb"))
       a\nb
     """
-    return text if text.isprintable() else "".join(c if c.isprintable() else _spelled(c) for c in text)
+    return "".join(c if c.isprintable() else _spelled(c) for c in text)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    >>> [duration(seconds) for seconds in (7.2, 200, 9000)]
+    ['7 s', '3 min', '2.5 h']
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _unseen(c: str) -> bool:
     """True for what breaks lines, steers a terminal, turns the direction of writing, or cannot be written as UTF-8."""
-    return not (c.isprintable() or c in _JOINERS or unicodedata.category(c) == "Zs")
+    return not (c.isprintable() or c in "\u200c\u200d" or unicodedata.category(c) == "Zs")  # joiners are part of words
 
 
 def _spelled(c: str) -> str:
@@ -76,6 +74,17 @@ class Markdown(str):
     __slots__ = ()
 
 
+_INTERVAL = r"\[[0-9+\-–−., %]+\](?![(\[:])"
+"""Brackets around numbers, which are no link where no address or name follows."""
+_SPECIAL = re.compile(
+    rf"(?P<interval>{_INTERVAL})"
+    r"|[\\`*~#|$@\[\]<&]"
+    r"|(?<![^\W_])_|_(?![^\W_])"  # within a word it is no emphasis
+    r"|:(?=//)|(?<=[wW]{3})\."  # addresses become links by themselves
+    r"|^>|^[-+=](?![^\W_])|^[0-9]+[.)](?=\s|$)"
+)
+
+
 def markdown(value: object) -> Markdown:
     r"""Return a value as Markdown that shows it as it is, in a line of its own, a table cell or a heading.
 
@@ -87,38 +96,15 @@ def markdown(value: object) -> Markdown:
     if isinstance(value, Markdown):
         return value
     text = one_line(str(value))
-    numbers = _intervals(text)
-    return Markdown("".join(c if place in numbers else _escaped(text, place) for place, c in enumerate(text)))
+    words = any(c.isalpha() for c in text)
 
+    def escaped(found: re.Match[str]) -> str:
+        mark = found[0]
+        if found["interval"]:  # at the end of a text with words, an address may follow
+            return mark if found.end() < len(text) or not words else f"\\{mark[:-1]}\\]"
+        return html.escape(mark) if mark in "<&" else f"{mark[:-1]}\\{mark[-1]}"
 
-def _intervals(text: str) -> set[int]:
-    """Return the places of brackets around numbers, which are no link where no address or name follows."""
-    found: set[int] = set()
-    alone = not any(c.isalpha() for c in text)
-    for place in (place for place, c in enumerate(text) if c == "["):
-        end = text.find("]", place)
-        if end > place + 1 and all(c in _NUMERIC for c in text[place + 1 : end]):
-            after = text[end + 1 : end + 2]
-            if after not in ("(", "[", ":") and (after or alone):
-                found |= {place, end}
-    return found
-
-
-def _escaped(text: str, place: int) -> str:
-    """Return one character of a line of Markdown, escaped where it would mean something."""
-    c, before, after = text[place], text[:place], text[place + 1 :]
-    if c in "<&":
-        return html.escape(c)
-    special = (
-        c in _PUNCTUATION
-        or (c == "_" and not (before[-1:].isalnum() and after[:1].isalnum()))  # within a word it is no emphasis
-        or (c == ":" and after.startswith("//"))  # addresses become links by themselves
-        or (c == "." and before[-3:].lower() == "www")
-        or (c == ">" and not before)
-        or (c in "-+=" and not before and not after[:1].isalnum())
-        or (c in ".)" and before.isascii() and before.isdigit() and after[:1] in ("", " "))
-    )
-    return "\\" + c if special else c
+    return Markdown(_SPECIAL.sub(escaped, text))
 
 
 def code_span(text: str) -> Markdown:
@@ -128,7 +114,7 @@ def code_span(text: str) -> Markdown:
     `` a`b `` `c`
     """
     line = one_line(text) or " "
-    runs = {len(run) for run in "".join(c if c == "`" else " " for c in line).split()}
+    runs = {len(run) for run in re.findall("`+", line)}
     fence = "`" * next(length for length in range(1, len(line) + 2) if length not in runs)
     blank = " " if runs or line != line.strip() else ""
     return Markdown(f"{fence}{blank}{line}{blank}{fence}")
@@ -148,7 +134,7 @@ def markup(text: str) -> str:
 
 
 def picture_text(text: str, most: int = 100) -> str:
-    r"""Return a text as matplotlib sets it letter by letter: without formulas, hidden legends, and lines as long as a page.
+    r"""Return a text as matplotlib sets it letter by letter: no formulas, hidden legends, or lines as long as a page.
 
     >>> print(picture_text("$5 and $6"), picture_text("_hidden"))
     \$5 and \$6  _hidden
@@ -169,8 +155,6 @@ def any_letters() -> Iterator[None]:
 def csv_cell(value: object) -> object:
     """Return a value as a cell of a table: text is one line, and has an apostrophe before what begins a formula.
 
-    Numbers stay numbers, negative ones too.
-
     >>> csv_cell("=1+1"), csv_cell(-1.5), csv_cell("dip")
     ("'=1+1", -1.5, 'dip')
     """
@@ -184,18 +168,11 @@ def shell_word(word: str) -> str:
     r"""Return a word as a shell takes it, on one line; bash and zsh know the spelling of control characters.
 
     >>> print(shell_word("a b"), shell_word("a\nb's"))
-    'a b' $'a\nb\'s'
+    'a b' $'a\x0ab\x27s'
     """
     if not any(_unseen(c) for c in word):
         return shlex.quote(word)
-    return "$'" + "".join(_in_shell(c) for c in word) + "'"
-
-
-def _in_shell(c: str) -> str:
-    if c in "\\'":
-        return "\\" + c
-    if 0xDC80 <= ord(c) <= 0xDCFF:  # a byte of a path that is no UTF-8
-        return f"\\x{ord(c) - 0xDC00:02x}"
-    if 0x80 <= ord(c) <= 0xFF:
-        return f"\\u{ord(c):04x}" if _unseen(c) else c
-    return _spelled(c) if _unseen(c) else c
+    codes = ("surrogateescape" if "\udc80" <= c <= "\udcff" else "surrogatepass" for c in word)  # bytes of a path
+    content = b"".join(c.encode("utf-8", code) for c, code in zip(word, codes, strict=True))
+    plain = (chr(byte) if 32 <= byte < 127 and byte not in b"\\'" else f"\\x{byte:02x}" for byte in content)
+    return f"$'{''.join(plain)}'"

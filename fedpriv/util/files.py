@@ -57,19 +57,13 @@ def _head(folder: Path) -> dict[str, Any] | None:
 
 
 def identity(folder: Path) -> str | None:
-    """Return the identity of a folder that fedpriv made, or None for any other.
-
-    Raises:
-        UserError: for a folder in another version's format.
-    """
-    head = _head(folder)
-    return None if head is None else str(head["id"])
+    """Return the identity of a folder that fedpriv made, or None for any other; UserError for another version's format."""
+    return (_head(folder) or {}).get("id")
 
 
 def kind(folder: Path) -> str | None:
     """Return the kind of thing that a marked folder holds, or None for any other; errors as :func:`identity`."""
-    head = _head(folder)
-    return None if head is None else str(head.get("kind"))
+    return (_head(folder) or {}).get("kind")
 
 
 def homes_of(folder: Path) -> list[Path]:
@@ -182,13 +176,6 @@ def forget(home: Path) -> None:
     _write_marker(home, rows)
 
 
-def missing(folder: Path) -> list[str]:
-    """Return the names of files that stood directly in a folder, by its marker, and are gone, sorted."""
-    homes = homes_of(folder)
-    paths = [homes[0] / name for name, known in written(homes[0]).items() if None not in known] if homes else []
-    return sorted(path.name for path in paths if path.parent == Path(os.path.abspath(folder)) and not path.is_file())
-
-
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as file:
@@ -261,24 +248,8 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=True) + "\n")
 
 
-def link(old: Path, temporary: Path) -> bool:
-    """Make a temporary name that of a file that stays; return False where that is damaged, or links do not exist."""
-    try:
-        checked(old)
-        temporary.unlink()
-        os.link(old, temporary)
-    except (OSError, UserError):
-        return False
-    return True
-
-
-def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append JSON lines: the file is written anew; errors as :func:`read_lines`."""
-    append_all({path: rows})
-
-
-def append_all(lines: Mapping[Path, Iterable[Mapping[str, Any]]]) -> None:
-    """Append JSON lines to several files; errors as :func:`read_lines`, before any is written."""
+def append_lines(lines: Mapping[Path, Iterable[Mapping[str, Any]]]) -> None:
+    """Append JSON lines to files, which are written anew; errors as :func:`read_lines`, before any is written."""
     write_all({path: _lines_there(path) + _lines(rows) for path, rows in lines.items()})
 
 
@@ -338,10 +309,7 @@ def checked(path: Path) -> Path:
         UserError: where it does not, or its marked folder does not list it.
     """
     if path.is_file() and _listed_as(path)[0] is not None:
-        try:
-            _check(path, digest(path))
-        except OSError as error:
-            raise UserError(f"{path}: not readable ({error.strerror or error})") from error
+        _check(path, digest(path))
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,9 +43,8 @@ def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool) -
                 "wait for it, or choose another folder"
             ) from None
         except OSError as error:
-            raise UserError(
-                f"{folder}: its file system does not lock files ({error.strerror}); choose a folder on another"
-            ) from error
+            message = f"{folder}: its file system does not lock files ({error.strerror}); choose a folder on another"
+            raise UserError(message) from error
         yield file
 
 
@@ -140,8 +140,6 @@ def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, 
         check_free(path, force=force)
     with contextlib.ExitStack() as taken:
         with writing(path):
-            if resume and not path.is_dir():
-                raise UserError(f"{path}: no such folder to go on with")
             if resume:
                 refuse_unmarked(path)
             files.make(path, files.new_mode(path, public=public))
@@ -160,18 +158,19 @@ def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, 
 def refuse_unmarked(path: Path) -> None:
     """Check that a folder to go on with has a marker."""
     if files.identity(path) is None:
-        raise UserError(
+        message = (
             f"{path / MARKER}: missing or damaged, so nothing here can be checked; choose another {argument('out')}"
         )
+        raise UserError(message)
 
 
 def check_free(path: Path, *, force: bool) -> None:
     """Check that an output folder is free, or with ``force`` may be emptied, and can be made. Changes nothing."""
     with writing(path):
-        if path.is_symlink() and not path.exists():
-            raise UserError(f"{path}: is a link to nothing; {argument('out')} takes a folder")
-        if path.exists() and not path.is_dir():
-            raise UserError(f"{path}: is a file; {argument('out')} takes a folder")
+        if os.path.lexists(path) and not path.is_dir():
+            raise UserError(
+                f"{path}: is {'a file' if path.exists() else 'a link to nothing'}; {argument('out')} takes a folder"
+            )
         if files.identity(path) is not None:
             with contextlib.suppress(FileNotFoundError), _locked(path, os.O_RDONLY, alone=True):
                 pass
@@ -183,10 +182,8 @@ def check_free(path: Path, *, force: bool) -> None:
                 f"made (with {MARKER} in it): choose another {argument('out')}"
             )
         above = next(place for place in (path, *path.absolute().parents) if place.exists())
-        if not above.is_dir():
-            raise NotADirectoryError(0, f"{above} is a file")
-        if not os.access(above, os.W_OK | os.X_OK):
-            raise PermissionError(0, f"{above} is not to be written")
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise OSError(0, f"{above} is {'not to be written' if above.is_dir() else 'a file'}")
 
 
 def _refuse_occupied(path: Path) -> None:
@@ -221,9 +218,8 @@ def refuse_overlap(
         source = given.resolve()
         below = name in inputs and source in target.parents
         if source == target or target in source.parents or below:
-            raise UserError(
-                f"{argument('out')} {out}: overlaps {name} {given}, which is read; choose another {argument('out')}"
-            )
+            flag = argument("out")
+            raise UserError(f"{flag} {out}: overlaps {name} {given}, which is read; choose another {flag}")
 
 
 @contextlib.contextmanager
@@ -232,14 +228,14 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"{path}: this folder cannot be made or written ({error.strerror or error}); choose another {argument('out')}"
-        ) from error
+        why = error.strerror or error
+        message = f"{path}: this folder cannot be made or written ({why}); choose another {argument('out')}"
+        raise UserError(message) from error
 
 
 def numbered(path: Path) -> Path:
     """Return ``path``, or the first of ``path-2``, ``path-3``, ... that is free."""
-    candidates = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in range(1, 10**6))
+    candidates = itertools.chain([path], (path.with_name(f"{path.name}-{number}") for number in itertools.count(2)))
     return next(candidate for candidate in candidates if not os.path.lexists(candidate))
 
 

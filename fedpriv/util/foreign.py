@@ -41,6 +41,7 @@ NESTING: Final = 32
 """Tables and lists in one another: a study has 6, a record 9."""
 WHOLE_BITS: Final = 256
 """Of a whole number in TOML: an error prints it, and hexadecimal ones may have a megabyte."""
+_DEEP = f"more than {NESTING} lists or tables in one another"
 
 # ---------------------------------------------------------------- files
 
@@ -142,10 +143,6 @@ def reason(error: BaseException) -> str:
 
 # ---------------------------------------------------------------- TOML
 
-_TOML_TOKENS = re.compile(
-    r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}.,=\n]', re.DOTALL
-)
-
 
 def toml_file(path: Path, where: str = "", *, expected: str = "settings in TOML") -> dict[str, Any]:
     """Return the table that a TOML file holds; arguments and errors as :func:`open_file`."""
@@ -163,15 +160,19 @@ def toml_table(text: str) -> dict[str, Any]:
     Raises:
         ValueError: for a text that is none, or that holds what no setting is: dates, larger numbers, NUL, deep nesting.
     """
-    _refuse_deep_toml(text)
-    values = tomllib.loads(text)
-    left: list[tuple[str, Any]] = list(values.items())
+    try:
+        values = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError(_DEEP) from error
+    left: list[tuple[str, Any, int]] = [("", values, 0)]
     while left:
-        key, value = left.pop()
+        key, value, depth = left.pop()
+        if isinstance(value, (dict, list)) and depth > NESTING:
+            raise ValueError(_DEEP)
         if isinstance(value, dict):
-            left += value.items()
+            left += [(name, entry, depth + 1) for name, entry in value.items()]
         elif isinstance(value, list):
-            left += [(key, entry) for entry in value]
+            left += [(key, entry, depth + 1) for entry in value]
         elif isinstance(value, int) and value.bit_length() > WHOLE_BITS:
             raise ValueError(f"{shown(key)}: a whole number of {value.bit_length():,} bits; at most {WHOLE_BITS}")
         elif not isinstance(value, (str, int, float)):
@@ -179,23 +180,6 @@ def toml_table(text: str) -> dict[str, Any]:
         elif isinstance(value, str) and "\0" in value:
             raise ValueError(f"{shown(key)}: a NUL character")
     return values
-
-
-def _refuse_deep_toml(text: str) -> None:
-    """Check nesting before a parser does: lists, tables, and names joined by dots, whose parser is quadratic."""
-    depth = dots = 0
-    for token in _TOML_TOKENS.finditer(text):
-        mark = token.group()
-        if mark in ("[", "{"):
-            depth, dots = depth + 1, 0
-        elif mark in ("]", "}"):
-            depth = max(depth - 1, 0)
-        elif mark in (",", "=", "\n"):
-            dots = 0
-        elif mark == ".":
-            dots += 1
-        if max(depth, dots) > NESTING:
-            raise ValueError(f"more than {NESTING} lists, tables or names in one another")
 
 
 def inline_value(text: str) -> Any:
@@ -243,7 +227,7 @@ def json_value(text: str | bytes) -> Any:
         for token in _JSON_TOKENS.finditer(text):
             depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token.group(), 0)
             if depth > NESTING:
-                raise ValueError(f"more than {NESTING} lists or objects in one another")
+                raise ValueError(_DEEP)
     return json.loads(text)
 
 

@@ -10,13 +10,7 @@ V = TypeVar("V")
 
 
 class Last(Generic[K, V]):
-    """A function that remembers its last result.
-
-    >>> from fedpriv.util.last import Last
-    >>> lengths, words = Last(lambda words: [len(word) for word in words]), ["a", "few"]
-    >>> lengths(words) is lengths(words), lengths(["a", "few"])
-    (True, [1, 3])
-    """
+    """A function that remembers its last result."""
 
     def __init__(self, make: Callable[[K], V]) -> None:
         self._make = make

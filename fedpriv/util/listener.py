@@ -1,4 +1,4 @@
-"""Listeners to long work: progress, notices, and the moment from which it could be resumed. Silence is the default."""
+"""Listeners to long work: progress, notices, and the moment from which it could be resumed."""
 
 from __future__ import annotations
 

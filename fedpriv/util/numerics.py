@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -16,8 +19,6 @@ if TYPE_CHECKING:
 Precision = Literal["float32", "tf32", "bfloat16"]
 """float32 everywhere; products in TF32, which GPUs since Ampere have (10 bits of mantissa); or automatic mixed precision in
 bfloat16 (7 bits). What a search found is judged in float32 in any case."""
-
-_AMPERE: Final = (8, 0)
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,12 @@ class Numerics:
     compiled: bool = False
     recorded: bool = True
 
-    @contextlib.contextmanager
-    def searching(self, device: torch.device) -> Iterator[None]:
+    def searching(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
         """Compute an objective and its derivatives as a search does, within the block."""
         import torch
 
-        if self.precision == "bfloat16":
-            with torch.autocast(device.type, torch.bfloat16):
-                yield
-        else:
-            yield
+        coarse = self.precision == "bfloat16"
+        return torch.autocast(device.type, torch.bfloat16) if coarse else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def products(self, device: torch.device) -> Iterator[None]:
@@ -56,16 +53,15 @@ class Numerics:
         if device.type != "cuda":
             yield
             return
-        convolutions = torch.backends.cudnn
+        convolutions, coarse = torch.backends.cudnn, self.precision == "tf32"
         before = torch.get_float32_matmul_precision(), convolutions.allow_tf32, convolutions.deterministic
-        coarse = self.precision == "tf32"
         torch.set_float32_matmul_precision("high" if coarse else "highest")
         convolutions.allow_tf32, convolutions.deterministic = coarse, True
         try:
             yield
         finally:
             torch.set_float32_matmul_precision(before[0])
-            _, convolutions.allow_tf32, convolutions.deterministic = before
+            convolutions.allow_tf32, convolutions.deterministic = before[1:]
 
 
 FLOAT32 = Numerics()
@@ -79,29 +75,19 @@ def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Nu
     """
     import torch
 
+    where, gpu = argument("precision", precision), device.type == "cuda"
     if precision not in get_args(Precision):
-        raise UserError(f"{argument('precision', precision)}: expected one of {', '.join(get_args(Precision))}")
-    where = argument("precision", precision)
-    if precision == "tf32" and device.type != "cuda":
+        raise UserError(f"{where}: expected one of {', '.join(get_args(Precision))}")
+    if precision == "tf32" and not gpu:
         raise UserError(f"{where}: only GPUs have TF32, and this computes on {device}; use float32 or bfloat16")
-    if precision == "tf32" and torch.cuda.get_device_capability(device) < _AMPERE:
+    if precision == "tf32" and torch.cuda.get_device_capability(device) < (8, 0):
         raise UserError(f"{where}: {torch.cuda.get_device_name(device)} has no TF32; use float32")
-    if precision == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+    if precision == "bfloat16" and gpu and not torch.cuda.is_bf16_supported():
         raise UserError(f"{where}: {torch.cuda.get_device_name(device)} has no bfloat16; use float32")
-    if compiled:
-        _refuse_without_compiler(device)
-        if device.type == "cuda":
-            torch.use_deterministic_algorithms(True, warn_only=True)  # of the compiler's own choices, too
+    if compiled and not gpu and not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
+        raise UserError(f"{argument('compile')}: torch compiles for a CPU with a C++ compiler, and none is here")
+    if compiled and gpu and importlib.util.find_spec("triton") is None:
+        raise UserError(f"{argument('compile')}: torch compiles for a GPU with triton, which is not installed")
+    if compiled and gpu:
+        torch.use_deterministic_algorithms(True, warn_only=True)  # of the compiler's own choices, too
     return Numerics(precision, compiled)  # type: ignore[arg-type]
-
-
-def _refuse_without_compiler(device: torch.device) -> None:
-    import importlib.util
-    import os
-    import shutil
-
-    where = argument("compile")
-    if device.type == "cpu" and not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
-        raise UserError(f"{where}: torch compiles for a CPU with a C++ compiler, and neither g++ nor clang++ is here")
-    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
-        raise UserError(f"{where}: torch compiles for a GPU with triton, which is not installed")

@@ -66,14 +66,14 @@ class Registry(Mapping[str, str]):
         """
         self._outside()  # warns of clashes
         if name in self.builtins:
-            return _imported(self.builtins[name])
+            return _imported(self.builtins[name], own=True)
         if name not in self:
             raise unknown_name(self.noun, name, self)
         try:
             self.check(name)
             found = _imported(self[name])
             if self._contract:
-                _imported(self._contract)(name, found)
+                _imported(self._contract, own=True)(name, found)
         except UserError as error:
             origin = f" of {self.origin(name)}" if self.origin(name) else ""
             raise UserError(f"{self.noun} {name!r}{origin}: {error}") from error
@@ -177,12 +177,12 @@ def _entry_points(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoin
     return tuple(sorted(metadata.entry_points(group=group), key=lambda point: (_distribution(point), point.name)))
 
 
-def _imported(target: str) -> Any:
+def _imported(target: str, *, own: bool = False) -> Any:
     module, _, attribute = target.partition(":")
     try:
         found: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # another package may fail in any way
-        if module.partition(".")[0] == "fedpriv":
+        if own:
             raise
         line = " ".join(str(error).split())
         raise UserError(f"module {module!r} cannot be imported: {type(error).__name__}: {line}") from error

@@ -52,15 +52,16 @@ class Kinds:
         return next((payload for payload in message if self.test(type(payload))), None)
 
 
-VECTORS = Kinds(lambda k: k.space == "representation" and k.computed_from in ("image", "class", "mixture"))
-"""Vectors of the representation space that images can be sought for."""
-
-SEPARATE = Kinds(lambda k: k.space == "representation" and k.computed_from in ("image", "class"))
-"""Representations of single images or means of classes, as they are."""
-
 OF_IMAGES = Kinds(lambda k: k.space == "representation" and k.computed_from == "image")
 CLASS_MEANS = Kinds(lambda k: k.space == "representation" and k.computed_from == "class")
 MIXTURES = Kinds(lambda k: k.space == "representation" and k.computed_from == "mixture")
+
+SEPARATE = OF_IMAGES | CLASS_MEANS
+"""Representations of single images or means of classes, as they are."""
+
+VECTORS = SEPARATE | MIXTURES
+"""Vectors of the representation space that images can be sought for."""
+
 CLASS_OUTPUTS = Kinds(lambda k: k.space == "outputs" and k.computed_from == "class")
 PUBLIC_OUTPUTS = Kinds(lambda k: k.space == "outputs" and k.computed_from == "public")
 KERNELS = Kinds(lambda k: k.space == "kernel")

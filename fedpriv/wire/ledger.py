@@ -66,25 +66,18 @@ class Count:
 
 def entries(message: Message, round_: int, client: int, direction: Direction) -> list[Entry]:
     """Return one entry for every tensor of a message."""
-    return [
-        Entry(
-            round=round_,
-            client=client,
-            direction=direction,
-            name=f"{payload.kind}.{name}",
-            shape=tuple(value.shape),
-            dtype=str(value.dtype).removeprefix("torch."),
-            itemsize=value.element_size(),
-            in_paper_count=payload.in_paper_count(name),
-        )
-        for payload in message
-        for name, value in payload.tensors().items()
-    ]
+    found = []
+    for payload in message:
+        for name, value in payload.tensors().items():
+            dtype, counted = str(value.dtype).removeprefix("torch."), payload.in_paper_count(name)
+            own = (f"{payload.kind}.{name}", tuple(value.shape), dtype, value.element_size(), counted)
+            found.append(Entry(round_, client, direction, *own))
+    return found
 
 
 @dataclass(frozen=True)
 class Item:
-    """One kind of tensor of a planned round, all clients together: direction, ``kind.field``, and bytes of a scalar."""
+    """One kind of tensor of a planned round, all clients together: ``kind.field``, and bytes of a scalar."""
 
     direction: Direction
     name: str
@@ -114,22 +107,22 @@ def count(rows: Iterable[Entry | Item]) -> dict[str, Count]:
 
 @dataclass(frozen=True)
 class FederationSizes:
-    """Sizes of a federation in a settled round (not the first).
+    """Sizes of a federation in a settled round (not the first); what is unknown is None.
 
     Attributes:
         clients: clients that take part, K.
         classes: number of classes C.
         width: representation width d.
-        pairs: (client, class) pairs in the training splits of the participants, P; None if unknown.
-        known_classes: classes that at least one client holds; None for all C.
-        samples: training images of the participants together; None if unknown.
-        model_scalars: learnable parameters of one client's whole model; None if unknown.
-        all_model_scalars: of all participants' models together, where they differ; None for K times ``model_scalars``.
-        blueprint: one client's architecture, for methods that build others of the same image shape; None if unknown.
         options: the method's own options.
-        clusters: cluster prototypes over all classes, Q (FPL); None if unknown.
-        compressed_scalars: scalars of one compressed model (FedKD), which depends on trained weights; None if unknown.
-        public: public images L that clients represent (FedHeNN); None if unknown.
+        pairs: (client, class) pairs in the training splits of the participants, P.
+        known_classes: classes that at least one client holds; None for all C.
+        samples: training images of the participants together.
+        model_scalars: learnable parameters of one client's whole model.
+        all_model_scalars: of all participants' models together, where they differ; None for K times ``model_scalars``.
+        blueprint: one client's architecture, for methods that build others of the same image shape.
+        clusters: cluster prototypes over all classes, Q (FPL).
+        compressed_scalars: scalars of one compressed model (FedKD).
+        public: public images L that clients represent (FedHeNN).
     """
 
     clients: int

@@ -75,10 +75,7 @@ def tensor(
         optional: may be None.
     """
     counted = says is None if paper is None else paper
-    meta = {
-        **{"shape": shape, "private": private, "says": says},
-        **{"paper": counted, "integer": integer, "optional": optional},
-    }
+    meta = dict(shape=shape, private=private, says=says, paper=counted, integer=integer, optional=optional)
     return field(default=None, metadata=meta) if optional else field(metadata=meta)
 
 
@@ -144,14 +141,13 @@ class Payload:
             value, where = getattr(self, spec.name), f"{self.kind}.{spec.name}"
             if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
                 # Sorted, so that a payload is the same whether it was just made or read back.
-                entries = {
+                value = {
                     name: from_array(f"{where}/{name}", entry) if isinstance(entry, np.ndarray) else entry
                     for name, entry in sorted(value.items())
                 }
-                object.__setattr__(self, spec.name, types.MappingProxyType(entries))
+                object.__setattr__(self, spec.name, types.MappingProxyType(value))
             elif isinstance(value, (list, tuple, np.ndarray)) and spec.metadata["shape"] != "*":
-                made = from_numbers(where, value, integer=spec.metadata["integer"])
-                object.__setattr__(self, spec.name, made)
+                object.__setattr__(self, spec.name, from_numbers(where, value, integer=spec.metadata["integer"]))
         self.check()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -224,14 +220,15 @@ class Payload:
             value = getattr(self, spec.name)
             if value is None and spec.metadata["optional"]:
                 continue
-            if spec.metadata["shape"] == "*":
-                if not isinstance(value, Mapping) or not all(isinstance(entry, Tensor) for entry in value.values()):
-                    raise UserError(f"{self.kind}.{spec.name}: expected tensors by name, got {type(value).__name__}")
-                check_names(f"{self.kind}.{spec.name}", [*value])
-                for name, entry in value.items():
-                    check_plain(f"{self.kind}.{spec.name}/{name}", entry)
+            where = f"{self.kind}.{spec.name}"
+            if spec.metadata["shape"] != "*":
+                _check_tensor(where, value, spec.metadata, axes)
                 continue
-            _check_tensor(f"{self.kind}.{spec.name}", value, spec.metadata, axes)
+            if not isinstance(value, Mapping) or not all(isinstance(entry, Tensor) for entry in value.values()):
+                raise UserError(f"{where}: expected tensors by name, got {type(value).__name__}")
+            check_names(where, [*value])
+            for name, entry in value.items():
+                check_plain(f"{where}/{name}", entry)
 
     def non_finite(self) -> str | None:
         """Return the name of the first tensor that holds NaN or infinity, or None."""
@@ -276,10 +273,8 @@ def _check_traits(cls: type[Payload]) -> None:
 def _check_fields(cls: type[Payload]) -> None:
     """Check fields before :func:`dataclasses.dataclass` has seen them, as a subclass is registered when it is defined."""
     where = f"payload {cls.__qualname__}"
-    found: dict[str, Mapping[str, Any]] = {}
-    for base in reversed(cls.__mro__):
-        if base is not cls and "__dataclass_fields__" in vars(base):
-            found |= {spec.name: spec.metadata for spec in vars(base)["__dataclass_fields__"].values() if spec.metadata}
+    inherited = getattr(cls, "__dataclass_fields__", {})
+    found: dict[str, Mapping[str, Any]] = {spec.name: spec.metadata for spec in inherited.values() if spec.metadata}
     for name, hint in vars(cls).get("__annotations__", {}).items():
         if "ClassVar" in str(hint):
             continue
@@ -291,10 +286,9 @@ def _check_fields(cls: type[Payload]) -> None:
         if meta["private"] and not meta["paper"] and meta["says"] is None:
             listed = ", ".join(map(repr, get_args(Says)))
             raise UserError(f"{where}: field {name!r} is private and no value, so it says something: one of {listed}")
-    told = {meta["says"] for meta in found.values()}
     values = [name for name, meta in found.items() if meta["private"] and meta["says"] is None]
     needed = {"image": "classes", "class": "classes", "mixture": "weights"}.get(cls.computed_from)
-    if needed not in told | {None}:
+    if needed is not None and all(meta["says"] != needed for meta in found.values()):
         raise UserError(f"{where}: computed_from={cls.computed_from!r} takes a field that says={needed!r}")
     expected = 0 if cls.space == "counts" or cls.computed_from == "server" else 1
     if len(values) != expected and cls.computed_from != "server":
@@ -309,11 +303,7 @@ Message = tuple[Payload, ...]
 
 
 def get_payload(message: Message, payload_type: type[P]) -> P:
-    """Return the payload of a type in a message; see :func:`find_payload`.
-
-    Raises:
-        KeyError: when the message holds none.
-    """
+    """Return the payload of a type in a message, as :func:`find_payload`; KeyError when the message holds none."""
     found = find_payload(message, payload_type)
     if found is None:
         raise KeyError(f"no {payload_type.kind} among {[payload.kind for payload in message]}")
@@ -323,8 +313,7 @@ def get_payload(message: Message, payload_type: type[P]) -> P:
 def find_payload(message: Message, payload_type: type[P]) -> P | None:
     """Return the payload of a type in a message, or None.
 
-    A payload of another kind with the same traits is returned as one of the type, so that whoever reads class prototypes
-    reads those of a kind that was declared elsewhere too.
+    A payload of another kind with the same traits is returned as one of the type.
     """
     for payload in message:
         if isinstance(payload, payload_type):
@@ -342,6 +331,5 @@ def _as(payload: Payload, wanted: type[P]) -> P | None:
         if says is None and not spec.metadata["private"]:  # metadata: known by its name alone
             name = spec.name if spec.name in payload.tensors() else None
         values[spec.name] = None if name is None else getattr(payload, name)
-    return (
-        None if any(values[s.name] is None and not s.metadata["optional"] for s in fields(wanted)) else wanted(**values)
-    )
+    lacking = any(values[spec.name] is None and not spec.metadata["optional"] for spec in fields(wanted))
+    return None if lacking else wanted(**values)

@@ -28,14 +28,14 @@ of a private model's answers too. ``representation``: private parts send derivat
 """
 
 _WEIGHTS: dict[str, Any] = {"computed_from": "training", "space": "weights", "aggregation": "mean", "once": False}
+_VECTORS: dict[str, Any] = {"space": "representation", "aggregation": "none", "once": False}
+_SERVER: dict[str, Any] = {"computed_from": "server", "aggregation": "none", "once": False}
 
 # ---------------------------------------------------------------- computed from samples
 
 
 @dataclass(frozen=True)
-class Representations(
-    Payload, kind="representation", computed_from="image", space="representation", aggregation="none", once=False
-):
+class Representations(Payload, kind="representation", computed_from="image", **_VECTORS):
     """Raw representations of training images, one row an image (FedAllRep)."""
 
     features: Tensor = tensor("n d", private=True)  # g(x) of each image
@@ -43,9 +43,7 @@ class Representations(
 
 
 @dataclass(frozen=True)
-class Prototypes(
-    Payload, kind="prototype", computed_from="class", space="representation", aggregation="none", once=False
-):
+class Prototypes(Payload, kind="prototype", computed_from="class", **_VECTORS):
     """Mean representation of each class that the client holds (FedProto, FedGH, FedTGP, FPL)."""
 
     features: Tensor = tensor("c d", private=True)  # mean of g(x) over the class's training images
@@ -54,9 +52,7 @@ class Prototypes(
 
 
 @dataclass(frozen=True)
-class Entangled(
-    Payload, kind="entangled", computed_from="mixture", space="representation", aggregation="none", once=False
-):
+class Entangled(Payload, kind="entangled", computed_from="mixture", **_VECTORS):
     """One weighted sum of all of a client's representations, and of its labels with the same weights (FedRE)."""
 
     feature: Tensor = tensor("d", private=True)  # sum_i w_i g(x_i)
@@ -150,13 +146,7 @@ class Extractor(Payload, kind="extractor", network="extractor", **_WEIGHTS):
 
 @dataclass(frozen=True)
 class LowRankModel(
-    Payload,
-    kind="low-rank-model",
-    computed_from="training",
-    space="factors",
-    network="small",
-    aggregation="none",
-    once=False,
+    Payload, kind="low-rank-model", network="small", **(_WEIGHTS | {"space": "factors", "aggregation": "none"})
 ):
     """A model whose matrices are sent as truncated singular value decompositions (FedKD)."""
 
@@ -188,47 +178,35 @@ class PublicLoss:
 
 
 @dataclass(frozen=True)
-class Generator(
-    Payload,
-    kind="generator",
-    computed_from="server",
-    space="weights",
-    network="generator",
-    aggregation="none",
-    once=False,
-):
+class Generator(Payload, kind="generator", space="weights", network="generator", **_SERVER):
     """A network from noise and label to a representation (FedGen's broadcast)."""
 
     state: Mapping[str, Tensor] = state(private=False)
 
 
 @dataclass(frozen=True)
-class Energy(Payload, kind="energy", computed_from="server", space="number", aggregation="none", once=False):
+class Energy(Payload, kind="energy", space="number", **_SERVER):
     """Share of the squared singular values that uploads should keep (FedKD's broadcast)."""
 
     share: Tensor = tensor("1", private=False, paper=False)  # in (0, 1]
 
 
 @dataclass(frozen=True)
-class PublicImages(
-    Payload, kind="public-images", computed_from="server", space="pixels", aggregation="none", once=False
-):
+class PublicImages(Payload, kind="public-images", space="pixels", **_SERVER):
     """Unlabelled public images that every client represents (FedHeNN's broadcast)."""
 
     images: Tensor = tensor("L c h w", private=False)
 
 
 @dataclass(frozen=True)
-class PublicSamples(
-    Payload, kind="public-samples", computed_from="server", space="number", aggregation="none", once=False
-):
+class PublicSamples(Payload, kind="public-samples", space="number", **_SERVER):
     """Places in the public set, which everybody holds: the samples whose outputs are asked for (FedMD, DS-FL)."""
 
     samples: Tensor = tensor("n", private=False, integer=True, paper=False)
 
 
 @dataclass(frozen=True)
-class Coefficient(Payload, kind="coefficient", computed_from="server", space="number", aggregation="none", once=False):
+class Coefficient(Payload, kind="coefficient", space="number", **_SERVER):
     """A hyperparameter that the server schedules (FedHeNN's weight of the alignment term)."""
 
     value: Tensor = tensor("1", private=False, paper=False)

@@ -11,14 +11,11 @@ from torch import Tensor, nn
 from fedpriv.util.errors import UserError, shown
 
 MOST_VALUES: Final = 1 << 30
-"""Values of one tensor, counted as it is seen: 4 GiB of float32, four times the largest layer of any network of
-torchvision. A tensor expanded from one number passes for as many values as its copy would have."""
-
+"""Values of one tensor, counted as its copy would have them: 4 GiB of float32."""
 MOST_ENTRIES: Final = 100_000
 """Tensors of one mapping from names: the deepest network of torchvision has 2,000."""
-
 LONGEST_NAME: Final = 300
-"""Characters of a parameter's name: a file of tensors and an error hold it."""
+"""Characters of a parameter's name."""
 
 
 def check_plain(where: str, value: object) -> Tensor:
@@ -29,23 +26,20 @@ def check_plain(where: str, value: object) -> Tensor:
     """
     if not isinstance(value, Tensor):
         raise UserError(f"{where}: expected a tensor, got {type(value).__name__}")
-    if type(value) not in (Tensor, nn.Parameter, getattr(nn, "Buffer", Tensor)):
-        told = f"a {type(value).__name__}; expected a torch.Tensor itself, no subclass"
-    elif value.is_meta:
-        told = "a tensor on the meta device, which holds no values; expected one with values"
-    elif value.is_nested:
-        told = "a nested tensor; expected one of a single shape"
-    elif value.layout != torch.strided:
-        told = f"a tensor of layout {value.layout}; expected a dense one (to_dense)"
-    elif value.is_quantized:
-        told = f"a quantised tensor, {value.dtype}; expected plain numbers (dequantize)"
-    elif value.numel() > MOST_VALUES:
-        told = f"{value.numel():,} values, shape {tuple(value.shape)}; a tensor may have {MOST_VALUES:,}"
-    elif any(getattr(value, "names", ())):  # of versions of torch that name axes
-        told = "a tensor whose axes have names; expected one without (rename(None))"
-    else:
-        return value
-    raise UserError(f"{where}: {told}")
+    faults = (
+        (type(value) not in (Tensor, nn.Parameter, getattr(nn, "Buffer", Tensor)), f"a {type(value).__name__}"),
+        (value.is_meta, "a tensor on the meta device, which holds no values"),
+        (value.is_nested, "a nested tensor"),
+        (value.layout != torch.strided, f"a tensor of layout {value.layout}"),
+        (value.is_quantized, f"a quantised tensor, {value.dtype}"),
+        (any(getattr(value, "names", ())), "a tensor whose axes have names"),  # of some versions of torch
+    )
+    fault = next((words for wrong, words in faults if wrong), "")
+    if fault:
+        raise UserError(f"{where}: {fault}; expected a plain, dense torch.Tensor of numbers")
+    if value.numel() > MOST_VALUES:
+        raise UserError(f"{where}: {value.numel():,} values, shape {tuple(value.shape)}; at most {MOST_VALUES:,}")
+    return value
 
 
 def from_array(where: str, array: np.ndarray) -> Tensor:
@@ -56,10 +50,10 @@ def from_array(where: str, array: np.ndarray) -> Tensor:
     """
     kind = shown(str(array.dtype))
     if array.dtype.kind not in "fiub" or isinstance(array, np.ma.MaskedArray):
-        masked = "a masked array" if isinstance(array, np.ma.MaskedArray) else f"an array of {kind}"
-        raise UserError(f"{where}: {masked}; expected floats, whole numbers or booleans")
+        what = "a masked array" if isinstance(array, np.ma.MaskedArray) else f"an array of {kind}"
+        raise UserError(f"{where}: {what}; expected floats, whole numbers or booleans")
     if array.size > MOST_VALUES:
-        raise UserError(f"{where}: {array.size:,} values, shape {array.shape}; an array may have {MOST_VALUES:,}")
+        raise UserError(f"{where}: {array.size:,} values, shape {array.shape}; at most {MOST_VALUES:,}")
     try:
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True))
     except TypeError as error:

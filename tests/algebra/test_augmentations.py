@@ -4,8 +4,7 @@ import pytest
 import torch
 from compare import expect_close
 
-from fedpriv.algebra.augmentation_policy import AUGMENTATIONS, margins, read_policy, signed
-from fedpriv.algebra.augmentations import augmented, undone
+from fedpriv.algebra.augmentations import AUGMENTATIONS, augmented, margins, read_policy, signed, undone
 from fedpriv.util.errors import UserError
 
 

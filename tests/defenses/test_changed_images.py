@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.augmentation_policy import AUGMENTATIONS, read_policy
+from fedpriv.algebra.augmentations import AUGMENTATIONS, read_policy
 from fedpriv.defenses.mixup import Mixup, bounded_weights, mixed_step
 from fedpriv.defenses.transform import Transform, transform
 from fedpriv.federation.defense import plain_step

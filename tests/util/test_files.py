@@ -110,20 +110,19 @@ def test_files_are_forced_before_they_are_listed_and_listed_before_they_are_plac
 def test_lines_that_are_altered_or_missing_are_refused_by_readers_and_by_who_appends(home):
     path = home / "a.jsonl"
     assert read_lines(path) == []
-    append_lines(path, [{"round": 1}])
-    append_lines(path, [{"round": 2}])
+    append_lines({path: [{"round": 1}]})
+    append_lines({path: [{"round": 2}]})
     assert read_lines(path) == [{"round": 1}, {"round": 2}]
     text = path.read_text()
     for damaged in ("", text[: len(text) // 2], text.replace("1", "7"), text + text, text.splitlines()[1]):
         path.write_text(damaged)
-        for use in (read_lines, lambda path: append_lines(path, [{"round": 3}])):
+        for use in (read_lines, lambda path: append_lines({path: [{"round": 3}]})):
             with pytest.raises(UserError, match="altered"):
                 use(path)
         assert path.read_text() == damaged
     path.unlink()
     with pytest.raises(UserError, match=r"a\.jsonl: missing, though"):
         read_lines(path)
-    assert files.missing(home) == ["a.jsonl"]
     path.mkdir()
     with pytest.raises(UserError, match=r"a\.jsonl: expected a file"):
         read_lines(path)
@@ -133,20 +132,9 @@ def test_lines_that_a_crash_kept_from_their_place_are_not_missed(home, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            append_lines(home / "cells.jsonl", [{"n": 1}])
+            append_lines({home / "cells.jsonl": [{"n": 1}]})
     assert set(files.written(home)) == {"cells.jsonl"}
-    assert read_lines(home / "cells.jsonl") == files.missing(home) == []
-
-
-def test_a_link_shares_a_file_that_is_whole_and_no_damage(home):
-    write_text(home / "a", "one")
-    with files.placing([home / "next"]) as temporary:
-        assert files.link(home / "a", temporary[home / "next"])
-    assert read_bytes(home / "next") == b"one"
-    (home / "a").unlink()
-    (home / "a").write_text("damaged")
-    with files.placing([home / "after"]) as temporary:
-        assert not files.link(home / "a", temporary[home / "after"])
+    assert read_lines(home / "cells.jsonl") == []
 
 
 def test_forgetting_leaves_the_digests_of_what_is_there(home):
@@ -180,7 +168,7 @@ def test_every_way_to_write_gives_files_and_folders_the_mode_of_the_marked_folde
             home.chmod(folder)
             (home / MARKER).chmod(file)
             write_all({home / "a" / "b.bin": b"1", home / "c.bin": b"2"})
-            append_lines(home / "d" / "lines.jsonl", [{"round": 1}])
+            append_lines({home / "d" / "lines.jsonl": [{"round": 1}]})
             files.log(home / "logs" / "e.txt", "1\n")
             with files.placing([home / "by-a-library.bin"]) as temporary:
                 temporary[home / "by-a-library.bin"].unlink()

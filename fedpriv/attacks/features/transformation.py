@@ -24,7 +24,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedpriv.algebra.augmentation_policy import PUBLISHED, margins, read_policy, signed
+from fedpriv.algebra.augmentations import PUBLISHED, margins, read_policy, signed
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.secure_sum import inner_search
 from fedpriv.attacks.observation import DataAccess, Needs, Reconstruction

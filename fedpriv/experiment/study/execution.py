@@ -17,9 +17,9 @@ from fedpriv.experiment.study.folder import OVER, is_result, read_study, results
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack, accounts
 from fedpriv.util import folders
-from fedpriv.util.durations import duration
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import MARKER, log, mark, missing
+from fedpriv.util.escape import duration
+from fedpriv.util.files import log, mark
 from fedpriv.util.folders import occupied
 from fedpriv.util.listener import Listener
 from fedpriv.util.parallel import Pool, Relay, WorkerKilled
@@ -124,10 +124,8 @@ def _train(run: Path, cell: Cell, execution: Execution) -> float:
     from fedpriv.experiment.training import train_run
 
     resume = (run / "config.json").is_file()
-    if not resume and occupied(run) and "config.json" in missing(run):
-        raise UserError(
-            f"{run / 'config.json'}: missing, though {MARKER} lists it; remove {run} to train the run again"
-        )
+    if not resume and occupied(run):
+        raise UserError(f"{run / 'config.json'}: missing; remove {run} to train the run again")
     return train_run(run, cell.config, device=execution.device, download=execution.download, resume=resume).seconds
 
 
