@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-Main = TypeVar("Main", bound=Callable[..., Any])
+Main = Callable[..., Any]
+Mod = Callable[[Any, Any, Callable[[Any, Any], Any]], Any]
 
 
 def record(path: str | Path) -> Callable[[Main], Main]:
@@ -29,15 +30,12 @@ def record(path: str | Path) -> Callable[[Main], Main]:
     Args:
         path: folder of the recorded run, below the server's working directory.
     """
-    from fedpriv.recording.flower import recorded_main
+    from fedpriv.integrations.flower import recorded_main
 
-    def decorate(main: Main) -> Main:
-        return recorded_main(path, main)  # type: ignore[return-value]
-
-    return decorate
+    return lambda main: recorded_main(path, main)
 
 
-def canary(seed: int) -> Callable[[Any, Any, Callable[[Any, Any], Any]], Any]:
+def canary(seed: int) -> Mod:
     """Return a mod that uploads a canary in place of what was trained, for audits of a claimed epsilon; behind all others.
 
     ``ClientApp(mods=[LocalDpMod(...), fedpriv.flower.canary(7)])``, and ``canaries = 7`` among the facts; then
@@ -48,7 +46,7 @@ def canary(seed: int) -> Callable[[Any, Any, Callable[[Any, Any], Any]], Any]:
     """
 
     def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
-        from fedpriv.recording.flower import with_canary
+        from fedpriv.integrations.flower import with_canary
 
         return with_canary(seed, message, context, call_next)
 
@@ -61,7 +59,7 @@ def truth(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> A
     Nothing is added to what is sent. One small file a node, in the folder that the environment variable ``FEDPRIV_TRUTH``
     names, or else in ``fedpriv-truth`` below the client's working directory.
     """
-    from fedpriv.recording.flower import note_truth
+    from fedpriv.integrations.flower import note_truth
 
     note_truth(context)
     return call_next(message, context)

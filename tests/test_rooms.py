@@ -17,7 +17,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "datasets": {"util", "algebra"},
     "models": {"util", "algebra"},
     "wire": {"util", "algebra", "models"},
-    "recording": {"util", "wire"},
     "federation": {"util", "algebra", "datasets", "models", "wire"},
     "methods": {"util", "algebra", "datasets", "models", "wire", "federation"},
     "defenses": {"util", "algebra", "datasets", "models", "wire", "federation"},
@@ -25,8 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evidence": {"util", "algebra", "datasets", "models", "wire", "federation", "attacks"},
 }
 MAY_IMPORT["scoring"] = {*MAY_IMPORT["evidence"], "evidence"}
-MAY_IMPORT["pages"] = {*MAY_IMPORT["scoring"], "scoring", "claims"}
-MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "methods", "defenses", "recording"}
+MAY_IMPORT["integrations"] = {*MAY_IMPORT["federation"], "federation"}
+MAY_IMPORT["dp"] = {*MAY_IMPORT["scoring"], "scoring", "defenses"}
+MAY_IMPORT["pages"] = {*MAY_IMPORT["dp"], "dp", "claims"} - {"defenses"}
+MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "methods", "defenses", "integrations"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["experiment"], "experiment"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
 count like any other."""
@@ -48,17 +49,18 @@ BUDGET: dict[str, int] = {
     "datasets": 1603,
     "models": 1122,
     "wire": 1109,
-    "recording": 1358,
-    "federation": 3887,
+    "integrations": 1575,
+    "dp": 1067,
+    "federation": 3883,
     "methods": 4074,
     "defenses": 2132,
     "attacks": 20048,
     "evidence": 2130,
-    "scoring": 7712,
-    "claims": 330,
-    "pages": 6366,
-    "experiment": 13292,
-    "cli": 1257,
+    "scoring": 7073,
+    "claims": 257,
+    "pages": 6215,
+    "experiment": 11789,
+    "cli": 1256,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

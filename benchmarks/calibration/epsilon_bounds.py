@@ -13,24 +13,23 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from rates import Rate, counted, parser, table
 
 from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
-from fedpriv.scoring.privacy_audit.bounds import (
-    Bound,
+from fedpriv.dp.bounds import (
+    Coins,
+    Scores,
+    from_part,
     gaussian_mu,
     gaussian_threshold_epsilon,
     one_run_epsilon,
     one_run_gaussian_epsilon,
+    over_ladder,
     threshold_epsilon,
 )
-from fedpriv.scoring.privacy_audit.choice import from_part, over_frontier, over_frontier_growing, over_ladder
-from fedpriv.scoring.privacy_audit.counts import Scores
-from fedpriv.scoring.privacy_audit.verdict import Design, audit_scores, word
+from fedpriv.dp.verdict import Design, audit_scores, word
 from fedpriv.scoring.records.privacy_audit import AuditWord, ClaimedPrivacy
 
-Coins = NDArray[np.bool_]
 Estimate = Callable[[Scores, Coins, float, float], float]
 """(scores, coins, alpha, delta) -> lower bound on epsilon."""
 
@@ -73,19 +72,10 @@ def laplace(epsilon: float) -> Mechanism:
     )
 
 
-def _both(bound: Bound) -> Estimate:
-    return lambda scores, coins, alpha, delta: over_frontier(bound, scores[coins], scores[~coins], alpha, delta)
-
-
 ESTIMATES: dict[str, Estimate] = {
     "threshold, from a part": lambda *given: from_part(threshold_epsilon, *given),
-    "threshold, over the hull": _both(threshold_epsilon),
     "one run, over the ladder": lambda *given: over_ladder(one_run_epsilon, *given),
-    "one run, over the hull": lambda scores, coins, *given: over_frontier_growing(
-        one_run_epsilon, scores[coins], scores[~coins], *given
-    ),
     "Gaussian threshold, from a part": lambda *given: from_part(gaussian_threshold_epsilon, *given),
-    "Gaussian threshold, over the hull": _both(gaussian_threshold_epsilon),
     "Gaussian one run, over the ladder": lambda *given: over_ladder(one_run_gaussian_epsilon, *given),
 }
 """Bounds with the ways of choosing a rule. Those of a Gaussian mechanism hold for Gaussian ones alone."""

@@ -1,8 +1,8 @@
 """Claims of papers as data: a TOML file beside this one for each table, figure or statement.
 
 A file says which paper and where, the values cell by cell, the setting of every cell as far as the paper tells it, what
-is known and what is not, and what the paper concludes; docs/reproducing.md describes it. Claims stand beside results on
-the same data alone. ``fedpriv reproduce`` puts them to the test.
+is known and what is not, and what the paper concludes; docs/reproducing.md describes it. ``fedpriv reproduce`` puts them to
+the test.
 """
 
 from __future__ import annotations
@@ -25,14 +25,6 @@ Table = Mapping[str, Any]
 
 SCALES = ("smoke", "cpu", "paper")
 """Seconds on data of the package itself; about an hour on two cores; the paper's own setting."""
-
-DATA = {
-    "CIFAR-10": "cifar10",
-    "CIFAR-100": "cifar100",
-    "Fashion-MNIST": "fashion-mnist",
-    "TinyImageNet": "tiny-imagenet",
-}
-"""Data sets as claims call them -> registry names."""
 
 
 @dataclass(frozen=True)
@@ -136,26 +128,6 @@ class ScaledDown:
 
 
 @dataclass(frozen=True)
-class Guess:
-    """The score of a guess without any upload: mean and standard deviation over images."""
-
-    name: str
-    psnr_db: float
-    sd_db: float
-    mse_255: float
-
-
-@dataclass(frozen=True)
-class Guesses:
-    """Guesses measured with this package: on which data set and images, by what, by falling PSNR."""
-
-    dataset: str
-    images: str
-    how: str
-    guesses: tuple[Guess, ...]
-
-
-@dataclass(frozen=True)
 class Claim:
     """One table, figure or statement of a paper.
 
@@ -181,7 +153,6 @@ class Claim:
         dash: a value that is missing was not reached (``failed``, so that statements pass over it), or just not printed.
         remarks: ``ROW | COLUMN`` -> what is odd about that value, one sentence.
         reading: what follows from the floors, or empty.
-        floors: guesses on the same kind of images.
     """
 
     quantity: Quantity
@@ -206,7 +177,6 @@ class Claim:
     dash: Literal["failed", "not printed"] = "failed"
     remarks: Mapping[str, str] = field(default_factory=dict)
     reading: str = ""
-    floors: tuple[Guesses, ...] = ()
 
     @property
     def counted(self) -> bool:
@@ -221,18 +191,8 @@ def claims() -> Mapping[str, Claim]:
     Raises:
         UserError: when a file does not fit :class:`Claim`.
     """
-    return {name: _claim(name) for name in _texts()}
-
-
-@functools.cache
-def _texts() -> Mapping[str, str]:
     files = {file.name: file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")}
-    return {name.removesuffix(".toml"): files[name].read_text("utf-8") for name in sorted(files)}
-
-
-@functools.cache
-def _claim(name: str) -> Claim:
-    return parsed(toml_table(_texts()[name]), f"{name}.toml")
+    return {name[:-5]: parsed(toml_table(files[name].read_text("utf-8")), name) for name in sorted(files)}
 
 
 def find_claim(name: str | Path) -> tuple[str, Claim]:
@@ -295,36 +255,3 @@ def _without_dashes(row: Any) -> Any:
         return row
     lists = {name: row[name] for name in ("values", "spread") if isinstance(row.get(name), (list, tuple))}
     return {**row, **{name: [None if one == "-" else one for one in listed] for name, listed in lists.items()}}
-
-
-def matching(
-    uploads: Iterable[tuple[str, str, str]], quantity: Quantity
-) -> list[tuple[Claim, tuple[Row, ...], tuple[int, ...]]]:
-    """Return the claims that speak of uploads on the same data, each with the rows and the places of the columns that do.
-
-    Args:
-        uploads: (method, target, registry name of the data set) of results.
-        quantity: what the claims should be about.
-    """
-    distinct = set(uploads)
-    found = []
-    named = [name for name, text in _texts().items() if f'quantity = "{quantity}"' in text]  # most need no parsing
-    for claim in map(_claim, named):
-        cells = {
-            (row.name, place)
-            for row in claim.rows
-            for place, column in enumerate(claim.columns)
-            for upload in distinct
-            if row.values[place] is not None and speaks_of(claim, row, column, *upload)
-        }
-        rows = tuple(row for row in claim.rows if any(name == row.name for name, _ in cells))
-        if rows:
-            found.append((claim, rows, tuple(sorted({place for _, place in cells}))))
-    return found
-
-
-def speaks_of(claim: Claim, row: Row, column: Column, method: str, target: str, dataset: str) -> bool:
-    """True for a value about uploads of this kind by this method, on this data set."""
-    data = {**claim.setting, **column.setting, **row.setting}.get("dataset") or DATA.get(column.data)
-    about = ((row.method or column.method, method), (row.target or column.target, target))
-    return data == dataset and all(said in (None, wanted) for said, wanted in about)

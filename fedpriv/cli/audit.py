@@ -121,15 +121,14 @@ def audit_dp(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None
     A claim below the bound is contradicted. Default folder: results/audit-dp.
     """
     folder = out or numbered(Path("results") / "audit-dp")
-    again = command_line(*common.typed(), *(() if out else ("--out", folder)), "--resume")
-    listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)
+    listener = common.Terminal(quiet=quiet, as_json=as_json)
     found = fedpriv.audit_dp(out=folder, listener=listener, **common.given_values(flags))
     record = found.record
     if as_json:
         common.print_json({"out": str(found.path), **record.model_dump(mode="json")})
         return
     if not quiet:
-        from fedpriv.scoring.privacy_audit.verdict import figure
+        from fedpriv.dp.verdict import figure
 
         rows = [{"": "claimed", "epsilon": "nothing" if record.claim is None else figure(record.claim.epsilon)}]
         if record.claim is not None and record.claim.implied is not None:

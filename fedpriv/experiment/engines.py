@@ -16,8 +16,7 @@ from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
 if TYPE_CHECKING:
     from fedpriv.federation.engine import ClientJob, ClientResult, Engine
     from fedpriv.federation.prepared import Federation
-    from fedpriv.federation.run_directory import EngineChoice, RunConfig, RunDirectory
-    from fedpriv.federation.summary import RunSummary
+    from fedpriv.federation.run_directory import EngineChoice, RunConfig
 
 AHEAD = 2
 """Clients whose results wait for an earlier client's, a process."""
@@ -27,15 +26,14 @@ def check_engine(choice: EngineChoice, device: str) -> str:
     """Return where this process computes under an engine, of where it was told to."""
     if choice.name == "local":
         return device
-    from fedpriv.experiment.flower.switches import require_flower
+    from fedpriv.integrations.flower_engine import require_flower
 
-    simulation = choice.superlink is None
-    require_flower(simulation=simulation)
-    if simulation and device not in ("auto", "cpu"):
+    require_flower()
+    if device not in ("auto", "cpu"):
         raise UserError(
             f"{argument('device', device)}: simulated nodes compute on the CPU; use cpu, or the local engine"
         )
-    return "cpu" if simulation else device
+    return "cpu"
 
 
 def refuse_workers(workers: int | str, choice: EngineChoice) -> None:
@@ -62,9 +60,10 @@ def opened(federation: Federation, clients_by: Engine | int | str = 1, listener:
         finally:
             del _PREPARED[key]
     else:
-        from fedpriv.experiment.flower.simulation import simulated
+        from fedpriv.experiment.flower_nodes import answer
+        from fedpriv.integrations.flower_engine import simulated
 
-        with simulated(choice.nodes or len(federation.participants(1))) as simulation:
+        with simulated(choice.nodes or len(federation.participants(1)), answer) as simulation:
             yield simulation
 
 
@@ -92,10 +91,3 @@ def _run_client(asked: tuple[RunConfig, ClientJob], _: Relay) -> ClientResult:
     if key not in _PREPARED:
         _PREPARED[key] = prepare(config, torch.device("cpu"))
     return client_part(_PREPARED[key], job)
-
-
-def deployed(directory: RunDirectory, device: str, listener: Listener) -> RunSummary:
-    """Have a SuperLink run what a run directory describes, or the rest of it; return its summary."""
-    from fedpriv.experiment.flower.deployment import submit
-
-    return submit(directory, device, listener)

@@ -47,7 +47,7 @@ def train_run(
         UserError: for bad configurations and occupied directories, before anything is written or removed.
         WorkError: where too few clients answered in a round; the run can be resumed.
     """
-    from fedpriv.experiment.engines import check_engine, deployed, opened, refuse_workers
+    from fedpriv.experiment.engines import check_engine, opened, refuse_workers
     from fedpriv.experiment.federation import prepare
     from fedpriv.federation.prepared import refuse_training
     from fedpriv.federation.run_directory import RunDirectory
@@ -68,11 +68,9 @@ def train_run(
             return directory.summary
         _tell_facts(federation, listener)
         listener.resumable()
-        here = callable(clients_by) or config.engine.superlink is None
-        if here:
-            with opened(federation, clients_by, listener) as clients:
-                _run(federation, directory, clients, listener)
-    summary = directory.summary if here else deployed(directory, device, listener)  # another process holds it
+        with opened(federation, clients_by, listener) as clients:
+            _run(federation, directory, clients, listener)
+    summary = directory.summary
     if summary.failures:
         times = "a client" if summary.failures == 1 else f"{summary.failures} times a client"
         listener.warn(f"{times} left its round (see failures in metrics.jsonl)")

@@ -12,7 +12,6 @@
     broadcasts/round-0007.safetensors        what the clients of that round answered
     truth/           for scorers: what clients did in those rounds (fedpriv.federation.capture)
     checkpoints/round-0007/                  server.safetensors, client-003.safetensors, evaluation.json
-    flower.json      how a SuperLink's side of it ended; only where one ran it
     summary.json     written last: the run is complete
 
 A round appends its lines first and is checkpointed last, so after a kill the lines beyond the newest checkpoint are cut
@@ -84,16 +83,13 @@ class EngineChoice:
         name: ``local``, one after another in this process, or ``flower``.
         min_clients: a round goes on without the clients that fail while at least so many of its clients answered.
         client_timeout: seconds after which a client that has not answered leaves the round.
-        nodes: simulated nodes (default: as many as a round has clients), or, with ``superlink``, nodes to wait for
-            (default 1). Each runs one client after another, of any number.
-        superlink: name of a SuperLink in Flower's configuration; None to simulate.
+        nodes: simulated nodes (default: as many as a round has clients); each runs one client after another, of any number.
     """
 
     name: Literal["local", "flower"] = "local"
     min_clients: Annotated[int, Ge(1)] = 1
     client_timeout: Annotated[float, Gt(0)] = 600.0
     nodes: Annotated[int, Ge(1)] | None = None
-    superlink: str | None = None
 
 
 @dataclass(frozen=True)

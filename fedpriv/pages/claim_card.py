@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fedpriv.pages.page import environment
 from fedpriv.scoring.records import ClaimCard, ClaimCell, ClaimedOrder, ClaimWord, Estimate
@@ -27,20 +27,11 @@ SCALES = {
     "cpu": "Tried at scale cpu: fewer and smaller runs than the paper's. Orders may be compared, values may not.",
     "paper": "Tried in the paper's own setting, as far as the paper tells it.",
 }
-
-
 COUNTED = "Counted exactly, from sizes alone; nothing is trained."
 
 
-@dataclass(frozen=True)
-class CellView:
-    """A value as a page shows it.
-
-    Attributes:
-        cell: the value.
-        claimed, measured, floor: in words; "–" for none.
-        verdict: in words, or empty.
-    """
+class CellView(NamedTuple):
+    """A value as a page shows it, in words; "–" for none."""
 
     cell: ClaimCell
     claimed: str
@@ -51,57 +42,50 @@ class CellView:
 
 def write_claim_card(folder: Path, card: ClaimCard) -> None:
     """Write ``claim.json``, ``claim.html`` and ``claim.md`` into a folder."""
-    views = [
-        _view(cell, len(card.seeds)) for cell in card.cells if cell.claimed is not None or cell.measured is not None
-    ]
-    units: dict[str, str] = {}
-    for cell in card.cells:
-        units.setdefault(cell.column, cell.unit)
-    by_place = {(view.cell.row, view.cell.column): view for view in views}
+    shown = [cell for cell in card.cells if cell.claimed is not None or cell.measured is not None]
+    views = {(cell.row, cell.column): _view(cell, len(card.seeds)) for cell in shown}
+    units = {cell.column: cell.unit for cell in reversed(card.cells)}
+    columns = list(dict.fromkeys(cell.column for cell in card.cells))
+    rows = dict.fromkeys(cell.row for cell in card.cells)
     values = {
         "card": card,
         "scale": COUNTED if card.quantity in ("communication", "computation") else SCALES[card.scale],
         "badges": BADGES,
-        "cells": views,
-        "columns": [f"{column} ({unit})" if unit else column for column, unit in units.items()],
-        "matrix": [
-            (row, [by_place.get((row, column)) for column in units])
-            for row in dict.fromkeys(cell.row for cell in card.cells)
-        ],
+        "cells": list(views.values()),
+        "columns": [f"{column} ({units[column]})" if units[column] else column for column in columns],
+        "matrix": [(row, [views.get((row, column)) for column in columns]) for row in rows],
         "floors": any(cell.floor is not None for cell in card.cells),
-        "whys": _whys(views),
-        "remarks": [view for view in views if view.cell.remark],
+        "whys": _whys([cell for cell in shown if cell.measured is not None]),
+        "remarks": [view for view in views.values() if view.cell.remark],
         "versions": ", ".join(f"{name} {version}" for name, version in card.versions.items()),
         "took": duration(card.seconds),
-        "statements": [(one, [_order(own) for own in one.orders]) for one in card.statements],
+        "statements": [(one, [_order(order) for order in one.orders]) for one in card.statements],
         "said": headline(card),
         "shared": ", ".join(f"{name} {value}" for name, value in card.setting.items()),
     }
     write_record(folder, card)
-    write_text(folder / PAGE, environment(autoescape=True).get_template("claim.html.j2").render(values))
-    write_text(folder / TEXT, environment(autoescape=False).get_template("claim.md.j2").render(values))
+    for name, html in ((PAGE, True), (TEXT, False)):
+        write_text(folder / name, environment(autoescape=html).get_template(f"{name}.j2").render(values))
 
 
-def _whys(views: Sequence[CellView]) -> list[tuple[str, str]]:
+def _whys(tried: Sequence[ClaimCell]) -> list[tuple[str, str]]:
     """Return the reasons of what was tried, each once with the cells it is of."""
-    found: dict[str, list[str]] = {}
-    for view in views:
-        if view.cell.measured is not None and view.cell.why:
-            found.setdefault(view.cell.why, []).append(f"{view.cell.row}, {view.cell.column}")
-    tried = sum(view.cell.measured is not None for view in views)
-    return [("every value" if len(names) == tried else "; ".join(names), why) for why, names in found.items()]
+    cells: dict[str, list[str]] = {}
+    for cell in tried:
+        if cell.why:
+            cells.setdefault(cell.why, []).append(f"{cell.row}, {cell.column}")
+    return [("every value" if len(names) == len(tried) else "; ".join(names), why) for why, names in cells.items()]
 
 
 def headline(card: ClaimCard) -> str:
     """Return the grounds of the verdict on a claim, in one sentence."""
     at = "" if card.scale == "paper" or not card.seeds else f" at scale {card.scale}"
-    tried = [cell for cell in card.cells if cell.measured is not None and cell.verdict is not None]
-    counts = [(word, sum(cell.verdict == word for cell in tried)) for word in BADGES]
+    tried = [cell.verdict for cell in card.cells if cell.measured is not None and cell.verdict is not None]
     words = {"holds": "hold", "does not hold": "do not", "below the floor": "lie below the floor"}
-    told = ", ".join(f"{number} {words.get(word, word)}" for word, number in counts if number)
-    held = sum(one.verdict == "holds" for one in card.statements)
-    orders = f"; {held} of {len(card.statements)} statements hold{at}" if card.statements else ""
-    return f"of {len(tried)} values tried, {told or 'none can be judged'}{orders}"
+    counts = ", ".join(f"{tried.count(word)} {words.get(word, word)}" for word in BADGES if word in tried)
+    hold = sum(one.verdict == "holds" for one in card.statements)
+    orders = f"; {hold} of {len(card.statements)} statements hold{at}" if card.statements else ""
+    return f"of {len(tried)} values tried, {counts or 'none can be judged'}{orders}"
 
 
 def never(cell: ClaimCell, seeds: int) -> str:
@@ -112,32 +96,28 @@ def never(cell: ClaimCell, seeds: int) -> str:
 
 
 def _view(cell: ClaimCell, seeds: int) -> CellView:
-    claimed = "–" if cell.claimed is None else _number(cell.claimed, cell.digits)
-    if cell.spread is not None:
-        claimed += f" ± {_number(cell.spread, cell.digits)}"
+    claimed = "–" if cell.claimed is None else f"{cell.claimed:,.{cell.digits}f}"
+    claimed += "" if cell.spread is None else f" ± {cell.spread:,.{cell.digits}f}"
     floor = "–" if cell.floor is None else f"{_estimate(cell.floor, cell.digits)} ({cell.floor_name})"
     measured = _estimate(cell.measured, cell.digits) + never(cell, seeds)
     return CellView(cell, claimed, measured, floor, cell.verdict or "")
 
 
-def _estimate(found: Estimate | None, digits: int) -> str:
-    if found is None or found.mean is None:
+def _estimate(estimate: Estimate | None, digits: int) -> str:
+    if estimate is None or estimate.mean is None:
         return "–"
-    interval = "" if found.ci95 is None else f" [{_number(found.ci95[0], digits)}, {_number(found.ci95[1], digits)}]"
-    return _number(found.mean, digits) + interval
+    ends = estimate.ci95 or ()
+    interval = f" [{', '.join(f'{end:,.{digits}f}' for end in ends)}]" if ends else ""
+    return f"{estimate.mean:,.{digits}f}{interval}"
 
 
-def _order(own: ClaimedOrder) -> dict[str, str]:
+def _order(order: ClaimedOrder) -> dict[str, str]:
     """Return the words of a comparison by column."""
-    ends = f" [{own.ci95[0]:+,.2f}, {own.ci95[1]:+,.2f}]" if own.ci95 else ""
+    ends = f" [{order.ci95[0]:+,.2f}, {order.ci95[1]:+,.2f}]" if order.ci95 else ""
     return {
-        "what": f"{own.better} ahead of {own.than}",
-        "within": own.within,
-        "claimed": "–" if own.claimed is None else f"{own.claimed:+,.2f}",
-        "measured": "–" if own.difference is None else f"{own.difference:+,.2f}{ends}",
-        "units": f"{own.n} {own.over}" if own.n and own.ci95 is not None else "–",
+        "what": f"{order.better} ahead of {order.than}",
+        "within": order.within,
+        "claimed": "–" if order.claimed is None else f"{order.claimed:+,.2f}",
+        "measured": "–" if order.difference is None else f"{order.difference:+,.2f}{ends}",
+        "units": f"{order.n} {order.over}" if order.n and order.ci95 is not None else "–",
     }
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:,.{digits}f}"

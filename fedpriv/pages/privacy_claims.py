@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from fedpriv.dp.verdict import WAYS, each_bound, figure, follows
 from fedpriv.federation.summary import DefenseFacts
-from fedpriv.scoring.privacy_audit.verdict import WAYS, each_bound, figure, follows
 from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.records.privacy_audit import AuditWord
 
@@ -19,22 +18,11 @@ BADGES: Final[Mapping[AuditWord, tuple[str, str]]] = {
     "untested": ("not tested hard enough", "untested"),
     "no claim": ("no claim", "none"),
 }
-"""Verdict -> its badge, and the kind of finding that the badge looks like. The gravest first."""
+"""Verdict -> its badge, and the kind of finding that the badge looks like. The most severe first."""
 
 
-@dataclass(frozen=True)
-class ToldClaim:
-    """An audited claim.
-
-    Attributes:
-        name: whose uploads they are, under what.
-        badge, kind: of the verdict.
-        sentence: the verdict in words.
-        notices: what else has to be known.
-        row: of the table, by column.
-        command: that audits again, or empty.
-        seed: of the audit.
-    """
+class AuditedClaim(NamedTuple):
+    """An audited claim: its uploads and their defense, the verdict, and a row of the table by column."""
 
     name: str
     badge: str
@@ -46,35 +34,28 @@ class ToldClaim:
     seed: int
 
 
-def told_claims(records: Sequence[PrivacyAuditRecord]) -> tuple[ToldClaim, ...]:
+def audited_claims(records: Sequence[PrivacyAuditRecord]) -> tuple[AuditedClaim, ...]:
     """Return audited claims, the contradicted ones first."""
-    gravity = list(BADGES)
-    return tuple(_told(record) for record in sorted(records, key=lambda one: gravity.index(one.verdict)))
+    severity = list(BADGES)
+    return tuple(_audited(record) for record in sorted(records, key=lambda one: severity.index(one.verdict)))
 
 
 def contradicted(records: Sequence[PrivacyAuditRecord], defense: DefenseFacts, method: str) -> bool:
     """True if an audit contradicts what a defense with these options claims on a method's uploads."""
     return any(
         one.verdict == "contradicted"
-        and one.claimant == defense.name
-        and one.method == method
+        and (one.claimant, one.method) == (defense.name, method)
         and defense.label in one.defense.split(" + ")
         for one in records
     )
 
 
-def _told(record: PrivacyAuditRecord) -> ToldClaim:
-    badge, kind = BADGES[record.verdict]
-    if record.verdict != "contradicted" and record.claim is not None and not follows(record.claim):
+def _audited(record: PrivacyAuditRecord) -> AuditedClaim:
+    claim, (badge, kind) = record.claim, BADGES[record.verdict]
+    if record.verdict != "contradicted" and claim is not None and not follows(claim):
         badge, kind = f"does not follow, {badge}", "untested"
-    name = f"{record.defense} on {record.method}, {record.dataset}"
-    return ToldClaim(name, badge, kind, record.sentence, record.notices, _row(record), record.command, record.seed)
-
-
-def _row(record: PrivacyAuditRecord) -> dict[str, str]:
-    claim = record.claim
     implied = None if claim is None else claim.implied
-    return {
+    row = {
         "defense": record.defense,
         "method": record.method,
         "data set": record.dataset,
@@ -88,3 +69,5 @@ def _row(record: PrivacyAuditRecord) -> dict[str, str]:
         "canaries": f"{record.canaries:,}, {record.included:,} of them in: {WAYS[record.way]}",
         "with a tenth of the noise": "–" if record.way == "recorded noise" else figure(record.control),
     }
+    name = f"{record.defense} on {record.method}, {record.dataset}"
+    return AuditedClaim(name, badge, kind, record.sentence, record.notices, row, record.command, record.seed)

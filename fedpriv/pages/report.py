@@ -21,10 +21,10 @@ from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, effect_words, frontier_sv
 from fedpriv.pages.guarantees import Guarantee
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, with_scripts
-from fedpriv.pages.privacy_claims import told_claims
+from fedpriv.pages.privacy_claims import audited_claims
 from fedpriv.pages.reach_curve import reach_curve_svg, reach_curves, reach_rows
 from fedpriv.pages.report_entries import gain_span, groups_of, number, span
-from fedpriv.pages.report_sections import claim_views, commands, federations, frontier_views, versions
+from fedpriv.pages.report_sections import commands, federations, frontier_views, versions
 from fedpriv.pages.round_curve import round_curve_svg, round_curves
 from fedpriv.pages.score_section import html_sections, markdown_sections
 from fedpriv.pages.stage_table import stage_tables
@@ -305,12 +305,7 @@ def _values(
         "groups": groups,
         "stages": stage_tables(in_order(shown, scored)),
         "defenses": defenses(shown, audits),
-        "audited": told_claims(audits),
-        "claims": {
-            "inversion": claim_views(shown, "inversion"),
-            "accuracy": claim_views(shown, "accuracy"),
-            "communication": claim_views(shown, "communication"),
-        },
+        "audited": audited_claims(audits),
         "study": study,
         "commands": made_by,
         "versions": versions(shown),
@@ -326,7 +321,7 @@ def _page(values: Mapping[str, Any]) -> str:
 
 def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the sections that the page has, as (anchor, name)."""
-    groups, claims, study = values["groups"], values["claims"], values["study"]
+    groups, study = values["groups"], values["study"]
     several = len(groups) > 1
     cards = [(f"card-{n}", f"Card {n}" if several else "Attacks") for n in range(1, len(groups) + 1)]
     wanted = [
@@ -342,7 +337,6 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("defenses", "Defenses", values["defenses"] or (study is not None and study.privacy)),
         *((title.lower(), title, True) for title in values["score_titles"]),
         ("details", "Each attack", groups),
-        ("claims", "What papers report", any(claims.values())),
         ("failed", "What did not finish", study is not None and study.failed),
         ("left-out", "Left out", values["left_out"]),
         ("reproduce", "How to reproduce", True),

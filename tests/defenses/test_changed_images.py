@@ -3,7 +3,7 @@
 import pytest
 import torch
 from compare import expect_close, expect_same
-from defense_cases import CLASSES, OWN, batch, build, plan_for, worked
+from defense_cases import CLASSES, OWN, batch, worked
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.algebra.augmentation_policy import AUGMENTATIONS, read_policy
 from fedpriv.defenses.mixup import Mixup, bounded_weights, mixed_step
 from fedpriv.defenses.transform import Transform, transform
-from fedpriv.federation.defense import Work, plain_step
+from fedpriv.federation.defense import plain_step
 from fedpriv.models.build import build_model
 from fedpriv.util.seeds import generator
 
@@ -48,26 +48,6 @@ def test_augmentations_by_hand():
     assert bright == {0.125, 0.375}  # brightness 9: half more or less
 
 
-def test_each_image_of_a_batch_is_transformed_and_the_loss_is_of_these():
-    images, labels = batch(4)
-    model = build_model(OWN, 0)
-    seen = []
-
-    def loss(given_images, given_labels):
-        seen.append(given_images)
-        return cross_entropy(model(given_images), given_labels)
-
-    (defense,) = build("transform:policy=0,crop=false")
-    worked(model, defense.guard(plan_for("model"))(plain_step), images, labels, loss)
-    expect_close(seen[0], 1 - images)
-    empty, _ = (images[:0], labels[:0])
-    worked_on = []
-    defense.guard(plan_for("model"))(lambda work, some, _: worked_on.append(len(some)) or torch.zeros(()))(
-        Work(model, loss, (), None, generator(0)), empty, labels[:0]
-    )
-    assert worked_on == [0]
-
-
 @given(st.integers(2, 6), st.floats(0.02, 1.0), st.integers(0, 10**6))
 def test_weights_sum_to_one_and_keep_their_bound(number, slack, seed):
     most = 1 / number + slack * (1 - 1 / number)
@@ -75,16 +55,6 @@ def test_weights_sum_to_one_and_keep_their_bound(number, slack, seed):
     assert float(weights.sum()) == pytest.approx(1)
     assert float(weights.min()) >= 0
     assert float(weights.max()) <= most + 1e-9
-
-
-def test_mixing_identical_images_changes_nothing():
-    image, label = batch(1)
-    images, labels = image.expand(5, -1, -1, -1).contiguous(), label.expand(5)
-    model = build_model(OWN, 0)
-    plain, value = worked(model, plain_step, images, labels)
-    mixed, other = worked(model, mixed_step(plain_step, Mixup()), images, labels)
-    expect_close(value, other, atol=1e-6)
-    assert all(torch.allclose(plain[name], mixed[name], atol=1e-5) for name in plain)
 
 
 def test_the_loss_of_mixed_images_weighs_every_label():

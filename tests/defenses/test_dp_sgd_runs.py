@@ -1,17 +1,14 @@
 """DP-SGD in whole runs: what is accounted for is what was done, and what is refused."""
 
-import json
 import math
 from dataclasses import replace
 
-import pytest
 from compare import expect_same
-from federations import CPU, DIGITS, small, train_small
+from federations import CPU, small, train_small
 
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.cli.main import run as command
 from fedpriv.defenses import parse_choice
-from fedpriv.defenses.shared.accounting import epsilon, noise_multiplier_for
+from fedpriv.defenses.shared.accounting import epsilon
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.traces import used_images
 from fedpriv.experiment.federation import prepare
@@ -57,46 +54,6 @@ def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path, monkeypatc
     assert record["releases"] * 3 == len(taken) == 3 * 2 * (3 + 1) * math.ceil(smallest / 10)
     assert record["epsilon"] == epsilon(3.0, record["releases"], 1e-5, 10 / smallest)
     assert len(set(taken)) > 1
-
-
-@pytest.mark.parametrize(
-    ("method", "model", "text", "words"),
-    [
-        ("fedavg", "resnet18", "dp-sgd:epsilon=8", "batch normalisation"),
-        ("fedala", "small-mlp", "dp-sgd:epsilon=8", "fedala"),
-        ("fedavg", "small-mlp", "dp-sgd:epsilon=0", "epsilon"),
-        ("fedavg", "small-mlp", "dp-sgd:epsilon=0.00001", "larger epsilon"),
-        ("fedavg", "small-mlp", "dp-sgd:clip=-1,epsilon=8", "clip"),
-        ("fedavg", "small-mlp", "dp-sgd:delta=1,epsilon=8", "delta"),
-    ],
-)
-def test_bad_strengths_end_in_one_line(method, model, text, words, tmp_path, capsys):
-    arguments = ["train", "--method", method, "--models", model, "--clients", "3", "--rounds", "1", "--defense", text]
-    assert command([*arguments, "--out", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert "Traceback" not in said
-    assert not (tmp_path / "run").exists()
-
-
-def test_without_opacus_the_run_says_what_to_install(tmp_path, capsys, monkeypatch):
-    import sys
-
-    epsilon.cache_clear()
-    noise_multiplier_for.cache_clear()
-    for name in [name for name in sys.modules if name.split(".")[0] == "opacus"] + ["opacus", "opacus.accountants"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    arguments = ["train", "--method", "fedavg", "--models", "small-mlp", "--clients", "3", "--rounds", "1"]
-    assert command([*arguments, "--defense", "dp-sgd:epsilon=8", "--out", str(tmp_path / "run")]) == 2
-    assert "fedpriv[dp]" in capsys.readouterr().err
-
-
-def test_the_summary_is_json_and_names_what_uploads_give_away(tmp_path, capsys):
-    arguments = ["train", "--method", "fedproto", *DIGITS, "--per-class", "10", "--clients", "3", "--rounds", "1"]
-    assert command([*arguments, "--defense", "dp-sgd:noise_multiplier=2", "--out", str(tmp_path / "run")]) == 0
-    assert "none of uploads" in capsys.readouterr().out
-    record = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"][0]
-    assert record["epsilon"] is None
 
 
 def test_only_clients_that_drew_an_image_are_attacked(tmp_path):

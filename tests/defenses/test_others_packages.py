@@ -39,11 +39,6 @@ def test_percentile_by_hand():
     assert found["b"].tolist() == [3.5]
 
 
-def test_gamma_is_per_step():
-    found = sent("percentile-privacy:percentile=0,gamma=0.5,steps=4", torch.tensor([1.0, -9.0, 3.0]))
-    assert found["w"].tolist() == [1, -2, 2]
-
-
 def test_one_percentile_is_taken_over_all_payloads_and_counts_pass():
     before = (Model({"w": torch.zeros(4)}), Classifier({"weight": torch.zeros(2, 2), "bias": torch.zeros(2)}))
     after = (
@@ -87,13 +82,6 @@ def test_updates_are_those_of_nvflares_filter_bit_for_bit(own, percentile, gamma
     found = sent(f"percentile-privacy:percentile={percentile},gamma={gamma},steps={steps}", update)
     for name, value in wanted.items():
         expect_same(found[name], value.to(found[name]))
-
-
-def test_percentile_privacy_accounts_for_nothing():
-    (defense,) = build("percentile-privacy")
-    assert (defense.percentile, defense.gamma) == (10, 0.01)
-    assert defense.privacy(plan_for("model")) is None
-    assert "no differential privacy" in defense.guarantee
 
 
 # ---------------------------------------------------------------- LocalDpMod

@@ -6,18 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_close, expect_same
-from defense_cases import CASES, LABELS, OPTIONS, TABLE, UPLOAD_DEFENSES, build, fits, plan_for, same, send
-from federations import CPU, DIGITS, files, small, train_small
+from defense_cases import CASES, LABELS, TABLE, UPLOAD_DEFENSES, build, fits, plan_for, same, send
+from federations import CPU, DIGITS, small, train_small
 from looped import each
 
 from fedpriv.cli.main import run as command
 from fedpriv.defenses import DEFENSES, parse_choice
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import Defense, DefensePipeline
-from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.methods import METHODS
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import count, entries
@@ -91,13 +88,6 @@ def test_random_defenses_draw_anew_for_every_seed_round_client_and_place(text, k
     assert not same(first, send((*build("upload-interval:k=2"), *build(text)), kind))
 
 
-@each("name", [n for n in UPLOAD_DEFENSES if n != "secure-aggregation"])
-def test_who_uploads_nothing_has_nothing_to_protect(name):
-    defense = build(f"{name}:{OPTIONS[name][0]}" if name in OPTIONS else name)[0]
-    with pytest.raises(UserError, match=f"{name}.*upload"):
-        defense.check(plan_for("prototype", uploads=(), method="local"))
-
-
 # ---------------------------------------------------------------- composition and refusals
 
 
@@ -115,14 +105,6 @@ def test_what_is_on_the_wire_cannot_be_changed_behind_it():
         with pytest.raises(UserError, match=f"{second}.*behind {first.partition(':')[0]!r}".replace("'", ".")):
             DefensePipeline(build(first, second)).check(plan_for(kind))
     DefensePipeline(build("noise", "prune", "quantise", "upload-interval:k=2")).check(plan_for("model"))
-
-
-def test_entangled_uploads_can_be_hidden_only_once_they_are_entangled():
-    DefensePipeline(build("entangle", "hide-labels")).check(plan_for("prototype"))
-    with pytest.raises(UserError, match="hide-labels"):
-        DefensePipeline(build("hide-labels", "entangle")).check(plan_for("prototype"))
-    with pytest.raises(UserError, match="entangle"):
-        DefensePipeline(build("entangle")).check(plan_for("prototype", accepted_substitutes=()))
 
 
 @each(
@@ -202,32 +184,6 @@ def train(path, *texts, **changes):
     return train_small(path, config)[0]
 
 
-@pytest.mark.parametrize(
-    ("method", "texts"),
-    [
-        (
-            "fedgh",
-            ("count-floor:least=3", "entangle:weights=fixed", "dp-noise:epsilon=8,unit=image", "upload-interval:k=2"),
-        ),
-        ("fedavg", ("clip", "noise:scale=0.3", "prune:keep=0.2", "quantise:bits=4")),
-    ],
-)
-def test_an_interrupted_run_with_defenses_resumes_to_the_same_bytes(method, texts, tmp_path):
-    whole = train(tmp_path / "whole", *texts, method=method, models="small-mlp")
-    config = whole.config
-    directory = RunDirectory.create(tmp_path / "killed", config)
-
-    def die(done, planned, what):
-        if done == 7:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(prepare(config, CPU), directory, run_clients, die)
-    run(prepare(config, CPU), directory, run_clients)
-    assert files(directory.path) == files(whole.path)
-    assert directory.summary.privacy == whole.summary.privacy
-
-
 def test_a_run_records_its_privacy_and_what_was_really_sent(tmp_path):
     directory = train(tmp_path / "run", "entangle", "dp-noise:epsilon=8")
     record = directory.summary.privacy[0]
@@ -238,11 +194,3 @@ def test_a_run_records_its_privacy_and_what_was_really_sent(tmp_path):
         "entangled.label_encoding",
     }
     assert directory.summary.communication.paper.upload_scalars_per_round == 4 * 128
-
-
-def test_nothing_sent_by_anybody_leaves_the_server_where_it_was(tmp_path):
-    directory = train(tmp_path / "run", "count-floor:least=1000")
-    assert directory.summary.communication.full.total.upload_scalars == 0
-    newest = directory.load_checkpoint(4)
-    first = directory.message(directory.broadcast_path(1))
-    assert same(newest.broadcast, first)

@@ -12,7 +12,7 @@ from flower_cases import LocalGrid, RecordDict
 from flwr.app import Context
 
 from fedpriv.cli.main import run as command
-from fedpriv.recording.run import RecordedRun
+from fedpriv.integrations.run import RecordedRun
 
 pytestmark = pytest.mark.frameworks
 

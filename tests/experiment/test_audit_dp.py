@@ -1,6 +1,5 @@
 """Audits of claimed epsilons: contradicted where less noise is added than is claimed, never where it is as it should be."""
 
-import json
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from command_line import call
 import fedpriv
 from fedpriv.defenses.dp_noise import DPNoise
 from fedpriv.defenses.dp_sgd import DPSGD
-from fedpriv.experiment.dp_audit.training_canaries import FAR, MARK, canary_step
+from fedpriv.dp.training_canaries import FAR, MARK, canary_step
 from fedpriv.federation.defense import Defense, Work, plain_step
 from fedpriv.scoring.storage import load_privacy_audit
 
@@ -47,21 +46,15 @@ class FeebleTraining(DPSGD):
 
 @dataclass(frozen=True)
 class Turned(Defense):
-    """Uploads behind it are prototypes of other numbers of entries; noise of its own, and a claim."""
+    """Uploads behind it are prototypes of half as many entries."""
 
     epsilon: float = 1.0
-    spread: float = 0.0
 
     name: ClassVar[str] = "turned"
     source: ClassVar[str] = "this test"
 
     def upload(self, message, context):
-        def halved(payload):
-            rows = payload.features[:, ::2].clamp(-1, 1)
-            drawn = torch.randn(rows.shape, generator=context.rng).to(rows)
-            return replace(payload, features=rows + self.spread * drawn)
-
-        return tuple(halved(one) if one.kind == "prototype" else one for one in message)
+        return tuple(replace(one, features=one.features[:, ::2]) for one in message if one.kind == "prototype")
 
     def privacy(self, plan):
         return {"epsilon": self.epsilon, "delta": 1e-5, "unit": "client", "neighbours": "all replaced", "releases": 1}
@@ -126,21 +119,6 @@ def test_a_tenth_of_the_claimed_noise_in_training_is_contradicted():
     assert bounds(found).keys() == {"one run"}  # batches are samples: no Gaussian mechanism, and one run
 
 
-def test_all_images_in_every_step_are_a_gaussian_mechanism():
-    settings = {**WEIGHTS, "batch_size": 5000, "rounds": 1}
-    found = fedpriv.audit_dp(**settings, canaries=300, defense="dp-sgd:epsilon=1")
-    assert bounds(found).keys() == {"one run", "Gaussian"}
-    assert found.record.verdict == "not contradicted"
-
-
-def test_few_canaries_give_no_verdict():
-    found = fedpriv.audit_dp(**WEIGHTS, canaries=20, defense="local-dp:clipping_norm=1,sensitivity=0.01,epsilon=8")
-    assert found.record.verdict == "untested"
-    assert "Not tested hard enough to say" in found.verdict
-    assert "take" in found.verdict
-    assert "at least" in found.verdict
-
-
 def test_a_bound_without_a_claim():
     found = fedpriv.audit_dp(**WEIGHTS, canaries=40, defense="clip", claim={"delta": 1e-3})
     assert found.record.verdict == "no claim"
@@ -148,18 +126,9 @@ def test_a_bound_without_a_claim():
     assert found.epsilon > 0  # nothing hides anything
 
 
-def test_no_noise_contradicts_a_stated_claim():
-    found = fedpriv.audit_dp(**WEIGHTS, canaries=100, defense="percentile-privacy", claim=["epsilon=1", "delta=1e-5"])
-    assert found.record.verdict == "contradicted"
-    assert found.record.claimant == "stated"
-
-
-@pytest.mark.parametrize(("spread", "verdict"), [(0.1, "contradicted"), (500.0, "not contradicted")])
-def test_a_server_learns_where_to_look_behind_other_shapes(spread, verdict):
-    defense = f"{__name__}:Turned:spread={spread}"
-    found = fedpriv.audit_dp(**{**DATA, "method": "fedproto"}, canaries=100, defense=defense)
-    assert found.record.verdict in (verdict, "untested")
-    assert (found.record.verdict == "contradicted") == (spread < 1)
+def test_a_defense_that_changes_shapes_is_refused(tmp_path):
+    with pytest.raises(fedpriv.UserError, match="gives uploads another shape"):
+        fedpriv.audit_dp(**{**DATA, "method": "fedproto"}, canaries=100, defense=f"{__name__}:Turned")
 
 
 def test_a_canarys_gradient_is_one_entry_beside_the_others():
@@ -177,45 +146,11 @@ def test_a_canarys_gradient_is_one_entry_beside_the_others():
     assert torch.allclose(layer.weight.grad, expected)
 
 
-def test_without_canaries_a_step_is_what_it_was():
-    layer = torch.nn.Linear(4, 2)
-    work = Work(layer, lambda x, y: layer(x.flatten(1)).sum(), tuple(layer.parameters()), None, None)
-    images, labels = torch.rand(3, 1, 2, 2), torch.zeros(3)
-    plain = plain_step(work, images, labels)
-    kept, layer.weight.grad, layer.bias.grad = layer.weight.grad, None, None
-    assert torch.equal(canary_step(plain_step, lambda canary: ("weight", 0))(work, images, labels), plain)
-    assert torch.equal(layer.weight.grad, kept)
-
-
-def test_the_same_seed_gives_the_same_audit_and_a_resumed_one_too(tmp_path):
-    settings = {**WEIGHTS, "canaries": 60, "defense": "local-dp:sensitivity=0.2", "seed": 3}
-    whole = fedpriv.audit_dp(**settings, out=tmp_path / "whole")
-
-    class Stopping(fedpriv.Listener):
-        def progress(self, title):
-            class Bar:
-                def __enter__(self):
-                    return self.advance
-
-                def __exit__(self, *given):
-                    return False
-
-                def advance(self, done, planned, what):
-                    if done == 40:
-                        raise KeyboardInterrupt
-
-            return Bar()
-
-    with pytest.raises(KeyboardInterrupt):
-        fedpriv.audit_dp(**settings, out=tmp_path / "cut", listener=Stopping())
-    assert not (tmp_path / "cut" / "audit-dp.json").exists()
-    lines = (tmp_path / "cut" / "scores.jsonl").read_text().splitlines()
-    assert len(lines) == 25
-    with pytest.raises(fedpriv.UserError, match="other seed"):
-        fedpriv.audit_dp(**{**settings, "seed": 4}, out=tmp_path / "cut", resume=True)
-    resumed = fedpriv.audit_dp(**settings, out=tmp_path / "cut", resume=True)
-    assert resumed.record == whole.record == load_privacy_audit(tmp_path / "cut")
-    assert (tmp_path / "cut" / "scores.jsonl").read_text() == (tmp_path / "whole" / "scores.jsonl").read_text()
+def test_the_same_seed_gives_the_same_audit():
+    settings = {**WEIGHTS, "canaries": 60, "defense": "local-dp:sensitivity=0.2"}
+    first, again, other = (fedpriv.audit_dp(**settings, seed=seed).record for seed in (3, 3, 4))
+    assert first == again
+    assert first.included != other.included or first.bounds != other.bounds
 
 
 @pytest.mark.parametrize(
@@ -236,11 +171,6 @@ def test_what_cannot_be_audited_is_refused_in_one_line(given, told, tmp_path):
         fedpriv.audit_dp(**{**WEIGHTS, "canaries": 50, **given}, out=tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_of_several_claims_the_named_one_is_audited():
-    found = fedpriv.audit_dp(**WEIGHTS, canaries=40, defense=["dp-noise:epsilon=1", "local-dp"], claimant="dp-noise")
-    assert found.record.claimant == "dp-noise"
 
 
 def test_a_run_is_audited_with_its_own_settings(tmp_path):
@@ -270,20 +200,10 @@ def test_the_command_tells_the_claim_and_the_verdict(tmp_path, capsys, monkeypat
     assert not (tmp_path / "other").exists()
 
 
-def test_the_command_prints_the_whole_record_as_json(tmp_path, capsys):
-    flags = ["--dataset", "digits", "--clients", 3, "--partition", "iid", "--per-class", 30, "--models", "small-cnn"]
-    flags += ["--canaries", 40, "--defense", "local-dp:sensitivity=0.05", "--out", tmp_path / "out"]
-    code, out, _ = call(capsys, "audit-dp", *flags, "--json")
-    told = json.loads(out)
-    assert code == 0
-    assert told.pop("out") == str(tmp_path / "out")
-    assert told == json.loads((tmp_path / "out" / "audit-dp.json").read_text())
-
-
 def test_coins_are_fair_and_of_the_seed():
-    from fedpriv.experiment.dp_audit.auditing import Asked
+    from fedpriv.dp.auditing import AuditSettings
 
-    tossed = [Asked(4000, 0.95, None, None, seed, "").coins() for seed in (0, 0, 1)]
+    tossed = [AuditSettings(4000, 0.95, None, None, seed, "").coins() for seed in (0, 0, 1)]
     assert np.array_equal(tossed[0], tossed[1])
     assert not np.array_equal(tossed[0], tossed[2])
     assert abs(tossed[0].mean() - 0.5) < 0.03

@@ -1,12 +1,8 @@
 """Flower's nodes compute what the local engine does, bit for bit; what fails, is late or does not fit is told."""
 
-import ast
 import contextlib
 import json
-import re
-import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,14 +12,15 @@ from flower_cases import Array, ArrayRecord, ClientApp, LocalGrid, Message, Reco
 
 import fedpriv
 from fedpriv.cli import main as command
+from fedpriv.experiment import flower_nodes
 from fedpriv.experiment.federation import prepare
-from fedpriv.experiment.flower import client, deployment, simulation, switches, wire
-from fedpriv.experiment.flower.engine import FlowerEngine
-from fedpriv.federation.engine import ClientJob, client_part
+from fedpriv.federation.engine import ClientJob
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
-from fedpriv.methods import METHODS
+from fedpriv.integrations import flower_engine
+from fedpriv.integrations import flower_wire as wire
+from fedpriv.integrations.flower_engine import FlowerEngine
 from fedpriv.util.device import pick_device
-from fedpriv.util.errors import UserError, WorkError
+from fedpriv.util.errors import UserError
 
 pytestmark = pytest.mark.frameworks
 
@@ -39,7 +36,7 @@ def one_thread():
 
 def grid(**options):
     app = ClientApp()
-    app.train()(client.answer)
+    app.train()(flower_nodes.answer)
     return LocalGrid(app, NODES, **options)
 
 
@@ -76,20 +73,6 @@ def test_a_run_on_nodes_is_the_local_run_bit_for_bit(config, tmp_path):
     assert there.ledger() == local.ledger()
 
 
-def test_the_upload_on_the_wire_is_the_protected_one():
-    config = small("fedavg", per_class=20, clients=2, models="small-mlp", defenses=(DefenseChoice("sign"),))
-    federation, bare = prepare(config, CPU), prepare(replace(config, defenses=()), CPU)
-    _, broadcast = federation.method.start(federation.server, torch.Generator().manual_seed(0))
-    job = ClientJob(1, 0, federation.initial_state(0), broadcast)
-    sent, plain = client_part(federation, job).upload[0], client_part(bare, job).upload[0]
-    assert any(not torch.equal(value, plain.tensors()[name]) for name, value in sent.tensors().items())
-    packed = wire.pack_job(config, "cpu", job, wire.fingerprint(federation.clients[0]))
-    reply = client.answer(Message(packed, dst_node_id=7, message_type="train"), grid().contexts[7])
-    found = {name: array.numpy() for name, array in reply.content["upload"].items()}
-    assert {name.removeprefix("0/") for name in found if name.startswith("0/")} == set(sent.tensors())
-    assert all(np.array_equal(found[f"0/{name}"], value.numpy()) for name, value in sent.tensors().items())
-
-
 def test_a_node_that_fails_loses_its_clients_their_round_and_nothing_else(tmp_path):
     config = replace(CONFIG, participation=1.0, engine=EngineChoice("flower", client_timeout=60))
     nodes = grid()
@@ -123,22 +106,6 @@ def test_a_silent_node_is_awaited_for_the_time_that_was_said(tmp_path):
     assert float(next(ticks)) < 4
 
 
-def test_without_nodes_everybody_left():
-    config = replace(CONFIG, engine=EngineChoice("flower", client_timeout=0.01))
-    federation = prepare(config, CPU)
-    nodes = grid()
-    nodes.contexts = {}
-    found = list(FlowerEngine(nodes, "cpu")(federation, [ClientJob(1, 2, {}, ())]))
-    assert [(one.client, one.why, one.told) for one in found] == [(2, "failed", "no node is there")]
-
-
-def test_what_broke_down_behind_the_grid_ends_the_run_at_once():
-    federation = prepare(CONFIG, CPU)
-    engine = FlowerEngine(grid(), "cpu", fault=lambda: "Flower's simulation ended: no memory")
-    with pytest.raises(WorkError, match="simulation ended: no memory"):
-        list(engine(federation, [ClientJob(1, 0, {}, ())]))
-
-
 # ---------------------------------------------------------------- what does not fit
 
 
@@ -165,14 +132,14 @@ def asked(**changes):
 )
 def test_a_node_refuses_what_it_would_compute_differently(changes, told):
     _, packed = asked(**changes)
-    reply = client.answer(Message(packed, dst_node_id=7, message_type="train"), grid().contexts[7])
+    reply = flower_nodes.answer(Message(packed, dst_node_id=7, message_type="train"), grid().contexts[7])
     with pytest.raises(wire.RefusedError, match=told):
         wire.read_result(reply.content, 0, CPU)
 
 
 def test_a_refusal_ends_the_run_with_the_nodes_own_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(wire, "fingerprint", lambda setup: "other")
-    monkeypatch.setattr("fedpriv.experiment.flower.engine.fingerprint", lambda setup: "another")
+    monkeypatch.setattr(flower_nodes, "fingerprint", lambda setup: "other")
+    monkeypatch.setattr("fedpriv.integrations.flower_engine.fingerprint", lambda setup: "another")
     with pytest.raises(UserError, match="are not those on the server; give the node the same data set"):
         train_small(tmp_path / "run", CONFIG, FlowerEngine(grid(), "cpu"))
 
@@ -183,13 +150,13 @@ def test_a_refusal_ends_the_run_with_the_nodes_own_words(tmp_path, monkeypatch):
         (b"nonsense", "not readable as an array"),
         (
             b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (9999999, 9999999), }",
-            "not readable",
+            "not readable as an array",
         ),
     ],
 )
 def test_an_answer_that_is_no_result_is_a_failure_of_its_client(data, told):
     federation, packed = asked()
-    reply = client.answer(Message(packed, dst_node_id=7, message_type="train"), grid().contexts[7])
+    reply = flower_nodes.answer(Message(packed, dst_node_id=7, message_type="train"), grid().contexts[7])
     bad = RecordDict({name: record for name, record in reply.content.items()})
     bad["private-state"] = ArrayRecord({"w": Array("float32", (1,), "numpy.ndarray", data)})
     with pytest.raises(UserError, match=told):
@@ -201,15 +168,6 @@ def test_an_answer_that_is_no_result_is_a_failure_of_its_client(data, told):
     assert told in failure.told
 
 
-def test_a_header_is_held_against_its_bytes_before_anything_is_allocated():
-    honest = Array(np.zeros((2, 3), np.float32))
-    lying = honest.data.replace(b"(2, 3)", b"(9, 9)")
-    _, packed = asked()
-    packed["private-state"] = ArrayRecord({"w": Array("float32", (9, 9), "numpy.ndarray", lying)})
-    with pytest.raises(UserError, match=r"'w': shape \(9, 9\) of float32, in 24 bytes"):
-        wire.read_job(packed)
-
-
 # ---------------------------------------------------------------- the command line
 
 
@@ -219,11 +177,11 @@ def simulated(monkeypatch):
     nodes = grid()
 
     @contextlib.contextmanager
-    def here(number):
+    def here(number, answer):
         yield FlowerEngine(nodes, "cpu")
 
-    monkeypatch.setattr(switches, "require_flower", lambda *, simulation: None)
-    monkeypatch.setattr(simulation, "simulated", here)
+    monkeypatch.setattr(flower_engine, "require_flower", lambda: None)
+    monkeypatch.setattr(flower_engine, "simulated", here)
     return nodes
 
 
@@ -251,100 +209,10 @@ def test_too_few_answers_are_one_line_and_exit_1_and_the_run_is_resumed(simulate
     assert one == two
 
 
-def test_clients_that_left_are_warned_of(simulated, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    simulated.failing = (9,)
-    assert command.run([*TRAIN[:-1], "--engine", "flower"]) == 0
-    assert "4 times a client left its round (see failures in metrics.jsonl)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (["--engine", "flour"], "input should be 'local' or 'flower', got 'flour'"),
-        (["--min-clients", "2"], "--min-clients 2: goes with --engine flower"),
-        (["--engine", "flower", "--client-timeout", "0"], "--client-timeout: "),
-        (["--engine", "flower", "--device", "cuda"], "--device cuda: simulated nodes compute on the CPU"),
-    ],
-)
-def test_engines_are_refused_in_one_line_before_anything_is_written(
-    flags, told, simulated, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    assert command.run([*TRAIN, *flags]) == 2
-    err = capsys.readouterr().err
-    assert told in err
-    assert err.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
 def test_what_is_missing_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setattr(switches.importlib.util, "find_spec", lambda name: None if name == "ray" else object())
-    switches.require_flower(simulation=False)
+    monkeypatch.setattr(flower_engine.importlib.util, "find_spec", lambda name: None if name == "ray" else object())
     with pytest.raises(UserError, match=r'needs ray, which is not installed: pip install "fedpriv\[flower\]"'):
-        switches.require_flower(simulation=True)
-
-
-# ---------------------------------------------------------------- the app, and what is said nowhere
-
-
-def test_the_app_of_a_run_holds_no_code_and_asks_for_nothing_to_be_installed(tmp_path):
-    deployment.write_app(tmp_path, Path('/runs/a "b"\\c'), "cpu")
-    assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
-    app = tomllib.loads((tmp_path / "pyproject.toml").read_text())
-    assert app["project"]["dependencies"] == app["build-system"]["requires"] == []
-    assert app["tool"]["flwr"]["app"]["config"] == {"run": '/runs/a "b"\\c', "device": "cpu"}
-    from fedpriv.experiment.flower import app as components
-
-    for place in app["tool"]["flwr"]["app"]["components"].values():
-        module, _, name = place.partition(":")
-        assert module == components.__name__
-        assert callable(getattr(components, name))
-
-
-def test_the_servers_side_resumes_what_the_directory_describes_and_leaves_word(tmp_path):
-    from fedpriv.experiment.flower.app import serve
-    from fedpriv.federation.run_directory import RunDirectory
-
-    config = replace(CONFIG, engine=EngineChoice("flower", superlink="lab", nodes=2))
-    directory = RunDirectory.create(tmp_path / "run", config)
-    context = grid().contexts[7]
-    context.run_config = {"run": str(directory.path), "device": "cpu"}
-    serve(grid(), context)
-    assert json.loads((directory.path / deployment.OUTCOME).read_text()) == {"code": 0, "told": ""}
-    local, _ = train_small(tmp_path / "local", CONFIG)
-    (directory.path / deployment.OUTCOME).unlink()
-    equal_runs(local, directory)
-    few = RunDirectory.create(tmp_path / "few", replace(config, engine=EngineChoice("flower", 2, superlink="lab")))
-    context.run_config = {"run": str(few.path), "device": "cpu"}
-    serve(grid(failing=(7, 9)), context)
-    assert json.loads((few.path / deployment.OUTCOME).read_text())["code"] == 1
-
-
-def test_no_file_of_the_engine_names_a_method():
-    package = Path(fedpriv.__file__).parent
-    places = [*(package / "experiment/flower").glob("*.py"), package / "experiment/engines.py"]
-    places.append(package / "federation/engine.py")
-    names = {name for name in METHODS if name != "local"}  # an engine is called so too
-    assert len(places) > 8
-    for path in places:
-        source = path.read_text()
-        found = [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", source, re.IGNORECASE)]
-        assert found == [], path
-        imported = [node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-        assert not [module for module in imported if module and module.startswith("fedpriv.methods")], path
-
-
-def test_nothing_is_reported_looked_up_or_installed(monkeypatch):
-    for name in switches.OFF:
-        monkeypatch.delenv(name, raising=False)
-    switches.switch_off()
-    import os
-
-    assert os.environ["FLWR_TELEMETRY_ENABLED"] == "0"
-    assert os.environ["FLWR_DISABLE_UPDATE_CHECK"] == "1"
-    assert os.environ["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
-    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+        flower_engine.require_flower()
 
 
 @pytest.mark.slow

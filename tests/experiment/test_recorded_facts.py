@@ -10,8 +10,8 @@ from torch import nn
 
 import fedpriv
 from fedpriv.cli.main import run as command
-from fedpriv.recording.recorder import Recorder
-from fedpriv.recording.run import RecordedRun
+from fedpriv.integrations.recorder import Recorder
+from fedpriv.integrations.run import RecordedRun
 from fedpriv.util.errors import UserError
 
 NODES = {0: "8123", 1: "77", 2: "51"}
@@ -245,7 +245,7 @@ def test_a_run_in_which_nobody_uploaded_is_one_line(tmp_path):
 
 
 def test_facts_beside_the_run_and_truth_of_the_clients_serve_the_command_line(tmp_path, monkeypatch, capsys):
-    from fedpriv.recording.partitions import write_partition
+    from fedpriv.integrations.partitions import write_partition
 
     run = tiny_run(tmp_path / "mine")
     for k, name in NODES.items():

@@ -10,8 +10,8 @@ from torch import nn
 import fedpriv
 from fedpriv.evidence.traces import used_images
 from fedpriv.federation.method import LocalTraining
+from fedpriv.integrations.recorder import Recorder
 from fedpriv.models.build import build_model
-from fedpriv.recording.recorder import Recorder
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payload import find_payload
 from fedpriv.wire.payloads import Model, Prototypes

@@ -4,7 +4,7 @@ import pytest
 from looped import each
 
 import fedpriv
-from fedpriv.pages.privacy_claims import contradicted, told_claims
+from fedpriv.pages.privacy_claims import audited_claims, contradicted
 from fedpriv.pages.report import Others, write_results
 from fedpriv.scoring.records import ClaimedPrivacy, EpsilonBound, PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
@@ -40,10 +40,10 @@ def written(tmp_path, audits):
 
 
 def test_a_contradicted_claim_stands_first_and_is_called_so(tmp_path):
-    told = told_claims([OTHER, RECORD])
+    told = audited_claims([OTHER, RECORD])
     assert [one.badge for one in told] == ["claim contradicted", "does not follow, not tested hard enough"]
     kept = OTHER.model_copy(update={"claim": CLAIM.model_copy(update={"implied": 1.0})})
-    assert told_claims([kept])[0].badge == "not tested hard enough"
+    assert audited_claims([kept])[0].badge == "not tested hard enough"
     page, text = written(tmp_path, [OTHER, RECORD])
     assert page.index("claim contradicted") < page.index("not tested hard enough")
     assert '<a href="#privacy">Privacy claims</a>' in page
@@ -54,7 +54,7 @@ def test_a_contradicted_claim_stands_first_and_is_called_so(tmp_path):
 
 
 def test_every_figure_stands_in_the_table():
-    row = told_claims([RECORD])[0].row
+    row = audited_claims([RECORD])[0].row
     assert row["epsilon claimed"] == "1"
     assert row["clip and noise imply"] == "25.4"
     assert row["at least (95 %)"] == "one run 4.31, Gaussian beyond any number"
@@ -87,14 +87,3 @@ def test_a_record_is_read_as_it_was_written_and_no_other(tmp_path):
     (tmp_path / "audit-dp.json").write_text(text.replace('"contradicted"', '"true"'))
     with pytest.raises(fedpriv.UserError, match="verdict"):
         load_privacy_audit(tmp_path)
-
-
-def test_audits_are_reported_on_beside_attacks_and_damaged_ones_named(tmp_path):
-    write_record(tmp_path / "audits" / "good", RECORD)
-    write_record(tmp_path / "audits" / "bad", RECORD)
-    (tmp_path / "audits" / "bad" / "audit-dp.json").write_text("{")
-    found = fedpriv.report(tmp_path / "audits", out=tmp_path / "page")
-    text = (tmp_path / "page" / "report.md").read_text()
-    assert text.count("claim contradicted") == 1
-    assert any("bad" in line for line in found.notices)
-    assert found.attacks == (tmp_path / "audits" / "good",)

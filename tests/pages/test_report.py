@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from eval_cases import ABOUT, federated, firsts, reconstruction, truths
+from eval_cases import ABOUT, firsts, reconstruction, truths
 from eval_cases import stored_attack as attack
 from page_cases import Page
 from PIL import Image
 from table_cases import told
 
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.alike import judge_results
 from fedpriv.pages.comparison_table import comparison_rows
 from fedpriv.pages.grid import at_quantiles, grid_png
@@ -177,21 +176,6 @@ def test_a_study_says_what_did_not_finish_and_writing_twice_gives_the_same_bytes
     assert "ran &lt;out> of memory" in (tmp_path / "one" / "report.md").read_text()
     write_report([], tmp_path / "empty", study=study)
     assert "fedre--none--s1" in (tmp_path / "empty" / "report.html").read_text()
-
-
-def test_claims_stand_beside_undefended_runs_alone(tmp_path):
-    secrets, homes = truths([1] * 4), []
-    for name, share, chosen in (("bare", 0.94, ()), ("guarded", 0.785, (DefenseChoice("noise", {"scale": 0.3}),))):
-        facts = federated("fedproto", accuracy=share, scalars=1e5 * share, defenses=chosen, dataset="cifar10")
-        homes.append(attack(tmp_path / name, firsts(secrets), secrets, method="fedproto", target="prototype", **facts))
-    write_report(homes, tmp_path / "report")
-    told = (tmp_path / "report" / "report.md").read_text().partition("## What papers report")[2]
-    assert "94.0 % after training" in told
-    assert "940.00 thousand scalars up" in told
-    for text in ("78.5", "785.00", "+ noise"):
-        assert text not in told, text
-    write_report(homes[1:], tmp_path / "alone")
-    assert "What papers report" not in (tmp_path / "alone" / "report.md").read_text()
 
 
 def test_what_cannot_be_reported_is_named(tmp_path):

@@ -10,8 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import fedpriv
 from fedpriv.algebra.gaussian_mechanism import implied_epsilon
-from fedpriv.recording.canaries import FAR, canary, coin, direction
-from fedpriv.recording.run import RecordedRun
+from fedpriv.integrations.canaries import FAR, canary, coin, direction
 
 pytestmark = pytest.mark.frameworks
 
@@ -74,16 +73,6 @@ def test_coins_are_fair_and_of_seed_client_and_round():
     assert (tossed[0] != [coin(8, str(client), rounds[0]) for client in range(40)]).any()
 
 
-def test_whole_numbers_are_left_alone_and_other_answers_pass(tmp_path):
-    recorded(tmp_path / "run", fedpriv.flower.canary(7), rounds=1, whole=True)
-    run = RecordedRun.open(tmp_path / "run")
-    uploads = [run.arrays(seen)["arrays"] for seen in run.messages(1) if seen.direction == "up"]
-    assert len(uploads) == 8
-    assert all(one["n"].tolist() == [0, 1, 2] for one in uploads)
-    lengths = [float((one["w"].square().sum() + one["b"].square().sum()).sqrt()) for one in uploads]
-    assert lengths == pytest.approx([FAR] * 8, rel=1e-4)
-
-
 def test_a_recorded_claim_that_clip_and_noise_do_not_keep_is_contradicted(tmp_path):
     mod = LocalDpMod(**CLAIMED, sensitivity=0.02)
     run = recorded(tmp_path / "run", mod, fedpriv.flower.canary(7))
@@ -114,14 +103,6 @@ def test_without_canaries_the_noise_itself_is_measured(tmp_path, added, verdict)
     assert 0.8 * truth < bound.epsilon <= truth
 
 
-def test_a_stated_claim_of_a_run_without_any_noise(tmp_path):
-    run = recorded(tmp_path / "run", fedpriv.flower.canary(3))
-    found = fedpriv.audit_dp(run, facts={"canaries": 3}, claim={"epsilon": 1}).record
-    assert found.verdict == "contradicted"
-    few = fedpriv.audit_dp(run, facts={"canaries": 3}, claim={"epsilon": 6}).record
-    assert few.verdict == "untested"
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -130,7 +111,6 @@ def test_a_stated_claim_of_a_run_without_any_noise(tmp_path):
         ({"claim": {"epsilon": 1, "of": "run"}, "facts": {"canaries": 1}}, "state a claim of one upload"),
         ({"facts": {"defense": ["secure-aggregation"]}, "claim": {"epsilon": 1}}, "sums alone"),
         ({"rounds": 3}, "recorded elsewhere, so nothing is trained; drop rounds"),
-        ({"resume": True}, "begin anew"),
     ],
 )
 def test_what_a_recorded_run_cannot_tell_is_refused(tmp_path, given, told):

@@ -18,7 +18,6 @@ from flower_cases import (
 from flwr.app import Context
 from flwr.client import NumPyClient
 from flwr.client.mod import secaggplus_mod
-from flwr.clientapp.mod import LocalDpMod
 from flwr.common import ndarrays_to_parameters
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.strategy import FedAvg as LegacyFedAvg
@@ -27,8 +26,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedpriv
-from fedpriv.recording.partitions import read_partitions
-from fedpriv.recording.run import RecordedRun
+from fedpriv.integrations.partitions import read_partitions
+from fedpriv.integrations.run import RecordedRun
 from fedpriv.util.errors import UserError
 
 pytestmark = pytest.mark.frameworks
@@ -162,24 +161,6 @@ def test_a_fault_of_the_recorder_leaves_the_federation_alone(tmp_path, monkeypat
     assert capsys.readouterr().err.count("no recorded run") == 1
 
 
-def test_the_apps_own_fault_is_the_apps(tmp_path):
-    def main(grid, context):
-        strategy_main(grid, context)
-        raise RuntimeError("mine")
-
-    with pytest.raises(RuntimeError, match="mine"):
-        recorded(main, tmp_path / "run")
-    assert RecordedRun.open(tmp_path / "run").rounds() == (1, 2)
-
-
-def test_uploads_are_seen_as_they_leave_noised(tmp_path):
-    recorded(strategy_main, tmp_path / "run", adding_client(LocalDpMod(1.0, 1.0, 10.0, 1e-5)))
-    run = RecordedRun.open(tmp_path / "run")
-    sent = [run.arrays(one)["arrays"]["w"] for one in run.messages(1) if one.direction == "up" and one.file]
-    assert len(sent) == 3
-    assert all(not bool((one == one[0, 0]).all()) for one in sent)  # unlike what the client computed
-
-
 class AddingClient(NumPyClient):
     def __init__(self, partition):
         self.partition = partition
@@ -224,16 +205,3 @@ def test_truth_is_written_on_the_clients_side_and_nothing_is_sent(tmp_path, monk
     place.write_text(json.dumps({"format": 1, "client": "77", "partition": 5}))
     with pytest.raises(UserError, match="altered"):
         read_partitions(tmp_path / "truth")
-
-
-def test_a_node_without_a_partition_is_told_and_trains(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("FEDPRIV_TRUTH", str(tmp_path / "truth"))
-
-    def main(grid, context):
-        for own in grid.contexts.values():
-            del own.node_config["partition-id"]
-        grid.send_and_receive([Message(RecordDict({}), node, "evaluate") for node in NODES])
-
-    assert len(recorded(main, tmp_path / "run", adding_client(fedpriv.flower.truth)).wire) == 6
-    assert capsys.readouterr().err.count("no truth of node") == 1
-    assert not (tmp_path / "truth").exists()

@@ -12,7 +12,7 @@ import torch
 from compare import expect_same
 
 import fedpriv
-from fedpriv.recording.run import RecordedRun
+from fedpriv.integrations.run import RecordedRun
 from fedpriv.util.errors import UserError
 
 pytest.importorskip("nvflare", reason="NVFlare, whose jobs are recorded, is not installed")
@@ -22,7 +22,6 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ProcessType, ReservedKey
 from nvflare.apis.fl_context import FLContextManager
-from nvflare.apis.shareable import Shareable, make_reply
 
 pytestmark = pytest.mark.frameworks
 
@@ -106,19 +105,6 @@ def test_messages_pass_as_they_are_and_are_recorded(record):
     expect_same(arrays["WEIGHTS"]["w"], torch.from_numpy(WEIGHTS["w"] + 1))
 
 
-def test_one_recorder_serves_the_filters_of_both_directions(tmp_path):
-    both = [fedpriv.nvflare.Record(tmp_path / "mine") for _ in range(2)]
-    both[0].process(message(), context(FilterKey.OUT))
-    both[1].process(message(), context(FilterKey.IN))
-    for one in both:
-        one.handle_event(EventType.END_RUN, None)
-    assert [line.direction for line in run_of(both[0]).messages(0)] == ["down", "up"]
-    later = fedpriv.nvflare.Record(tmp_path / "mine")  # another job of this process may go on with the folder
-    later.process(message(round_=1), context(FilterKey.OUT))
-    later.handle_event(EventType.END_RUN, None)
-    assert run_of(later).rounds() == (0, 1)
-
-
 def test_differences_tensors_collections_and_what_is_told_beside_them(record):
     send(record)
     answer(
@@ -152,26 +138,6 @@ def test_rounds_by_header_by_data_by_the_last_broadcast_or_by_context(record):
     assert run.rounds() == (3, 4, 5)
 
 
-def test_errors_and_silence_are_noted(record):
-    send(record, 0)
-    record.process(make_reply("EXECUTION_EXCEPTION"), context(FilterKey.IN, "site-1"))
-    send(record, 1)
-    record.handle_event(EventType.END_RUN, None)
-    codes = [(note.code, note.round) for note in run_of(record).notes()]
-    assert ("error", 0) in codes
-    assert ("silent", 0) in codes  # site-2, when round 1 began
-    assert ("silent", 1) in codes  # everybody, when the job ended
-    assert run_of(record).messages(0)[2].error == "return code EXECUTION_EXCEPTION"
-
-
-def test_encrypted_uploads_are_named_and_left_out(record, capsys):
-    send(record)
-    answer(record, data={"w": b"cipher"}, **{MetaKey.PROCESSED_ALGORITHM: "_FILTER_HE_"})
-    told = capsys.readouterr().err
-    assert "encrypted by _FILTER_HE_" in told
-    assert run_of(record).messages(0)[-1].sets == {"WEIGHTS": 0}
-
-
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -192,15 +158,8 @@ def test_what_cannot_be_recorded_passes_all_the_same(record, make, told, capsys)
     assert len(run_of(record).messages(0)) == 2
 
 
-def test_a_message_without_data_is_a_line_without_arrays(record):
-    empty = Shareable()
-    empty.set_header("current_round", 0)
-    record.process(empty, context(FilterKey.OUT))
-    assert run_of(record).messages(0)[0].file == ""
-
-
 def test_without_nvflare_one_line_says_what_to_install(monkeypatch):
-    from fedpriv.recording.nvflare import filter_class
+    from fedpriv.integrations.nvflare import filter_class
 
     monkeypatch.setitem(sys.modules, "nvflare.apis.filter", None)
     with pytest.raises(UserError, match=r"pip install 'fedpriv\[nvflare\]'"):

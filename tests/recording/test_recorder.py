@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.recording.arrays import STORED, difference, digest, form_of, plain_sets
-from fedpriv.recording.recorder import Recorder
-from fedpriv.recording.run import RecordedRun, Seen
+from fedpriv.integrations.arrays import STORED, digest
+from fedpriv.integrations.recorder import Recorder
+from fedpriv.integrations.run import RecordedRun
 from fedpriv.util import files
 from fedpriv.util.errors import UserError
 
@@ -67,15 +67,6 @@ def test_every_type_and_shape_comes_back(tmp_path_factory, dtype, shape):
     assert torch.equal(found, value)
 
 
-def test_equal_broadcasts_are_one_file_and_others_their_own(tmp_path):
-    recorder = Recorder(tmp_path / "run", "test", say=print)
-    for client, value in (("1", 0.0), ("2", 0.0), ("3", 5.0)):
-        recorder.broadcast(1, [client], weights(value))
-    recorder.close()
-    files = [seen.file for seen in RecordedRun.open(tmp_path / "run").messages(1)]
-    assert files[0] == files[1] != files[2]
-
-
 def test_what_is_odd_is_said_once_and_kept(tmp_path):
     said = []
     recorder = Recorder(tmp_path / "run", "test", say=said.append)
@@ -101,21 +92,6 @@ def test_what_is_odd_is_said_once_and_kept(tmp_path):
     assert len(said) == 3
     assert all("\n" not in line for line in said)
     assert any("bfloat16" in note.told and "'half'" in note.told for note in run.notes())
-
-
-def test_names_and_shapes_that_change_are_noted_by_client(tmp_path):
-    recorder = recorded(tmp_path / "run", rounds=(1,))
-    recorder.broadcast(2, ["7", "9"], weights())
-    recorder.upload(2, "7", {"arrays": {"w": np.ones((2, 4), np.float32), "b": np.arange(3, dtype=np.float32)}})
-    recorder.upload(2, "9", {"arrays": {"w": np.ones((2, 3), np.float32), "c": np.ones(1, np.float32)}})
-    recorder.close()
-    notes = [(note.code, note.client, note.told) for note in RecordedRun.open(tmp_path / "run").notes()]
-    assert notes[0] == (
-        "changed",
-        "7",
-        "upload: set 'arrays': 'w' is (2, 4) of float32, was (2, 3) of float32 in round 1",
-    )
-    assert notes[1][2].startswith("upload: set 'arrays': 1 array(s) gone, 'b' first; 1 array(s) new, 'c' first")
 
 
 def test_a_round_without_answers_errors_and_seconds_are_recorded_as_such(tmp_path):
@@ -144,7 +120,9 @@ def test_a_strangers_folder_and_a_folder_in_use_are_told_and_left(tmp_path):
     assert len(said) == 1
     assert "no recorded run" in said[0]
     first = recorded(tmp_path / "run")
-    script = f"from fedpriv.recording.recorder import Recorder; print(Recorder({str(tmp_path / 'run')!r}, 'x').stopped)"
+    script = (
+        f"from fedpriv.integrations.recorder import Recorder; print(Recorder({str(tmp_path / 'run')!r}, 'x').stopped)"
+    )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "True"
     assert "at work in this folder" in found.stderr
@@ -189,13 +167,6 @@ def test_what_is_beyond_bounds_stops_it_in_one_line(tmp_path, call):
     assert "recording stops" in said[0]
 
 
-def test_an_adapters_arrays_are_neither_kept_nor_changed(tmp_path):
-    array, tensor = np.ones((2, 2), np.float32), torch.ones(2, 2)
-    sets, _ = plain_sets({"s": {"a": array, "t": tensor, "v": array.T, "read": np.broadcast_to(array[0], (3, 2))}})
-    array[:], tensor[:] = 5, 5
-    assert all(bool((value == 1).all()) for value in sets["s"].values())
-
-
 def test_another_process_goes_on_with_the_next_round(tmp_path):
     recorded(tmp_path / "run", rounds=(1, 2)).close()
     said = []
@@ -222,7 +193,7 @@ def test_a_kill_leaves_whole_rounds_and_the_run_is_gone_on_with(tmp_path):
     script = """
 import os, sys
 import numpy as np
-from fedpriv.recording.recorder import Recorder
+from fedpriv.integrations.recorder import Recorder
 r = Recorder(sys.argv[1], "test 1.0")
 for n in (1, 2):
     r.broadcast(n, ["7", "9"], {"arrays": {"w": np.full((2, 3), n, np.float32), "b": np.arange(3, dtype=np.float32)}})
@@ -269,30 +240,3 @@ def test_digest_tells_names_types_shapes_and_values_apart():
     ]
     assert len({digest(one) for one in [base, *others]}) == len(others) + 1
     assert digest(base) == digest({"s": {"w": torch.ones(3, 2).T.contiguous()}})
-    assert difference("s", form_of(base["s"]), form_of(base["s"])) == ""
-
-
-def test_a_line_keeps_numbers_and_short_texts_only(tmp_path):
-    recorder = Recorder(tmp_path / "run", "test", say=print)
-    recorder.upload(
-        1, "a", {}, facts={"n": 3, "loss": 0.5, "nan": float("nan"), "long": "x" * 999, "list": [1], "ok": True}
-    )
-    recorder.close()
-    (seen,) = RecordedRun.open(tmp_path / "run").messages(1)
-    assert seen == Seen(round=1, phase="train", direction="up", clients=("a",), facts={"n": 3, "loss": 0.5, "ok": True})
-
-
-def test_messages_that_came_at_once_are_written_at_once_and_a_fault_among_them_keeps_the_others(tmp_path, monkeypatch):
-    recorder = Recorder(tmp_path / "run", "test 1.0", say=lambda line: None)
-    with recorder.together():
-        recorder.broadcast(1, ["7", "9"], weights())
-        recorder.upload(1, "7", weights(2))
-        assert not (tmp_path / "run" / "rounds").exists()
-    assert len(RecordedRun.open(tmp_path / "run").messages(1)) == 2
-    with recorder.together():
-        recorder.broadcast(2, ["7", "9"], weights())
-        monkeypatch.setattr(RecordedRun, "store", lambda *given: 1 / 0)
-        recorder.upload(2, "7", weights(2))
-        recorder.settled(2)
-    assert recorder.stopped
-    assert [one.direction for one in RecordedRun.open(tmp_path / "run").messages(2)] == ["down"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from looped import each
 
-from fedpriv.experiment.reproduction.judging import PerUnit, difference, units
+from fedpriv.experiment.reproduction.judging import PerUnit, difference
 from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value
 from fedpriv.scoring.records import Estimate
 from fedpriv.scoring.records.claim import ClaimedOrder
@@ -130,16 +130,3 @@ def test_few_clients_and_missing_comparisons_tell_nothing():
     behind = drawn(rng, -9.0, 1)
     assert judge_order(orders, [behind[0], None], 0.5)[0] == "does not hold"
     assert judged(drawn(rng, 5.0, 1), least=20.0) == "does not hold"  # ahead, but surely by less than that
-
-
-def test_three_seeds_are_units_and_fewer_are_not():
-    one = PerUnit(np.ones(4), np.arange(4))
-    assert [units(dict.fromkeys(range(n), one), dict.fromkeys(range(4), one)) for n in (1, 2, 3, 4)] == [
-        *["clients"] * 2,
-        *["seeds"] * 2,
-    ]
-    apart = {seed: PerUnit(np.full(2, 1.0 + seed), np.arange(2)) for seed in range(10)}
-    assert (
-        difference(apart, dict.fromkeys(range(10), PerUnit(np.zeros(2), np.arange(2))), 0.0, below=False).n_clients
-        == 10
-    )

@@ -26,9 +26,9 @@ from fedpriv.experiment.uploads.handed import read_handed, read_strangers
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.federation.defense import Defense, DefensePipeline, defense_facts
 from fedpriv.federation.summary import DefenseFacts
+from fedpriv.integrations.partitions import Partition, default_folder, read_partitions
+from fedpriv.integrations.run import RecordedRun
 from fedpriv.pages.report import write_report
-from fedpriv.recording.partitions import Partition, default_folder, read_partitions
-from fedpriv.recording.run import RecordedRun
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 from fedpriv.scoring.records.made import Stage
 from fedpriv.scoring.redaction import RECORDED, read_rule

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedpriv.experiment.recorded.facts import Told
 from fedpriv.experiment.uploads.given import Update
-from fedpriv.recording.run import RecordedRun, Seen
+from fedpriv.integrations.run import RecordedRun, Seen
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind

@@ -15,27 +15,28 @@ from fedpriv.util.errors import UserError, unknown_name
 
 PAPER = "paper"
 
-_SMALL = {"image_size": None, "width": None, "participation": 1.0, "local_steps": None}
+_SMALL: dict[str, Any] = {
+    "image_size": None,
+    "width": None,
+    "participation": 1.0,
+    "local_steps": None,
+    "epochs": 1,
+    "lr": 0.05,
+}
+_SMALL |= {"models": "small", "batch_size": 10}
+_DIGITS: dict[str, Any] = {
+    "dataset": "digits",
+    "data_dir": None,
+    "per_class": 12,
+    "clients": 3,
+    "rounds": 1,
+    "classes_per_client": 4,
+}
+_DIGITS |= {"least_per_client": 4, "public": 0, "imbalance": 2.0}
+_SHORT = {"per_class": 100, "clients": 10, "rounds": 20, "least_per_client": 10}
 DEFAULTS: Mapping[str, ScaledDown] = {
-    "smoke": ScaledDown(
-        setting={
-            **_SMALL,
-            **{"dataset": "digits", "data_dir": None, "per_class": 12, "clients": 3, "rounds": 1, "epochs": 1},
-            **{"models": "small", "batch_size": 10, "lr": 0.05, "classes_per_client": 4, "least_per_client": 4},
-            **{"public": 0, "imbalance": 2.0},
-        },
-        study={"targets": 2},
-        seeds=(0,),
-    ),
-    "cpu": ScaledDown(
-        setting={
-            **_SMALL,
-            **{"per_class": 100, "clients": 10, "rounds": 20, "epochs": 1, "models": "small", "batch_size": 10},
-            **{"lr": 0.05, "least_per_client": 10},
-        },
-        study={"targets": 24},
-        seeds=(0, 1, 2),
-    ),
+    "smoke": ScaledDown(setting=_SMALL | _DIGITS, study={"targets": 2}, seeds=(0,)),
+    "cpu": ScaledDown(setting=_SMALL | _SHORT, study={"targets": 24}, seeds=(0, 1, 2)),
 }
 """What a scale puts in the place of every paper's setting, before what the claim itself says of that scale."""
 
@@ -81,98 +82,6 @@ class Place:
         return self.row.target or self.column.target
 
 
-def places(claim: Claim) -> tuple[Place, ...]:
-    """Return every cell of a claim, row by row."""
-    return tuple(Place(row, column, number) for row in claim.rows for number, column in enumerate(claim.columns))
-
-
-def measure_of(claim: Claim, place: Place, scale: str = PAPER) -> Measure:
-    """Return the measure of a cell at a scale."""
-    found = place.column.measure or claim.measure
-    return replace(found, reach=place.column.reach[scale]) if scale in place.column.reach else found
-
-
-def setting_at(claim: Claim, place: Place, scale: str = PAPER) -> dict[str, Any]:
-    """Return the settings of training of a cell at a scale, ``option`` with the method's; None leaves one at its default."""
-    printed = merged(claim.setting, place.column.setting, place.row.setting)
-    if scale == PAPER:
-        return printed
-    from fedpriv.models import family
-
-    shared = dict(DEFAULTS[scale].setting)
-    if scale == "smoke":
-        shared["public"] = PUBLIC if printed.get("public") else 0
-    if "models" in printed and len(family(str(printed["models"]))) == 1:
-        shared["models"] = ONE_MODEL
-    here = (table.get(scale) for table in (place.column.scales, place.row.scales))
-    found = merged(printed, shared, claim.scales.get(scale, ScaledDown()).setting, *(one or {} for one in here))
-    partition = found.get("partition", "dirichlet")
-    beside = {name for name, partitions in _OF_PARTITIONS.items() if partition not in partitions}
-    beside |= {name for name, value in _USUAL.items() if name not in printed and found.get(name) == value}
-    return {name: value for name, value in found.items() if value is not None and name not in beside}
-
-
-def sizes_of(claim: Claim, place: Place) -> dict[str, Any]:
-    """Return the sizes that a counted cell follows from."""
-    return merged(claim.sizes, place.column.sizes, place.row.sizes)
-
-
-def study_at(claim: Claim, scale: str) -> dict[str, Any]:
-    """Return the keys of a study for an attacked claim."""
-    smaller = () if scale == PAPER else (DEFAULTS[scale].study, claim.scales.get(scale, ScaledDown()).study)
-    return merged(claim.study, *smaller)
-
-
-def seeds_at(claim: Claim, scale: str) -> tuple[int, ...]:
-    """Return the seeds of the runs at a scale."""
-    if scale == PAPER:
-        return claim.seeds
-    return claim.scales.get(scale, ScaledDown()).seeds or DEFAULTS[scale].seeds
-
-
-def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tables in one, later ones winning; their ``option`` are merged in turn.
-
-    >>> merged({"alpha": 1, "option": {"a": 1}}, {"alpha": 2, "option": {"b": 2}})
-    {'alpha': 2, 'option': {'a': 1, 'b': 2}}
-    """
-    found: dict[str, Any] = {}
-    for table in tables:
-        option = {**found.get("option", {}), **table.get("option", {})}
-        found |= table
-        if option:
-            found["option"] = option
-    return found
-
-
-def changed(claim: Claim, tried: Sequence[Place], scale: str) -> dict[str, tuple[str, str]]:
-    """Return settings that differ from the paper's in some cell: name -> (the paper's, the one here), in words."""
-    pairs: dict[str, dict[tuple[str, str], None]] = {}
-    for place in tried:
-        before, now = setting_at(claim, place), setting_at(claim, place, scale)
-        if place.column.reach:
-            before, now = (
-                {**told, "accuracy to reach": measure_of(claim, place, at).reach}
-                for told, at in ((before, PAPER), (now, scale))
-            )
-        for name in dict.fromkeys((*before, *now)):
-            if before.get(name) != now.get(name):
-                pair = (_words(before.get(name)), _words(now.get(name)))
-                pairs.setdefault(name, {})[pair] = None
-    return {
-        name: ("; ".join(dict.fromkeys(one for one, _ in own)), "; ".join(dict.fromkeys(one for _, one in own)))
-        for name, own in pairs.items()
-    }
-
-
-def _words(value: Any) -> str:
-    if value is None:
-        return "not told"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_words(own)}" for name, own in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 @dataclass(frozen=True)
 class Asked:
     """The part of a claim that is tried, and the data it is tried on.
@@ -209,24 +118,110 @@ class Plan:
     seeds: tuple[int, ...] = ()
 
 
+def places(claim: Claim) -> tuple[Place, ...]:
+    """Return every cell of a claim, row by row."""
+    return tuple(Place(row, column, number) for row in claim.rows for number, column in enumerate(claim.columns))
+
+
+def measure_of(claim: Claim, place: Place, scale: str = PAPER) -> Measure:
+    """Return the measure of a cell at a scale."""
+    measure = place.column.measure or claim.measure
+    return replace(measure, reach=place.column.reach[scale]) if scale in place.column.reach else measure
+
+
+def setting_at(claim: Claim, place: Place, scale: str = PAPER) -> dict[str, Any]:
+    """Return the settings of training of a cell at a scale, ``option`` with the method's; None leaves one at its default."""
+    printed = merged(claim.setting, place.column.setting, place.row.setting)
+    if scale == PAPER:
+        return printed
+    from fedpriv.models import family
+
+    shared = dict(DEFAULTS[scale].setting)
+    if scale == "smoke":
+        shared["public"] = PUBLIC if printed.get("public") else 0
+    if "models" in printed and len(family(str(printed["models"]))) == 1:
+        shared["models"] = ONE_MODEL
+    here = (table.get(scale, {}) for table in (place.column.scales, place.row.scales))
+    setting = merged(printed, shared, _scaled(claim, scale).setting, *here)
+    partition = setting.get("partition", "dirichlet")
+    beside = {name for name, partitions in _OF_PARTITIONS.items() if partition not in partitions}
+    beside |= {name for name, value in _USUAL.items() if name not in printed and setting.get(name) == value}
+    return {name: value for name, value in setting.items() if value is not None and name not in beside}
+
+
+def sizes_of(claim: Claim, place: Place) -> dict[str, Any]:
+    """Return the sizes that a counted cell follows from."""
+    return merged(claim.sizes, place.column.sizes, place.row.sizes)
+
+
+def study_at(claim: Claim, scale: str) -> dict[str, Any]:
+    """Return the keys of a study for an attacked claim."""
+    return merged(claim.study, *([] if scale == PAPER else [DEFAULTS[scale].study, _scaled(claim, scale).study]))
+
+
+def seeds_at(claim: Claim, scale: str) -> tuple[int, ...]:
+    """Return the seeds of the runs at a scale."""
+    return claim.seeds if scale == PAPER else _scaled(claim, scale).seeds or DEFAULTS[scale].seeds
+
+
+def _scaled(claim: Claim, scale: str) -> ScaledDown:
+    return claim.scales.get(scale, ScaledDown())
+
+
+def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tables in one, later ones winning; their ``option`` are merged in turn.
+
+    >>> merged({"alpha": 1, "option": {"a": 1}}, {"alpha": 2, "option": {"b": 2}})
+    {'alpha': 2, 'option': {'a': 1, 'b': 2}}
+    """
+    whole: dict[str, Any] = {}
+    for table in tables:
+        option = {**whole.get("option", {}), **table.get("option", {})}
+        whole |= {**table, **({"option": option} if option else {})}
+    return whole
+
+
+def changed(claim: Claim, tried: Sequence[Place], scale: str) -> dict[str, tuple[str, str]]:
+    """Return settings that differ from the paper's in some cell: name -> (the paper's, the one here), in words."""
+    pairs: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for place in tried:
+        before, now = (setting_at(claim, place, at) for at in (PAPER, scale))
+        if place.column.reach:
+            for setting, at in ((before, PAPER), (now, scale)):
+                setting["accuracy to reach"] = measure_of(claim, place, at).reach
+        for name in dict.fromkeys((*before, *now)):
+            if before.get(name) != now.get(name):
+                for words, setting in zip(pairs.setdefault(name, ({}, {})), (before, now), strict=True):
+                    words[_words(setting.get(name))] = None
+    return {name: ("; ".join(theirs), "; ".join(ours)) for name, (theirs, ours) in pairs.items()}
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "not told"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_words(one)}" for name, one in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def planned(claim: Claim, asked: Asked) -> Plan:
     """Plan what is run of a claim.
 
     Raises:
         UserError: for an unknown scale, row or column; where no data is there for any cell.
     """
-    wanted = _chosen(claim, asked)
-    if not wanted:
+    chosen = _chosen(claim, asked)
+    if not chosen:
         raise UserError("this claim speaks of no method, so there is nothing to run")
     if claim.counted:
-        return Plan(wanted)
-    settings = {place.name: _with_data(place, setting_at(claim, place, asked.scale), asked) for place in wanted}
+        return Plan(chosen)
+    settings = {place.name: _with_data(place, setting_at(claim, place, asked.scale), asked) for place in chosen}
     data = {name: (str(one.get("dataset", "fashion")), one.get("data_dir")) for name, one in settings.items()}
     missing = {one: _missing(*one, asked) for one in dict.fromkeys(data.values())}
-    tried = tuple(place for place in wanted if not missing[data[place.name]])
+    tried = tuple(place for place in chosen if not missing[data[place.name]])
     if not tried:
         raise UserError(next(iter(missing.values())))
-    left_out = {f"{place.name}: {why}": None for place in wanted if (why := missing[data[place.name]])}
+    left_out = {f"{place.name}: {why}": None for place in chosen if (why := missing[data[place.name]])}
     labels: dict[str, str] = {}
     entries: dict[str, dict[str, Any]] = {}  # one for cells that only measure differently
     for place in tried:
@@ -244,11 +239,7 @@ def planned(claim: Claim, asked: Asked) -> Plan:
 
 
 def _chosen(claim: Claim, asked: Asked) -> tuple[Place, ...]:
-    """Return the cells that are asked for, or that a scale tries by default.
-
-    Raises:
-        UserError: for an unknown scale, row or column.
-    """
+    """Return the cells that are asked for, or that a scale tries by default."""
     if asked.scale not in SCALES:
         raise unknown_name("scale", asked.scale, SCALES)
     for key, names, table in (("rows", asked.rows, claim.rows), ("columns", asked.columns, claim.columns)):
@@ -256,19 +247,19 @@ def _chosen(claim: Claim, asked: Asked) -> tuple[Place, ...]:
         for name in names:
             if name not in known:
                 raise UserError(f"{argument(key, name)}: {unknown_name(key[:-1], name, known)}")
-    usual = claim.scales.get(asked.scale, ScaledDown())
+    usual = _scaled(claim, asked.scale)
     rows, columns = asked.rows or usual.rows, asked.columns or usual.columns
-    every = [
+    cells = [
         place
         for place in places(claim)
         if (not rows or place.row.name in rows) and (not columns or place.column.name in columns)
     ]
-    if asked.scale == "smoke" and every and not (asked.rows or asked.columns or claim.counted):
+    if asked.scale == "smoke" and cells and not (asked.rows or asked.columns or claim.counted):
         # the first row, the first column, and cells of the same runs, which only measure differently
-        keys = {place.name: _key([place.method, place.target, setting_at(claim, place, "smoke")]) for place in every}
-        runs = {keys[one.name] for one in every if one.number == every[0].number or one.row is every[0].row}
-        every = [place for place in every if keys[place.name] in runs]
-    return tuple(place for place in every if place.method is not None)
+        keys = {place.name: _key([place.method, place.target, setting_at(claim, place, "smoke")]) for place in cells}
+        runs = {keys[one.name] for one in cells if one.number == cells[0].number or one.row is cells[0].row}
+        cells = [place for place in cells if keys[place.name] in runs]
+    return tuple(place for place in cells if place.method is not None)
 
 
 def _key(value: Any) -> str:
@@ -277,12 +268,12 @@ def _key(value: Any) -> str:
 
 def _with_data(place: Place, setting: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
     """Return a setting with where its data lies; at the smallest scale it is the package's own."""
-    if asked.scale == "smoke":
-        return dict(setting)
     images = (asked.images or {}).get(place.column.data)
+    if asked.scale == "smoke" or (images is None and asked.data_dir is None):
+        return dict(setting)
     if images is not None:
         return {**setting, "dataset": "folder", "data_dir": str(images)}
-    return {**setting, **({} if asked.data_dir is None else {"data_dir": str(asked.data_dir)})}
+    return {**setting, "data_dir": str(asked.data_dir)}
 
 
 def _missing(dataset: str, data_dir: str | None, asked: Asked) -> str:

@@ -45,10 +45,10 @@ from fedpriv.experiment.shares import Suite, work_off
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.integrations.run import is_recorded
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
-from fedpriv.recording.run import is_recorded
 from fedpriv.util import access, folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.code import allowed

@@ -7,31 +7,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.experiment.dp_audit.auditing import Asked, plan_audit
-from fedpriv.experiment.dp_audit.claims import stated_claim
-from fedpriv.experiment.dp_audit.recorded import audit_recorded
+from fedpriv.dp.auditing import AuditSettings, plan_audit
+from fedpriv.dp.claims import stated_claim
 from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
 from fedpriv.experiment.named_code import imports_what_is_named
+from fedpriv.experiment.recorded.auditing import audit_recorded
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.recording.run import is_recorded
+from fedpriv.integrations.run import is_recorded
 from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument, call
-from fedpriv.util.config import plain
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import read_json, write_json
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 
 KIND = "audit-dp"
-ASKED = "asked.json"
-"""Request of an audit, by which one that is resumed is told from another."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class PrivacyAudit(Tabular):
     A temporary folder (no ``out``) is removed when nothing refers to this object any more.
 
     Attributes:
-        path: folder of the record ``audit-dp.json`` and of the canaries' scores.
+        path: folder of the record ``audit-dp.json``.
         record: claim, bounds and verdict.
     """
 
@@ -63,15 +59,9 @@ class PrivacyAudit(Tabular):
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the bounds, one row each, beside what is claimed and what clip and noise imply."""
         claim = self.record.claim
+        about = {"claimed": claim and claim.epsilon, "implied": claim and claim.implied, "delta": self.record.delta}
         return [
-            {
-                "bound": bound.name,
-                "epsilon_at_least": bound.epsilon,
-                "claimed": None if claim is None else claim.epsilon,
-                "implied": None if claim is None else claim.implied,
-                "delta": self.record.delta,
-                "given": bound.given,
-            }
+            {"bound": bound.name, "epsilon_at_least": bound.epsilon, **about, "given": bound.given}
             for bound in self.record.bounds
         ]
 
@@ -87,7 +77,6 @@ class PrivacyAuditSettings(FederationSettings, total=False):
     Attributes:
         method: a name of ``fedpriv list methods`` (default ``fedavg``).
         claimant: whose claim is audited, where several defenses make one.
-        resume: go on with an interrupted audit in ``out``; repeat the other arguments.
         force: replace ``out`` if it exists.
         facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
             beside the run).
@@ -97,14 +86,13 @@ class PrivacyAuditSettings(FederationSettings, total=False):
 
     method: str | None
     claimant: str | None
-    resume: bool
     force: bool
     facts: Mapping[str, Any] | str | Path
     device: str
     download: bool
 
 
-_OURS = ("method", "claimant", "facts", "resume", "force", "device", "download")
+_OURS = ("method", "claimant", "facts", "force", "device", "download")
 """Settings that are none of the federation's; the first three say what is audited."""
 
 
@@ -152,89 +140,44 @@ def audit_dp(
     """
     refuse_unknown(settings, PrivacyAuditSettings.__optional_keys__)
     refuse_small({"canaries": canaries}, ("canaries",))
-    told = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **settings}
-    asked = Asked(
-        canaries, confidence, stated_claim(claim), settings.get("claimant"), seed, _command(run, told, listener)
-    )
+    path = None if run is None else run.path if isinstance(run, Run) else given_path(argument("run"), run)
+    chosen = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **settings}
+    whole = {name: value for name, value in chosen.items() if value not in (None, ()) and name not in _OURS[3:]}
+    command = listener.command or call("audit_dp", *([] if path is None else [str(path)]), **whole)
+    audit = AuditSettings(canaries, confidence, stated_claim(claim), settings.get("claimant"), seed, command)
     folder, scratch = place(out)
-    path = None if run is None else _path(run)
     folders.refuse_overlap(folder, {argument("run"): path})
+    force, facts = settings.get("force", False), settings.get("facts")
+    folders.check_free(folder, force=force)
     if path is not None and is_recorded(path):
-        _audit_recorded(path, asked, folder, settings, listener)
+        _refuse_federation(settings, f"{argument('run')} {path}: recorded elsewhere, so nothing is trained")
+        with folders.read(path):
+            record = audit_recorded(path, audit, facts, listener)
+        with folders.output(folder, KIND, force=force):
+            write_record(folder, record)
     else:
-        _audit(path, asked, folder, settings, listener)
+        if facts is not None:
+            raise UserError(
+                f"{argument('facts')}: is about runs that were recorded elsewhere, and {argument('run')} is none"
+            )
+        config, device = _config(path, settings, seed), pick_device(settings.get("device", "auto"))
+        planned = plan_audit(prepare(config, device, download=settings.get("download", False)), audit)
+        with folders.output(folder, KIND, force=force):
+            write_record(folder, planned.run(listener))
     return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
 
 
-def _audit(path: Path | None, asked: Asked, folder: Path, settings: PrivacyAuditSettings, listener: Listener) -> None:
-    """Audit the federation that the settings describe, or the run at a path."""
-    resume, force = settings.get("resume", False), settings.get("force", False)
-    if resume and force:
-        raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
-    if "facts" in settings:
-        raise UserError(
-            f"{argument('facts')}: is about runs that were recorded elsewhere, and {argument('run')} is none"
-        )
-    if not resume:
-        folders.check_free(folder, force=force)
-    config, device = _config(path, settings, asked.seed), pick_device(settings.get("device", "auto"))
-    planned = plan_audit(prepare(config, device, download=settings.get("download", False)), asked)
-    with folders.output(folder, KIND, force=force, resume=resume):
-        _same_audit(folder, asked, config, resume=resume)
-        listener.resumable()
-        write_record(folder, planned.run(folder, listener))
-
-
-def _audit_recorded(path: Path, asked: Asked, folder: Path, settings: PrivacyAuditSettings, listener: Listener) -> None:
-    """Audit a recorded run, which takes as long as to read it."""
-    _refuse_federation(settings, f"{argument('run')} {path}: recorded elsewhere, so nothing is trained")
-    if settings.get("resume"):
-        raise UserError(f"{argument('resume')}: audits of recorded runs begin anew; drop it")
-    folders.check_free(folder, force=settings.get("force", False))
-    with folders.read(path):
-        record = audit_recorded(path, asked, settings.get("facts"), listener)
-    with folders.output(folder, KIND, force=settings.get("force", False)):
-        write_record(folder, record)
-
-
 def _refuse_federation(settings: PrivacyAuditSettings, where: str) -> None:
-    extra = [
-        name for name in settings if name not in _OURS or (name == "method" and settings.get("method") is not None)
-    ]
+    extra = [name for name in settings if name not in _OURS or (name == "method" and settings.get("method"))]
     if extra:
         raise UserError(f"{where}; drop {', '.join(argument(name) for name in sorted(extra))}")
 
 
-def _command(run: Run | str | Path | None, told: Mapping[str, Any], listener: Listener) -> str:
-    """Return the command that was typed, or the call that does the same."""
-    whole = {name: value for name, value in told.items() if value not in (None, ()) and name not in _OURS[3:]}
-    return listener.command or call("audit_dp", *([] if run is None else [str(_path(run))]), **whole)
-
-
-def _path(run: Run | str | Path) -> Path:
-    return run.path if isinstance(run, Run) else given_path(argument("run"), run)
-
-
 def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> RunConfig:
+    """Return the federation that the settings describe, or that of the run at a path."""
     if path is None:
         federation = {name: value for name, value in settings.items() if name not in _OURS}
         return named_config(settings.get("method") or "fedavg", federation, seed)
     _refuse_federation(settings, f"{argument('run')} says how the federation is made")
     with folders.read(path):
         return RunDirectory.open(path).config
-
-
-def _same_audit(folder: Path, asked: Asked, config: RunConfig, *, resume: bool) -> None:
-    """Note what is asked for; of an audit that is resumed, check that it is the same."""
-    told = {"asked": {**plain(asked), "command": ""}, "config": plain(config)}
-    path = folder / ASKED
-    if resume and path.is_file():
-        before = read_json(path)
-        if before != told:
-            changed = [name for name in told["asked"] if before.get("asked", {}).get(name) != told["asked"][name]]
-            what = ", ".join(argument(name) for name in changed) or "the settings of the federation"
-            raise UserError(
-                f"{path}: this audit was asked for with other {what}; repeat them, or choose another {argument('out')}"
-            )
-        return
-    write_json(path, told)

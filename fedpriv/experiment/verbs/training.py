@@ -87,7 +87,6 @@ def train(
     min_clients: int | None = None,
     client_timeout: float | None = None,
     nodes: int | None = None,
-    superlink: str | None = None,
     allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **federation: Unpack[FederationSettings],
@@ -114,8 +113,7 @@ def train(
         min_clients: clients that fail leave their round while at least so many others answered (default 1). This and the
             following are of engine ``flower`` alone.
         client_timeout: seconds after which a client that has not answered leaves the round (default 600).
-        nodes: simulated nodes (default: one for each client of a round), or nodes of the SuperLink to wait for (default 1).
-        superlink: name of a SuperLink in Flower's configuration, in place of a simulation.
+        nodes: simulated nodes (default: one for each client of a round).
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress.
         federation: the settings of the federation; see :class:`FederationSettings`.
@@ -124,8 +122,7 @@ def train(
         UserError: naming the argument that is wrong, before anything is written.
         WorkError: where fewer clients answered than ``min_clients``; what is done is kept, and ``resume`` goes on with it.
     """
-    choices = {"engine": engine, "min_clients": min_clients, "client_timeout": client_timeout}
-    choices |= {"nodes": nodes, "superlink": superlink}
+    choices = {"engine": engine, "min_clients": min_clients, "client_timeout": client_timeout, "nodes": nodes}
     chosen = {name: value for name, value in choices.items() if value is not None}
     if resume:
         given = [name for name, value in (("method", method), ("seed", seed)) if value is not None]

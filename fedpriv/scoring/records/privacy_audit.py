@@ -18,14 +18,9 @@ where a recorded run's own noise is measured."""
 
 
 class ClaimedPrivacy(Record):
-    """A guarantee as it is claimed.
+    """A guarantee as it is claimed, of so many uploads of one client together.
 
-    Attributes:
-        epsilon, delta: of it.
-        unit: what is hidden, ``client`` or ``image``.
-        releases: uploads of one client that it is about together.
-        neighbours: what is replaced, added or left out.
-        implied: epsilon that follows from clip and noise for the same releases; None where nothing follows.
+    ``implied`` is the epsilon that follows from clip and noise for the same releases; None where nothing follows.
     """
 
     epsilon: FiniteFloat
@@ -37,13 +32,7 @@ class ClaimedPrivacy(Record):
 
 
 class EpsilonBound(Record):
-    """A lower bound on epsilon.
-
-    Attributes:
-        name: ``one run``, ``threshold``, ``Gaussian`` or ``size of the noise``.
-        epsilon: that the mechanism has at least; None for more than any number.
-        given: what it holds under, or empty.
-    """
+    """A lower bound on epsilon, None for more than any number, and what it holds under."""
 
     name: Literal["one run", "threshold", "Gaussian", "size of the noise"]
     epsilon: FiniteFloat | None
@@ -53,25 +42,9 @@ class EpsilonBound(Record):
 class PrivacyAuditRecord(Record):
     """``audit-dp.json``.
 
-    Attributes:
-        version: of the format of all records.
-        method, dataset: names.
-        defense: all defenses of the upload, by their labels.
-        claimant: the defense whose claim it is; ``stated`` where the user stated it.
-        seed: of coins, canaries and noise.
-        command: that does it again, or empty.
-        claim: None where nothing is claimed.
-        way: where the canaries were.
-        canaries, included: how many there are, and how many of them were in.
-        confidence: that all bounds hold together, in (0, 1).
-        delta: of the bounds.
-        bounds: on epsilon.
-        attainable: the largest of them, had every canary been told apart; None for more than any number.
-        control: the largest of them, had the canaries stood out from the noise ten times as far; None as above, and where
-            nothing was varied.
-        verdict: in a word.
-        sentence: in words.
-        notices: what else has to be known.
+    ``claimant`` is the defense whose claim it is, or ``stated``; ``included`` of the ``canaries`` were in. ``attainable`` is
+    the largest bound, had every canary been told apart; ``control`` had the canaries stood out from the noise ten times as
+    far; None for more than any number, and where nothing was varied. ``confidence`` is that all bounds hold together.
     """
 
     kind: Literal["privacy_audit"] = "privacy_audit"

@@ -1,4 +1,4 @@
-"""The recorded run: a folder of messages that crossed somebody else's federation.
+"""The recorded run: a folder of messages that crossed another framework's federation.
 
 ::
 
@@ -9,14 +9,14 @@
     notes.jsonl                              what was unusual, one line each
 
 Files are numbered by the line of the round that names them. Arrays keep their names, shapes and types. Nothing of a
-client's data is here: the truth is written on the clients' side (:mod:`fedpriv.recording.partitions`).
+client's data is here: the truth is written on the clients' side (:mod:`fedpriv.integrations.partitions`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -70,14 +70,10 @@ class Seen(Record):
 
 
 class Note(Record):
-    """Something unusual that was seen, or that ended the recording.
+    """Something unusual that was seen, or that ended the recording: one line about a round and a client, if any.
 
-    Attributes:
-        code: ``type``, ``not-finite``, ``unreadable``, ``changed``, ``twice``, ``error``, ``silent``, ``again``, ``told``,
-            ``stopped``.
-        told: one line for people.
-        round: or None where it is about no round.
-        client: or empty where it is about none.
+    ``code`` is ``type``, ``not-finite``, ``unreadable``, ``twice``, ``error``, ``silent``, ``again``, ``told`` or
+    ``stopped``.
     """
 
     code: str
@@ -92,20 +88,19 @@ class RecordedRun:
 
     Attributes:
         path: its folder.
-        framework: who made the federation, with its version.
+        framework: that made the federation, with its version.
         named_by_data: clients' names are those of their data (sites), so no truth file is needed to find it.
     """
 
     path: Path
     framework: str
-    named_by_data: bool = field(default=False)
+    named_by_data: bool = False
 
     @classmethod
     def make(cls, path: Path, framework: str, *, named_by_data: bool) -> RecordedRun:
-        """Write what a fresh recorded run begins with; the folder is marked and held already."""
-        run = cls(path, framework, named_by_data)
+        """Write what a fresh recorded run begins with; the folder is marked and locked already."""
         write_json(path / "recorded.json", {"format": FORMAT, "framework": framework, "named_by_data": named_by_data})
-        return run
+        return cls(path, framework, named_by_data)
 
     @classmethod
     def open(cls, path: Path) -> RecordedRun:
@@ -119,16 +114,14 @@ class RecordedRun:
         place = path / "recorded.json"
         values = read_json(place)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
-            found = values.get("format") if isinstance(values, dict) else values
+            format_ = values.get("format") if isinstance(values, dict) else values
             raise UserError(
-                f"{place}: format {shown(found)}, but this version reads format {FORMAT}; record the run again"
+                f"{place}: format {shown(format_)}, but this version reads format {FORMAT}; record the run again"
             )
         framework, named = values.get("framework"), values.get("named_by_data")
         if not isinstance(framework, str) or not isinstance(named, bool):
             raise UserError(f"{place}: expected the texts that a recorder wrote; record the run again")
         return cls(path, framework, named)
-
-    # ------------------------------------------------------------ reading
 
     def rounds(self) -> tuple[int, ...]:
         """Return the rounds of which anything was recorded, in order."""
@@ -161,8 +154,6 @@ class RecordedRun:
             raise UserError(f"{path}: missing, though {self._round_path(seen.round)} lists it")
         return read_sets(path)
 
-    # ------------------------------------------------------------ writing
-
     def store(self, seen: Seen, sets: Mapping[str, Mapping[str, Tensor]], number: int) -> Seen:
         """Write the arrays of a message, whose line is the ``number``-th of its round; return the line with their file."""
         if not any(sets.values()):
@@ -172,15 +163,10 @@ class RecordedRun:
         write_sets(self.path / name, sets, {"round": seen.round, "phase": seen.phase, "direction": seen.direction})
         return seen.model_copy(update={"file": name})
 
-    def add_lines(self, messages: Sequence[Seen]) -> None:
-        """Write the lines of messages whose arrays, if they had any, are on disk."""
-        for number in dict.fromkeys(seen.round for seen in messages):
-            own = [seen.model_dump(mode="json") for seen in messages if seen.round == number]
-            append_lines(self._round_path(number), own)
-
-    def add_note(self, note: Note) -> None:
-        """Write down something unusual."""
-        append_lines(self.path / "notes.jsonl", [note.model_dump(mode="json")])
+    def add(self, line: Seen | Note) -> None:
+        """Write the line of a message whose arrays, if it had any, are on disk; or a note."""
+        path = self.path / "notes.jsonl" if isinstance(line, Note) else self._round_path(line.round)
+        append_lines(path, [line.model_dump(mode="json")])
 
     def _round_path(self, round_: int) -> Path:
         return self.path / "rounds" / f"round-{round_:04d}.jsonl"
@@ -191,14 +177,24 @@ def is_recorded(path: Path) -> bool:
     return (path / "recorded.json").is_file() and files.identity(path) is not None
 
 
+def refuse_unrecorded(path: Path) -> None:
+    """Check that a folder to record into is free, or holds a recording to go on with.
+
+    Raises:
+        UserError: for another owner's folder, and one of another kind of ours.
+    """
+    if (occupied(path) or (path.exists() and not path.is_dir())) and not is_recorded(path):
+        raise UserError(f"{path}: is there and no recorded run, so nothing is written there; name another folder")
+
+
 def _lines(target: type[R], path: Path) -> tuple[R, ...]:
-    found = []
+    records = []
     for number, row in enumerate(read_lines(path), start=1):
         try:
-            found.append(target.model_validate(row))
+            records.append(target.model_validate(row))
         except ValidationError as error:
             raise UserError(f"{path}:{number}: {first_fault(error)}") from error
-    return tuple(found)
+    return tuple(records)
 
 
 # ---------------------------------------------------------------- files of sets
@@ -206,9 +202,9 @@ def _lines(target: type[R], path: Path) -> tuple[R, ...]:
 
 def write_sets(path: Path, sets: Mapping[str, Mapping[str, Tensor]], about: Mapping[str, str | int]) -> None:
     """Write sets of arrays as one file, whole or not at all."""
-    names = list(sets)
-    header = {**about, "format": FORMAT, "sets": [[name, list(sets[name])] for name in names]}
-    blocks = {f"{place}/{key}": value for place, name in enumerate(names) for key, value in sets[name].items()}
+    header = {**about, "format": FORMAT, "sets": [[name, list(arrays)] for name, arrays in sets.items()]}
+    numbered = enumerate(sets.values())
+    blocks = {f"{place}/{key}": value for place, arrays in numbered for key, value in arrays.items()}
     write_bytes(path, save(blocks, metadata={HEADER: json.dumps(header, sort_keys=True)}))
 
 
@@ -225,30 +221,18 @@ def read_sets(path: Path) -> dict[str, dict[str, Tensor]]:
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: not readable as safetensors ({error})") from error
     sets = header.get("sets") if isinstance(header, dict) and header.get("format") == FORMAT else None
-    if not isinstance(sets, list) or not all(_is_set(entry) for entry in sets):
+    if not isinstance(sets, list) or not all(
+        isinstance(one, list) and len(one) == 2 and isinstance(one[1], list) for one in sets
+    ):
         raise UserError(f"{path}: not a message that a recorder wrote; expected format {FORMAT} in its header")
     check_names(str(path), [name for name, _ in sets])
-    found = {}
+    read = {}
     for place, (name, keys) in enumerate(sets):
         check_names(f"{path}: set {name!r}", keys)
         missing = [key for key in keys if f"{place}/{key}" not in blocks]
         if missing:
             raise UserError(f"{path}: array {missing[0]!r} of set {name!r} is missing")
-        found[name] = {key: check_plain(f"{path}: {key}", blocks.pop(f"{place}/{key}")) for key in keys}
+        read[name] = {key: check_plain(f"{path}: {key}", blocks.pop(f"{place}/{key}")) for key in keys}
     if blocks:
         raise UserError(f"{path}: unexpected array {min(blocks)!r}; its header does not name it")
-    return found
-
-
-def _is_set(entry: object) -> bool:
-    return isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)
-
-
-def refuse_unrecorded(path: Path) -> None:
-    """Check that a folder to record into is free, or holds a recording to go on with.
-
-    Raises:
-        UserError: for a stranger's folder, and one of another kind of ours.
-    """
-    if (occupied(path) or (path.exists() and not path.is_dir())) and not is_recorded(path):
-        raise UserError(f"{path}: is there and no recorded run, so nothing is written there; name another folder")
+    return read

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,35 +13,24 @@ from torch import Tensor
 
 from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.experiment.dp_audit.auditing import GAUSSIAN, LEAST_CANARIES, Asked, chosen_claim
-from fedpriv.experiment.dp_audit.claims import Claim, claims
+from fedpriv.dp.auditing import LEAST_CANARIES, AuditSettings, audit_record
+from fedpriv.dp.claims import Claim, chosen_claim
+from fedpriv.dp.verdict import GAUSSIAN, LESS_NOISE, Audited, Design, audit_scores
 from fedpriv.experiment.recorded.facts import Told, read_facts
 from fedpriv.experiment.recorded.uploads import attackable_rounds, gather_uploads
-from fedpriv.experiment.uploads.given import Update
 from fedpriv.federation.defense import DefensePipeline, ProtectionPlan, defense_facts
-from fedpriv.recording.canaries import coin, direction
-from fedpriv.recording.run import RecordedRun
-from fedpriv.scoring.privacy_audit.verdict import (
-    LESS_NOISE,
-    Audited,
-    Design,
-    as_record,
-    audit_scores,
-    finite,
-    sentence,
-    word,
-)
+from fedpriv.integrations.canaries import coin, direction
+from fedpriv.integrations.run import RecordedRun
 from fedpriv.scoring.records.privacy_audit import PrivacyAuditRecord
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener
 
 SIZE: Final = "size of the noise"
-
 TARGET: Final = "model"
+SUMS: Final = "the server sees sums alone, and claims of single uploads cannot be told from them"
 
 
-@dataclass(frozen=True)
-class Uploads:
+class Uploads(NamedTuple):
     """The uploads of a recorded run, as an audit reads them.
 
     Attributes:
@@ -61,7 +50,7 @@ class Uploads:
     notices: tuple[str, ...]
 
 
-def audit_recorded(path: Path, asked: Asked, facts: Any, listener: Listener) -> PrivacyAuditRecord:
+def audit_recorded(path: Path, settings: AuditSettings, facts: Any, listener: Listener) -> PrivacyAuditRecord:
     """Audit the claim of the defense that the facts name.
 
     Noise is measured in every upload: an update is never shorter than its noise, but for chance, so the noise is at most
@@ -74,11 +63,10 @@ def audit_recorded(path: Path, asked: Asked, facts: Any, listener: Listener) -> 
     run, told = RecordedRun.open(path), read_facts(path, facts)
     pipeline = DefensePipeline(build_defenses([parse_choice(text) for text in told.facts.defense]))
     if pipeline.server_view == "sum":
-        raise UserError(
-            f"{told.where}: the server sees sums alone, and claims of single uploads cannot be told from them"
-        )
+        raise UserError(f"{told.where}: {SUMS}")
     rounds = attackable_rounds(run, told, summed=False)
-    claim = chosen_claim(claims(pipeline.privacy(_plan(told, len(rounds))), asked.claim, len(rounds)), asked.claimant)
+    privacy = pipeline.privacy(_plan(told.facts.method or "recorded", len(rounds)))
+    claim = chosen_claim(privacy, settings.claim, settings.claimant, len(rounds))
     seed = told.facts.canaries
     clip = claim.bound if claim.unit == "client" and claim.gaussian else None
     if seed is None and clip is None:
@@ -90,51 +78,39 @@ def audit_recorded(path: Path, asked: Asked, facts: Any, listener: Listener) -> 
         raise UserError(f"{told.where}: canaries: their coins are tossed anew each round; state a claim of one upload")
     with listener.progress("reading uploads") as report:
         uploads = _read(run, told, rounds, seed, report)
-    return _record(told, pipeline, uploads, claim, asked, clip)
-
-
-def _record(
-    told: Told, pipeline: DefensePipeline, uploads: Uploads, claim: Claim, asked: Asked, clip: float | None
-) -> PrivacyAuditRecord:
     scored = len(uploads.scores) >= LEAST_CANARIES and 0 < uploads.coins.sum() < len(uploads.coins)
-    design = Design(asked.confidence, claim.delta, independent=True, gaussian=claim.gaussian)
-    alpha, shares = 1 - asked.confidence, (2 + design.gaussian if scored else 0) + (clip is not None)
-    found = Audited({}, 0.0, 0.0)
+    design = Design(settings.confidence, claim.delta, independent=True, gaussian=claim.gaussian)
+    return audit_record(
+        _audited(uploads, claim, design, clip, scored=scored),
+        claim,
+        settings,
+        design,
+        method=told.facts.method or "recorded",
+        dataset=told.facts.dataset or "recorded",
+        defense=" + ".join(defense_facts(one).label for one in pipeline.defenses) or "none",
+        way="recorded canaries" if scored else "recorded noise",
+        canaries=len(uploads.scores) if scored else uploads.number,
+        called="canaries" if scored else "recorded uploads",
+        included=int(uploads.coins.sum()) if scored else 0,
+        given={SIZE: f"{GAUSSIAN}, and clips updates to {clip}"},
+        notices=uploads.notices,
+    )
+
+
+def _audited(uploads: Uploads, claim: Claim, design: Design, clip: float | None, *, scored: bool) -> Audited:
+    """Return the bounds by canaries and by the noise, which share what may be wrong."""
+    alpha = 1 - design.confidence
+    shares = (2 + design.gaussian if scored else 0) + (clip is not None)
+    audited = Audited({}, 0.0, 0.0)
     if scored:
         part = replace(design, confidence=1 - alpha * (2 + design.gaussian) / shares)
-        found = audit_scores(uploads.scores, uploads.coins, part)
+        audited = audit_scores(uploads.scores, uploads.coins, part)
     if clip is not None:
         releases = 1 if claim.stated is None else claim.stated.releases
         noise = _largest_noise(uploads, alpha / shares) / (2 * clip if claim.replaced else clip)
         sizes = [gaussian_epsilon(noise / less, claim.delta, releases) for less in (1, LESS_NOISE)]
-        bounds = {**found.bounds, SIZE: sizes[0]}
-        found = Audited(bounds, max(found.attainable, math.inf), max(found.control, sizes[1]))
-    if not found.bounds:
-        found = Audited({"one run": 0.0}, 0.0, 0.0)
-    verdict = word(claim.stated, found.most, found.control)
-    given = {"Gaussian": GAUSSIAN, SIZE: f"{GAUSSIAN}, and clips updates to {clip}"}
-    number = len(uploads.scores) if scored else uploads.number
-    told_of = "canaries" if scored else "recorded uploads"
-    return PrivacyAuditRecord(
-        method=told.facts.method or "recorded",
-        dataset=told.facts.dataset or "recorded",
-        defense=" + ".join(defense_facts(one).label for one in pipeline.defenses) or "none",
-        claimant=claim.claimant,
-        seed=asked.seed,
-        command=asked.command,
-        claim=claim.stated,
-        way="recorded canaries" if scored else "recorded noise",
-        canaries=number,
-        included=int(uploads.coins.sum()) if scored else 0,
-        confidence=asked.confidence,
-        delta=claim.delta,
-        bounds=as_record(found.bounds, given),
-        attainable=finite(found.attainable),
-        control=finite(found.control),
-        verdict=verdict,
-        sentence=sentence(claim.claimant, claim.stated, found, verdict, number, design, told_of),
-        notices=uploads.notices,
-    )
+        audited = Audited({**audited.bounds, SIZE: sizes[0]}, math.inf, max(audited.control, sizes[1]))
+    return audited if audited.bounds else Audited({"one run": 0.0}, 0.0, 0.0)
 
 
 def _largest_noise(uploads: Uploads, alpha: float) -> float:
@@ -157,51 +133,31 @@ def _read(run: RecordedRun, told: Told, rounds: tuple[int, ...], seed: int | Non
         gathered = gather_uploads(run, told, TARGET, round_, None, summed=False)
         notices += gathered.notices
         if gathered.summed:
-            raise UserError(
-                f"{run.path}: the server sees sums alone, and claims of single uploads cannot be told from them"
-            )
+            raise UserError(f"{run.path}: {SUMS}")
         for client, update in gathered.uploads[-1].items():
-            before, moved = _floats(update)
+            before = [_array(value) for value in update.before.values()]
+            after = [_array(update.after[name]) for name in update.before]
+            moved = [new.astype(np.float64) - old for old, new in zip(before, after, strict=True)]
             squared += sum(float(np.square(one).sum()) for one in moved)
             entries += sum(one.size for one in moved)
             number += 1
             if seed is not None:
+                rays = direction(seed, before)
                 coins.append(coin(seed, client, before))
-                scores.append(_along(moved, direction(seed, before)))
+                scores.append(float(sum(float((one * ray).sum()) for one, ray in zip(moved, rays, strict=True))))
         report(done, len(rounds), f"round {round_}")
     if not entries:
         raise UserError(f"{run.path}: no update of weights is recorded")
     return Uploads(squared, entries, number, np.array(scores), np.array(coins, dtype=np.bool_), tuple(notices))
 
 
-def _floats(update: Update) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float64]]]:
-    """Return the arrays that a client was sent, and by how much its upload differs from each."""
-    before = [_array(value) for value in update.before.values()]
-    after = [_array(update.after[name]) for name in update.before]
-    return before, [new.astype(np.float64) - old for old, new in zip(before, after, strict=True)]
-
-
 def _array(value: Tensor) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = value.detach().cpu().float().numpy()
-    return found
+    array: NDArray[np.float32] = value.detach().cpu().float().numpy()
+    return array
 
 
-def _along(moved: list[NDArray[np.float64]], rays: list[NDArray[np.float32]]) -> float:
-    return float(sum(float((one * ray).sum()) for one, ray in zip(moved, rays, strict=True)))
-
-
-def _plan(told: Told, rounds: int) -> ProtectionPlan:
-    """Return a federation that is known by its uploads alone, as defenses are told of it."""
-    return ProtectionPlan(
-        method=told.facts.method or "recorded",
-        uploads=(TARGET,),
-        accepted_substitutes=(),
-        blueprints=(),
-        n_clients=1,
-        rounds=rounds,
-        train_sizes=(),
-        batch_size=1,
-        epochs=1,
-        max_steps=None,
-        broadcasts=(TARGET,),
-    )
+def _plan(method: str, rounds: int) -> ProtectionPlan:
+    """Return a federation that is known by its uploads alone, as defenses see it."""
+    unknown: dict[str, Any] = {"accepted_substitutes": (), "blueprints": (), "train_sizes": (), "max_steps": None}
+    unknown |= {"n_clients": 1, "rounds": rounds, "batch_size": 1, "epochs": 1}
+    return ProtectionPlan(method=method, uploads=(TARGET,), broadcasts=(TARGET,), **unknown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Lt
 
@@ -15,19 +15,13 @@ from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping
 
-STATED: Final = "stated"
-"""Claimant of what a user states."""
-
-REPLACED: Final = "replaced"
-"""Word of claims whose neighbours differ by replacement; of others one is there or is not."""
-
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, and what an audit has to know of who makes it.
+    """A claim, and what an audit has to know of the defense that makes it.
 
     Attributes:
-        claimant: name of the defense.
+        claimant: name of the defense; ``stated`` where a user states it.
         stated: epsilon, delta, unit, ...; None where nothing is claimed.
         delta: of bounds.
         unit: ``client`` or ``image``.
@@ -80,66 +74,71 @@ def stated_claim(given: Mapping[str, Any] | Sequence[str]) -> StatedClaim | None
     return parse(StatedClaim, values, argument("claim")) if values else None
 
 
-def claims(records: Sequence[Mapping[str, Any]], stated: StatedClaim | None, rounds: int) -> tuple[Claim, ...]:
-    """Return the claims to audit: the user's, or else one for each defense that makes one.
+def chosen_claim(
+    records: Sequence[Mapping[str, Any]], stated: StatedClaim | None, claimant: str | None, rounds: int
+) -> Claim:
+    """Return the claim to audit: the user's, or else that of a defense.
 
     Args:
         records: ``privacy`` of the defenses, as a run's summary has it.
         stated: by the user.
+        claimant: name of the defense, where several make a claim; or None.
         rounds: of the run.
 
     Raises:
-        UserError: where nobody claims anything.
+        UserError: where nothing is claimed; where several defenses claim and none is named, or the named one claims nothing.
     """
     if stated is not None:
-        return (_stated(stated, rounds),)
-    found = [claim for record in records if (claim := _claimed(record, rounds)) is not None]
-    if not found:
-        asked = argument("claim", "epsilon=1,delta=1e-5")
+        return _stated(stated, rounds)
+    claims = [claim for record in records if (claim := _claimed(record, rounds)) is not None]
+    if not claims:
+        example = argument("claim", "epsilon=1,delta=1e-5")
         raise UserError(
             "no defense claims an epsilon here; give one that accounts for it (dp-noise, local-dp, dp-sgd), or say what is "
-            f"claimed, with {asked}; {argument('claim', 'delta=1e-5')} asks for a bound without a claim"
+            f"claimed, with {example}; {argument('claim', 'delta=1e-5')} asks for a bound without a claim"
         )
-    return tuple(found)
+    names = [claim.claimant for claim in claims]
+    if claimant is None and len(claims) > 1:
+        raise UserError(
+            f"{', '.join(names)} claim an epsilon each; name the one to audit with {argument('claimant', names[0])}"
+        )
+    if claimant not in (None, *names):
+        raise UserError(f"{argument('claimant', claimant)}: claims no epsilon here; those that do: {', '.join(names)}")
+    return claims[0 if claimant is None else names.index(claimant)]
 
 
-def _stated(stated: StatedClaim, rounds: int) -> Claim:
-    number = 1 if stated.of == "upload" else rounds
-    neighbours = "what it holds replaced" if stated.neighbours == REPLACED else "there, or not"
-    told = None
-    if stated.epsilon is not None:
-        told = ClaimedPrivacy(
-            epsilon=stated.epsilon,
-            delta=stated.delta,
-            unit=stated.unit,
+def _stated(claim: StatedClaim, rounds: int) -> Claim:
+    number, replaced, privacy = 1 if claim.of == "upload" else rounds, claim.neighbours == "replaced", None
+    if claim.epsilon is not None:
+        privacy = ClaimedPrivacy(
+            epsilon=claim.epsilon,
+            delta=claim.delta,
+            unit=claim.unit,
             releases=number,
-            neighbours=f"one {stated.unit}: {neighbours}",
+            neighbours=f"one {claim.unit}: {'what it holds replaced' if replaced else 'there, or not'}",
             implied=None,
         )
-    replaced = stated.neighbours == REPLACED
-    return Claim(STATED, told, stated.delta, stated.unit, number, replaced, stated.gaussian, stated.bound)
+    return Claim("stated", privacy, claim.delta, claim.unit, number, replaced, claim.gaussian, claim.bound)
 
 
 def _claimed(record: Mapping[str, Any], rounds: int) -> Claim | None:
     """Return the claim in a record of privacy; None where it has no epsilon."""
     each = record.get("epsilon_claimed_of_each_upload")
     whole = record.get("epsilon") if record.get("epsilon") is not None else record.get("epsilon_of_weights")
-    epsilon, delta, unit = each if each is not None else whole, record.get("delta"), record.get("unit", "client")
+    epsilon, delta, unit = whole if each is None else each, record.get("delta"), record.get("unit", "client")
     if epsilon is None or delta is None or unit not in ("client", "image"):
         return None
-    number = 1 if each is not None else rounds
-    releases = 1 if each is not None else int(record.get("releases", rounds))
-    multiplier, sampled = record.get("noise_multiplier"), "sample_rate" in record and record["sample_rate"] < 1
+    releases = int(record.get("releases", rounds)) if each is None else 1
+    multiplier, sampled = record.get("noise_multiplier"), record.get("sample_rate", 1) < 1
     gaussian = multiplier is not None and multiplier > 0 and not sampled
+    implied = whole
     if each is not None:
         implied = record.get("epsilon_implied_of_each_upload")
     elif multiplier is not None and gaussian:
         implied = gaussian_epsilon(multiplier, delta, releases)
-    else:
-        implied = whole
-    neighbours = str(record.get("neighbours", ""))
-    told = ClaimedPrivacy(
+    neighbours, name = str(record.get("neighbours", "")), str(record.get("defense", "stated"))
+    privacy = ClaimedPrivacy(
         epsilon=epsilon, delta=delta, unit=unit, releases=releases, neighbours=neighbours, implied=implied
     )
-    name = str(record.get("defense", STATED))
-    return Claim(name, told, delta, unit, number, REPLACED in neighbours, gaussian, record.get("bound"))
+    number = rounds if each is None else 1
+    return Claim(name, privacy, delta, unit, number, "replaced" in neighbours, gaussian, record.get("bound"))

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 from torch import Tensor
 
-from fedpriv.recording.arrays import Unreadable
-from fedpriv.recording.recorder import Recorder, to_stderr
+from fedpriv.integrations.arrays import Unreadable
+from fedpriv.integrations.recorder import Recorder, to_stderr
 from fedpriv.util.errors import UserError
 
 ROUND: Final = "current_round"
@@ -51,25 +51,14 @@ class Shared:
 
     def settle(self, phase: str | None = None, before: int | None = None) -> None:
         """Tell the recorder which rounds get no more answers: those of a phase before another, or all."""
-        for round_, own in list(self.open):
-            if (phase is None or own == phase) and (before is None or round_ < before):
-                del self.open[round_, own]
-                self.recorder.settled(round_, phase=own)
+        for round_, asked in list(self.open):
+            if (phase is None or asked == phase) and (before is None or round_ < before):
+                del self.open[round_, asked]
+                self.recorder.settled(round_, phase=asked)
 
 
 _shared: dict[str, Shared] = {}
 _lock = threading.RLock()
-
-
-def shared(path: str) -> Shared:
-    """Return the recorder that all filters of a folder, named absolutely, share; made at its first use."""
-    with _lock:
-        if path not in _shared:
-            recorder = Recorder(path, f"nvflare {metadata.version('nvflare')}", named_by_data=True)
-            if not recorder.stopped:
-                to_stderr(f"recording what the server sees: {path}")
-            _shared[path] = Shared(recorder)
-        return _shared[path]
 
 
 class RecordingFilter:
@@ -91,10 +80,16 @@ class RecordingFilter:
     def process(self, shareable: Any, fl_ctx: Any) -> Any:
         """Show a message to the recorder and return it."""
         try:
-            own = shared(self.path)
-            with own.recorder.guarded(), _lock:
-                if not own.recorder.stopped:
-                    _show(own, shareable, fl_ctx)
+            with _lock:
+                if self.path not in _shared:
+                    version = f"nvflare {metadata.version('nvflare')}"
+                    _shared[self.path] = Shared(Recorder(self.path, version, named_by_data=True))
+                    if not _shared[self.path].recorder.stopped:
+                        to_stderr(f"recording what the server sees: {self.path}")
+                shared = _shared[self.path]
+                with shared.recorder.guarded():
+                    if not shared.recorder.stopped:
+                        _show(shared, shareable, fl_ctx)
         except Exception as error:  # whatever it is, the job is not ours to break
             to_stderr(f"not recorded: {type(error).__name__}: {error}")
         return shareable
@@ -104,10 +99,10 @@ class RecordingFilter:
         if event_type != GONE:
             return
         with _lock:
-            own = _shared.pop(self.path, None)
-            if own is not None:
-                own.settle()
-                own.recorder.close()
+            shared = _shared.pop(self.path, None)
+            if shared is not None:
+                shared.settle()
+                shared.recorder.close()
 
 
 def filter_class(module: str, name: str) -> type:
@@ -128,7 +123,7 @@ def filter_class(module: str, name: str) -> type:
 # ---------------------------------------------------------------- one message
 
 
-def _show(own: Shared, shareable: Any, fl_ctx: Any) -> None:
+def _show(shared: Shared, shareable: Any, fl_ctx: Any) -> None:
     if str(fl_ctx.get_prop(PROCESS, "")).startswith("C"):
         raise UserError(
             "fedpriv.nvflare.Record belongs on the server: add_server_input_filter, add_server_output_filter"
@@ -136,57 +131,43 @@ def _show(own: Shared, shareable: Any, fl_ctx: Any) -> None:
     direction = fl_ctx.get_prop(DIRECTION)
     if direction not in ("in", "out"):
         raise UserError(f"NVFlare names no direction of a message, but {direction!r}; expected 'in' or 'out'")
-    peer = fl_ctx.get_peer_context()
+    peer, recorder = fl_ctx.get_peer_context(), shared.recorder
     client = str(peer.get_identity_name()) if peer is not None else ""
     phase = str(fl_ctx.get_prop(TASK) or shareable.get_header(TASK) or "train")
     sets, properties = _data(shareable)
-    round_ = _round(own, shareable, fl_ctx, properties, (phase, client), asked=direction == "out")
+    # An answer that names no round is to the last that its client was sent.
+    last = shared.rounds.get((phase, client)) if direction == "in" else None
+    named = (shareable.get_header(ROUND), properties.get(ROUND), last, fl_ctx.get_prop(ROUND))
+    round_ = next((value for value in named if isinstance(value, int) and not isinstance(value, bool)), None)
+    if round_ is None:
+        raise UserError(
+            f"a message of task {phase!r} names no round: no header {ROUND!r}, and no property of that name"
+        )
     if direction == "out":
-        own.settle(phase, round_)
-        own.rounds[phase, client] = round_
-        own.open[round_, phase] = None
-        own.recorder.broadcast(round_, [client], sets, phase=phase, facts=properties)
+        shared.settle(phase, round_)
+        shared.rounds[phase, client] = round_
+        shared.open[round_, phase] = None
+        recorder.broadcast(round_, [client], sets, phase=phase, facts=properties)
         return
     code = str(shareable.get_return_code("OK"))
     if code != "OK":
-        own.recorder.failed(round_, client, f"return code {code}", phase=phase)
+        recorder.failed(round_, client, f"return code {code}", phase=phase)
         return
     if properties.get(ALGORITHM):
-        own.recorder.note("told", f"uploads are encrypted by {properties[ALGORITHM]}: nothing of them can be attacked")
+        recorder.note("told", f"uploads are encrypted by {properties[ALGORITHM]}: nothing of them can be attacked")
     if any(name.rpartition("/")[2] == "WEIGHT_DIFF" for name in sets):
-        properties["difference"] = True  # how readers are told that the arrays are differences from the broadcast
-    own.recorder.upload(round_, client, sets, phase=phase, facts=properties)
-
-
-def _round(
-    own: Shared, shareable: Any, fl_ctx: Any, properties: Mapping[str, Any], who: tuple[str, str], *, asked: bool
-) -> int:
-    """Return the round that a message names; an answer that names none is to the last that its client was sent.
-
-    Raises:
-        UserError: where nothing tells the round.
-    """
-    told = (
-        shareable.get_header(ROUND),
-        properties.get(ROUND),
-        None if asked else own.rounds.get(who),
-        fl_ctx.get_prop(ROUND),
-    )
-    for value in told:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return int(value)
-    raise UserError(f"a message of task {who[0]!r} names no round: no header {ROUND!r}, and no property of that name")
+        properties["difference"] = True  # tells readers that the arrays are differences from the broadcast
+    recorder.upload(round_, client, sets, phase=phase, facts=properties)
 
 
 def _data(shareable: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Return the sets of arrays of a message by their kind of data, and numbers and texts beside them."""
     from nvflare.apis.dxo import from_shareable
 
-    if not shareable.get("DXO"):
-        return {}, {}
     sets: dict[str, dict[str, Any]] = {}
     properties: dict[str, Any] = {}
-    _collect(from_shareable(shareable), "", sets, properties)
+    if shareable.get("DXO"):
+        _collect(from_shareable(shareable), "", sets, properties)
     return sets, properties
 
 

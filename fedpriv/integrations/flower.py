@@ -1,22 +1,21 @@
-"""Flower's side of the recorder: a grid that shows every message it passes on, and a mod that says who holds what."""
+"""Flower's side of the recorder: a grid that shows every message it passes on, and mods for the clients' side."""
 
 from __future__ import annotations
 
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fedpriv.recording.arrays import Unreadable
-from fedpriv.recording.canaries import canary
-from fedpriv.recording.partitions import default_folder, write_partition
-from fedpriv.recording.recorder import Recorder, to_stderr
-from fedpriv.recording.run import TRAIN
+from fedpriv.integrations.arrays import Unreadable
+from fedpriv.integrations.canaries import canary
+from fedpriv.integrations.partitions import default_folder, write_partition
+from fedpriv.integrations.recorder import Recorder, to_stderr
+from fedpriv.integrations.run import TRAIN
 from fedpriv.util.errors import UserError, short_line
 
 ROUND: Final = "server-round"
@@ -27,6 +26,7 @@ MASKED_STAGE: Final = "collect_masked_vectors"
 """Its stage in which clients get a model and answer with masked vectors; the others exchange keys."""
 WITHOUT_ARRAYS: Final = "evaluate"
 """Of messages of this type numbers alone are recorded: the model that clients are sent is the next round's."""
+MASKED: Final = "secure aggregation: answers are masked, so only what the server makes of their sum can be attacked"
 
 Main = Callable[..., Any]
 
@@ -45,24 +45,17 @@ def recorded_main(path: str | Path, main: Main) -> Main:
         if recorder.stopped:
             return main(grid, *given, **named)
         to_stderr(f"recording what the server sees: {recorder.path}")
-        shown = RecordingGrid(grid, recorder)
+        recording = RecordingGrid(grid, recorder)
         try:
-            return main(shown, *given, **named)
+            return main(recording, *given, **named)
         finally:
-            shown.end()
+            recording.end()
 
     return wrapped
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A message's place in the federation.
-
-    Attributes:
-        round: as the message says, or counted.
-        phase: the message's type.
-        masked: secure aggregation hides the answer.
-    """
+class _Place(NamedTuple):
+    """A message's place in the federation: its round, its type, and whether secure aggregation hides the answer."""
 
     round: int
     phase: str
@@ -72,7 +65,7 @@ class _Place:
 class RecordingGrid:
     """A ``flwr.serverapp.Grid`` that passes everything on to another, unchanged, and shows the messages to a recorder.
 
-    A class of its own registers as a grid when it is made, since Flower may be missing where this module is imported.
+    It registers as a grid when it is made, since Flower may be missing where this module is imported.
     """
 
     def __init__(self, inner: Any, recorder: Recorder) -> None:
@@ -80,7 +73,7 @@ class RecordingGrid:
 
         Grid.register(type(self))
         self._inner, self._recorder, self._lock = inner, recorder, threading.RLock()
-        self._pending: dict[str, tuple[_Place, str]] = {}
+        self._pending: dict[str, _Place] = {}
         self._counted, self._answered = 0, True
 
     def __getattr__(self, name: str) -> Any:
@@ -90,80 +83,65 @@ class RecordingGrid:
         """Send messages and return the answers, as the grid behind does."""
         sent = list(messages)
         places = self._show_sent(sent)
-        replies = self._inner.send_and_receive(sent, timeout=timeout)
-        if not isinstance(replies, (list, tuple)):
-            replies = list(replies)
-        if self._recorder.stopped:
-            return replies
-        with self._recorder.together(), self._lock:
-            by_node = {message.metadata.dst_node_id: place for message, place in zip(sent, places, strict=True)}
-            for reply in replies:
-                self._show_reply(reply, by_node.get(reply.metadata.src_node_id))
-            self._answered = True
-            for place in dict.fromkeys(places):
-                self._recorder.settled(place.round, phase=place.phase)
+        replies = _listed(self._inner.send_and_receive(sent, timeout=timeout))
+        if not self._recorder.stopped:
+            with self._recorder.guarded(), self._lock:
+                by_node = {message.metadata.dst_node_id: place for message, place in zip(sent, places, strict=True)}
+                for reply in replies:
+                    self._show_reply(reply, by_node.get(reply.metadata.src_node_id))
+                self._settle(places)
         return replies
 
     def push_messages(self, messages: Iterable[Any]) -> Any:
         """Send messages and return their ids, as the grid behind does."""
         sent = list(messages)
         places = self._show_sent(sent)
-        names = self._inner.push_messages(sent)
-        if not isinstance(names, (list, tuple)):
-            names = list(names)
-        if self._recorder.stopped:
-            return names
-        with self._recorder.guarded(), self._lock:
-            for name, message, place in zip(names, sent, places, strict=True):
-                self._pending[name] = place, str(message.metadata.dst_node_id)
+        names = _listed(self._inner.push_messages(sent))
+        if not self._recorder.stopped:
+            with self._recorder.guarded(), self._lock:
+                self._pending |= zip(names, places, strict=True)
         return names
 
     def pull_messages(self, message_ids: Iterable[str]) -> Any:
         """Return the answers to some messages that are there, as the grid behind does."""
-        names = list(message_ids)
-        replies = self._inner.pull_messages(names)
-        if not isinstance(replies, (list, tuple)):
-            replies = list(replies)
-        if self._recorder.stopped:
-            return replies
-        with self._recorder.together(), self._lock:
-            for reply in replies:
-                place, _ = self._pending.pop(reply.metadata.reply_to_message_id, (None, ""))
-                self._show_reply(reply, place)
-                self._answered = True
-                if place is not None and not any(one == place for one, _ in self._pending.values()):
-                    self._recorder.settled(place.round, phase=place.phase)
+        replies = _listed(self._inner.pull_messages(list(message_ids)))
+        if not self._recorder.stopped:
+            with self._recorder.guarded(), self._lock:
+                for reply in replies:
+                    place = self._pending.pop(reply.metadata.reply_to_message_id, None)
+                    self._show_reply(reply, place)
+                    self._settle([] if place is None or place in self._pending.values() else [place])
         return replies
 
     def end(self) -> None:
-        """Note who was asked and never answered, and let go of the recorded run."""
+        """Note the clients that were asked and never answered, and let go of the recorded run."""
         with self._recorder.guarded(), self._lock:
-            for place in dict.fromkeys(place for place, _ in self._pending.values()):
-                self._recorder.settled(place.round, phase=place.phase)
+            self._settle(self._pending.values())
         self._recorder.close()
 
-    # ------------------------------------------------------------ showing
+    def _settle(self, places: Iterable[_Place]) -> None:
+        self._answered = True
+        for place in dict.fromkeys(places):
+            self._recorder.settled(place.round, phase=place.phase)
 
     def _show_sent(self, messages: list[Any]) -> list[_Place]:
         places: list[_Place] = []
         if self._recorder.stopped:
             return places
-        with self._recorder.together(), self._lock:
-            groups: dict[tuple[Any, ...], list[int]] = {}
-            for number, message in enumerate(messages):
-                place = self._place(message)
-                places.append(place)
+        with self._recorder.guarded(), self._lock:
+            groups: dict[tuple[Any, ...], list[Any]] = {}
+            for message in messages:
+                places.append(self._place(message))
                 records = message.content.array_records
-                same = (place, *((name, id(record)) for name, record in records.items()), *_facts(message).items())
-                groups.setdefault(same, []).append(number)
-            for numbers in groups.values():
-                first, place = messages[numbers[0]], places[numbers[0]]
+                same = (places[-1], *((name, id(record)) for name, record in records.items()), *_facts(message).items())
+                groups.setdefault(same, []).append(message)
+            for (place, *_), alike in groups.items():
                 self._recorder.broadcast(
                     place.round,
-                    [str(messages[number].metadata.dst_node_id) for number in numbers],
-                    {} if place.phase == WITHOUT_ARRAYS else _sets(first),
+                    [str(message.metadata.dst_node_id) for message in alike],
+                    {} if place.phase == WITHOUT_ARRAYS else _sets(alike[0]),
                     phase=place.phase,
-                    facts=_facts(first),
+                    facts=_facts(alike[0]),
                 )
         return places
 
@@ -172,29 +150,35 @@ class RecordingGrid:
             return
         client = str(reply.metadata.src_node_id)
         if reply.has_error():
-            self._recorder.failed(place.round, client, _reason(reply.error), phase=place.phase)
+            code, reason = reply.error.code, reply.error.reason
+            self._recorder.failed(
+                place.round, client, f"code {code}" + (f": {reason}" if reason else ""), phase=place.phase
+            )
             return
-        facts = _facts(reply) | ({"masked": True} if place.masked else {})
         if place.masked:
-            told = "secure aggregation: answers are masked, so only what the server makes of their sum can be attacked"
-            self._recorder.note("told", told)
+            self._recorder.note("told", MASKED)
+        facts = _facts(reply) | ({"masked": True} if place.masked else {})
         self._recorder.upload(place.round, client, _sets(reply), phase=place.phase, facts=facts)
 
     def _place(self, message: Any) -> _Place:
         """Return the round that a message names, by its records or its group; else rounds are counted by sending."""
         configs, phase = message.content.config_records, str(message.metadata.message_type)
-        told = [record[ROUND] for record in configs.values() if isinstance(record.get(ROUND), int)]
+        rounds = [record[ROUND] for record in configs.values() if isinstance(record.get(ROUND), int)]
         group = message.metadata.group_id
-        if not told and isinstance(group, str) and group.isdecimal():
-            told = [int(group)]
-        if not told:
+        if not rounds and isinstance(group, str) and group.isdecimal():
+            rounds = [int(group)]
+        if not rounds:
             if self._answered and (phase == TRAIN or not self._counted):
                 self._counted, self._answered = self._counted + 1, False
-            told = [self._counted]
+            rounds = [self._counted]
         stage = configs[SECURE].get("stage") if SECURE in configs else None
         if stage is not None and stage != MASKED_STAGE:
             phase = f"secure-aggregation-{stage}"
-        return _Place(told[0], phase, masked=stage == MASKED_STAGE)
+        return _Place(rounds[0], phase, masked=stage == MASKED_STAGE)
+
+
+def _listed(answers: Any) -> Any:
+    return answers if isinstance(answers, (list, tuple)) else list(answers)
 
 
 def _sets(message: Any) -> dict[str, dict[str, Any]]:
@@ -213,18 +197,14 @@ def _array(array: Any) -> Any:
 
 def _facts(message: Any) -> dict[str, Any]:
     """Return numbers and texts of all records of a message by their names; of two of one name the first."""
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if message.has_content():
         for record in (*message.content.config_records.values(), *message.content.metric_records.values()):
             values: Mapping[str, Any] = record
             for key, value in values.items():
                 if isinstance(value, (bool, int, float, str)):
-                    found.setdefault(str(key), value)
-    return found
-
-
-def _reason(error: Any) -> str:
-    return f"code {error.code}: {error.reason}" if error.reason else f"code {error.code}"
+                    facts.setdefault(str(key), value)
+    return facts
 
 
 # ---------------------------------------------------------------- the clients' side
@@ -244,10 +224,9 @@ def note_truth(context: Any) -> None:
             raise UserError("node_config has no 'partition-id', so it is not known which data a node holds")
         write_partition(default_folder(), str(context.node_id), partition)
     except Exception as error:  # whatever it is, the federation is not ours to break
-        told = short_line(f"no truth of node {context.node_id} is written: {error}")
         if type(error).__name__ not in _said:
             _said.add(type(error).__name__)
-            to_stderr(told)
+            to_stderr(short_line(f"no truth of node {context.node_id} is written: {error}"))
 
 
 def with_canary(seed: int, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:

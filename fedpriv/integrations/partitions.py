@@ -4,8 +4,7 @@
 
     fedpriv-truth/node-4711/partition.json     {"format": 1, "client": "4711", "partition": 0}
 
-Every client writes a folder of its own, so that several processes on one machine are never in each other's way, and the
-folders of several machines can be put together by copying.
+Every client writes a folder of its own; the folders of several machines can be put together by copying.
 """
 
 from __future__ import annotations
@@ -19,17 +18,13 @@ from fedpriv.util.files import mark, read_json, write_json
 from fedpriv.util.foreign import entries
 
 FORMAT: Final = 1
-VARIABLE: Final = "FEDPRIV_TRUTH"
-"""Environment variable that names the folder."""
-DEFAULT: Final = "fedpriv-truth"
-"""The folder where the variable is not set, below the working directory."""
 
 Partition = int | str
 
 
 def default_folder() -> Path:
-    """Return the folder that clients write into, and that an attack looks in where it is told no other."""
-    return Path(os.environ.get(VARIABLE) or DEFAULT).absolute()
+    """Return the folder that clients write into, and that an attack looks in where no other is named."""
+    return Path(os.environ.get("FEDPRIV_TRUTH") or "fedpriv-truth").absolute()
 
 
 def write_partition(folder: Path, client: str, partition: Partition) -> None:
@@ -40,15 +35,13 @@ def write_partition(folder: Path, client: str, partition: Partition) -> None:
     """
     place = folder / f"node-{client}"
     file = place / "partition.json"
-    if file.is_file():
-        found = _read(file)[1]
-        if found != partition:
-            raise UserError(
-                f"{file}: says partition {shown(found)}, but this run of client {client} has {shown(partition)}"
-            )
-        return
-    mark(place, "truth")
-    write_json(file, {"format": FORMAT, "client": client, "partition": partition})
+    if not file.is_file():
+        mark(place, "truth")
+        write_json(file, {"format": FORMAT, "client": client, "partition": partition})
+    elif (before := _read(file)[1]) != partition:
+        raise UserError(
+            f"{file}: says partition {shown(before)}, but this run of client {client} has {shown(partition)}"
+        )
 
 
 def read_partitions(folder: Path) -> dict[str, Partition]:

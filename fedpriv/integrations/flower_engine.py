@@ -1,0 +1,214 @@
+"""Flower as an engine: a round's jobs are spread over nodes that are simulated here, and awaited for so long."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from queue import Queue
+from typing import Any, Final
+
+import torch
+
+from fedpriv.federation.engine import ClientJob, ClientResult
+from fedpriv.federation.prepared import Federation
+from fedpriv.federation.summary import ClientFailure
+from fedpriv.integrations.flower_wire import RefusedError, fingerprint, pack_job, read_result
+from fedpriv.util.arguments import argument
+from fedpriv.util.code import carried, exported
+from fedpriv.util.errors import UserError, WorkError, short_line
+
+PAUSE: Final = 0.1
+"""Seconds between looks for answers, and for nodes."""
+LINGERS: Final = 60.0
+"""Seconds that a message outlives its time, so that it is the engine that tells which client was late."""
+ENDS_IN: Final = 60.0
+"""Seconds that a simulation is given to end by itself."""
+
+OFF: Final = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",
+}
+"""Environment in which Flower reports nothing, looks for no update and installs no app's dependencies, nor Ray reports. The
+last two take back a warning of Ray's about devices that simulated nodes do not use, and its habit to let them wait for every
+other process of the machine, by which they were seen to starve."""
+
+
+def require_flower() -> None:
+    """Check that Flower is installed, with what it simulates by.
+
+    Raises:
+        UserError: naming what to install.
+    """
+    for name in ("flwr", "ray"):
+        if importlib.util.find_spec(name) is None:
+            raise UserError(
+                f'{argument("engine", "flower")}: needs {name}, which is not installed: pip install "fedpriv[flower]"'
+            )
+
+
+class FlowerEngine:
+    """Runs the jobs of rounds on the nodes of a Flower federation; see :data:`fedpriv.federation.engine.Engine`.
+
+    Nodes take turns, whichever are there as the round begins. None keeps anything of a client: one that goes away takes no
+    state with it, and one that comes late is told all it needs.
+
+    Args:
+        grid: a ``flwr.serverapp.Grid``.
+        device: where nodes compute, unless they know better: as :func:`fedpriv.util.device.pick_device` takes it.
+        nodes: the first round waits for so many.
+        fault: tells of a fault of what is behind the grid; empty while there is none.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        grid: Any,
+        device: str,
+        *,
+        nodes: int = 1,
+        fault: Callable[[], str] = str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._grid, self._device, self._least_nodes = grid, device, nodes
+        self._fault, self._clock = fault, clock
+        self._fingerprints: dict[int, str] = {}
+
+    def __call__(self, federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[ClientResult | ClientFailure]:
+        """Run the jobs of a round.
+
+        Raises:
+            UserError: where a node refused a job for a reason that holds on every node.
+            WorkError: where what is behind the grid broke down.
+        """
+        seconds, device = federation.config.engine.client_timeout, federation.server.device
+        until = self._clock() + seconds
+        nodes = self._nodes(until)
+        asked: dict[str, int] = {}
+        results: dict[int, ClientResult | ClientFailure] = {}
+        clients: list[int] = []
+        for place, job in enumerate(jobs):
+            clients.append(job.client)
+            sent = self._send(federation, job, nodes[place % len(nodes)], seconds) if nodes else None
+            if sent is None:
+                why = "its job could not be sent" if nodes else "no node is there"
+                results[job.client] = ClientFailure(client=job.client, why="failed", told=why)
+            else:
+                asked[sent] = job.client
+        for client in clients:
+            while client not in results and self._clock() < until:
+                if not self._collect(asked, results, device):
+                    time.sleep(PAUSE)
+            late = ClientFailure(client=client, why="timed out", told=f"no answer in {seconds:g} s")
+            yield results.pop(client, late)
+
+    def _nodes(self, until: float) -> list[int]:
+        """Return the nodes that are there, ascending; wait for some until a moment."""
+        while True:
+            self._refuse_fault()
+            nodes = sorted(self._grid.get_node_ids())  # none at first, whichever are there
+            if len(nodes) >= self._least_nodes or self._clock() >= until:
+                self._least_nodes = 1
+                return nodes
+            time.sleep(PAUSE)
+
+    def _send(self, federation: Federation, job: ClientJob, node: int, seconds: float) -> str | None:
+        """Send one job alone, since a request has a largest size; return its message's id."""
+        from flwr.app import Message
+
+        if job.client not in self._fingerprints:
+            self._fingerprints[job.client] = fingerprint(federation.clients[job.client])
+        content = pack_job(federation.config, self._device, job, self._fingerprints[job.client])
+        group, lives = str(job.round), seconds + LINGERS
+        message = Message(content, dst_node_id=node, message_type="train", group_id=group, ttl=lives)
+        return next(iter(self._grid.push_messages([message])), None)
+
+    def _collect(
+        self, asked: dict[str, int], results: dict[int, ClientResult | ClientFailure], device: torch.device
+    ) -> bool:
+        """Take the answers that have come in; False where there were none."""
+        self._refuse_fault()
+        replies = list(self._grid.pull_messages([*asked]))
+        for reply in replies:
+            client = asked.pop(reply.metadata.reply_to_message_id)
+            results[client] = _result(reply, client, device)
+        return bool(replies)
+
+    def _refuse_fault(self) -> None:
+        if fault := self._fault():
+            raise WorkError(fault)
+
+
+def _result(reply: Any, client: int, device: torch.device) -> ClientResult | ClientFailure:
+    try:
+        if not reply.has_error():
+            return read_result(reply.content, client, device)
+        why = short_line(str(reply.error.reason or f"Flower's error {reply.error.code}"))
+    except RefusedError:
+        raise
+    except UserError as error:
+        why = str(error)
+    return ClientFailure(client=client, why="failed", told=why)
+
+
+@contextmanager
+def simulated(nodes: int, answer: Callable[[Any, Any], Any]) -> Iterator[FlowerEngine]:
+    """Run Flower's simulation of so many nodes, on Ray, beside this thread, and give the engine that uses them.
+
+    As many nodes compute at a time as this machine has processors.
+
+    Args:
+        nodes: how many.
+        answer: computes the reply of a node to a message in its context.
+
+    Raises:
+        UserError: where Flower or Ray is not installed.
+        WorkError: where the simulation cannot be started.
+    """
+    require_flower()
+    os.environ.update(OFF)  # Flower reads some of it when it is imported
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    grids: Queue[Any] = Queue()
+    over, faults = threading.Event(), list[str]()
+
+    def hand_over(grid: Any, context: Any) -> None:
+        grids.put(grid)
+        over.wait()
+
+    def simulate() -> None:
+        server, client = ServerApp(), ClientApp()
+        server.main()(hand_over)
+        client.train()(answer)
+        quiet = {"logging_level": logging.CRITICAL, "log_to_driver": False, "include_dashboard": False}
+        backend = {"init_args": quiet, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+        try:
+            with exported():
+                run_simulation(server, client, nodes, backend_config=backend)
+        except BaseException as error:
+            cause = error.__cause__ or error
+            faults.append(f"Flower's simulation ended: {type(cause).__name__}: {cause}")
+        finally:
+            grids.put(None)
+
+    thread = threading.Thread(target=carried(simulate), name="flower-simulation", daemon=True)
+    thread.start()
+    try:
+        grid = grids.get()
+        if grid is None:
+            raise WorkError(faults[0] if faults else "Flower's simulation did not start")
+        yield FlowerEngine(grid, "cpu", nodes=nodes, fault=lambda: faults[0] if faults else "")
+    finally:
+        over.set()
+        thread.join(ENDS_IN)

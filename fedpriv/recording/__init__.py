@@ -1,1 +1,0 @@
-"""Federations of other frameworks, seen from their server: what crosses is written down as it is, and read back."""
