@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.features.rounds import Change, Differencing, changed_targets
+from fedpriv.attacks.features.rounds import Change, Differencing, change_of_target, changed_targets
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import Samples, as_unit
@@ -71,7 +71,7 @@ def trial(
     targets = changed_targets(observations, "prototype")
     knowledge = Knowledge(KnowledgeCard(rounds_seen=2), (1, 28, 28), n_classes, extractors={0: model.represent})
     attack = Differencing(iterations=iterations)
-    found = attack.change(observations, targets[0])
+    found = change_of_target(observations, targets[0])
     assert found is not None
     image = attack(observations, knowledge, targets, seed=seed, device=torch.device("cpu")).images[0, 0]
     return found, represent(model, after.images[-1:])[0], image

@@ -238,7 +238,7 @@ def asked(kind="membership", auc=0.7, ci95=(0.6, 0.8), *, control=None, **change
     own = {
         "membership": {"n_candidates": 20, "n_nonmembers": 10, "strata": {}, "classes": None, "nonmembers": "held_out"},
         "property": {
-            **{"question": "majority", "threshold": None, "learned_from": "others", "n_pairs": 12, "n_yes": 3},
+            **{"question": "majority", "learned_from": "others", "n_pairs": 12, "n_yes": 3},
             "classes_alone": rates(0.5),
         },
     }[kind]

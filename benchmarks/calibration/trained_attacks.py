@@ -240,7 +240,7 @@ ROUND_BY_ROUND = LONG | {"epochs": 5, "rounds": 12, "keep": "all"}
 TRAINED = LONG | {"local_steps": None, "rounds": 3, "keep": "all"}
 EPOCHS = {"batch_size": 5, "epochs": 3, "local_steps": None, "rounds": 3, "lr": 0.1, "keep": "all"}
 SPREAD = ROUNDS | {"alpha": 1.0, "strangers": 0.3}
-ASKED = PropertyInference(shadow_clients=16, epochs=10, steps=100)
+ASKED = PropertyInference(shadow_clients=16, steps=100)
 MEMBERS, RATIO = MembershipInference(candidates=20), LikelihoodRatio(candidates=20, shadows=16)
 QUESTIONS = (
     *(Line(MEMBERS, kind, LONG) for kind in SHOWN),

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from inspect import isabstract
-from typing import Any, ClassVar, Literal, TypedDict, Unpack, final, get_args
+from typing import ClassVar, Literal, TypedDict, Unpack, final, get_args
 
 import torch
 from torch import Tensor
@@ -47,13 +47,12 @@ class Declared(ABC):
         result: what it returns.
         targets: kinds of payload that it is on: a set described by traits (:mod:`fedpriv.wire.kinds`), or names.
         only_by_name: whether it runs only when it is named: in most runs there is nothing for it to find, or it takes long.
-        only_by_name_on: kinds of payload on which it runs only when it is named, though it does not so on others.
+        only_by_name_on: kinds of payload on which alone it runs only when it is named.
         needs: what the card must grant.
         requirements_by_kind: the same for kinds of payload where it differs.
         needs_in_words: what lists say where ``needs`` is empty.
-        most_targets: how many targets it takes where nobody says how many: few, where each is a long search of its own.
-        budget: the hyperparameter that says how long it may search, in a unit of its own (steps of Adam, calls of L-BFGS);
-            None for an attack that does not iterate.
+        most_targets: how many targets it takes by default: few, where each is a long search of its own.
+        budget: the hyperparameter that says how long it may search; None for an attack that does not iterate.
     """
 
     name: ClassVar[str]
@@ -68,12 +67,6 @@ class Declared(ABC):
     needs_in_words: ClassVar[str] = "nothing"
     most_targets: ClassVar[int] = 48
     budget: ClassVar[str | None] = None
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a subclass that replaces the call, which checks and times."""
-        super().__init_subclass__(**options)
-        if "__call__" in vars(cls) and cls.__module__ not in _FAMILIES:
-            raise TypeError(f"{cls.__qualname__}: write run, not __call__, which checks and times")
 
     def requirements_for(self, kind: str | None) -> Needs:
         """Return the grants that an attack on one kind of upload takes; None for whichever."""
@@ -90,15 +83,8 @@ class Declared(ABC):
         return self.uses_rounds
 
     def trains(self, card: KnowledgeCard) -> str:
-        """Return a name for the network that it trains and shares with other attacks on the run; empty for none.
-
-        Attacks that share one are carried out by the same process where that is possible.
-        """
+        """Return a name for the network that it trains and shares with other attacks on the run; empty for none."""
         return ""
-
-
-_FAMILIES = (__name__, "fedpriv.attacks.inference.base")
-"""The modules that hold the final calls."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +98,9 @@ class AttackProblem:
         seed: the run's; every row derives its own generator from it.
         device: where to compute.
         chunk_rows: rows at a time; None chooses one by memory. Results depend on it in the last digits only.
-        progress: called with (iterations done, iterations planned) as the work goes on.
+        progress: called with (iterations done, iterations planned).
         trained: networks of the attacker's own that are trained already.
-        say: told in a line what a person should know and what is no result.
+        say: shows a line that is no result.
         numerics: precision of searches by Adam, and whether their networks are compiled.
     """
 
@@ -136,7 +122,7 @@ class AttackProblem:
 
 
 class Computing(TypedDict, total=False):
-    """Circumstances of a computation: fields of :class:`AttackProblem`, by name."""
+    """Fields of :class:`AttackProblem`, by name."""
 
     seed: int
     device: torch.device
@@ -173,14 +159,7 @@ class Attack(Declared):
         kind: str | None = None,
         **computing: Unpack[Computing],
     ) -> Reconstruction:
-        """Attack ``targets``.
-
-        Args:
-            observations: what the server saw.
-            knowledge: card and grants.
-            targets: which parts of the observations to invert, at least one.
-            kind: of upload that is attacked, where needs differ by it.
-            computing: seed and device, among others; see :class:`Computing`.
+        """Attack at least one target; ``kind`` is that of the upload, ``computing`` as of :class:`Computing`.
 
         Raises:
             UserError: when the card lacks a grant, the knowledge lacks what the card grants, there is no target, a target is
@@ -210,10 +189,9 @@ class Attack(Declared):
         return tuple(targets)
 
     def objective(self, problem: AttackProblem) -> Objective | None:
-        """Return the measure that the attack minimises, of how badly any images explain the targets' uploads.
+        """Return the misfit of images to the targets' uploads that the attack minimises, without priors and penalties.
 
-        Without priors, penalties and noise of the search: of the upload alone. It tells whether images fit the upload that
-        they were found for better than other images do. None where nothing leads from images to uploads.
+        None where nothing leads from images to uploads.
         """
         return None
 
@@ -243,11 +221,7 @@ def _refuse_result(name: str, found: Reconstruction, problem: AttackProblem) -> 
 
 
 def refuse_no_attack(name: str, found: object) -> None:
-    """Check what another package calls an attack.
-
-    Raises:
-        UserError: naming what it does not say, or says wrongly.
-    """
+    """Raise a UserError where what another package calls an attack lacks a declaration, or has a wrong one."""
     if not (isinstance(found, type) and issubclass(found, Declared) and is_dataclass(found)):
         raise UserError(f"expected a dataclass that inherits from fedpriv.attacks.contract.Attack, got {found!r}")
     own = f"class {found.__name__}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -16,10 +16,7 @@ from fedpriv.wire.payloads import Message, PublicLoss
 
 @dataclass(frozen=True)
 class Observation:
-    """One client's upload in one round, beside the broadcast that the client answered.
-
-    Holds nothing that the server does not see. There is no field for the truth.
-    """
+    """One client's upload in one round, beside the broadcast that it answered; nothing that the server does not see."""
 
     round: int
     client: int
@@ -36,8 +33,7 @@ class BatchFacts:
         learning_rate: SGD step size.
         steps: local steps that the upload sums up.
         sizes: images of each step's batch, in order, where they are not all ``batch_size``; empty where they are.
-        optimiser: of the steps. Attacks take all for steps of plain SGD, so that any other than ``sgd`` makes finding
-            nothing say nothing.
+        optimiser: of the steps, which attacks take for plain SGD.
     """
 
     batch_size: int
@@ -67,13 +63,11 @@ class KnowledgeCard:
     Attributes:
         extractor: access to the client's extractor: its weights, only its answers, a substitute, or nothing.
         labels: whether labels of the targets are given or must be inferred from the upload.
-        batch: whether the learning rate, and of each client the number of its steps and the sizes of their batches, are
-            known.
-        batch_norm: access to batch-norm statistics of the client: ``running`` ones come with its extractor, and of an
-            uploaded network are those after the round; ``exact`` ones are of the batch of its one step. Where an uploaded
-            network has no batch norm, nothing is granted, and the card says ``running`` whatever was asked for.
-        attacker_data: images that the attacker owns: none, some of the clients' data set that no client holds
-            (``same_domain``), or those of another data set (``other_domain``).
+        batch: whether the learning rate and each client's steps and batch sizes are known.
+        batch_norm: access to the client's batch-norm statistics: ``running`` ones, after the round, or ``exact`` ones of the
+            batch of its one step; ``running`` where the network has no batch norm.
+        attacker_data: images that the attacker owns: none, of the clients' data set (``same_domain``), or of another
+            (``other_domain``).
         foreign: which other data set, as ``NAME`` or ``NAME:FOLDER``; empty unless attacker_data is ``other_domain``.
         rounds_seen: how many rounds of uploads the attacker uses.
     """
@@ -90,14 +84,11 @@ class KnowledgeCard:
 Statistics = Mapping[str, tuple[Tensor, Tensor]]
 """Name of a batch norm -> mean ``(C,)`` and biased variance ``(C,)`` of what goes into it."""
 
-
 Rehearsal = Callable[[Tensor, int], Tensor]
 """(rows ``(n, d)`` that an extractor gives, a seed) -> ``(n, d)`` that a client would have uploaded in their place."""
 
-
 WeightRehearsal = Callable[[Mapping[str, Tensor], int], dict[str, Tensor]]
 """(weights by name, a seed) -> those that a client would have uploaded in their place, by the same names."""
-
 
 LocalGradient = Callable[[nn.Module, Tensor, Tensor, torch.Generator], None]
 """(network, images ``(b, c, h, w)`` in [0, 1], classes ``(b,)``, where to draw from) -> nothing; adds the gradient of the
@@ -113,23 +104,21 @@ class Knowledge:
         image_shape: (channels, height, width) of the private images; public in every federation.
         n_classes: number of classes C; public.
         extractors: client -> differentiable map from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``,
-            in evaluation mode; empty unless the card grants white-box access.
-        earlier: (round, client) -> its extractor as it was behind an earlier upload, for attacks that read several rounds.
-        heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head, of the same moment as its extractor, where
-            the card grants white-box access and the attack is on an upload that a private head had a part in.
+            in evaluation mode.
+        earlier: (round, client) -> its extractor behind an earlier upload.
+        heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head, of the same moment as its extractor.
         model: the shared architecture for gradient matching (weights are loaded from a broadcast); None where clients
             have private architectures only.
         batch: what the protocol says of local steps: of clients that differ, the most steps and images; or None.
-        batches: client -> facts of its own local steps, where the card gives them; see :meth:`facts_of`.
-        loss: what the protocol tells of the loss behind uploaded weights in the attacked round; public, and no grant.
-        defended: (round, client) -> what its defenses of the upload make of rows in the place of those that it uploaded;
-            public, and no grant. Nothing for uploads that no defense changed, or not row by row.
+        batches: client -> facts of its own local steps; see :meth:`facts_of`.
+        loss: what the protocol tells of the loss behind uploaded weights in the attacked round; public.
+        defended: (round, client) -> what its defenses make of rows in the place of those that it uploaded; public. Nothing
+            for uploads that no defense changed, or not row by row.
         defended_weights: (round, client) -> what they make of weights in the place of those that it uploaded.
-        gradients: client -> the gradient of a batch as its defenses of local training compute it, where the card gives batch
-            facts and whole networks are uploaded; nothing for clients without such defenses.
-        statistics: (round, client) -> statistics before every batch norm of the uploaded network, where the card grants
-            them and there are any: of the batch of the one step, or the client's running ones after the round.
-        labels: (round, client) -> labels of the batch ``(n,)``, where the card gives them.
+        gradients: client -> the gradient of a batch as its defenses of local training compute it; nothing without such.
+        statistics: (round, client) -> statistics before every batch norm of the uploaded network: of the batch of the one
+            step, or the client's running ones after the round.
+        labels: (round, client) -> labels of the batch ``(n,)``.
         public_images: the attacker's own images ``(p, c, h, w)`` in [0, 1], or None.
         public_labels: their classes ``(p,)`` int64, granted with images of the same domain; None otherwise.
     """
@@ -161,8 +150,8 @@ class Knowledge:
 class Needs:
     """Grants that an attack cannot do without. Each entry lists the values of the card that satisfy it; empty means any.
 
-    ``min_rounds`` is how many rounds of uploads it takes; an attack that uses one round has 1. ``every_extractor`` says that
-    it takes the extractor behind each of these uploads, not behind the last alone.
+    ``min_rounds`` is how many rounds of uploads it takes. ``every_extractor`` says that it takes the extractor behind each
+    of these uploads, not behind the last alone.
     """
 
     extractor: tuple[ExtractorAccess, ...] = ()
@@ -192,11 +181,7 @@ class Needs:
         return self.extractor == ("none",) and card.extractor != "none"
 
     def refuse(self, attack: str, card: KnowledgeCard) -> None:
-        """Check a card.
-
-        Raises:
-            UserError: naming the missing grant.
-        """
+        """Raise a UserError that names the first grant that a card lacks."""
         for name in ("extractor", "labels", "attacker_data"):
             allowed: tuple[str, ...] = getattr(self, name)
             if allowed and getattr(card, name) not in allowed:
@@ -244,8 +229,8 @@ class TargetId:
 class Cost:
     """The expense of an attack: wall seconds, optimiser iterations a row, rows (targets x restarts), device.
 
-    The call around ``run`` measures seconds and device; ``run`` leaves them open. ``evaluations`` are those of the objective
-    with its derivative, of all rows of a target together; no target took more. 0 where they are not counted.
+    ``evaluations`` are those of the objective with its derivative, of all rows of a target together, at most; 0 where they
+    are not counted. The call around ``run`` measures seconds and device.
     """
 
     seconds: float = 0.0
@@ -269,12 +254,11 @@ class Reconstruction:
         converged: ``(T,)`` bool, whether the chosen row met the attack's own convergence rule.
         features: ``(T, d)`` representation that the images were fitted to, or None (gradient attacks).
         fits: ``(T, 3)`` float64, the attack's objective (:meth:`fedpriv.attacks.contract.Attack.objective`) against the
-            target's own upload: of these images, of those found from another client's upload in its place, and the lowest
-            of strangers' images. Measured after the attack, where it has a control; else None.
-        distance: ``(T,)`` the distance of ``features`` from the true vectors that the attack itself expects, or None where
-            it expects none.
-        directions: ``(T, d)`` in which each vector stands out from the client's others, for telling which is which; None
-            where the differences of ``features`` from their mean are all there is.
+            target's own upload: of these images, of those found from another client's upload, and the lowest of strangers'
+            images. Measured after the attack, where it has a control; else None.
+        distance: ``(T,)`` the distance of ``features`` from the true vectors that the attack expects, or None.
+        directions: ``(T, d)`` in which each vector stands out from the client's others; None for the differences of
+            ``features`` from their mean.
     """
 
     targets: tuple[TargetId, ...]
@@ -293,7 +277,7 @@ class Reconstruction:
         """Return the same on the CPU."""
         moved = {name: getattr(self, name).detach().cpu() for name in ("images", "objective", "chosen", "labels")}
         optional = {name: getattr(self, name) for name in ("features", "fits", "distance", "directions")}
-        there: dict[str, Any] = {name: None if one is None else one.detach().cpu() for name, one in optional.items()}
+        there: dict[str, Any] = {name: one.detach().cpu() for name, one in optional.items() if one is not None}
         return replace(self, **moved, converged=self.converged.detach().cpu(), **there)
 
 
@@ -303,3 +287,25 @@ Progress = Callable[[int, int], None]
 
 Unit = Literal["upload", "class", "row"]
 """One target: an upload (or a row of it), a class that a client gave weight to, or a row that is cleaned first."""
+
+
+class Stages:
+    """The stages of a search, one after another, with one progress.
+
+    Args:
+        report: called with (units done, units planned) of all stages together; None for nobody.
+        units: the work of each stage, in one measure.
+    """
+
+    def __init__(self, report: Progress | None, units: Sequence[int]) -> None:
+        self._report, self._units = report, list(units)
+
+    def of(self, stage: int) -> Progress:
+        """Return the progress that a stage reports."""
+        before, own, planned_in_all = sum(self._units[:stage]), self._units[stage], sum(self._units)
+
+        def tell(done: int, planned: int) -> None:
+            if self._report is not None:
+                self._report(before + own * done // max(1, planned), planned_in_all)
+
+        return tell

@@ -35,21 +35,14 @@ class Trained:
         self._kept: dict[Hashable, object] = {}
 
     def get(self, key: Hashable, train: Callable[[], T]) -> T:
-        """Return the network of a key, training it the first time.
-
-        Args:
-            key: all that the result depends on: what it is, whose, the seed, the hyperparameters, :class:`Same` of data.
-            train: makes it.
-        """
+        """Return the network of a key, which is all that the result depends on, training it the first time."""
         if key not in self._kept:
             self._kept[key] = train()
         return cast(T, self._kept[key])
 
     def rows(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
         """Return rows of a key; many numbers (over 2^20) are not kept, and computed each time."""
-        if key in self._kept:
-            return cast(Tensor, self._kept[key])
-        found = compute()
+        found = cast(Tensor, self._kept[key]) if key in self._kept else compute()
         if found.numel() <= _FEW:
             self._kept[key] = found
         return found

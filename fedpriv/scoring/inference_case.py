@@ -1,4 +1,4 @@
-"""The case that an inference is tried on: the evidence, and the truth, of which it gets candidates and colluders alone."""
+"""The case that an inference is tried on: the evidence, and the truth, of which it gets candidates alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class InferenceCase:
         """Return the problem that an inference is handed.
 
         Args:
-            inference: which; clients' class counts are handed over only to one that colludes.
+            inference: which.
             candidates: client -> images that are asked about, where it asks about images.
         """
         asked = InferenceProblem(
@@ -56,7 +56,7 @@ class InferenceCase:
         )
         if inference.most_rounds > 1:
             asked = replace(asked, earlier=tuple(Moment(one.observations, one.knowledge) for one in self.earlier))
-        return replace(asked, colluders=self.counts(asked)) if inference.colludes else asked
+        return asked
 
     def permuted(self, problem: InferenceProblem) -> InferenceProblem | None:
         """Return the problem with another client's upload in the place of each, in every round; None where there is none."""

@@ -6,9 +6,8 @@ is worth nothing either. Where nobody brings held-out images, others' images tak
 Scores of a client are put on a common scale by the median and spread of all its candidates, which needs no knowledge of who
 is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % and 0.1 % false positives (Carlini
 et al. 2022, Membership inference attacks from first principles), with intervals over clients; the difference to chance, to
-permuted uploads and to a score without the upload (:mod:`fedpriv.scoring.membership_baseline`); the same among candidates
-that are alike (:mod:`fedpriv.scoring.membership_strata`); and the outcome of thresholds that are set without the truth
-(:mod:`fedpriv.scoring.accusations`).
+permuted uploads and to a score without the upload (:mod:`fedpriv.scoring.membership_baseline`); and the same among
+candidates that are alike (:mod:`fedpriv.scoring.membership_strata`).
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.attacks.inference.base import Candidates, Inference, Scores
+from fedpriv.attacks.inference.base import Candidates, Inference
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.evidence.held import HeldImages
-from fedpriv.scoring.accusations import accusations
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.intervals import Values
@@ -157,7 +155,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     name, alone = baseline_scores(problem)
     baseline = rank(alone) if alone else None
     guesses = {PERMUTED: permuted, name: baseline}
-    strata, known = _strata(trials), _known(found, trials)
+    strata = _strata(trials)
     return MembershipRecord(
         **dict(about),
         **dict(ranked.rates()),
@@ -170,9 +168,6 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         baseline=None if baseline is None else Baseline(name=name, auc=baseline.area()),
         strata=strata.areas(ranked, tuple(SIZES)),
         rarity=strata.areas(ranked, tuple(RARITIES)),
-        accusations=accusations(ranked, known),
-        null=found.null_source,
-        n_null=int(sum(map(len, known))),
         permuted=None if permuted is None else permuted.rates(),
         comparisons=ranked.against(guesses, MEASURES) + strata.compared(ranked, guesses),
         classes=_classes(problem.said(), case.truth),
@@ -197,17 +192,6 @@ def trials_for(inference: Inference, case: InferenceCase) -> tuple[list[Trial], 
 def _strata(trials: Sequence[Trial]) -> Strata:
     rarity = rarities([one.candidates.images for one in trials], [one.candidates.labels for one in trials])
     return Strata.of(np.concatenate([one.n_c for one in trials]), np.concatenate(rarity))
-
-
-def _known(found: Scores, trials: Sequence[Trial]) -> list[Values]:
-    """Return of each client the scores of what the attacker knows to be no members, on the scale of its candidates."""
-    known = []
-    for trial in trials:
-        client = trial.candidates.client
-        if client in found.null:
-            scale = CommonScale.of(found.values[client].numpy())
-            known.append(scale(found.null[client].double().cpu().numpy()))
-    return known
 
 
 def _classes(told: Mapping[int, Said], truth: HeldImages) -> NamedClasses | None:

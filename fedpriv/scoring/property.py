@@ -57,7 +57,7 @@ def _refuse_one_answer(told: Answers, name: str = "property") -> None:
     if told.all() or not told.any():
         raise UserError(
             f"{name}: the answer is {'yes' if told.all() else 'no'} for all {len(told)} pairs of client and class; ask "
-            f"another question with {argument('attack_option')} question=holds, majority or share"
+            f"another question with {argument('attack_option')} question=holds or majority"
         )
 
 
@@ -87,7 +87,6 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
         **dict(ranked.rates()),
         round=case.round,
         question=found.asked.question,
-        threshold=found.asked.threshold,
         learned_from=found.source,
         n_clients=len(set(units)),
         n_pairs=int(sum(map(len, answers))),
@@ -95,7 +94,6 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
         permuted=None if permuted is None else permuted.rates(),
         classes_alone=alone.rates(),
         comparisons=ranked.against({PERMUTED: permuted, CLASSES_ALONE: alone}, {"property": "auc"}),
-        colluders=found.colluders,
         shares=_shares(found.shares, case.counts(problem), said, about),
         cost=Seconds(seconds=found.seconds),
     )

@@ -104,57 +104,6 @@ def test_noise_averages_out_though_extractors_have_nothing_in_common(digits):
     assert together > floor + 0.7
 
 
-def test_blocks_that_are_sent_in_turn_complete_each_other(digits):
-    images, labels = digits[0][1000:1012], digits[1][1000:1012]
-    seen, known = federation(images, labels, "diagonal:blocks=4", own=digits[0][:400])
-    targets = targets_of(seen)
-    together = psnr(AllRoundsInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
-    newest = psnr(DecoderInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
-    assert together > newest + 1
-
-
-@pytest.mark.parametrize("inversion", ["pixels", "dip", "joint", "learned"])
-def test_every_inversion_takes_all_rounds(digits, inversion):
-    images = digits[0][1000:1003]
-    own = digits[0][:100] if inversion == "learned" else None
-    seen, known = federation(images, torch.arange(3), kind="prototype", own=own)
-    attack = AllRoundsInversion(inversion=inversion, iterations=150)
-    targets = targets_of(seen, "prototype")
-    found = attack(seen, known, targets, seed=0, device=CPU)
-    assert psnr(found, images).mean() > 16
-    objective = attack.objective(_problem(seen, known, targets))
-    right, wrong = (objective(shown[:, None]) for shown in (images, images.roll(1, 0)))
-    assert (right < 1e-6).all()
-    assert (wrong > 0.05).all()
-
-
-def _problem(seen, known, targets):
-    from fedpriv.attacks.contract import AttackProblem
-
-    return AttackProblem(seen, known, targets)
-
-
-def test_rounds_are_spread_evenly_and_the_newest_is_among_them(digits):
-    images = digits[0][1000:1003]
-    seen, known = federation(images, torch.arange(3), own=digits[0][:100])
-    asked = []
-
-    def spy(where, one):
-        def called(shown):
-            asked.append(where)
-            return one(shown)
-
-        return called
-
-    known = replace(
-        known,
-        extractors={0: spy(ROUNDS, known.extractors[0])},
-        earlier={where: spy(where[0], one) for where, one in known.earlier.items()},
-    )
-    AllRoundsInversion(rounds=2, iterations=1)(seen, known, targets_of(seen), seed=0, device=CPU)
-    assert set(asked) == {1, ROUNDS}
-
-
 def test_the_control_shares_what_was_trained(digits):
     images, labels = digits[0][1000:1012], digits[1][1000:1012]
     seen, known = federation(images, labels, "noise:scale=1", own=digits[0][:200])

@@ -6,16 +6,9 @@ import pytest
 import torch
 from compare import expect_close
 from defense_cases import build
-from federations import CPU, small, train_small
+from federations import CPU
 
-from fedpriv.attacks.features.rounds import (
-    AveragedInversion,
-    average,
-    average_rows,
-    candidates,
-    random_walk,
-    window,
-)
+from fedpriv.attacks.features.rounds import AveragedInversion, average, average_rows
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.federation.defense import DefensePipeline, Sender
@@ -119,29 +112,12 @@ def test_rows_are_found_by_class_and_rounds_without_them_left_out():
     expect_close(average_rows((mine, replace(mine, round=0, client=1)), mine), 2 * rows)
 
 
-def test_a_line_is_solved_for_exactly():
-    age = torch.arange(12, dtype=torch.float64)[:, None]
-    start, slope = draw(20).double(), draw(20, seed=1).double()
-    values = start + age * slope
-    expect_close(window(values, drift=True), values[-1])
-    expect_close(window(values), values.mean(0))
-
-
-@pytest.mark.parametrize(("walk", "share"), [(0.3, 0.7), (1.0, 0.4)])
-def test_under_a_walk_the_filter_is_nearer_than_the_mean(walk, share):
-    states = (walk * draw(20, 400)).double().cumsum(0)
-    seen = states + draw(20, 400, seed=1)
-    assert error(random_walk(seen), states[-1]) < share * error(window(seen), states[-1])
-
-
-def test_estimators_that_fit_the_number_of_rounds():
-    assert [option.rounds for option in candidates(1)] == [1]
-    assert all(option.rounds <= 5 for option in candidates(5))
-    assert any(option.drift for option in candidates(5))
-    assert any(option.random_walk for option in candidates(5))
+def test_one_upload_is_its_own_average_and_what_is_never_sent_is_zero():
     two = draw(2, 3, 4)
-    assert torch.allclose(average(two), two.mean(0)) or torch.allclose(average(two), two[1])
     expect_close(average(two[:1]), two[0])
+    apart = (average(two) - two[1]) / (two[0] - two[1])  # somewhere between the two, all alike
+    expect_close(apart, apart.mean().expand(3, 4), atol=1e-4)
+    assert 0 <= apart.mean() <= 0.5
     nothing = average(torch.zeros(2, 3, 4), torch.zeros(2, 4, dtype=torch.bool))
     assert not nothing.any()
 
@@ -182,39 +158,3 @@ def test_what_is_missing_is_said():
     wrong = Observation(1, 0, (Model({"weight": draw(2, 2)}),), ())
     with pytest.raises(UserError, match="holds model"):
         average_rows((wrong,), wrong)
-
-
-@pytest.mark.parametrize("method", ["fedallrep", "fedgh"])
-def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_nearer_to_them(method, tmp_path):
-    from fedpriv.defenses import parse_choice
-    from fedpriv.evidence.gather import gather, truths
-    from fedpriv.federation.method import LocalTraining
-
-    kind = "representation" if method == "fedallrep" else "prototype"
-    config = small(
-        method,
-        per_class=20,
-        clients=4,
-        rounds=8,
-        alpha=0.5,
-        training=LocalTraining(learning_rate=0.02),
-        defenses=(parse_choice("noise:scale=1"),),
-    )
-    directory, federation = train_small(tmp_path / "run", config)
-    seen = gather(
-        directory, federation, kind, KnowledgeCard(rounds_seen=8), n_targets=8, seed=0, unit=AveragedInversion.unit
-    )
-    truth = truths(directory, federation, kind, seen.targets, seed=0, unit=AveragedInversion.unit)
-    clean = torch.stack([one.feature for one in truth])
-    for one, target in zip(truth, seen.targets, strict=True):
-        own = seen.knowledge.extractors[target.client](one.members).mean(0)
-        expect_close(own, one.feature, atol=1e-4)
-    newest = {o.client: o for o in seen.observations if o.round == 8}
-    once = torch.stack([newest[t.client].upload[0].features[t.index] for t in seen.targets])
-    rows = {client: average_rows(seen.observations, o) for client, o in newest.items()}
-    many = torch.stack([rows[t.client][t.index] for t in seen.targets])
-    assert error(many, clean) < 0.7 * error(once, clean)
-    # The control: what other clients sent in these rounds is no nearer for being averaged.
-    others = {o.client: o for o in seen.permuted if o.round == 8}
-    rows = {client: average_rows(seen.permuted, o) for client, o in others.items()}
-    assert error(torch.stack([rows[t.client][t.index] for t in seen.targets]), clean) > error(many, clean)

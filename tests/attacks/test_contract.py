@@ -96,9 +96,8 @@ def problem_for(attack, seen):
     own = {o.client: torch.arange(len(seen.observations)) for o in seen.observations}
     images = torch.rand(len(own), 1, 8, 8, generator=torch.Generator().manual_seed(0))
     candidates = {client: Candidates(client, images, labels) for client, labels in own.items()}
-    counts = {client: torch.arange(10) + client for client in own}
     asked = candidates if attack.asks == "images" else {}
-    return InferenceProblem(seen.observations, seen.knowledge, "prototype", asked, colluders=counts)
+    return InferenceProblem(seen.observations, seen.knowledge, "prototype", asked)
 
 
 def called(name, attack, seen):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from compare import expect_close
 
-from fedpriv.attacks.features.hidden_weights import expected_weights, infer_hidden
 from fedpriv.attacks.features.posterior import Uploads, infer
+from fedpriv.attacks.features.unmixing import expected_weights, infer_hidden
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property_features import describe

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from compare import expect_close
 from federations import DIGITS
 from gradient_cases import clients, images_and_labels, knowledge_of, sigmoid_net
 from hypothesis import given
@@ -16,14 +15,14 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import dense
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
-from fedpriv.attacks.inference.calibration import calibrate_by_other_clients
-from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.membership import MembershipInference, calibrate_by_class, calibrate_by_other_clients
+from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.inputs.targets import class_counts, held_classes
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.cli.main import run
 from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import on_common_scale
-from fedpriv.scoring.roc import Ranked, area, rate_at
+from fedpriv.scoring.roc import area, rate_at
 from fedpriv.scoring.storage import load_scores
 from fedpriv.scoring.verdict import words
 from fedpriv.util.errors import UserError
@@ -35,7 +34,6 @@ from fedpriv.wire.payloads import (
     Kernel,
     LabelCounts,
     Prototypes,
-    PublicImages,
     Representations,
 )
 
@@ -69,17 +67,6 @@ def test_ruled_out_candidates_come_last_and_scales_are_made_equal():
     assert on_common_scale(np.array([-np.inf, -np.inf])).tolist() == [0.0, 0.0]
 
 
-def test_intervals_of_noise_hold_one_half_and_one_client_has_none():
-    inside = 0
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        member = [np.arange(60) % 2 == 0] * 6
-        low, high = Ranked.of([rng.normal(size=60) for _ in member], member, range(6)).rates().auc.ci95
-        inside += low <= 0.5 <= high
-    assert inside >= 9
-    assert Ranked.of([np.arange(4.0)], [np.array([True, False, True, False])], [0]).rates().auc.ci95 is None
-
-
 # ---------------------------------------------------------------- scores
 
 
@@ -96,16 +83,15 @@ def infer(inference, seen, candidates, known, kind=None):
     return inference(InferenceProblem((seen,), known, kind, {client: candidates})).values[client]
 
 
-def score(upload, pictures, labels, broadcast=(), heads=None, **options):
+def score(upload, pictures, labels, broadcast=(), heads=None):
     candidates = Candidates(0, pictures, torch.tensor(labels))
-    return infer(MembershipInference(**options), Observation(1, 0, upload, broadcast), candidates, knowledge(heads))
+    return infer(MembershipInference(), Observation(1, 0, upload, broadcast), candidates, knowledge(heads))
 
 
-@pytest.mark.parametrize("kind", ["distance", "cosine"])
-def test_the_one_image_behind_a_prototype_scores_highest(kind):
+def test_the_one_image_behind_a_prototype_scores_highest():
     pictures = images(6)
     upload = (Prototypes(pictures[2].flatten()[None], torch.tensor([1])),)
-    found = score(upload, pictures, [1] * 6, score=kind)
+    found = score(upload, pictures, [1] * 6)
     assert int(found.argmax()) == 2
     assert found[2] == pytest.approx(0, abs=1e-6)
 
@@ -121,13 +107,7 @@ def test_distances_beside_the_others_by_hand():
     assert found[2] == -torch.inf
 
 
-def test_a_class_that_nobody_else_speaks_of_is_held_against_the_mean_of_all():
-    nobody = torch.tensor([torch.inf, 4.0])
-    found = calibrate_by_other_clients(torch.tensor([1.0, 1.0]), [nobody, nobody])
-    assert found.tolist() == pytest.approx([0.5 * np.log(4)] * 2)
-
-
-def beside(pictures, anchors, null):
+def beside(pictures, anchors):
     """Scores of pictures of class 0 for client 0, of clients who upload one vector each."""
     observations = tuple(
         Observation(1, k, (Prototypes(one[None], torch.tensor([0])),), ()) for k, one in enumerate(anchors)
@@ -135,22 +115,18 @@ def beside(pictures, anchors, null):
     flat = {k: lambda batch: batch.flatten(1) for k in range(len(anchors))}
     known = Knowledge(KnowledgeCard(), (1, 4, 4), 3, extractors=flat)
     asked = Candidates(0, pictures, torch.zeros(len(pictures), dtype=torch.int64))
-    return MembershipInference(null=null)(InferenceProblem(observations, known, "prototype", {0: asked})).values[0]
+    return MembershipInference()(InferenceProblem(observations, known, "prototype", {0: asked})).values[0]
 
 
-def test_what_is_near_to_everybody_gives_way_to_what_is_near_to_the_client():
+def test_what_is_near_to_everybody_gives_way_to_what_is_near_to_the_client_and_the_same_upload_of_all_is_no_null():
     mean = torch.full((16,), 0.5)
     pictures = torch.stack([mean, mean + 0.2 * torch.eye(16)[0]]).view(2, 1, 4, 4)
     easy, own = 0, 1
     anchors = [mean + 0.1 * torch.eye(16)[0], mean - 0.01 * torch.eye(16)[0], mean - 0.01 * torch.eye(16)[1]]
-    alone, held = (beside(pictures, anchors, null) for null in ("none", "clients"))
+    alone, held = beside(pictures, anchors[:1]), beside(pictures, anchors)
     assert alone[easy] > alone[own] - 1e-6  # as near as the other
     assert held[own] > held[easy]
-
-
-def test_one_and_the_same_upload_of_all_is_no_null():
-    pictures, anchor = images(5), torch.rand(16, generator=torch.Generator().manual_seed(4))
-    assert torch.equal(beside(pictures, [anchor] * 3, "clients"), beside(pictures, [anchor] * 3, "none"))
+    assert torch.equal(beside(pictures, anchors[:1] * 3), alone)
 
 
 def test_a_class_that_is_not_uploaded_rules_members_out():
@@ -177,60 +153,31 @@ def test_class_outputs_are_compared_as_distributions_whether_sent_as_softmax_or_
         score((ClassLogits(logits, torch.tensor([2])),), pictures, [2] * 5)
 
 
-def test_a_kernel_gives_finite_scores_from_the_public_images_alone():
-    public = images(6, seed=9)
-    matrix = public.flatten(1) @ public.flatten(1).T
-    found = score((Kernel(matrix),), images(4), [0, 1, 2, 0], (PublicImages(public),))
-    assert found.isfinite().all()
-    with pytest.raises(UserError, match="no public images"):
-        score((Kernel(matrix),), images(4), [0, 1, 2, 0])
-
-
-def test_an_upload_that_says_nothing_is_refused():
-    with pytest.raises(UserError, match="holds nothing"):
-        score((), images(1), [0])
-
-
 # ---------------------------------------------------------------- trained weights
 
 
-def trained(judge, kind, pictures, labels, seen, known, null="none"):
-    made = MembershipInference(judge=judge, null=null)
-    return infer(made, seen, Candidates(seen.client, pictures, labels), known, kind)
+def trained(kind, pictures, labels, seen, known):
+    return infer(MembershipInference(), seen, Candidates(seen.client, pictures, labels), known, kind)
 
 
-@pytest.mark.parametrize("judge", ["gradient", "loss"])
-def test_the_images_of_a_step_stand_out_and_those_of_another_client_do_not(judge):
+def test_the_images_of_a_step_stand_out_and_those_of_another_client_do_not():
     pictures, labels = images_and_labels(8)
     model = sigmoid_net()
-    first, second = clients(model, pictures, labels, batch_size=4, steps=1, rate=0.1)
+    seen = clients(model, pictures, labels, batch_size=4, steps=1, rate=0.1)
     known = knowledge_of(model, labels, batch_size=4)
-    for null in ("none", "clients"):
-        own = trained(judge, "model", pictures, labels, first, known, null)
-        other = trained(judge, "model", pictures, labels, second, known, null)
-        assert area(own.numpy(), np.arange(8) < 4) > 0.7
-        assert area(other.numpy(), np.arange(8) < 4) < 0.3
+    both = {k: Candidates(k, pictures, labels) for k in (0, 1)}
+    for observations in (seen[:1], seen[1:2], seen[:2]):
+        asked = {one.client: both[one.client] for one in observations}
+        found = MembershipInference()(InferenceProblem(tuple(observations), known, "model", asked)).values
+        for client, values in found.items():
+            assert area(values.numpy(), (np.arange(8) < 4) == (client == 0)) > 0.7
 
 
-def test_the_cosine_with_the_gradient_of_the_only_image_is_one():
-    pictures, labels = images_and_labels(4)
-    model = sigmoid_net()
-    seen = clients(model, pictures, labels, batch_size=1)[2]
-    found = trained("gradient", "model", pictures, labels, seen, knowledge_of(model, labels))
-    assert int(found.argmax()) == 2
-    assert found[2] == pytest.approx(1, abs=1e-6)
-
-
-def test_the_fall_of_the_loss_is_the_difference_of_two_losses():
-    pictures, labels = images_and_labels(4)
-    model = sigmoid_net()
-    seen = clients(model, pictures, labels, batch_size=4)[0]
-    found = trained("loss", "model", pictures, labels, seen, knowledge_of(model, labels))
-    losses = []
-    for (sent,) in (seen.broadcast, seen.upload):
-        model.load_state_dict(dict(sent.state))
-        losses.append(cross_entropy(model(pictures), labels, reduction="none").detach().double())
-    expect_close(found, losses[0] - losses[1], atol=1e-6)
+def test_signals_less_the_class_median_on_one_scale_by_hand():
+    # Of one class: medians 2 and 5 leave -2, 0, 4 and -4, 0, 8, of median size 2 and 4: the same on one scale.
+    signals = torch.tensor([[0.0, 2.0, 6.0], [1.0, 5.0, 13.0]])
+    assert calibrate_by_class(signals[:1], torch.zeros(3).long()).tolist() == pytest.approx([-1, 0, 2])
+    assert calibrate_by_class(signals, torch.zeros(3).long()).tolist() == pytest.approx([-0.5, 0, 1])
 
 
 def test_heads_and_angle_matrices_give_the_image_of_a_step_away():
@@ -254,17 +201,12 @@ def test_heads_and_angle_matrices_give_the_image_of_a_step_away():
         else:
             seen, kind = Observation(1, 0, (Classifier(after),), (Classifier(before),)), "classifier"
         known = knowledge({0: (weight.detach(), bias.detach())})
-        found = trained("gradient", kind, pictures, labels, seen, known)
+        found = update_signals([seen], pictures, labels, known)[0]
         assert int(found.argmax()) == 3
         assert found[3] == pytest.approx(1, abs=1e-5)
+        assert int(trained(kind, pictures, labels, seen, known).argmax()) == 3
     with pytest.raises(UserError, match="no head of client 0"):
-        trained("gradient", "angle-matrix", pictures, labels, seen, knowledge())
-
-
-def test_an_upload_without_weights_is_refused_where_weights_are_asked_for():
-    seen = Observation(1, 0, (Kernel(torch.eye(2)),), ())
-    with pytest.raises(UserError, match="holds kernel"):
-        trained("loss", "model", images(1), torch.tensor([0]), seen, knowledge())
+        trained("angle-matrix", pictures, labels, seen, knowledge())
 
 
 # ---------------------------------------------------------------- label sets
@@ -315,28 +257,6 @@ def test_prototypes_of_one_image_give_it_away_and_permuted_ones_do_not():
     assert run(["report", "prototype", "--out", "again", "--quiet"]) == 0
     with open("again/report.md") as file:
         assert words(judge(load_scores(Path("prototype/membership")))) in file.read()
-
-
-def test_untrained_prototypes_of_many_tell_nothing_by_distance_and_some_by_deviation():
-    # Two hundred images of a class each, so that no prototype stands for one of them.
-    many = ("--clients", "2", "--partition", "iid", "--rounds", "1", "--lr", "1e-9")
-    found = record("prototype", *many, "--attack-option", "score=distance")
-    low, high = found["auc"]["ci95"]
-    assert low < 0.5 < high
-    assert abs(found["auc"]["value"] - 0.5) < 0.06
-    by_deviation = ["--target", "prototype", "--attack", "membership", "--out", "deviation", "--quiet"]
-    assert run(["attack", "--run", "prototype/run", *by_deviation]) == 0
-    with open("deviation/membership/membership.json") as file:
-        better = json.load(file)
-    assert better["auc"]["value"] > 0.6
-    assert abs(better["permuted"]["auc"]["value"] - 0.5) < 0.06
-
-
-def test_raw_representations_give_every_member_away():
-    found = record("representation", *SMALL)
-    assert found["auc"]["value"] == 1.0
-    assert found["tpr_at_1_percent"]["value"] == 1.0
-    assert found["classes"]["counts_exact"] == 4
 
 
 @pytest.mark.parametrize("target", ["model", "low-rank-model", "classifier", "angle-matrix"])

@@ -1,27 +1,20 @@
 """Members from kernels over public images, and the null of other clients that answers to public inputs are held against."""
 
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from compare import expect_close
-from federations import DIGITS
 from torch.nn.functional import cosine_similarity
 
 from fedpriv.algebra.matrices import linear_kernel
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
-from fedpriv.attacks.inference.calibration import FLOOR, calibrate_by_spread
-from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.membership import FLOOR, MembershipInference, calibrate_by_spread
 from fedpriv.attacks.inference.membership_scores import WIDTH, kernel_signals
 from fedpriv.attacks.inference.property_features import known_classes
 from fedpriv.attacks.inputs.outputs import extrapolate, extrapolation_weights
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.cli.main import run
 from fedpriv.evidence.permuted import permute
 from fedpriv.scoring.roc import area
-from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Kernel, PublicImages
 
@@ -54,9 +47,8 @@ def kernel_world(*, tell=True, seed=0):
     return tuple(observations), candidates, member, knowing(public, labels.flatten())
 
 
-def scored(observations, candidates, knowledge, kind="kernel", earlier=(), **options):
-    problem = InferenceProblem(observations, knowledge, kind, candidates, earlier=earlier)
-    return MembershipInference(**options)(problem)
+def scored(observations, candidates, knowledge, kind="kernel", earlier=()):
+    return MembershipInference()(InferenceProblem(observations, knowledge, kind, candidates, earlier=earlier))
 
 
 def area_of(found, member):
@@ -81,7 +73,8 @@ def test_negative_control_kernels_that_pull_others_give_nobody_away():
 def test_other_clients_are_worth_something_and_so_are_rounds():
     observations, candidates, member, knowledge = kernel_world()
     once = area_of(scored(observations, candidates, knowledge), member)
-    assert once > area_of(scored(observations, candidates, knowledge, null="none"), member)
+    alone = {k: scored(observations[k : k + 1], {k: candidates[k]}, knowledge).values[k] for k in range(CLIENTS)}
+    assert once > area(np.concatenate([alone[k].numpy() for k in member]), np.concatenate(list(member.values())))
     elsewhere = kernel_world(tell=False)[0]
     found = scored(elsewhere, candidates, knowledge, earlier=(Moment(observations, knowledge),))
     assert area_of(scored(elsewhere, candidates, knowledge), member) < area_of(found, member) < once
@@ -102,15 +95,6 @@ def test_the_signal_is_the_cosine_of_extrapolated_features_and_the_class_whateve
     expect_close(kernel_signals([seen], images, labels, knowing())[0], length, atol=1e-5)
     stranger = knowing(torch.rand(4, 1, SIDE, SIDE, generator=rng), torch.zeros(4).long())
     expect_close(kernel_signals([seen], images, labels, stranger)[0], length, atol=1e-5)
-
-
-def test_a_class_without_a_public_image_says_nothing():
-    observations, candidates, _, knowledge = kernel_world()
-    without = torch.where(knowledge.public_labels == 2, 1, knowledge.public_labels)
-    asked = candidates[0]
-    signals = kernel_signals(observations, asked.images, asked.labels, knowing(knowledge.public_images, without))
-    assert bool((signals[:, asked.labels == 2] == 0).all())
-    assert not bool((signals[:, asked.labels != 2] == 0).any())
 
 
 def test_images_that_are_not_the_attackers_own_have_no_class():
@@ -138,49 +122,5 @@ def test_differences_in_the_spread_of_others_by_hand():
     above = [2 / (1 + FLOOR * 1.5), -2 / (2 + FLOOR * 1.5)]
     # Each is alone in its class: half of what it is beyond the median of all is left.
     expected = [(one - sum(above) / 2) / 2 for one in above]
-    assert calibrate_by_spread(torch.tensor([0, 1]))(own, others).tolist() == pytest.approx(expected)
-
-
-def test_two_others_have_no_spread_and_others_that_agree_have_none_either():
-    labels, own, one = torch.zeros(3).long(), torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.0, 1.0, 1.0])
-    assert calibrate_by_spread(labels)(own, [one, one]).tolist() == pytest.approx([0, 0, 4])
-    assert calibrate_by_spread(labels)(own, [one] * 5).tolist() == pytest.approx([0, 0, 4])
-    assert calibrate_by_spread(labels)(own, []).tolist() == pytest.approx([-1, 0, 4])
-
-
-def test_thresholds_come_from_the_other_kernels_of_the_round():
-    observations, candidates, _, knowledge = kernel_world()
-    found = scored(observations, candidates, knowledge)
-    assert found.null_source == "other clients' uploads"
-    assert {len(one) for one in found.null.values()} == {(CLIENTS - 1) * 2 * EACH}
-    assert scored(observations, candidates, knowledge, null="none").null_source == ""
-    # Without a kind it is what the message holds.
-    granted = replace(knowledge, card=KnowledgeCard())
-    assert torch.equal(scored(observations, candidates, granted, kind=None).values[1], found.values[1])
-
-
-def test_one_and_the_same_kernel_of_all_is_no_null():
-    observations, candidates, _, knowledge = kernel_world()
-    same = tuple(Observation(1, o.client, observations[0].upload, o.broadcast) for o in observations)
-    alone = scored(same, candidates, knowledge).values[0]
-    signals = kernel_signals(same[:1], candidates[0].images, candidates[0].labels, knowledge)[0]
-    expect_close(alone, calibrate_by_spread(candidates[0].labels)(signals, ()), atol=1e-12)
-
-
-def test_what_a_kernel_is_about_is_asked_for():
-    observations, candidates, _, knowledge = kernel_world()
-    bare = tuple(Observation(1, o.client, o.upload, ()) for o in observations)
-    with pytest.raises(UserError, match="no public images; a kernel is about some"):
-        scored(bare, candidates, knowledge)
-
-
-def test_on_a_run_thresholds_are_set_and_rates_told(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    small = [*DIGITS, "--per-class", "20", "--clients", "5", "--rounds", "3", "--public", "40", "--capture", "all"]
-    attack = ["attack", "--target", "kernel", "--attack", "membership", *small, "--rounds-seen", "2"]
-    assert run([*attack, "--out", "out", "--quiet"]) == 0
-    with open("out/membership/membership.json") as file:
-        found = json.load(file)
-    assert found["null"] == "other clients' uploads"
-    assert [one["nominal"] for one in found["accusations"]] == [0.01, 0.05]
-    assert found["knowledge"]["rounds_seen"] == 2
+    found = calibrate_by_spread(torch.stack([own, *others]), torch.tensor([0, 1]))
+    assert found.tolist() == pytest.approx(expected)

@@ -1,32 +1,27 @@
 """Candidates whose inputs lie in the span of what a fully connected layer was changed by."""
 
 import math
+from collections import OrderedDict
 
 import pytest
 import torch
 from compare import expect_close
-from gradient_cases import SHAPE, clients, images_and_labels, knowledge_of, noise_images, sigmoid_net
+from gradient_cases import clients, images_and_labels, knowledge_of, noise_images, sigmoid_net
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import softplus
 
 from fedpriv.algebra.low_rank import compress
-from fedpriv.attacks.inference.base import Candidates, InferenceProblem
-from fedpriv.attacks.inference.membership import MembershipInference
-from fedpriv.attacks.inference.update_scores import Layer, chosen_layer, nearness, outside, update_signals
+from fedpriv.attacks.inference.update_scores import hidden_layer, outside, update_signals
+from fedpriv.attacks.inputs.updates import Update
 from fedpriv.attacks.observation import Observation
-from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import LowRankModel, Model
 
 EACH = 6
 
 
 ERROR = 1e-9
-
-
-def layer(change, error=ERROR):
-    return Layer(lambda after: change.double(), error, lambda: torch.empty(0))
 
 
 def hidden_net(width=32):
@@ -39,9 +34,9 @@ def weights(model):
     return {name: value.detach().clone() for name, value in model.named_parameters()}
 
 
-def signals(seen, model, pictures, judge="auto", facts=1):
+def signals(seen, model, pictures, facts=1):
     labels = torch.zeros(len(pictures), dtype=torch.int64)
-    return update_signals([seen], pictures, labels, knowledge_of(model, labels, facts, given=False), judge)[0]
+    return update_signals([seen], pictures, labels, knowledge_of(model, labels, facts, given=False))[0]
 
 
 def test_the_share_outside_of_one_direction_is_the_square_of_a_sine():
@@ -53,16 +48,6 @@ def test_the_share_outside_of_one_direction_is_the_square_of_a_sine():
     )
     expect_close(
         outside(torch.zeros(2, 3, dtype=torch.float64), ERROR, inputs), torch.ones(4, dtype=torch.float64), atol=0
-    )
-
-
-@pytest.mark.parametrize("rows", [2, 5])
-def test_an_input_of_zeros_is_nobodys(rows):
-    change = torch.randn(rows, 3, generator=torch.Generator().manual_seed(0))
-    expect_close(
-        outside(change.double(), ERROR, torch.zeros(1, 3, dtype=torch.float64)),
-        torch.ones(1, dtype=torch.float64),
-        atol=0,
     )
 
 
@@ -78,12 +63,6 @@ def test_it_is_the_least_distance_that_errors_allow(m, d, seed, error):
     left = stacked @ torch.linalg.lstsq(stacked, target, driver="gelsd").solution - target
     expected = left.square().sum(0) / inputs.square().sum(1)
     expect_close(outside(change, error, inputs), expected.clamp(0, 1), atol=1e-6)
-
-
-def test_two_layers_add_up():
-    change, inputs = torch.eye(2, 3), torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
-    found = nearness([layer(change), layer(change)], {}, [inputs, inputs])
-    assert float(found) == pytest.approx(-2 * math.log(0.5), abs=1e-6)
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "private"])
@@ -117,34 +96,20 @@ def test_a_truncated_matrix_gives_its_members_too():
     assert found[:2].min() > found[2:].max()
 
 
-def test_a_network_with_a_head_alone_is_judged_by_its_gradient():
+def test_a_network_without_a_hidden_layer_is_judged_by_its_gradient():
     pictures, labels = images_and_labels(4)
     model = sigmoid_net()
-    assert chosen_layer(model, weights(model)) == ("5", False)
     seen = clients(model, pictures, labels)[2]
-    known = knowledge_of(model, labels)
-    for judge in ("auto", "gradient"):
-        made = MembershipInference(judge=judge, null="none")
-        found = made(InferenceProblem((seen,), known, "model", {2: Candidates(2, pictures, labels)})).values[2]
-        assert found[2] == pytest.approx(1, abs=1e-6)
-    assert int(signals(seen, model, pictures, "span").argmax()) == 2
-
-
-def test_weights_without_a_fully_connected_layer_are_refused():
-    model = nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
-    seen = clients(model, noise_images(1), torch.tensor([0]))[0]
-    with pytest.raises(UserError, match="judge='gradient'"):
-        signals(seen, model, noise_images(2), "span")
-    assert signals(seen, model, noise_images(2), "auto").shape == (2,)
+    found = update_signals([seen], pictures, labels, knowledge_of(model, labels))[0]
+    assert int(found.argmax()) == 2
+    assert found[2] == pytest.approx(1, abs=1e-6)
 
 
 def test_the_first_layer_before_the_head_is_chosen():
-    model = nn.Sequential()
-    model.add_module("head", nn.Linear(4, 2))
-    model.add_module("first", nn.Linear(4, 4))
-    model.add_module("second", nn.Linear(4, 4))
-    assert chosen_layer(model, ["head.weight", "first.weight", "second.weight"]) == ("first", True)
-    assert chosen_layer(model, ["second.weight"]) == ("second", True)
-    assert chosen_layer(model, ["head.weight"]) == ("head", False)
-    assert chosen_layer(nn.Conv2d(1, 1, 1), []) == (None, False)
-    assert SHAPE == (1, 8, 8)
+    model = nn.Sequential(OrderedDict(first=nn.Linear(4, 5), second=nn.Linear(5, 6), head=nn.Linear(6, 2)))
+    for kept, shape in ((("first", "second", "head"), (5, 5)), (("second", "head"), (6, 6))):
+        state = {name: value for name, value in weights(model).items() if name.startswith(kept)}
+        assert hidden_layer(model, Update(state, state), torch.rand(3, 4)).change(state).shape == shape
+    alone = {"head.weight": model.head.weight}
+    assert hidden_layer(model, Update(alone, alone), torch.rand(3, 4)) is None
+    assert hidden_layer(nn.Conv2d(1, 1, 1), Update({}, {}), torch.rand(1, 1, 1, 1)) is None

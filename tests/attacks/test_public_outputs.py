@@ -10,19 +10,16 @@ from compare import expect_close, expect_same
 from federations import DIGITS
 from torch.nn.functional import cosine_similarity
 
-import fedpriv
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.inference.property_features import public_logit_shares
-from fedpriv.attacks.inputs.outputs import extrapolate
 from fedpriv.attacks.inversion import class_outputs as paired_logits
 from fedpriv.attacks.inversion.class_outputs import PairedLogits
 from fedpriv.attacks.inversion.decoder import divided
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.cli.main import run
 from fedpriv.evidence.permuted import permute
-from fedpriv.evidence.server_view import mean_upload
 from fedpriv.scoring.leakage import psnr_of_mse
 from fedpriv.scoring.roc import area
 from fedpriv.scoring.storage import load_scores
@@ -78,12 +75,12 @@ def area_of(number, question, **making):
 
 
 @pytest.mark.parametrize("softmax", [True, False])
-@pytest.mark.parametrize(("question", "least"), [("holds", 0.95), ("majority", 0.85), ("share", 0.95)])
+@pytest.mark.parametrize(("question", "least"), [("holds", 0.95), ("majority", 0.85)])
 def test_positive_control_outputs_tell_the_classes_of_a_client(question, least, softmax):
     assert area_of(20, question, softmax=softmax) > least
 
 
-@pytest.mark.parametrize("question", ["holds", "majority", "share"])
+@pytest.mark.parametrize("question", ["holds", "majority"])
 def test_negative_control_outputs_that_do_not_depend_on_shares_tell_nothing(question):
     assert 0.4 < area_of(60, question, tell=False) < 0.6
 
@@ -98,28 +95,12 @@ def test_without_noise_the_bias_is_the_logarithm_of_shares_beside_the_others():
         expect_close(found, expected - expected.mean(), atol=1e-4)
 
 
-def test_estimated_shares_are_the_clients_over_the_geometric_mean_of_the_others():
-    shares = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4]])
-    fit = torch.randn(50, C, generator=generator(6))
-    uploads = {k: seen(k, (fit + own.log()).softmax(1)) for k, own in enumerate(shares)}
-    _, found = asked_of(uploads, "auto")
-    expected = shares[2] / (shares[0] * shares[1]).sqrt()
-    expect_close(found.shares[2], (expected / expected.sum()).double(), atol=1e-4)
-    for client, own in enumerate(shares[:2]):
-        assert int(found.shares[client].argmax()) == int(own.argmax())
-        assert float(found.shares[client].sum()) == pytest.approx(1)
-
-
 def test_nothing_is_learned_and_what_cannot_be_compared_is_refused():
     uploads, _ = bayes_clients(3)
     attack, found = asked_of(uploads, "auto")
     assert found.source == "the other public outputs of the round"
     assert found.asked.question == "holds"
     assert not attack.requirements_for("public-logits").attacker_data
-    with pytest.raises(UserError, match="public outputs are compared with one another, nothing is learned; drop known"):
-        PropertyInference(known="others")(
-            InferenceProblem(tuple(uploads.values()), Knowledge(CARD, (1, 2, 2), C), "public-logits")
-        )
     with pytest.raises(UserError, match=r"2 client\(s\), so too few public outputs to compare; expected at least 3"):
         asked_of({k: uploads[k] for k in (0, 1)}, "auto")
 
@@ -160,21 +141,8 @@ def test_positive_control_outputs_that_are_sure_near_to_members_give_them_away()
     assert member_area(permute(observations), candidates, member, knowledge) < 0.5
 
 
-def test_what_makes_a_client_surer_of_everything_is_no_sign_of_a_member():
-    observations, candidates, member, knowledge = membership_world(tell=True)
-    once = member_area(observations, candidates, member, knowledge)
-    surer = tuple(seen(o.client, o.upload[0].values + 5.0 * o.client) for o in observations)
-    assert member_area(surer, candidates, member, knowledge) == pytest.approx(once)
-
-
 def test_negative_control_outputs_that_are_sure_of_nobody_give_nobody_away():
     assert 0.4 < member_area(*membership_world(tell=False)) < 0.6
-
-
-def test_extrapolation_keeps_what_is_known_and_says_nothing_far_away():
-    known, wanted = torch.rand(9, 1, 3, 3, generator=generator(1)), torch.randn(9, 2, generator=generator(2))
-    expect_close(extrapolate(known, wanted, known), wanted.double(), atol=0.15)
-    assert float(extrapolate(known, wanted, known + 100).abs().max()) < 1e-6
 
 
 def test_members_are_asked_for_only_with_the_public_images():
@@ -183,7 +151,7 @@ def test_members_are_asked_for_only_with_the_public_images():
     with pytest.raises(UserError, match="'membership' needs attacker_data=same_domain"):
         MembershipInference()(InferenceProblem(observations, blind, "public-logits", candidates))
     alone = InferenceProblem(observations[:1], knowledge, "public-logits", {0: candidates[0]})
-    assert MembershipInference()(alone).null == {}
+    assert MembershipInference()(alone).values[0].isfinite().all()
     few = knowing(knowledge.public_images[:7])
     with pytest.raises(UserError, match="of public samples 0 to 119, but the attacker holds 7 images"):
         MembershipInference()(InferenceProblem(observations, few, "public-logits", candidates))
@@ -306,13 +274,6 @@ def test_what_is_missing_is_named():
         PairedLogits()(tuple(Observation(1, k, (Kernel(torch.eye(2)),), ()) for k in range(2)), knowledge, one)
 
 
-def test_behind_secure_aggregation_outputs_are_averaged_and_samples_are_not():
-    uploads = [seen(k, torch.full((7, C), float(k)), torch.arange(7) + 3).upload for k in range(3)]
-    mean = get_payload(mean_upload(uploads), PublicLogits)
-    assert mean.samples.tolist() == [3, 4, 5, 6, 7, 8, 9]
-    expect_close(mean.values, torch.ones(7, C), atol=1e-6)
-
-
 # ---------------------------------------------------------------- on real runs
 
 SMALL = [*DIGITS, "--per-class", "30", "--clients", "4", "--rounds", "2", "--alpha", "0.3", "--public", "60"]
@@ -338,22 +299,3 @@ def test_all_of_them_on_a_run_of_either_method(tmp_path, monkeypatch, capsys):
     blind = ["--attack", "paired-logits", "--knowledge", "attacker_data=none", "--out", "no", "--quiet"]
     assert run(["attack", "--run", "fedmd", "--target", "public-logits", *blind]) == 2
     assert "needs attacker_data=same_domain" in capsys.readouterr().err
-
-
-def test_outputs_of_another_training_loop_are_attacked_too(tmp_path):
-    rng = generator(9)
-    images = {client: torch.rand(12, 1, 8, 8, generator=rng) for client in range(5)}
-    result = fedpriv.attack_uploads(
-        {client: PublicLogits(torch.randn(40, C, generator=rng), torch.arange(40)) for client in images},
-        target="public-logits",
-        images=images,
-        labels={client: torch.arange(12) % (2 + client % 2) for client in images},
-        strangers=torch.rand(60, 1, 8, 8, generator=rng),
-        attacks=("paired-logits", "property"),
-        public=torch.rand(40, 1, 8, 8, generator=rng),
-        public_labels=torch.arange(40) % C,
-        n_classes=C,
-        out=tmp_path / "out",
-        knowledge={"extractor": "none"},
-    )
-    assert "Leaks" not in result.verdict

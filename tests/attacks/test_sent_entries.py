@@ -8,7 +8,7 @@ from compare import expect_close, expect_same
 from gradient_cases import CPU, RATE, SHAPE, images_and_labels, observe, psnr, sigmoid_net
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.gradients.step_problems import restricted
 from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.inputs.targets import list_targets
@@ -95,26 +95,6 @@ def test_the_gradient_behind_a_censored_update_fits_it_exactly():
         expect_same(found[name][0], value)
     nothing = {"w": torch.zeros(3)}
     assert sent_entries(nothing, "censored")({"w": torch.ones(1, 3)})["w"].tolist() == [[1.0, 1.0, 1.0]]
-
-
-def test_the_length_of_an_update_does_not_matter_to_inverting_gradients():
-    """Clipping a whole update is no defense against a comparison of directions."""
-    attack = InvertingGradients(iterations=180, total_variation=0.001)
-    (plain, _), (short, _) = (attacked(attack, change, 2) for change in (torch.clone, lambda update: 2**-10 * update))
-    # What is left of short updates is rounded a little differently, and exact recoveries differ in their last digits.
-    expect_close(plain, short, atol=3)
-    assert min(plain.min(), short.min()) > 30
-
-
-def test_a_way_that_compares_lengths_too_does_not_win_where_a_defense_changed_them():
-    found, others = attacked(InvertingGradients(iterations=400), lambda update: 2**-10 * update, 2)
-    assert found.min() > 20
-    assert found.min() > others.max() + 5
-
-
-def test_generator_networks_take_the_option_too():
-    found, _ = attacked(GradientDip(iterations=3, match="sent"), lambda update: pruned(update, 0.3), 1)
-    assert found.isfinite().all()
 
 
 def test_the_projection_by_hand():

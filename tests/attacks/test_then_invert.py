@@ -71,11 +71,6 @@ def test_who_says_how_wrong_a_vector_may_be_is_decoded_with_that_in_mind(problem
     assert psnr(Blurred(), problem) > psnr(Blurred(told=False), problem) + 1
 
 
-def test_more_steps_change_nothing_where_vectors_are_not_known_to_be_exact(problem):
-    few, many = (psnr(Blurred(told=False, iterations=number), problem) for number in (1, 300))
-    assert few == many
-
-
 def test_more_steps_bring_images_of_exact_vectors_nearer_as_far_as_that_helps(problem):
     exact = Blurred(told=False, wrong=0.0, exact=True)
     seen, known, images = problem
@@ -93,9 +88,3 @@ def test_an_upload_says_numbers_where_those_of_all_its_targets_are_known():
     assert first.upload[0].counts.tolist() == [1, 0, 5]
     assert second.upload[0].counts is None
     assert all(made.upload[0].counts is None for made in as_uploads(list(torch.ones(3, 4)), places))
-
-
-def test_what_defenses_did_is_no_concern_of_recovered_vectors(problem):
-    seen, known, images = problem
-    defended = replace(known, defended={(1, 0): lambda rows, seed: torch.zeros_like(rows)})
-    assert psnr(Blurred(told=False), (seen, defended, images)) == psnr(Blurred(told=False), problem)

@@ -54,8 +54,8 @@ def test_the_crop_that_was_made_is_among_those_undone():
 
 
 def test_what_is_not_known_is_filled_from_the_nearest_image():
-    own = torch.tensor([[[[0.9, 0.1]]], [[[0.2, 0.7]]]])
-    filled, off = completed(torch.tensor([[[[0.8, 0.0]]]]), torch.tensor([[[True, False]]]), own, 1)
+    own = torch.tensor([*[[[[0.9, 0.1]]]] * 5, [[[0.2, 0.7]]]])
+    filled, off = completed(torch.tensor([[[[0.8, 0.0]]]]), torch.tensor([[[True, False]]]), own)
     assert filled.flatten().tolist() == pytest.approx([0.8, 0.1])
     assert float(off) == pytest.approx(2 * 0.01)
 

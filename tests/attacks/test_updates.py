@@ -1,7 +1,5 @@
 """Weights before and after, read out of every kind of upload that holds a network."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
@@ -90,35 +88,6 @@ def test_the_projection_is_idempotent_symmetric_and_shrinks(seed, rows, columns)
     torch.testing.assert_close((once * second).sum(), (first * tangent({"w": second})["w"]).sum(), rtol=1e-3, atol=1e-4)
     assert once.norm() <= first.norm() * 1.0001
     assert tangent({"b": first})["b"] is first
-
-
-def test_the_projection_keeps_as_many_dimensions_as_matrices_of_its_rank_have():
-    tangent = random_tangent(torch.Generator().manual_seed(0), 5, 4, 2)
-    # The rank of the projection as a linear map, column by column.
-    basis = torch.eye(60).reshape(60, 3, 5, 4)
-    rank = torch.linalg.matrix_rank(tangent({"w": basis})["w"].reshape(60, 60))
-    assert rank == 3 * 2 * (5 + 4 - 2)
-
-
-def test_the_projection_at_the_recovered_matrices_is_that_of_the_factors():
-    model = network()
-    before, after, gradient = one_step(model, 0.7)
-    factors = compress(after, 0.7)
-    seen = Observation(1, 0, (LowRankModel(factors),), (LowRankModel(compress(before, 1.0)),))
-    update = read_update(seen, shapes(model), CPU)
-    assert update.project.left
-    own, again = update.project(gradient), update.project.at(update.after)(gradient)
-    for name, value in own.items():
-        torch.testing.assert_close(again[name], value, rtol=1e-3, atol=2e-5)
-    other = update.project.at(update.before)
-    assert any(not torch.allclose(other(gradient)[name], own[name], atol=1e-3) for name in update.project.left)
-    stretched = dict(factors)
-    for name in update.project.left:  # no factors of any use to project with, of the same product
-        stretched[name + ".u"], stretched[name + ".s"] = 2 * factors[name + ".u"], factors[name + ".s"] / 2
-    odd = read_update(replace(seen, upload=(LowRankModel(stretched),)), shapes(model), CPU)
-    found = odd.project.at(odd.after)(gradient)
-    for name, value in own.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=2e-5)
 
 
 def test_projections_of_several_clients_stack():

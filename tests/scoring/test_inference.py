@@ -15,14 +15,14 @@ from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.held import HeldImages
-from fedpriv.pages.membership_report import accused_words, row
+from fedpriv.pages.membership_report import row
 from fedpriv.scoring import inference as judged
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.intervals import compare
 from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import draw_trials, on_common_scale
-from fedpriv.scoring.records import MembershipRecord, Provenance, Rate
-from fedpriv.scoring.records.inference import Accusations, StratumArea
+from fedpriv.scoring.records import MembershipRecord, Provenance
+from fedpriv.scoring.records.inference import StratumArea
 from fedpriv.scoring.verdict import words
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import LabelCounts
@@ -203,31 +203,14 @@ def test_records_of_older_versions_are_read_without_what_they_lack():
     record = judged.evaluate(Knows(number=100), case_of(OWN), PROVENANCE)
     assert {"typical", "middling", "unusual"} >= set(record.rarity) > set()
     old = {name: value for name, value in json.loads(record.model_dump_json()).items()}
-    for name in ("rarity", "accusations", "null", "n_null", "n_left_out", "nonmembers", "baseline"):
+    for name in ("rarity", "n_left_out", "nonmembers", "baseline"):
         del old[name]
     old["strata"] = {name: {key: part[key] for key in ("n", "auc")} for name, part in old["strata"].items()}
     read = MembershipRecord.model_validate(old)
     assert read.auc == record.auc
     assert (read.nonmembers, read.baseline) == ("others", None)
-    assert row(read)["threshold from"] == "nothing known"
     assert row(read)["AUC by rarity of the image"] == "not measured"
     assert row(read)["AUC by images of the class"].startswith("1: 1.00, ")
-    assert accused_words(read) == ""
-
-
-def test_thresholds_are_told_beside_what_comes_of_them():
-    made = Accusations(
-        nominal=0.05,
-        false=Rate(value=0.031, ci95=(0.01, 0.07)),
-        found=Rate(value=0.4, ci95=(0.3, 0.5)),
-        threshold=2.0,
-    )
-    record = asked(accusations=(made,), null="shadow clients", n_null=1200)
-    assert row(record)["really accused at 5 % (members)"] == "3.1 [1.0, 7.0] % (40.0 [30.0, 50.0] %)"
-    assert accused_words(record) == (
-        "a threshold set by 1,200 scores that are no members' (shadow clients): at 5 % it accuses 3.1 [1.0, 7.0] % of those "
-        "who are none, and 40.0 [30.0, 50.0] % of members."
-    )
 
 
 def test_declared_groups_of_clients_are_one_unit():
@@ -252,7 +235,6 @@ def test_the_newest_round_is_attacked():
     case = case_of([seen(0, [1], round_=2), *OWN])
     assert case.round == 3
     assert {client: one.round for client, one in case.problem(Knows()).uploads.items()} == {0: 3, 1: 3}
-    assert case.problem(Knows()).colluders == {}
     assert {k: own.tolist() for k, own in case.counts(case.problem(Knows())).items()} == {
         0: [5, 1, 3, 1],
         1: [1, 3, 0, 2],
@@ -269,14 +251,9 @@ class Guesses(Knows):
     asks: ClassVar = "classes"
     at_least: int = 1
     classes: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3), (0, 1, 2, 3))
-    conspires: bool = False
-
-    @property
-    def colludes(self):
-        return self.conspires
 
     def ask(self, problem):
-        return Asked({k: torch.tensor(self.classes[k]) for k in problem.uploads}, "share", 0.25)
+        return Asked({k: torch.tensor(self.classes[k]) for k in problem.uploads}, "share")
 
     def answers(self, counts, question):
         assert question == "share"
@@ -285,7 +262,7 @@ class Guesses(Knows):
     def run(self, problem):
         asked = self.ask(problem)
         rows = {k: problem.uploads[k].upload[0].counts.double()[asked.classes[k]] for k in asked.classes}
-        return Scores(asked, rows, "nobody", "all others" if problem.colluders else "")
+        return Scores(asked, rows, "nobody")
 
 
 COUNTS = (seen(0, [5, 1, 3, 1]), seen(1, [1, 3, 0, 2]))
@@ -294,8 +271,8 @@ COUNTS = (seen(0, [5, 1, 3, 1]), seen(1, [1, 3, 0, 2]))
 def test_a_property_by_hand():
     told = {0: Said((0, 1, 2, 3), None), 1: Said((0, 1), None)}
     found = judged.evaluate(Guesses(at_least=2), case_of(COUNTS, told=told), PROVENANCE)
-    assert (found.kind, found.question, found.threshold, found.learned_from) == ("property", "share", 0.25, "nobody")
-    assert (found.n_pairs, found.n_yes, found.n_clients, found.round, found.colluders) == (8, 4, 2, 3, "")
+    assert (found.kind, found.question, found.learned_from) == ("property", "share", "nobody")
+    assert (found.n_pairs, found.n_yes, found.n_clients, found.round) == (8, 4, 2, 3)
     assert found.auc.value == 1  # 5, 3 of client 0 and 3, 2 of client 1 are yes; the others are 1, 1, 1 and 0
     # By another's upload 1, 3, 0, 2 and 5, 1, 3, 1: the yes score 1, 0, 1, 1, the no 3, 2, 5, 3: none is above.
     assert found.permuted.auc.value == 0
@@ -326,12 +303,6 @@ def test_one_client_has_no_other_to_take_an_upload_from():
     assert (found.permuted, found.n_clients, found.auc.ci95) == (None, 1, None)
 
 
-def test_an_inference_in_league_with_clients_is_told_their_counts():
-    found = judged.evaluate(Guesses(at_least=2, conspires=True), case_of(COUNTS), PROVENANCE)
-    assert found.colluders == "all others"
-    assert judged.evaluate(Guesses(at_least=2), case_of(COUNTS), but(PROVENANCE, groups={1: 0})).n_clients == 1
-
-
 @pytest.mark.parametrize(("least", "answer"), [(0, "yes"), (9, "no")])
 def test_a_question_with_one_answer_is_refused(least, answer):
     with pytest.raises(UserError) as refused:
@@ -339,7 +310,7 @@ def test_a_question_with_one_answer_is_refused(least, answer):
     assert str(refused.value).startswith(
         f"knows: the answer is {answer} for all 8 pairs of client and class; ask another question with "
     )
-    assert str(refused.value).endswith(" question=holds, majority or share")
+    assert str(refused.value).endswith(" question=holds or majority")
     judged.check(Guesses(at_least=2), case_of(COUNTS))
 
 

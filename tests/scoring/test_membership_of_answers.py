@@ -47,13 +47,6 @@ def case(kind, seed):
 
 
 @pytest.mark.parametrize("kind", ["kernel", "public-logits"])
-def test_answers_of_nobodys_images_claim_nothing_and_accuse_as_often_as_they_say(kind):
-    accused = []
+def test_answers_of_nobodys_images_claim_nothing(kind):
     for seed in range(6):
-        record = evaluate(MembershipInference(), case(kind, seed), PROVENANCE)
-        assert judge(record).claims == ()
-        assert record.n_null == (CLIENTS - 1) * 2 * EACH * CLIENTS
-        accused.append([one.false.value for one in record.accusations])
-    low, high = np.mean(accused, 0)
-    assert low < 0.025
-    assert 0.02 < high < 0.08
+        assert judge(evaluate(MembershipInference(), case(kind, seed), PROVENANCE)).claims == ()

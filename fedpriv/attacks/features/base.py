@@ -51,8 +51,8 @@ class Recovered:
         sound: ``(T,)`` bool, whether the vector can be what it is taken for; None for yes.
         distance: ``(T,)`` float32 expected distance of each vector from the true one; None where none is expected.
         directions: ``(T, d)`` float32 in which each vector stands out from the client's others, or None.
-        uncertain: (round, client) -> root mean square of the expected distances of all of a client's vectors, the noise
-            that its decoder learns behind. None for that of the targets' vectors.
+        noise: (round, client) -> root mean square of the expected distances of a client's vectors, behind which its decoder
+            learns. None for that of the targets' vectors.
         exact: whether those vectors are taken for exact of which the uploads say that they are of one image.
     """
 
@@ -62,18 +62,8 @@ class Recovered:
     sound: Tensor | None = None
     distance: Tensor | None = None
     directions: Tensor | None = None
-    uncertain: Mapping[tuple[int, int], float] | None = None
+    noise: Mapping[tuple[int, int], float] | None = None
     exact: bool = False
-
-    def noise(self) -> Mapping[tuple[int, int], float]:
-        """Return the root mean square of a client's expected distances, by round and client."""
-        if self.uncertain is not None:
-            return self.uncertain
-        squares: dict[tuple[int, int], list[float]] = {}
-        if self.distance is not None:
-            for place, distance in zip(self.places, self.distance.tolist(), strict=True):
-                squares.setdefault((place.round, place.client), []).append(distance**2)
-        return {where: (sum(values) / len(values)) ** 0.5 for where, values in squares.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +73,7 @@ class RecoverThenInvert(Attack):
     Attributes:
         inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data), ``joint`` (of class
             means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
-        iterations: most steps of the inversion. A ``decoder`` takes them to fit its images to vectors that are exactly one
-            image's, as far as it learns that this helps; of others it learns behind as much noise as they are expected to
-            have.
+        iterations: most steps of the inversion; a ``decoder`` takes them where vectors are exactly one image's.
         restarts: of the inversion.
     """
 
@@ -151,35 +139,35 @@ class RecoverThenInvert(Attack):
         return inverter if exact or not isinstance(inverter, DecoderInversion) else replace(inverter, refine=0)
 
 
-@dataclass(frozen=True)
-class _Noise:
-    """Gaussian noise of a root mean square length on rows."""
-
-    length: float
-
-    def __call__(self, rows: Tensor, seed: int) -> Tensor:
-        drawn = torch.randn(rows.shape, generator=generator(seed, "uncertain"))
-        return rows + self.length / math.sqrt(rows.shape[1]) * drawn.to(rows)
+def _noisy(length: float, rows: Tensor, seed: int) -> Tensor:
+    """Return rows with Gaussian noise of a root mean square length."""
+    drawn = torch.randn(rows.shape, generator=generator(seed, "uncertain"))
+    return rows + length / math.sqrt(rows.shape[1]) * drawn.to(rows)
 
 
 def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackProblem:
     """Return the problem of the inversion: undefended vectors, with the noise that is expected of them."""
+    noise = recovered.noise
+    if noise is None:
+        squares: dict[tuple[int, int], list[float]] = {}
+        if recovered.distance is not None:
+            for place, distance in zip(recovered.places, recovered.distance.tolist(), strict=True):
+                squares.setdefault((place.round, place.client), []).append(distance**2)
+        noise = {where: (sum(values) / len(values)) ** 0.5 for where, values in squares.items()}
+
     # The very same object for the same length: decoders that learned behind it are kept by it.
-    noise = {
-        where: problem.trained.get(("uncertain", length), partial(_Noise, length))
-        for where, length in recovered.noise().items()
-    }
-    knowledge = replace(problem.knowledge, defended=noise)
+    def defense(length: float) -> partial[Tensor]:
+        return problem.trained.get(("uncertain", length), lambda: partial(_noisy, length))
+
+    knowledge = replace(problem.knowledge, defended={where: defense(length) for where, length in noise.items()})
     return replace(problem, knowledge=knowledge, observations=recovered.uploads, targets=recovered.places)
 
 
 @dataclass(frozen=True)
 class ClassMeans:
-    """Class means recovered from the updates of one client.
+    """Means ``(m, d)`` float32 of classes ``(m,)`` recovered from the update of one client.
 
     Attributes:
-        classes: ``(m,)`` of the rows.
-        means: ``(m, d)`` float32.
         residual: relative distance of the update from what the means explain; about zero where the equations hold.
         condition: condition number of what was inverted; infinite where the means are not determined.
         settled: whether the iteration came to rest.
@@ -213,7 +201,7 @@ def recovered_means(solved: Mapping[int, ClassMeans], targets: Sequence[TargetId
     counts = [None if found.counts is None else int(found.counts[row]) for found, row in rows]
     distances = [float(found.distance[row]) for found, row in rows if found.distance is not None]
     rounds = {target.client: target.round for target in targets}
-    uncertain = {
+    noise = {
         (rounds.get(client, max(rounds.values())), client): float(found.distance.double().square().mean().sqrt())
         for client, found in solved.items()
         if found.distance is not None
@@ -224,7 +212,7 @@ def recovered_means(solved: Mapping[int, ClassMeans], targets: Sequence[TargetId
         labels=torch.tensor([int(found.classes[row]) for found, row in rows]),
         sound=torch.tensor([found.settled for found, _ in rows]),
         distance=torch.tensor(distances) if len(distances) == len(rows) else None,
-        uncertain=uncertain or None,
+        noise=noise or None,
         exact=True,
     )
 

@@ -1,22 +1,19 @@
 """The attack adapted to secure aggregation over rounds: who took part is known, so sums are equations.
 
-The server sees y_t, the mean over the clients S_t of round t of their updates d_k. A client that does much the same in every
-round (the same images, weights that move little) has about one update d_k, so that
+The server sees y_t, the mean over the clients S_t of round t of their updates d_k, about the same in every round:
 
     y_t = (1 / |S_t|) sum_{k in S_t} d_k + e_t
 
-are T linear equations in K updates, determined where the sets S_t tell clients apart. What all clients do alike changes
-from round to round together and falls out of no equation; ridge regression towards it, the mean update, carries what
-does not. How much ridge is chosen by predicting each round's mean from the others'. With all clients in every round there is
-one equation, however many rounds: that is refused.
+are T linear equations in K updates, solved by ridge regression towards the mean update, which all clients share and no
+equation tells; the ridge predicts each round's mean best from the others'. With all clients in every round there is one
+equation, and that is refused.
 
-Lam, Wei, Cao, Riviere and Oyallon (Lam et al.), "Gradient Disaggregation: Breaking Privacy in Federated Learning by
-Reconstructing the User Participant Matrix" (ICML 2021), where participants are unknown; here the protocol says them.
+Lam, Wei, Cao, Riviere and Oyallon, "Gradient Disaggregation: Breaking Privacy in Federated Learning by Reconstructing the
+User Participant Matrix" (ICML 2021), where participants are unknown; here the protocol says them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -28,14 +25,13 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
+from fedpriv.attacks.features.unmixing import best_ridge, ridge_regression
 from fedpriv.attacks.gradients.pooled import inner_search, refuse_separate
 from fedpriv.attacks.inputs.targets import upload_holds
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, RequirementsByKind, TargetId
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, LAYERS, MAPPINGS, NETWORKS, UPDATES, Kinds
 from fedpriv.wire.payloads import Message, Payload
-
-_RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +69,10 @@ class Disaggregation(Attack):
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Take the means apart, then attack each client's part as its upload."""
-        means = taken_apart(problem.observations, problem.clients)
-        found = inner_search(self.search, self.iterations, self.restarts).run(
-            replace(problem, observations=means.observations)
-        )
-        told = torch.tensor([target.client in means.told for target in problem.targets])
-        return replace(found, converged=found.converged & told.to(found.converged.device))
+        parts, apart = taken_apart(problem)
+        search = inner_search(self.search, self.iterations, self.restarts)
+        found = search.run(replace(problem, observations=parts))
+        return replace(found, converged=found.converged & apart.to(found.converged.device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,33 +91,21 @@ class LayerDisaggregation(RecoverThenInvert):
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Take the means apart, then solve for the class means behind each part."""
-        means = taken_apart(problem.observations, problem.clients)
-        mapping = any(payload.kind in MAPPINGS for payload in means.observations[0].upload)
-        solving = AngleUpdate() if mapping else HeadUpdate()
-        found = solving.recover(replace(problem, observations=means.observations))
-        told = torch.tensor([target.client in means.told for target in problem.targets])
-        return replace(found, sound=told if found.sound is None else found.sound & told)
+        parts, apart = taken_apart(problem)
+        mapping = any(payload.kind in MAPPINGS for payload in parts[0].upload)
+        found = (AngleUpdate() if mapping else HeadUpdate()).recover(replace(problem, observations=parts))
+        return replace(found, sound=apart if found.sound is None else found.sound & apart)
 
 
-@dataclass(frozen=True)
-class TakenApart:
-    """Clients' updates told from means.
+def taken_apart(problem: AttackProblem) -> tuple[tuple[Observation, ...], Tensor]:
+    """Return clients' last uploads as if each had been seen, and which targets' clients rounds tell from others ``(T,)``.
 
-    Attributes:
-        observations: of the last round, as if each client's upload had been seen.
-        told: clients whom the rounds that they took part in tell from every other one.
+    Refuses rounds of always the same clients.
     """
-
-    observations: tuple[Observation, ...]
-    told: frozenset[int]
-
-
-def taken_apart(observations: Sequence[Observation], wanted: Sequence[int]) -> TakenApart:
-    """Return the parts of the ``wanted`` clients in means over changing clients, or refuse where clients never change."""
     by_round: dict[int, dict[int, Observation]] = {}
-    for seen in sorted(observations, key=lambda one: (one.round, one.client)):
+    for seen in sorted(problem.observations, key=lambda one: (one.round, one.client)):
         by_round.setdefault(seen.round, {})[seen.client] = seen
-    clients = sorted({seen.client for seen in observations})
+    clients = sorted({seen.client for seen in problem.observations})
     present = torch.tensor([[client in group for client in clients] for group in by_round.values()])
     if bool((present == present[0]).all()):
         raise UserError(
@@ -132,47 +114,26 @@ def taken_apart(observations: Sequence[Observation], wanted: Sequence[int]) -> T
         )
     taken = present.double() / present.sum(1, keepdim=True)
     last = list(by_round.values())[-1]
-    made, told = [], []
-    for client in wanted:
+    made, apart = [], {}
+    for client in problem.clients:
         place = clients.index(client)
         # What stands for the mean in the control differs by client: a client's own is the one that counts for it.
         own = [group.get(client, next(iter(group.values()))) for group in by_round.values()]
-        parts, _ = solve(taken, torch.stack([_flat(seen) for seen in own]), place)
-        made.append(replace(last[client], upload=_with(last[client], parts)))
-        if int((present[:, [place]] == present).all(0).sum()) == 1:
-            told.append(client)
-    return TakenApart(tuple(made), frozenset(told))
+        part = solve(taken, torch.stack([_flat(seen) for seen in own]), place)
+        made.append(replace(last[client], upload=_with(last[client], part)))
+        apart[client] = int((present[:, [place]] == present).all(0).sum()) == 1
+    return tuple(made), torch.tensor([apart[target.client] for target in problem.targets])
 
 
-def solve(taken: Tensor, means: Tensor, client: int) -> tuple[Tensor, float]:
-    """Return one of K clients' update ``(D,)`` behind means ``(T, D)`` over the clients of T rounds, and the ridge chosen.
+def solve(taken: Tensor, means: Tensor, client: int) -> Tensor:
+    """Return one of K clients' update ``(D,)`` behind means ``(T, D)`` over the clients of T rounds.
 
     ``taken`` ``(T, K)`` holds each client's share of a round; rows sum to one. All float64.
     """
-    gram, products = taken @ taken.T, means @ means.T
-    n_rounds = len(means)
-    errors = []
-    for ridge in _RIDGES:
-        total = 0.0
-        for left in range(n_rounds):
-            kept = torch.arange(n_rounds) != left
-            guess = _weights(gram[kept][:, kept], gram[left, kept], ridge)
-            off = torch.zeros(n_rounds, dtype=means.dtype)
-            off[kept], off[left] = guess, -1.0
-            total += float(off @ products @ off)
-        errors.append(total)
-    best = _RIDGES[min(range(len(_RIDGES)), key=errors.__getitem__)]
-    return _weights(gram, taken[:, client], best) @ means, best
-
-
-def _weights(gram: Tensor, onto: Tensor, ridge: float) -> Tensor:
-    """Return the weights ``(T,)`` of rounds in the ridge regression's answer, whose products with them are ``onto``."""
-    even = torch.full_like(onto, 1 / len(onto))
-    if math.isinf(ridge):
-        return even
-    shift = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), onto)
-    found: Tensor = shift + (1 - shift.sum()) * even
-    return found
+    # The ridge depends on inner products alone, and the answer is a combination of the means.
+    values, vectors = torch.linalg.eigh(means @ means.T)
+    ridge = best_ridge(vectors * values.clamp_min(0).sqrt(), taken)
+    return ridge_regression(torch.eye(len(means), dtype=means.dtype), taken, ridge)[client] @ means
 
 
 def _flat(seen: Observation) -> Tensor:
@@ -201,12 +162,11 @@ def _with(seen: Observation, part: Tensor) -> Message:
     """Return an upload whose difference from the broadcast is ``part`` ``(D,)``."""
     made: list[Payload] = []
     for payload in seen.upload:
-        changes = _changes(payload, seen)
         values: dict[str, Tensor] = {}
-        for name, change in changes.items():
+        for name, change in _changes(payload, seen).items():
             own, part = part[: change.numel()], part[change.numel() :]
             values[name] = (payload.tensors()[name].double() - change.double() + own.view_as(change)).to(change.dtype)
-        made.append(_replaced(payload, values) if changes else payload)
+        made.append(_replaced(payload, values))
     return tuple(made)
 
 

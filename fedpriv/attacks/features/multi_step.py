@@ -1,24 +1,22 @@
 """Class means from the update of several steps: a regression on simulated clients.
 
-While a client takes several steps its extractor moves, and the equations of :mod:`fedpriv.attacks.features.closed_form` hold
-for no extractor at all. The attacker has a guess without them: q_c, the mean of its own images of the class through the
-client's extractor. What the update adds is learned on simulated clients, whose local steps on images of the attacker's are
-followed on the layer alone. Each holds as many images of a class as the real client, in the same places of the same
-batches where these are known. With u the update less the mean of theirs, as rows of equations by coordinates,
+The attacker guesses r_c by q_c, the mean of its own images of the class through the client's extractor. What the update
+adds is learned on simulated clients, whose steps on images of the attacker's are followed on the layer alone, with as
+many images of a class as the real client, in the same places of the same batches where these are known. With u the update
+less the mean of theirs, as rows of equations by coordinates,
 
     r_c = q_c + E[d_c u^T] E[u u^T]^-1 s(u),        d_c = r_c - q_c
 
-where the same few numbers serve all coordinates (of an angle matrix, of one block). The simulated clients' extractor stands
-still and the real one's did not, so u has parts that theirs never have. In coordinates in which theirs are of unit
-variance, its singular values are compared, in order of size, with the largest of simulated clients that validate. A larger
-one, v instead of w, is of something else, and s shortens it to w^2 / v: the gain of a Wiener filter. What remains of d_c
-on these clients, with updates disturbed by what s took away, is the expected distance. The estimator is our own.
+where the same few numbers serve all coordinates (of an angle matrix, of one block). The real extractor moved, so u has
+parts that simulated ones never have: s shortens whitened singular values v above the largest w of simulated clients that
+validate to w^2 / v, the gain of a Wiener filter. What remains of d_c on these clients, with updates disturbed by what s
+took away, is the expected distance. The estimator is our own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -29,16 +27,12 @@ from fedpriv.algebra.matrices import diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.base import ClassMeans
 from fedpriv.attacks.inputs.extractors import represent
-from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
 from fedpriv.attacks.trained import Same
 from fedpriv.util.seeds import generator
 
-_MOST, _LEAST = 96, 24
-"""Simulated clients: so many, fewer where :data:`_WORK` does not allow them, but never less than the second."""
-
-_WORK = 2e10
-"""Multiplications that the steps of all simulated clients should not exceed: a few seconds of one CPU core."""
+_MOST, _LEAST, _WORK = 96, 24, 2e10
+"""Most and fewest simulated clients, and multiplications of their steps: a few seconds of one CPU core."""
 
 _AT_A_TIME = 2**23
 """Numbers in the layers of the clients that are simulated at a time."""
@@ -62,13 +56,9 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Work:
-    """A client's local steps, as far as the attacker knows them.
+    """A client's local steps, as far as the attacker knows them: classes ``(h,)`` of its images, and images of each step.
 
-    Attributes:
-        labels: ``(h,)`` int64 classes of the client's images.
-        passes: ``(e, h)`` int64 classes of the images of each pass over them, in order; None where the order is not known.
-        sizes: images of each step.
-        learning_rate: SGD's.
+    ``passes`` ``(e, h)`` are the classes of the images of each pass over them, in order; None where the order is not known.
     """
 
     labels: Tensor
@@ -95,7 +85,9 @@ def work_of(facts: BatchFacts, labels: Tensor | None, shares: Tensor) -> Work:
     ``(C,)`` of the classes (any multiple) allot them.
     """
     sizes = facts.sizes or (facts.batch_size,) * facts.steps
-    total, epochs = sum(sizes), _epochs(sizes)
+    ends = sum(size < max(sizes) for size in sizes)
+    repeats = ends and len(sizes) % ends == 0 and sizes == sizes[: len(sizes) // ends] * ends
+    total, epochs = sum(sizes), ends if repeats else 1
     if labels is None:
         return Work(_allotted(shares, total // epochs), None, sizes, facts.learning_rate)
     labels = labels.cpu().long()
@@ -105,13 +97,6 @@ def work_of(facts: BatchFacts, labels: Tensor | None, shares: Tensor) -> Work:
     if not bool((passes.sort(1).values == passes[0].sort().values).all()):
         passes = labels[None]
     return Work(passes[0], passes, sizes, facts.learning_rate)
-
-
-def _epochs(sizes: tuple[int, ...]) -> int:
-    ends = sum(size < max(sizes) for size in sizes)
-    if not ends or len(sizes) % ends:
-        return 1
-    return ends if sizes == sizes[: len(sizes) // ends] * ends else 1
 
 
 def _allotted(shares: Tensor, number: int) -> Tensor:
@@ -127,12 +112,7 @@ def _allotted(shares: Tensor, number: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SimulatedClients:
-    """The images of K simulated clients, as places among the attacker's.
-
-    Attributes:
-        images: ``(K, h)`` of each client, whose classes are ``Work.labels``.
-        order: ``(K, n)`` the images of all steps in turn, places among the h.
-    """
+    """The images ``(K, h)`` of simulated clients, as places among the attacker's, and the order ``(K, n)`` of their use."""
 
     images: Tensor
     order: Tensor
@@ -224,83 +204,11 @@ def _in_parts(run: Steps, numbers: int) -> Steps:
 
 # ---------------------------------------------------------------- regression
 
-
-@dataclass(frozen=True)
-class _Whitening:
-    """Coordinates in which signals ``(r, d)`` of simulated clients have unit variance.
-
-    Attributes:
-        rows: ``(r, r)`` lower triangular root of the covariance of rows.
-        columns: ``(d, d)`` the same of coordinates.
-        gains: ``(m, r)`` from signals to class means' differences from the guess, once columns are turned back.
-    """
-
-    rows: Tensor
-    columns: Tensor
-    gains: Tensor
-
-    def white(self, signals: Tensor) -> Tensor:
-        """Return signals ``(..., r, d)`` in these coordinates."""
-        rows = torch.linalg.solve_triangular(self.rows, signals, upper=False)
-        turned: Tensor = torch.linalg.solve_triangular(self.columns, rows.mT, upper=False).mT
-        return turned
-
-    def moved(self, white: Tensor) -> Tensor:
-        """Return the differences ``(..., m, d)`` from the guess that white signals tell."""
-        return self.gains @ white @ self.columns.T
+Estimate = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""An update ``(B, p, n)`` -> class means ``(m, d)`` and their expected distances ``(m,)``, float32."""
 
 
-@dataclass(frozen=True)
-class _Regression:
-    """The relation of updates to class means, as learned on simulated clients.
-
-    Attributes:
-        guess: ``(m, d)`` class means of the attacker's images, q.
-        usual: ``(B, p, n)`` mean update of the simulated clients.
-        blocks: ``(B, m, p)`` gains of the equations of each group, where there are several; else None.
-        whitening: of what is left of updates; None where those of the simulated clients are all alike.
-        validation: ``(K, r, d)`` white signals of clients that were not learned from.
-        energies: ``(r,)`` squares of their singular values, ascending: of each the largest that any has.
-        differences: ``(K, m, d)`` of their class means from the guess.
-        further: ``(m,)`` factor by which true class means lie further from the guess than simulated ones: the guess is made
-            of few images too.
-    """
-
-    guess: Tensor
-    usual: Tensor
-    blocks: Tensor | None
-    whitening: _Whitening | None
-    validation: Tensor
-    energies: Tensor
-    differences: Tensor
-    further: Tensor
-
-    def estimate(self, update: Tensor) -> tuple[Tensor, Tensor]:
-        """Return class means ``(m, d)`` from an update ``(B, p, n)``, and their expected distances ``(m,)``.
-
-        Coordinates in which it is zero throughout tell nothing: a defense may have left them out.
-        """
-        sent = (update != 0).any(1, keepdim=True)
-        rest = torch.where(sent, update.double() - self.usual, 0.0)
-        means, left = self.guess, self.differences
-        if self.whitening is not None and bool(rest.isfinite().all()):
-            white = self.whitening.white(_signals(rest[None], self.blocks)[0])
-            believed = self._shortened(white)
-            disturbed = self._shortened(self.validation + (white - believed))
-            means, left = means + self.whitening.moved(believed), left - self.whitening.moved(disturbed)
-        return means.float(), (left.square().sum(2).mean(0).sqrt() * self.further).float()
-
-    def _shortened(self, white: Tensor) -> Tensor:
-        """Return white signals ``(..., r, d)`` with singular values shortened that are larger than those of images."""
-        squares, turns = torch.linalg.eigh(white @ white.mT)
-        gains = (self.energies / squares.clamp_min(_TINY)).clamp(max=1)
-        shortened: Tensor = (turns * gains[..., None, :]) @ turns.mT @ white
-        return shortened
-
-
-def _regress(
-    work: Work, labels: Tensor, features: Tensor, steps: Steps, rng: torch.Generator, each: int
-) -> _Regression:
+def _regress(work: Work, labels: Tensor, features: Tensor, steps: Steps, rng: torch.Generator, each: int) -> Estimate:
     """Simulate clients and learn from them; ``each`` multiplications are what one image takes in a step."""
     number = max(_LEAST, min(_MOST, int(_WORK / max(1, sum(work.sizes) * each))))
     clients = simulate_clients(work, labels, number, rng)
@@ -308,7 +216,8 @@ def _regress(
     guess = torch.stack([features[of_class].mean(0) for of_class in places])
     averaging = (work.labels == work.classes[:, None]).double() / work.counts[:, None]
     differences = torch.stack([averaging @ features[images] for images in clients.images]) - guess
-    ratio = work.counts.double() / torch.tensor([len(of_class) for of_class in places])
+    # True class means lie further from the guess than simulated ones: the guess is made of few images too.
+    further = (1 + work.counts.double() / torch.tensor([len(of_class) for of_class in places])).sqrt()
     updates = steps(clients)
     cut = number - number // _VALIDATION
     usual = updates[:cut].mean(0)
@@ -318,9 +227,30 @@ def _regress(
     blocks = _block_gains(rest[:cut], differences[:cut]) if rest.shape[1] > 1 else None
     signals = _signals(rest, blocks)
     whitening = _whitening(signals[:cut], differences[:cut])
-    validation = signals[cut:] if whitening is None else whitening.white(signals[cut:])
+    held_out = differences[cut:]
+    if whitening is None:  # updates of simulated clients are all alike
+        return lambda update: (guess.float(), (held_out.square().sum(2).mean(0).sqrt() * further).float())
+    white, moved = whitening
+    validation = white(signals[cut:])
     energies = torch.linalg.eigvalsh(validation @ validation.mT).amax(0)
-    return _Regression(guess, usual, blocks, whitening, validation, energies, differences[cut:], (1 + ratio).sqrt())
+
+    def shortened(rows: Tensor) -> Tensor:
+        squares, turns = torch.linalg.eigh(rows @ rows.mT)
+        gains = (energies / squares.clamp_min(_TINY)).clamp(max=1)
+        found: Tensor = (turns * gains[..., None, :]) @ turns.mT @ rows
+        return found
+
+    def estimate(update: Tensor) -> tuple[Tensor, Tensor]:
+        # Coordinates in which it is zero throughout tell nothing: a defense may have left them out.
+        left = torch.where((update != 0).any(1, keepdim=True), update.double() - usual, 0.0)
+        means, rest = guess, held_out
+        if bool(left.isfinite().all()):
+            rows = white(_signals(left[None], blocks)[0])
+            believed = shortened(rows)
+            means, rest = means + moved(believed), rest - moved(shortened(validation + (rows - believed)))
+        return means.float(), (rest.square().sum(2).mean(0).sqrt() * further).float()
+
+    return estimate
 
 
 def _signals(rest: Tensor, blocks: Tensor | None) -> Tensor:
@@ -342,17 +272,26 @@ def _block_gains(rest: Tensor, differences: Tensor) -> Tensor:
     return gains
 
 
-def _whitening(signals: Tensor, differences: Tensor) -> _Whitening | None:
+def _whitening(
+    signals: Tensor, differences: Tensor
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None:
+    """Return the maps of signals ``(.., r, d)`` to unit variance of rows and columns, and of these to differences."""
     n_clients, n_rows, width = signals.shape
     covariance = torch.einsum("krn,ksn->rs", signals, signals) / (n_clients * width)
     if not float(covariance.diagonal().mean()) > 0:
         return None
     rows = torch.linalg.cholesky(_rounded(covariance, 0, _ROW_RIDGE))
-    white = torch.linalg.solve_triangular(rows, signals, upper=False)
-    covariance = torch.einsum("krn,kro->no", white, white) / (n_clients * n_rows)
+    half = torch.linalg.solve_triangular(rows, signals, upper=False)
+    covariance = torch.einsum("krn,kro->no", half, half) / (n_clients * n_rows)
     columns = torch.linalg.cholesky(_rounded(covariance, _ROUND, _ROUND))
-    gains = torch.einsum("kmn,krn->mr", differences, white) / (n_clients * width)
-    return _Whitening(rows, columns, gains)
+    gains = torch.einsum("kmn,krn->mr", differences, half) / (n_clients * width)
+
+    def white(some: Tensor) -> Tensor:
+        turned = torch.linalg.solve_triangular(rows, some, upper=False)
+        found: Tensor = torch.linalg.solve_triangular(columns, turned.mT, upper=False).mT
+        return found
+
+    return white, lambda some: gains @ some @ columns.T
 
 
 def _rounded(covariance: Tensor, less: float, more: float) -> Tensor:
@@ -364,15 +303,15 @@ def _rounded(covariance: Tensor, less: float, more: float) -> Tensor:
 # ---------------------------------------------------------------- use in an attack
 
 
-def simulates(seen: Sequence[Observation], knowledge: Knowledge) -> bool:
-    """True where clients take several steps, one round of the client is seen, and labelled images are granted.
+def simulates(knowledge: Knowledge) -> bool:
+    """True where clients take several steps, and labelled images are granted.
 
     A client of a single step counts, if others take several: its extractor is known as it was afterwards, too.
     """
     facts = [each for each in (knowledge.batch, *knowledge.batches.values()) if each is not None]
     labels = knowledge.public_labels
     granted = knowledge.public_images is not None and labels is not None and bool((labels >= 0).any())
-    return granted and len(seen) == 1 and any(each.steps > 1 for each in facts)
+    return granted and any(each.steps > 1 for each in facts)
 
 
 def clients_to_solve(problem: AttackProblem) -> list[int]:
@@ -380,9 +319,8 @@ def clients_to_solve(problem: AttackProblem) -> list[int]:
 
     However targets are grouped, a decoder then learns behind the same noise.
     """
-    knowledge = problem.knowledge
-    known = [k for k in knowledge.extractors if simulates(rounds_of(problem.observations, k), knowledge)]
-    return sorted({*problem.clients, *known})
+    uploaded = {seen.client for seen in problem.observations} & set(problem.knowledge.extractors)
+    return sorted({*problem.clients, *(uploaded if simulates(problem.knowledge) else ())})
 
 
 def multi_step_means(
@@ -399,7 +337,7 @@ def multi_step_means(
     assert images is not None
     assert own is not None
 
-    def regress() -> _Regression:
+    def regress() -> Estimate:
         features = represent(knowledge, client, images, problem.trained).double()
         rng = generator(problem.seed, "made-up clients", seen.round, client)
         return _regress(work, own.cpu(), features, steps(features), rng, each)
@@ -408,5 +346,5 @@ def multi_step_means(
     parts = (Same(knowledge.extractors.get(client)), Same(knowledge.heads.get(client)), Same(images), Same(own))
     done = (work.passes is None, labels, work.sizes, work.learning_rate, tuple(update.shape))
     key = ("simulated clients", problem.seed, seen.round, client, Same(seen.broadcast), *parts, *done)
-    means, distance = problem.trained.get(key, regress).estimate(update)
+    means, distance = problem.trained.get(key, regress)(update)
     return ClassMeans(work.classes, means, math.inf, math.inf, settled=True, distance=distance)

@@ -4,26 +4,21 @@ FedRE's upload of round t is r_t = sum_c w_tc p_c(t) + noise with known weights 
 
     p_c(t) = l(t) + g(t) (sum_i s_i h_ic(t) + d_c(t)),        g(t) = (t / T)^beta,
 
-where l is what all classes have in common, h_i are shapes that the server knows (the rows of the head that it broadcast,
-class means of its own images), and d what is a client's own. With D(t) the drift that gathers between t and the last round
-T, in which a round's share falls as 1 / t^gamma, the uploads' covariance in units of d's variance is
+where l is what all classes have in common, h_i are shapes that the server knows (rows of the head that it broadcast, class
+means of its own images), and d what is a client's own. With D(t) the drift that gathers between t and the last round T, in
+which a round's share falls as 1 / t^gamma, the uploads' covariance in units of d's variance is
 
     K_tu = a (t u / T^2)^b + b' min(D_t, D_u) + g_t g_u (w_t.w_u) (1 + q min(D_t, D_u))
            + [t = u] (nu g_t^2 w_t.w_t + e (t / T)^2b)
 
-and that of p_c(T) with r_t is k_ct = a (t / T)^b + g_t w_tc + [t = T] nu w_tc: what drifted away is independent of what is
-there at the end. The prototypes are sum_i s_i h_ic + k K^-1 (r - sum_i s_i W h_i), the s_i least squares in the metric K^-1.
+and that of p_c(T) with r_t is k_ct = a (t / T)^b + g_t w_tc + [t = T] nu w_tc. The prototypes are sum_i s_i h_ic + k K^-1
+(r - sum_i s_i W h_i), the s_i least squares in the metric K^-1. Hyperparameters are those of the highest marginal
+likelihood along small grids, from two starts; the overall variance is there in closed form.
 
-All d coordinates share K, so that nothing larger than T x T is inverted, and the likelihood of K needs of the uploads only
-their inner products. Hyperparameters are those of the highest marginal likelihood along small grids, one after the other,
-from two starts; the overall variance is there in closed form.
+Means of auxiliary images are a shape as of the last round alone, and what of early rounds they do not fit looks like
+drift. So where such a shape is there, the posterior is the mixture of several, which allow no drift above a bound each,
+weighed by their likelihoods as of one coordinate. Directions, which drift least, are read from those of the lower bounds.
 
-Means of auxiliary images are a shape as of the last round alone. What of early rounds they do not fit looks like drift, more
-of it than there is, and uploads that are thought to drift say little about the end. So where such a shape is there, the
-posterior is the mixture of several, which allow no drift above a bound each. They weigh by their likelihoods as of one
-coordinate (the d are far from independent). Directions, which drift least, are read from those of the lower bounds.
-
-One upload with a = 0 and one shape at scale one is ``unmix-prior``.
 Derived here from FedRE's equations 7-12.
 """
 
@@ -58,23 +53,13 @@ _LED = 5.0
 of one at most."""
 
 _SHARED = 0.1
-"""In the metric in which directions are read: the weight of the spread that recovered classes share; the identity's is 1."""
+"""In the metric in which directions are read: the weight of the spread that recovered classes share; the identity's is
+1."""
 
 
 @dataclass(frozen=True)
 class Variances:
-    """Hyperparameters, variances in units of that of a class's own part.
-
-    Attributes:
-        noise: e of an upload, common to all classes.
-        common_drift: b' of the common part from one round to the next.
-        per_round: nu of each prototype in its round alone.
-        drift: q of each prototype from one round to the next.
-        level: a of the common part.
-        growth: beta of what sets classes apart.
-        level_growth: b of the common part.
-        settling: gamma with which drift falls.
-    """
+    """Hyperparameters: e, b', nu, q, a (variances in units of that of a class's own part), beta, b and gamma."""
 
     noise: float = 1e-3
     common_drift: float = 1e-3
@@ -106,12 +91,9 @@ _STARTS = (
 
 @dataclass(frozen=True)
 class Uploads:
-    """A client's mixtures in the order of rounds.
+    """A client's mixtures ``(T, d)`` float64 in the order of rounds ``(T,)``.
 
-    Attributes:
-        features: ``(T, d)`` float64.
-        weights: ``(T, m)`` float64, of the m classes that ever had any.
-        rounds: ``(T,)`` numbers of their rounds, ascending.
+    The weights ``(T, m)`` float64 are of the m classes that ever had any.
     """
 
     features: Tensor
@@ -131,12 +113,9 @@ class Uploads:
 
 @dataclass(frozen=True)
 class Shape:
-    """Prototypes as expected, up to a scale.
+    """Prototypes ``(m, d)`` as expected in the last round, up to a scale, and the uploads ``(T, d)`` that they would make.
 
-    Attributes:
-        rows: ``(m, d)`` float64 as of the last round.
-        mixed: ``(T, d)`` the uploads that they would make.
-        leads: ``(m, d)`` float64 directions that training pulls classes apart along, where the shape is made of such.
+    ``leads`` ``(m, d)`` are directions that training pulls classes apart along, where the shape is made of such.
     """
 
     rows: Tensor
@@ -146,14 +125,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class RoundPosterior:
-    """Prototypes as far as they are known.
+    """Posterior means ``(m, d)`` of prototypes as of the last round; none below zero where no upload is.
 
-    Attributes:
-        prototypes: ``(m, d)`` float32 posterior means, as of the last round; none below zero where no upload is.
-        distance: ``(m,)`` float32 expected from the true prototype (root mean square).
-        directions: ``(m, d)`` float32, in which each prototype stands out from the client's others.
-        variances: the hyperparameters.
-        scales: s_i of the shapes.
+    ``distance`` ``(m,)`` is the one expected from the true prototype (root mean square), ``directions`` ``(m, d)`` are
+    those in which each prototype stands out from the client's others, ``scales`` the s_i of the shapes.
     """
 
     prototypes: Tensor
@@ -215,7 +190,7 @@ def _mixture(weighted: Sequence[tuple[RoundPosterior, Tensor]]) -> RoundPosterio
 
 
 def head_rows(observations: Sequence[Observation], width: int) -> Tensor | None:
-    """Return the rows of the head in each broadcast ``(T, C, d)`` float64; None where one is missing or of another width."""
+    """Return the rows of the head in each broadcast ``(T, C, d)`` float64; None where one is missing, or another width."""
     heads = [find_payload(seen.broadcast, Classifier) for seen in observations]
     rows = [None if head is None else head.state.get("weight") for head in heads]
     known = [row.double().cpu() for row in rows if row is not None and row.dim() == 2 and row.shape[1] == width]
@@ -255,9 +230,8 @@ def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None, weig
     """Return the directions ``(m, d)`` in which prototypes ``(m, d)`` stand out from each other.
 
     Differences from the mean are taken times (S / S_mean / 10 + I)^-1, S the second moments of that part which training
-    (``led``: prototypes and directions that it was expected to lead to, ``(m, d)`` each) does not explain: it lies in few
-    directions that many classes share, and errors too. To these, of length one, come the directions of training, of length
-    ``weight``: where the posterior knows little, those say most.
+    (``led``: prototypes and directions that it was expected to lead to, ``(m, d)`` each) does not explain. To these, of
+    length one, come the directions of training, of length ``weight``.
     """
     apart = prototypes - prototypes.mean(0)
     shared = apart if led is None else apart - (led[0] - led[0].mean(0))
@@ -305,8 +279,7 @@ def _ascend(problem: _Problem, start: Variances, grid: dict[str, list[float]]) -
 class _Weighed:
     """N choices of hyperparameters: log likelihoods ``(N,)``, scales of shapes ``(N, n)`` and gains ``(N, m, T)``.
 
-    Sizes ``(N,)`` are variances of a class's own part in a coordinate of spread 1, variances ``(N, m)`` those of the
-    posterior in units of that.
+    Sizes ``(N,)`` are variances of a class's own part, variances ``(N, m)`` those of the posterior in units of that.
     """
 
     likelihoods: Tensor
@@ -350,7 +323,7 @@ class _Problem:
         return _Weighed(-self.width * halves, scales, gain, sizes, prior - (gain * cross).sum(2))
 
     def _covariances(self, known: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the uploads' ``(N, T, T)``, theirs with prototypes ``(N, m, T)``, and of these ``(N, m)``; g ``(N, T)``."""
+        """Return the uploads' ``(N, T, T)``, theirs with prototypes ``(N, m, T)``, of these ``(N, m)``, and g."""
         one = {name: values[:, None] for name, values in known.items()}
         growth, level = self.times ** one["growth"], self.times ** one["level_growth"]
         gaps = self.rounds.diff() * self.times[:-1] ** -one["settling"]

@@ -1,27 +1,20 @@
 """The attacks on what a client uploads in several rounds: averaged, differenced, or all rounds inverted at once.
 
-``average``: a client uploads the representation of the same image, or the prototype of the same class, in each of T rounds:
-p(t) + e_t with independent disturbances e_t of zero mean (noise, stochastic rounding). A mean over T rounds divides their
-variance by T, but the extractor moves. Estimators are means over the last rounds, with a linear drift or without, and the
-Kalman filter of a random walk. Which one is chosen by how well it predicts each of the last uploads from those before, for
-all rows of a client together: they share the extractor and so its drift.
+``average``: the same row uploaded in T rounds is p(t) + e_t with independent disturbances e_t (noise, stochastic
+rounding); the Kalman filter of a random walk averages them and follows the extractor.
 
-``difference``: clients may gain or lose images between rounds. A prototype is a mean, and its count says of how many. While
-the extractor stays as it is,
+``difference``: prototypes are means, and counts say of how many. While the extractor stays as it is,
 
-    n_t p_t - n_{t-1} p_{t-1} = sum of the representations of the images added (minus those removed),
+    n_t p_t - n_{t-1} p_{t-1} = sum of the representations of the images added (minus those removed).
 
-so that one added image's representation comes out exactly, however large the class. Of an entangled upload whose weights
-are 1 / n for every image (VAR) the label encoding holds the shares of classes, from which n follows. Where the extractor is
-still trained, its drift is added to the result n times over; how much that is, prototypes of unchanged classes say, or the
-client's uploads of earlier rounds.
+Its drift is added to the result n times over; how much that is, prototypes of unchanged classes say, or earlier rounds.
 
-``all-rounds``: by an extractor g_t that has moved on, one image has to answer T times:
+``all-rounds``: one image has to answer T times,
 
     min_x sum_t ||g_t(x) - r_t||^2 / s_t^2,    s_t the length of representations by g_t,
 
-which is one inversion of the vector (r_1 / s_1, .., r_T / s_T) behind x -> (g_1(x) / s_1, .., g_T(x) / s_T), without any
-assumption on how extractors move; averaging needs the last extractor alone. All derived here.
+which is one inversion of the vector (r_1 / s_1, .., r_T / s_T) behind x -> (g_1(x) / s_1, .., g_T(x) / s_T), however
+extractors move. All derived here.
 """
 
 from __future__ import annotations
@@ -30,7 +23,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -50,24 +43,16 @@ from fedpriv.attacks.inputs.targets import list_targets, observation_of, rounds_
 from fedpriv.attacks.inversion.decoder import REFINED
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.observation import KnowledgeCard, Needs, Observation, Reconstruction, Rehearsal, TargetId
-from fedpriv.attacks.search.objectives import Match
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES, SEPARATE
-from fedpriv.wire.payloads import Entangled, Message, Prototypes, Representations, find_payload
+from fedpriv.wire.kinds import CLASS_MEANS, SEPARATE
+from fedpriv.wire.payloads import Message, Prototypes, Representations, find_payload
 
 # ---------------------------------------------------------------- average
 
-_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_DRIFTING = 4
-"""Rounds from which a linear drift is worth fitting."""
-
-_PREDICTED = 3
-"""Last uploads that are predicted from those before, to choose an estimator."""
-
-_WALKS = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0, 1, 2))
-_PRIORS = tuple(10.0**power for power in (0, 2, 4))
+_WALKS = tuple(10.0**power for power in range(-6, 7))
+_PRIORS = tuple(10.0**power for power in (0, 2, 4, 6, 8))
 
 Rows = Representations | Prototypes
 
@@ -82,16 +67,13 @@ class AveragedInversion(RecoverThenInvert):
     Attributes:
         zeros: ``sent``; or ``missing``: a coordinate that is zero in all rows of a round was not sent (``diagonal``), and
             rounds that show different coordinates are put together.
-        match: what of the averaged vector is believed, by all inversions but ``decoder``; see
-            :data:`fedpriv.attacks.search.objectives.Match`.
     """
 
     zeros: Literal["sent", "missing"] = "sent"
-    match: Match = "vector"
 
     name = "average"
     summary = "what a client uploads of the same images averaged over rounds, then inverted"
-    version = 5
+    version = 6
     targets = SEPARATE
     unit = "row"
     needs = Needs(min_rounds=2)
@@ -101,26 +83,19 @@ class AveragedInversion(RecoverThenInvert):
         """Average the newest upload of every attacked client over rounds."""
         seen = problem.observations
         newest = {target.client: observation_of(seen, target) for target in problem.targets}
-        missing = self.zeros == "missing"
-        averaged = tuple(replace(last, upload=averaged_upload(seen, last, missing)) for last in newest.values())
+        averaged = []
+        for last in newest.values():
+            rows = average_rows(seen, last, self.zeros == "missing")
+            averaged.append(replace(last, upload=with_rows(last.upload, rows)))
         # Without a defense the newest rows are exact; of noise that is left, fits under total variation take some away.
-        return Recovered(averaged, problem.targets, exact=True)
-
-    def inversion_options(self) -> dict[str, Any]:
-        """Return the match."""
-        return {"match": self.match}
-
-
-def averaged_upload(observations: Sequence[Observation], newest: Observation, missing: bool = False) -> Message:
-    """Return the newest upload with its rows averaged over its and earlier rounds.
-
-    With ``missing``, coordinates that are zero in all rows of a round were not sent.
-    """
-    return with_rows(newest.upload, average_rows(observations, newest, missing))
+        return Recovered(tuple(averaged), problem.targets, exact=True)
 
 
 def average_rows(observations: Sequence[Observation], newest: Observation, missing: bool = False) -> Tensor:
-    """Return the rows ``(n, d)`` of the newest upload averaged over rounds; arguments as of :func:`averaged_upload`."""
+    """Return the rows ``(n, d)`` of the newest upload averaged over its and earlier rounds.
+
+    With ``missing``, coordinates that are zero in all rows of a round were not sent.
+    """
     rows = _uploaded_rows(newest, AveragedInversion.name)
     earlier = [seen for seen in rounds_of(observations, newest.client) if seen.round <= newest.round]
     versions = torch.stack([found for seen in earlier if (found := _same_rows(seen.upload, rows)) is not None])
@@ -161,68 +136,15 @@ def average(uploads: Tensor, sent: Tensor | None = None) -> Tensor:
         if bool(pattern.any()):
             columns = (member == number).nonzero().flatten()
             values = uploads.cpu().double()[pattern][:, :, columns].flatten(1)
-            rows[:, columns] = _choose(values)(values).view(n_rows, -1).to(rows.dtype)
+            rows[:, columns] = random_walk(values).view(n_rows, -1).to(rows.dtype)
     return rows
 
 
-@dataclass(frozen=True)
-class Estimator:
-    """A window of the last ``rounds``, with a linear drift or without, or the random walk's Kalman filter of all."""
-
-    rounds: int
-    drift: bool = False
-    random_walk: bool = False
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Return the values ``(n,)`` as of the last of T rounds ``(T, n)``."""
-        return random_walk(values) if self.random_walk else window(values[-self.rounds :], drift=self.drift)
-
-    def prediction_error(self, values: Tensor) -> float:
-        """Return the relative squared error of predicting the last values from those before; infinite for too few."""
-        n_rounds = len(values)
-        last = [t for t in range(max(1, n_rounds - _PREDICTED), n_rounds) if t >= max(self.rounds // 2, 1)]
-        if not last or (self.random_walk and min(last) < 2):
-            return math.inf
-        total, scale = 0.0, 0.0
-        for t in last:
-            total += float((self(values[:t]) - values[t]).square().sum())
-            scale += float(values[t].square().sum())
-        return total / max(scale, 1e-30)
-
-
-def candidates(n_rounds: int) -> list[Estimator]:
-    """Return the estimators worth trying on T rounds: windows, with drift from four rounds on, the walk from three on."""
-    sizes = sorted({size for size in _WINDOWS if size < n_rounds} | {n_rounds})
-    windows = [Estimator(size) for size in sizes]
-    windows += [Estimator(size, drift=True) for size in sizes if size >= _DRIFTING]
-    return windows + ([Estimator(0, random_walk=True)] if n_rounds > 2 else [])
-
-
-def _choose(values: Tensor) -> Estimator:
-    """Return the first of the estimators that predict the last values best."""
-    options = candidates(len(values))
-    errors = [option.prediction_error(values) for option in options]
-    best = min(range(len(options)), key=errors.__getitem__)
-    if math.isinf(errors[best]):  # too few rounds to predict one: all of them
-        return max(options, key=lambda option: (not option.drift) * option.rounds)
-    return options[best]
-
-
-def window(values: Tensor, *, drift: bool = False) -> Tensor:
-    """Return the mean ``(n,)`` of T rounds' values ``(T, n)``; with ``drift`` a line's value as of the last round."""
-    design = torch.ones(len(values), 1, dtype=values.dtype)
-    if drift:
-        age = torch.arange(len(values), dtype=values.dtype) - (len(values) - 1)
-        design = torch.cat([design, age[:, None]], 1)
-    solution: Tensor = torch.linalg.pinv(design, rtol=1e-8) @ values
-    return solution[0]
-
-
 def random_walk(values: Tensor) -> Tensor:
-    """Return the Kalman filter's state ``(n,)`` after the last of T rounds' values ``(T, n)``.
+    """Return the Kalman filter's state ``(n,)`` after the last of T rounds' values ``(T, n)``, all of one variance.
 
-    All values share one variance. In units of the observation noise, the variance of a step and that of the start are taken
-    from a grid by the likelihood of the innovations, the noise itself in closed form.
+    In units of the observation noise, the variance of a step and that of the start are taken from a grid by the likelihood
+    of the innovations, the noise itself in closed form.
     """
     tried = [_filter(values, walk, prior) for walk in _WALKS for prior in _PRIORS]
     return max(tried, key=lambda pair: pair[0])[1]
@@ -245,31 +167,23 @@ def _filter(values: Tensor, walk: float, prior: float) -> tuple[float, Tensor]:
 
 # ---------------------------------------------------------------- difference
 
-_MOST_CHANGED = 8
-"""Images that a mixture may gain or lose between two rounds."""
-
-_WHOLE = 0.02
-"""Distance from a whole number within which a count counts as one."""
-
 _STILL = 1e-2
 """Drift relative to what was gained below which that counts as exact."""
-
-Sent = Prototypes | Entangled
 
 
 @dataclass(frozen=True, kw_only=True)
 class Differencing(RecoverThenInvert):
     """Recover and invert what each target's class gained or lost since the client's upload before.
 
-    A result counts as converged only if the drift expected from uploads of unchanged data, of the same or earlier rounds, is
-    less than what was recovered; not where no upload tells of drift. Clients whose data stay as they are give nothing to
+    A result counts as converged only if the drift expected from uploads of unchanged data, of the same or earlier rounds,
+    is less than what was recovered; not where no upload tells of drift. Clients whose data stay as they are give nothing to
     find, and the attack says so.
     """
 
     name = "difference"
     summary = "the vector of images that a client gained or lost between two rounds, then inverted"
-    version = 5
-    targets = CLASS_MEANS | MIXTURES
+    version = 6
+    targets = CLASS_MEANS
     unit = "upload"
     needs = Needs(min_rounds=2)
     only_by_name = True
@@ -278,7 +192,7 @@ class Differencing(RecoverThenInvert):
         """Recover the difference of each target."""
         changes: list[Change] = []
         for target in problem.targets:
-            change = self.change(problem.observations, target)
+            change = change_of_target(problem.observations, target)
             if change is None:
                 raise UserError(_nothing(problem.observations, target))
             changes.append(change)
@@ -291,77 +205,48 @@ class Differencing(RecoverThenInvert):
             exact=True,
         )
 
-    def change(self, observations: Sequence[Observation], target: TargetId) -> Change | None:
-        """Return the gain or loss of a target's client since its upload before, or None."""
-        before, after = _before(observations, target), observation_of(observations, target)
-        if before is None:
-            return None
-        earlier = [_sent(seen) for seen in rounds_of(observations, target.client) if seen.round <= before.round]
-        usual = usual_drift([(a, b) for a, b in pairwise(earlier) if a is not None and b is not None])
-        old, new = _sent(before), _sent(after)
-        if isinstance(old, Prototypes) and isinstance(new, Prototypes):
-            return change_of_class(old, new, int(new.classes[target.index]), usual)
-        if isinstance(old, Entangled) and isinstance(new, Entangled):
-            return change_of_mixture(old, new, usual)
-        return None
-
     def select(self, observations: Sequence[Observation], targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
         """Return the targets in which something changed, or refuse where there are none."""
-        changed = tuple(target for target in targets if self.change(observations, target) is not None)
+        changed = tuple(target for target in targets if change_of_target(observations, target) is not None)
         if targets and not changed:
             raise UserError(_nothing(observations, targets[0]))
         return changed
 
 
-def changed_targets(observations: Sequence[Observation], kind: str) -> tuple[TargetId, ...]:
-    """Return the targets of a kind whose class gained or lost images since the client's upload before."""
-    attack = Differencing()
-    return tuple(t for t in list_targets(observations, kind) if attack.change(observations, t) is not None)
-
-
-def _sent(seen: Observation) -> Sent | None:
-    return find_payload(seen.upload, Prototypes) or find_payload(seen.upload, Entangled)
-
-
-def _before(observations: Sequence[Observation], target: TargetId) -> Observation | None:
-    earlier = [seen for seen in rounds_of(observations, target.client) if seen.round < target.round]
-    return earlier[-1] if earlier else None
-
-
-def _nothing(observations: Sequence[Observation], target: TargetId) -> str:
-    before = _before(observations, target)
-    if before is None:
-        return (
-            f"attack 'difference': client {target.client} uploaded in round {target.round} only; two uploads are needed"
-        )
-    which = "" if target.label < 0 else f" of class {target.label}"
-    text = (
-        f"attack 'difference': no change found in the upload{which} of client {target.client} between rounds "
-        f"{before.round} and {target.round}"
-    )
-    means = find_payload(before.upload, Prototypes)
-    if means is not None and means.counts is None:
-        return text + ", which carries no counts; hand over prototypes with their counts"
-    return (
-        text + "; clients of fedpriv train keep the data they start with, so their uploads hold nothing to difference"
-    )
-
-
 @dataclass(frozen=True)
 class Change:
-    """Images that a client gained or lost between two rounds.
+    """Images of a class that a client gained or lost between two rounds (then ``number`` is negative).
 
-    Attributes:
-        vector: ``(d,)`` mean representation of the images.
-        number: how many images; negative if they were removed.
-        label: their class.
-        noise: drift of the extractor expected in ``vector``, relative to it; infinite where uploads do not tell.
+    ``vector`` ``(d,)`` is their mean representation, ``noise`` the drift of the extractor expected in it, relative to it;
+    infinite where uploads do not tell.
     """
 
     vector: Tensor
     number: int
     label: int
     noise: float
+
+
+def changed_targets(observations: Sequence[Observation], kind: str) -> tuple[TargetId, ...]:
+    """Return the targets of a kind whose class gained or lost images since the client's upload before."""
+    targets = list_targets(observations, kind)
+    return tuple(target for target in targets if change_of_target(observations, target) is not None)
+
+
+def change_of_target(observations: Sequence[Observation], target: TargetId) -> Change | None:
+    """Return the gain or loss of a target's class since its client's upload before; None where nothing changed."""
+    before, after = _before(observations, target), observation_of(observations, target)
+    new = find_payload(after.upload, Prototypes)
+    if before is None or new is None:
+        return None
+    sent = [
+        find_payload(seen.upload, Prototypes)
+        for seen in rounds_of(observations, target.client)
+        if seen.round <= before.round
+    ]
+    pairs = [(a, b) for a, b in pairwise(sent) if a is not None and b is not None]
+    usual = _median([moved for a, b in pairs if (moved := drift(a, b)) is not None])
+    return None if sent[-1] is None else change_of_class(sent[-1], new, int(new.classes[target.index]), usual)
 
 
 def change_of_class(before: Prototypes, after: Prototypes, label: int, usual: float | None = None) -> Change | None:
@@ -376,66 +261,31 @@ def change_of_class(before: Prototypes, after: Prototypes, label: int, usual: fl
     if old_count == new_count:
         return None
     gained = (new_count * new - old_count * old) / (new_count - old_count)
-    noise = _noise(drift(before, after), usual, old_count * old.norm(), abs(new_count - old_count) * gained.norm())
+    moved = drift(before, after)
+    known = usual if moved is None else moved
+    length = (abs(new_count - old_count) * gained.norm()).clamp_min(1e-12)
+    noise = 0.0 if not float(old_count * old.norm()) else math.inf
+    if noise and known is not None:
+        noise = float(known * old_count * old.norm() / length)
     return Change(gained.float(), new_count - old_count, label, noise)
-
-
-def change_of_mixture(before: Entangled, after: Entangled, usual: float | None = None) -> Change | None:
-    """Return a client's gain or loss by two uploads with weights 1 / n (VAR); None where they do not fit that.
-
-    The share of the class with new images rises, those of all others fall by one factor n / (n + a). The number a is
-    taken to be the least for which every class count is a whole number. A client of one class tells nothing; with two,
-    the loss of an image can look like a gain in the other class, and is taken for one. These two uploads tell nothing of
-    drift: ``usual`` is that of rounds before.
-    """
-    for small, large, sign in ((before, after, 1), (after, before, -1)):
-        growth = _growth(small, large)
-        if growth is None:
-            continue
-        label, total, number = growth
-        vector = ((total + number) * large.feature.double() - total * small.feature.double()) / number
-        noise = _noise(None, usual, total * small.feature.double().norm(), number * vector.norm())
-        return Change(vector.float(), sign * number, label, noise)
-    return None
 
 
 def drift(before: Prototypes, after: Prototypes) -> float | None:
     """Return the median relative movement of prototypes of classes with the same count (without counts, all); or None."""
-    moves = _moves(before, after)
+    both = sorted(set(before.classes.tolist()) & set(after.classes.tolist()))
     if before.counts is not None and after.counts is not None:
         old, new = _counts(before), _counts(after)
-        moves = {label: move for label, move in moves.items() if old[label] == new[label]}
-    return _median(list(moves.values()))
+        both = [label for label in both if old[label] == new[label]]
+    moves = []
+    for label in both:
+        first, second = _row(before, label), _row(after, label)
+        moves.append(float((second - first).norm() / second.norm().clamp_min(1e-12)))
+    return _median(moves)
 
 
-def usual_drift(pairs: Sequence[tuple[Sent, Sent]]) -> float | None:
-    """Return the median drift between uploads whose data stayed as they were (mixtures: equal encodings); or None."""
-    drifts: list[float | None] = []
-    for before, after in pairs:
-        if isinstance(before, Prototypes) and isinstance(after, Prototypes):
-            drifts.append(drift(before, after))
-        elif isinstance(before, Entangled) and isinstance(after, Entangled):
-            same = torch.allclose(before.label_encoding, after.label_encoding, rtol=0, atol=1e-7)
-            drifts.append(_move(before.feature, after.feature) if same else None)
-    return _median([moved for moved in drifts if moved is not None])
-
-
-def _noise(moved: float | None, usual: float | None, times: Tensor | float, length: Tensor) -> float:
-    """Return the drift in ``times`` vectors relative to a result's length; infinite where there is some of unknown size."""
-    if not float(times):
-        return 0.0
-    known = usual if moved is None else moved
-    return math.inf if known is None else float(known * times / length.clamp_min(1e-12))
-
-
-def _moves(before: Prototypes, after: Prototypes) -> dict[int, float]:
-    """Return the movement of the prototype of each class in both uploads, relative to its norm."""
-    both = set(before.classes.tolist()) & set(after.classes.tolist())
-    return {label: _move(_row(before, label), _row(after, label)) for label in sorted(both)}
-
-
-def _move(old: Tensor, new: Tensor) -> float:
-    return float((new.double() - old.double()).norm() / new.double().norm().clamp_min(1e-12))
+def _before(observations: Sequence[Observation], target: TargetId) -> Observation | None:
+    earlier = [seen for seen in rounds_of(observations, target.client) if seen.round < target.round]
+    return earlier[-1] if earlier else None
 
 
 def _median(values: Sequence[float]) -> float | None:
@@ -452,25 +302,17 @@ def _row(sent: Prototypes, label: int) -> Tensor:
     return sent.features[sent.classes == label].double().sum(0)
 
 
-def _growth(small: Entangled, large: Entangled) -> tuple[int, int, int] | None:
-    """Return the class that grew, the number of images before, and how many were added; None where it does not fit."""
-    old, new = small.label_encoding.double(), large.label_encoding.double()
-    if not bool((old >= 0).all() and (new >= 0).all()):
-        return None
-    grown = (new > old + 1e-7).nonzero().flatten().tolist()
-    rest = (old > 0) & (torch.arange(len(old)) != (grown[0] if grown else -1))
-    if len(grown) != 1 or not bool(rest.any()):
-        return None
-    ratios = new[rest] / old[rest]
-    factor = float(ratios.mean())
-    if not 0 < factor < 1 or float(ratios.max() - ratios.min()) > 1e-3 * (1 - factor):
-        return None
-    for number in range(1, _MOST_CHANGED + 1):
-        total = number * factor / (1 - factor)
-        counts = old * round(total)
-        if abs(total - round(total)) < _WHOLE and bool(((counts - counts.round()).abs() < _WHOLE).all()):
-            return grown[0], round(total), number
-    return None
+def _nothing(observations: Sequence[Observation], target: TargetId) -> str:
+    before, who = _before(observations, target), f"client {target.client}"
+    if before is None:
+        return f"attack 'difference': {who} uploaded in round {target.round} only; two uploads are needed"
+    where = f"in the upload of class {target.label} of {who} between rounds {before.round} and {target.round}"
+    means = find_payload(before.upload, Prototypes)
+    if means is not None and means.counts is None:
+        why = ", which carries no counts; hand over prototypes with their counts"
+    else:
+        why = "; clients of fedpriv train keep the data they start with, so their uploads hold nothing to difference"
+    return f"attack 'difference': no change found {where}{why}"
 
 
 # ---------------------------------------------------------------- all rounds
@@ -547,10 +389,10 @@ class AllRoundsInversion(Attack):
         for target in {target.client: target for target in problem.targets}.values():
             newest = observation_of(problem.observations, target)
             versions = self._versions(problem, newest)
-            wide, defend = problem.trained.get(*_wide(problem, newest.client, versions))
-            rows = torch.cat([v.rows.to(problem.device) / s for v, s in zip(versions, wide.lengths, strict=True)], 1)
+            extractor, defend, lengths = problem.trained.get(*_wide(problem, newest.client, versions))
+            rows = torch.cat([v.rows.to(problem.device) / s for v, s in zip(versions, lengths, strict=True)], 1)
             observations.append(replace(newest, upload=with_rows(newest.upload, rows)))
-            extractors[newest.client] = wide
+            extractors[newest.client] = extractor
             if defend is not None:
                 defended[newest.round, newest.client] = defend
         return replace(
@@ -588,50 +430,34 @@ class _Version:
     defend: Rehearsal | None
 
 
-@dataclass(frozen=True, eq=False)
-class _Wide:
-    """T extractors side by side, whose representations are divided by lengths."""
-
-    extractors: tuple[Extractor, ...]
-    lengths: tuple[float, ...]
-
-    def __call__(self, images: Tensor) -> Tensor:
-        return torch.cat([each(images) / s for each, s in zip(self.extractors, self.lengths, strict=True)], 1)
+Wide = tuple[Extractor, Rehearsal | None, tuple[float, ...]]
+"""T extractors side by side, whose representations are divided by lengths; the defenses of their rows; the lengths."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Defended:
-    """The defenses of T rounds' uploads, or None, on rows of T extractors side by side."""
-
-    each: tuple[Rehearsal | None, ...]
-    lengths: tuple[float, ...]
-    widths: tuple[int, ...]
-
-    def __call__(self, rows: Tensor, seed: int) -> Tensor:
-        sent = []
-        parts = zip(rows.split(self.widths, 1), self.each, self.lengths, strict=True)
-        for place, (part, defend, length) in enumerate(parts):
-            sent.append(part if defend is None else defend(part * length, derive_seed(seed, place)) / length)
-        return torch.cat(sent, 1)
-
-
-def _wide(
-    problem: AttackProblem, client: int, versions: Sequence[_Version]
-) -> tuple[Hashable, Callable[[], tuple[_Wide, _Defended | None]]]:
+def _wide(problem: AttackProblem, client: int, versions: Sequence[_Version]) -> tuple[Hashable, Callable[[], Wide]]:
     """Return a key, and what makes a client's extractors one; made once, so that all that is trained on it is shared."""
-    extractors, each = tuple(v.extractor for v in versions), tuple(v.defend for v in versions)
 
-    def make() -> tuple[_Wide, _Defended | None]:
+    def make() -> Wide:
         images = problem.knowledge.public_images
         if images is None:
             rng = torch.Generator().manual_seed(derive_seed(problem.seed, "all rounds", client))
             images = torch.rand(_MEASURED, *problem.knowledge.image_shape, generator=rng)
         with torch.no_grad():
-            tried = [extractor(images[:_MEASURED].to(problem.device)) for extractor in extractors]
+            tried = [version.extractor(images[:_MEASURED].to(problem.device)) for version in versions]
         lengths = tuple(max(float(rows.norm(dim=1).mean()), 1e-12) for rows in tried)
-        undefended = all(defend is None for defend in each)
-        defended = None if undefended else _Defended(each, lengths, tuple(rows.shape[1] for rows in tried))
-        return _Wide(extractors, lengths), defended
+        widths = [rows.shape[1] for rows in tried]
+
+        def extract(images: Tensor) -> Tensor:
+            return torch.cat([v.extractor(images) / s for v, s in zip(versions, lengths, strict=True)], 1)
+
+        def defend(rows: Tensor, seed: int) -> Tensor:
+            sent = list(rows.split(widths, 1))
+            for place, (version, length) in enumerate(zip(versions, lengths, strict=True)):
+                if version.defend is not None:
+                    sent[place] = version.defend(sent[place] * length, derive_seed(seed, place)) / length
+            return torch.cat(sent, 1)
+
+        return extract, defend if any(version.defend for version in versions) else None, lengths
 
     parts = [(version.round, Same(version.extractor), Same(version.defend)) for version in versions]
     return ("all rounds", client, problem.seed, *parts), make

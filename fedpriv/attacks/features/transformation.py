@@ -1,19 +1,19 @@
 """The attack adapted to transformed inputs: match what was trained on, then try all that the policy can have done to it.
 
-An update tells the image x' that the client trained on, not the image x that it holds. The policy is public: x' = T(x),
-with T one of few compositions of augmentations, signs and random crops. Each candidate T is undone as far as that goes:
+The policy is public: the client trained on x' = T(x), T one of few compositions of augmentations, signs and random crops.
+Each candidate T is undone as far as that goes, what it cut off filled from the attacker's own images, and the likeliest
+has the least
 
-    score(T) = sum of squares where T would have left black  +  h w mean over known pixels of (T^-1(x') - nearest)^2,
+    sum of squares where T would have left black  +  h w mean over known pixels of (T^-1(x') - nearest)^2,
 
-nearest being the mean over the k nearest of the attacker's own images, of the class where that is known: that images look
-like images is all that tells a picture from its mirror image or from a brighter one. What T cut off is filled from these
-images.
+nearest being the mean over the k nearest own images, of the class where that is known.
 
 Derived here, against Gao et al. (ATS), CVPR 2021.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -30,6 +30,9 @@ from fedpriv.attacks.gradients.pooled import inner_search
 from fedpriv.attacks.observation import DataAccess, Needs, Reconstruction
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 
+_NEAREST = 5
+"""k."""
+
 _OWN_IMAGES: tuple[DataAccess, ...] = ("same_domain", "other_domain")
 
 
@@ -45,7 +48,6 @@ class TransformationSearch(Attack):
         restarts: of the search.
         policy: of the defense, as it is written there.
         crop: whether the defense crops and mirrors first.
-        nearest: own images k that an image is held against.
     """
 
     search: Literal["inverting-gradients", "dlg"] = "inverting-gradients"
@@ -53,7 +55,6 @@ class TransformationSearch(Attack):
     restarts: Annotated[int, Ge(1)] = 1
     policy: str = PUBLISHED
     crop: bool = True
-    nearest: Annotated[int, Ge(1)] = 5
 
     name = "untransform"
     summary = "images whose gradient is the uploaded one, with a policy of augmentations undone"
@@ -83,16 +84,14 @@ class TransformationSearch(Attack):
 
     def untransformed(self, image: Tensor, own: Tensor) -> Tensor:
         """Return an image ``(c, h, w)`` with the likeliest transformation undone, given own images ``(p, c, h, w)``."""
-        best: tuple[float, Tensor] | None = None
+        lowest, best = math.inf, image
         for policy in read_policy(self.policy, f"attack {self.name!r}"):
             for found, known, contradiction in self._candidates(image, policy):
-                filled, distance = completed(found, known, own, self.nearest)
-                scores = contradiction + distance
-                lowest = int(scores.argmin())
-                if best is None or float(scores[lowest]) < best[0]:
-                    best = float(scores[lowest]), filled[lowest]
-        assert best is not None
-        return best[1].clamp(0, 1)
+                filled, distance = completed(found, known, own)
+                score, place = (contradiction + distance).min(0)
+                if float(score) < lowest:
+                    lowest, best = float(score), filled[int(place)]
+        return best.clamp(0, 1)
 
     def _candidates(self, image: Tensor, policy: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         from fedpriv.algebra.augmentations import undone
@@ -129,12 +128,12 @@ def uncropped(image: Tensor, known: Tensor, contradiction: float) -> tuple[Tenso
     return torch.stack(images), torch.stack(masks), torch.tensor(left)
 
 
-def completed(images: Tensor, known: Tensor, own: Tensor, nearest: int) -> tuple[Tensor, Tensor]:
+def completed(images: Tensor, known: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
     """Return images ``(K, c, h, w)`` with unknown pixels filled from own ones, and scaled squared distances ``(K,)``."""
     mask = known[:, None].expand_as(images).flatten(1).to(images)
     seen, others = images.flatten(1) * mask, own.flatten(1)
     squares = seen.square().sum(1)[:, None] - 2 * seen @ others.T + mask @ others.square().T
-    closest = squares.topk(min(nearest, len(own)), dim=1, largest=False).indices
+    closest = squares.topk(min(_NEAREST, len(own)), dim=1, largest=False).indices
     typical = others[closest].mean(1)
     off = ((seen - typical) * mask).square().sum(1) / mask.sum(1).clamp_min(1) * mask.shape[1]
     off = torch.where(mask.sum(1) > 0, off, torch.inf)

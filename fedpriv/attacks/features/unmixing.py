@@ -1,26 +1,31 @@
 """The attacks on entangled uploads: recover the class prototypes behind the mixtures, then invert those.
 
 FedRE's upload of round t is r_t = sum_c w_tc p_c(t), and the label encoding w_t is uploaded in clear. Re-sampled weights
-make every round a fresh linear equation in the same m prototypes, and a trained extractor moves little from round to round,
-so the prototypes can be solved for. Fixed weights give one equation only, however many rounds.
+make every round a fresh linear equation in the same prototypes. ``unmix`` takes together all rounds, the rows of the head
+that the server broadcasts, and the class means of its own images (:mod:`fedpriv.attacks.features.posterior`).
 
-``unmix`` takes together what the server has: all rounds, the rows of the head that it broadcasts, and the class means of
-its own images where the card grants some (:mod:`fedpriv.attacks.features.posterior`).
+**Hidden weights.** Where a client sends only which weight is the largest (or a noisy encoding), weights are latent: the
+protocol says how they are drawn, u_c / sum_k u_k with u uniform. Prototypes follow from the posterior under expected
+weights, and weights anew from prototypes: w_t maximises
 
-``unmix-prior`` is the same posterior of one round, at hyperparameters that one round cannot tell. One upload is one
-equation in as many prototypes as the client has classes; under p_c ~ N(q_c, S) independently,
+    -|r_t - w P|^2 / (2 s_t) - (w - m_t) C_t^-1 (w - m_t)' / 2    over distributions w,
+
+with mean m_t and covariance C_t of simulated draws with the largest entry that was sent, and s_t the mean square that is
+left, what is not known of w and P included. Own images' class means are the first prototypes. An encoding that is not
+one-hot is noise and names no class; without images such encodings are taken as they are.
+
+``unmix-prior`` is the posterior of one round, one equation; under p_c ~ N(q_c, S) independently,
 
     p_c = q_c + w_c (r - sum_k w_k q_k) / sum_k w_k^2.
 
-It needs no rank condition; classes of little weight keep q_c. The prior means q_c come from other clients' uploads of the
-round and the rows of the broadcast classifier, or are the class means of the server's own images under the client's
-extractor or a shadow of it.
+Prior means q_c come from other clients' uploads of the round and the rows of the broadcast classifier, or are the class
+means of the server's own images under the client's extractor or a shadow of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -28,10 +33,12 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from fedpriv.algebra.matrices import least_squares_in_simplex
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
-from fedpriv.attacks.features.hidden_weights import Shapes, infer_hidden
 from fedpriv.attacks.features.posterior import (
+    ANY_DRIFT,
+    RoundPosterior,
     Shape,
     Uploads,
     Variances,
@@ -45,12 +52,23 @@ from fedpriv.attacks.inputs.extractors import represent
 from fedpriv.attacks.inputs.targets import observation_of, rounds_of
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.trained import Trained
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import MIXTURES
 from fedpriv.wire.payloads import Classifier, Entangled, find_payload, get_payload
 
-_RIDGES = (*(10.0**power for power in (-3, -2, -1, 0, 1, 2)), math.inf)
+RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)
+
+_SWEEPS = 2
+"""Times that hidden weights are found from prototypes; more changed nothing where it was tried."""
+
+_DRAWS = 4000
+_RIDGE = 1e-4
+_REFINEMENTS = 3
+_LEAST_LEFT = 1e-6
+
+Shapes = Callable[[Uploads], Sequence[Shape]]
+"""Makes the shapes of prototypes, which depend on the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +78,12 @@ class UnmixedInversion(RecoverThenInvert):
     A target is one class of one client (``TargetId.label``), as of the last round.
 
     Attributes:
-        prior: ``images`` starts from the class means of the attacker's own images, ``none`` does without; ``auto`` takes
-            images where the card grants some.
-        head: the rows of the broadcast head are a prior too.
         weights: ``sent`` as label encodings, or ``hidden``: encodings name the class of largest weight at most, and weights
             are found with the prototypes (the answer to ``hide-labels``).
         zeros: ``sent``; or ``missing``: a coordinate that is zero was not sent in that round (the answer to ``diagonal``),
             and coordinates are unmixed from the rounds that show them.
     """
 
-    prior: Literal["auto", "images", "none"] = "auto"
-    head: bool = True
     weights: Literal["sent", "hidden"] = "sent"
     zeros: Literal["sent", "missing"] = "sent"
     iterations: Annotated[int, Ge(1)] = 100
@@ -99,16 +112,15 @@ class UnmixedInversion(RecoverThenInvert):
     def unmixed(
         self, observations: Sequence[Observation], client: int, knowledge: Knowledge, kept: Trained | None = None
     ) -> Unmixed:
-        """Return a client's prototypes, or refuse ``prior=images`` where the card grants none; ``kept``: a memo."""
+        """Return a client's prototypes; ``kept``: a memo."""
         features, weights, classes = uploads_of(observations, client)
         rounds = rounds_of(observations, client)
         numbers = torch.tensor([seen.round for seen in rounds])
         uploads = Uploads(features.double().cpu(), weights.double().cpu(), numbers)
-        rows = head_rows(rounds, features.shape[1]) if self.head else None
+        rows = head_rows(rounds, features.shape[1])
         if rows is not None and int(classes.max()) >= rows.shape[1]:
             rows = None  # of a head that knows fewer classes than the client mixes
-        asking = "attack 'unmix' with prior=images"
-        means = _means_of_images(asking, self.prior, knowledge, client, kept, torch.float64)
+        means = _means_of_images(knowledge, client, kept, torch.float64)
 
         def shapes(mixed: Uploads) -> list[Shape]:
             of_head = [] if rows is None else [shape_of_head(mixed, rows, classes)]
@@ -123,13 +135,9 @@ class UnmixedInversion(RecoverThenInvert):
 
 @dataclass(frozen=True)
 class Unmixed:
-    """The prototypes of a client.
+    """The prototypes ``(m, d)`` float32 of a client's classes ``(m,)``, as of the last round.
 
-    Attributes:
-        prototypes: ``(m, d)`` float32, as of the last round.
-        classes: ``(m,)`` of its rows.
-        distance: ``(m,)`` expected distance from the true prototypes; None for those of blocks.
-        directions: ``(m, d)`` in which each stands out from the others; None for those of blocks.
+    Expected distances ``(m,)`` and directions ``(m, d)`` in which each stands out are None of blocks.
     """
 
     prototypes: Tensor
@@ -142,20 +150,16 @@ class Unmixed:
 class PriorUnmixing(RecoverThenInvert):
     """Take the posterior mean of the prototypes under what the server knows of the classes, then invert.
 
-    A target is one class of one client (``TargetId.label``).
-
-    Attributes:
-        source: where prior prototypes come from: ``images`` are the class means of the attacker's own images under the
-            client's extractor (or its shadow), ``uploads`` other clients' uploads of the round and the broadcast
-            classifier; ``auto`` takes images where the card grants some.
+    A target is one class of one client (``TargetId.label``). Prior prototypes are the class means of the attacker's own
+    images, where the card grants some, else they come from other clients' uploads of the round and the broadcast
+    classifier.
     """
 
-    source: Literal["auto", "images", "uploads"] = "auto"
     iterations: Annotated[int, Ge(1)] = 100
 
     name = "unmix-prior"
     summary = "class means guessed from one mixture and what the server knows of classes, then inverted"
-    version = 4
+    version = 5
     targets = MIXTURES
 
     def recover(self, problem: AttackProblem) -> Recovered:
@@ -174,8 +178,7 @@ class PriorUnmixing(RecoverThenInvert):
         self, observations: Sequence[Observation], target: TargetId, knowledge: Knowledge, kept: Trained | None = None
     ) -> Tensor:
         """Return the prior prototypes ``(C, d)`` of a target's client, without its own upload."""
-        asking = "attack 'unmix-prior' with source=images"
-        means = _means_of_images(asking, self.source, knowledge, target.client, kept, torch.float32)
+        means = _means_of_images(knowledge, target.client, kept, torch.float32)
         if means is not None:
             return means
         others = [seen for seen in observations if seen.round == target.round and seen.client != target.client]
@@ -193,17 +196,10 @@ class PriorUnmixing(RecoverThenInvert):
         )
 
 
-def _means_of_images(
-    asking: str, source: str, knowledge: Knowledge, client: int, kept: Trained | None, dtype: torch.dtype
-) -> Tensor | None:
-    """Return the class means ``(C, d)`` of the attacker's own images; None where there are none, or none are to be used."""
+def _means_of_images(knowledge: Knowledge, client: int, kept: Trained | None, dtype: torch.dtype) -> Tensor | None:
+    """Return the class means ``(C, d)`` of the attacker's own images; None where there are none."""
     images, labels = knowledge.public_images, knowledge.public_labels
     if images is None or labels is None:
-        if source == "images":
-            granted = argument("knowledge", {"attacker_data": "same_domain"})
-            raise UserError(f"{asking} needs images of the attacker's own; pass {granted} and {argument('public')} N")
-        return None
-    if source not in ("auto", "images"):
         return None
     return prior_of_images(represent(knowledge, client, images, kept).to(dtype), labels.cpu(), knowledge.n_classes)
 
@@ -218,14 +214,10 @@ def unmix_by_block(uploads: Uploads, shapes: Shapes) -> Tensor:
             continue
         columns = (member == number).nonzero().flatten()
         part = Uploads(uploads.features[shown][:, columns], uploads.weights[shown], uploads.rounds[shown])
-        cut = [
-            Shape(
-                shape.rows[:, columns],
-                shape.mixed[shown][:, columns],
-                None if shape.leads is None else shape.leads[:, columns],
-            )
-            for shape in whole
-        ]
+        cut = []
+        for shape in whole:
+            leads = None if shape.leads is None else shape.leads[:, columns]
+            cut.append(Shape(shape.rows[:, columns], shape.mixed[shown][:, columns], leads))
         prototypes[:, columns] = infer(part, cut).prototypes
     return prototypes
 
@@ -276,16 +268,7 @@ def prior_of_others(features: Tensor, weights: Tensor, shape: Tensor | None = No
     rows = None if shape is None else (shape - shape.mean(0)).double()
     if len(uploads) < 3:
         return start_of_others(uploads, mixing, rows).float()
-    errors = []
-    for ridge in _RIDGES:
-        total = 0.0
-        for left in range(len(uploads)):
-            others = torch.arange(len(uploads)) != left
-            guess = _ridge(uploads[others], mixing[others], rows, ridge)
-            total += float((mixing[left] @ guess - uploads[left]).square().sum())
-        errors.append(total)
-    best = _RIDGES[min(range(len(_RIDGES)), key=errors.__getitem__)]
-    return _ridge(uploads, mixing, rows, best).float()
+    return ridge_regression(uploads, mixing, best_ridge(uploads, mixing, rows), rows).float()
 
 
 def start_of_others(uploads: Tensor, mixing: Tensor, rows: Tensor | None) -> Tensor:
@@ -302,7 +285,19 @@ def start_of_others(uploads: Tensor, mixing: Tensor, rows: Tensor | None) -> Ten
     return centre - scale * shown.mean(0) + scale * rows
 
 
-def _ridge(uploads: Tensor, mixing: Tensor, rows: Tensor | None, ridge: float) -> Tensor:
+def best_ridge(uploads: Tensor, mixing: Tensor, rows: Tensor | None = None) -> float:
+    """Return the ridge that predicts each of the uploads ``(K, d)`` best from the others."""
+    errors = dict.fromkeys(RIDGES, 0.0)
+    for left in range(len(uploads)):
+        others = torch.arange(len(uploads)) != left
+        for ridge in RIDGES:
+            guess = mixing[left] @ ridge_regression(uploads[others], mixing[others], ridge, rows)
+            errors[ridge] += float((guess - uploads[left]).square().sum())
+    return min(errors, key=errors.__getitem__)
+
+
+def ridge_regression(uploads: Tensor, mixing: Tensor, ridge: float, rows: Tensor | None = None) -> Tensor:
+    """Return prototypes ``(C, d)`` behind uploads ``(K, d)`` with weights ``(K, C)``, drawn to their start."""
     start = start_of_others(uploads, mixing, rows)
     if math.isinf(ridge):
         return start
@@ -316,3 +311,78 @@ def prior_of_images(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     counts = torch.bincount(labels, minlength=n_classes).to(features)
     sums = torch.zeros(n_classes, features.shape[1]).to(features).index_add(0, labels, features)
     return torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], features.mean(0))
+
+
+# ---------------------------------------------------------------- hidden weights
+
+
+def infer_hidden(sent: Uploads, shapes: Shapes) -> tuple[RoundPosterior, Tensor]:
+    """Return the posterior of prototypes behind uploads whose weights are what was sent of them, and the weights found.
+
+    The weights ``(T, m)`` are float64 distributions.
+    """
+    means, spreads = expected_weights(sent.weights)
+    guesses = [shape.rows for shape in shapes(sent) if shape.leads is None]
+    if guesses:
+        weights = _likely_weights(sent.features, guesses[0], torch.zeros(len(guesses[0])), means, spreads)
+        uploads = replace(sent, weights=weights)
+        # Errors of weights look like drift as well; posteriors that allow none would take them for prototypes.
+        return infer(uploads, shapes(uploads), ANY_DRIFT), weights
+    if not _one_hot(sent.weights):
+        return infer(sent, shapes(sent)), sent.weights
+    uploads = replace(sent, weights=means)
+    found = infer(uploads, shapes(uploads))
+    for _ in range(_SWEEPS if sent.weights.shape[1] > 1 else 0):
+        weights = _likely_weights(sent.features, found.prototypes, found.distance, means, spreads)
+        uploads = replace(sent, weights=weights)
+        found = infer(uploads, shapes(uploads))
+    return found, uploads.weights
+
+
+def expected_weights(sent: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean ``(T, m)`` and covariance ``(T, m, m)`` of weights, given encodings ``(T, m)`` of their largest.
+
+    Encodings that are not all one-hot tell nothing here.
+    """
+    n_classes = sent.shape[1]
+    draws = torch.rand(_DRAWS, n_classes, generator=generator(0, "hidden weights"), dtype=torch.float64)
+    draws = draws / draws.sum(1, keepdim=True)
+    if not _one_hot(sent):
+        return _moments(draws, len(sent))
+    largest = draws.argmax(1, keepdim=True)
+    moments = []
+    for top in sent.argmax(1).tolist():
+        swapped = draws.scatter(1, largest, draws[:, [top]]).index_copy(1, torch.tensor([top]), draws.amax(1)[:, None])
+        moments.append(_moments(swapped, 1))
+    return torch.cat([mean for mean, _ in moments]), torch.cat([spread for _, spread in moments])
+
+
+def _one_hot(sent: Tensor) -> bool:
+    """True if every encoding ``(T, m)`` names one class alone."""
+    return bool(((sent > 0).sum(1) == 1).all())
+
+
+def _moments(draws: Tensor, times: int) -> tuple[Tensor, Tensor]:
+    spread = torch.cov(draws.T).view(draws.shape[1], draws.shape[1])
+    return draws.mean(0).expand(times, -1).clone(), spread.expand(times, -1, -1).clone()
+
+
+def _likely_weights(features: Tensor, known: Tensor, distance: Tensor, means: Tensor, spreads: Tensor) -> Tensor:
+    """Return the likeliest weights ``(T, m)`` of mixtures ``(T, d)`` of prototypes ``(m, d)``, known up to a distance."""
+    n_classes, width = known.shape
+    prototypes = known.double()
+    ridge = _RIDGE / n_classes**2 * torch.eye(n_classes, dtype=torch.float64)
+    precision = torch.linalg.inv(spreads + ridge)
+    expected = torch.einsum("tij,tj->ti", precision, means)
+    gram, seen = prototypes @ prototypes.T, features @ prototypes.T
+    doubt = distance.double().square() / width
+    least = _LEAST_LEFT * features.square().mean().clamp_min(1e-30)
+    weights = means
+    left = (features - means @ prototypes).square().mean(1).clamp_min(least)
+    for _ in range(_REFINEMENTS):
+        curvature = gram / left[:, None, None] + precision
+        weights = least_squares_in_simplex(curvature, seen / left[:, None] + expected)
+        unknown = torch.einsum("tij,ji->t", torch.linalg.inv(curvature), gram) / width
+        left = (features - weights @ prototypes).square().mean(1) + unknown + weights.square() @ doubt
+        left = left.clamp_min(least)
+    return weights

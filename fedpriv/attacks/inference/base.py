@@ -1,7 +1,6 @@
 """The contract of inferences, which answer questions about clients by scores.
 
-An inference sees uploads, what the card grants, and the questions. It gets neither a run nor the true answers, so it works
-over any evidence; :mod:`fedpriv.scoring.inference` judges its scores.
+An inference sees uploads, what the card grants, and the questions, never the true answers.
 """
 
 from __future__ import annotations
@@ -24,13 +23,7 @@ from fedpriv.util.errors import UserError
 
 @dataclass(frozen=True)
 class Candidates:
-    """Images of which some were a client's training images.
-
-    Attributes:
-        client: the client whose members are searched.
-        images: ``(n, c, h, w)`` in [0, 1].
-        labels: ``(n,)`` their classes.
-    """
+    """Images ``(n, c, h, w)`` in [0, 1] of classes ``(n,)``, some of which were the client's training images."""
 
     client: int
     images: Tensor
@@ -55,7 +48,6 @@ class InferenceProblem:
         kind: of upload that is attacked, where a message holds several; None for whatever can be compared directly.
         candidates: client -> candidate images; empty for an inference about classes.
         disclosed: client -> labels and counts that it disclosed in any round; without an entry those of its newest upload.
-        colluders: client -> images of each class ``(C,)`` int64, of clients that collude with the attacker.
         seed: of all random draws.
         progress: called with (units done, units planned).
         earlier: rounds before the newest, in order.
@@ -67,7 +59,6 @@ class InferenceProblem:
     kind: str | None = None
     candidates: Mapping[int, Candidates] = field(default_factory=dict)
     disclosed: Mapping[int, Said] = field(default_factory=dict)
-    colluders: Mapping[int, Tensor] = field(default_factory=dict)
     seed: int = 0
     progress: Progress | None = None
     earlier: tuple[Moment, ...] = ()
@@ -95,17 +86,10 @@ class InferenceProblem:
 
 @dataclass(frozen=True)
 class Asked:
-    """The questions of an inference.
-
-    Attributes:
-        classes: client -> the class ``(n,)`` of each of its questions.
-        question: its name.
-        threshold: of the question, where it has one.
-    """
+    """The questions: client -> the class ``(n,)`` of each of them, and the question's name."""
 
     classes: Mapping[int, Tensor]
     question: str = ""
-    threshold: float | None = None
 
 
 @dataclass(frozen=True)
@@ -117,21 +101,15 @@ class Scores:
         values: client -> a score of each question ``(n,)`` float64 on the CPU; higher for a likelier yes, minus infinity
             where a yes is ruled out.
         source: in words, where scores were learned from; empty where nothing was learned.
-        colluders: in words, who colluded with the attacker; empty for nobody.
         seconds: duration, measured by the call.
         shares: client -> an estimate of its class shares ``(C,)``, float64 on the CPU, of an inference that makes one.
-        null: client -> scores ``(m,)`` of known negatives, on the scale of ``values``, from which thresholds are set.
-        null_source: in words, what the negatives are.
     """
 
     asked: Asked
     values: Mapping[int, Tensor]
     source: str = ""
-    colluders: str = ""
     seconds: float = 0.0
     shares: Mapping[int, Tensor] = field(default_factory=dict)
-    null: Mapping[int, Tensor] = field(default_factory=dict)
-    null_source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,14 +146,9 @@ class Inference(Declared):
         return self.most_rounds
 
     @property
-    def colludes(self) -> bool:
-        """True where other clients tell it how many images of each class they have."""
-        return False
-
-    @property
     def n_candidates(self) -> int:
         """The most members, and as many non-members, for each client, where it asks about images."""
-        return 100
+        return int(getattr(self, "candidates", 100))
 
     def ask(self, problem: InferenceProblem) -> Asked:
         """Return the questions, before anything is computed; raises UserError where they cannot be answered."""

@@ -1,33 +1,28 @@
 """Membership by a likelihood ratio: does the upload look as if the candidate had been trained on, or as if it had not?
 
-It takes as long as the federation's own training of so many clients, and so runs only when it is named.
+From the broadcast, the server trains shadow clients on images of its own choice, some of which are candidates. What a
+shadow's weights say of a candidate is one normal distribution over shadows that held it and another over those that did
+not; the score is the log likelihood ratio at what the client's weights say (LiRA: Carlini et al., IEEE S&P 2022).
 
-From the broadcast that the client answered, the server trains shadow clients on images of its own choice, some of which are
-candidates. What a shadow's weights say of a candidate is one normal distribution over shadows that held it and another over
-those that did not; the score is the log likelihood ratio at what the client's weights say (LiRA: Carlini et al., "Membership
-inference attacks from first principles", IEEE S&P 2022).
-
-Differences from the source: shadows start where the client started, so a few dozen steps make one, and one round is scored,
-or the mean over some. Spreads are pooled over candidates, the distance between a candidate's two means is shrunk towards the
-mean distance, and the median of a class is taken off, because shares of classes are known but in part. Several signals are
-combined as normal with one covariance. Shadows train and upload behind the client's defenses.
-
-A threshold is set by the shadows: each is scored in the client's place against all others, on what it did not hold.
+Differences from the source: shadows start where the client started, and train and upload behind its defenses. Spreads are
+pooled over candidates, the distance between a candidate's two means is shrunk towards the mean distance, and the median
+of a class is taken off. The signals of :mod:`fedpriv.attacks.inference.update_scores` and the log odds of the class are
+combined.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Scores
-from fedpriv.attacks.inference.calibration import AUXILIARY, CandidateScores, average_rounds, calibrate_by_class
+from fedpriv.attacks.inference.membership import average_rounds, calibrate_by_class
 from fedpriv.attacks.inference.shadow_clients import LEAST_IMAGES, draw_halves, train_shadow_updates
-from fedpriv.attacks.inference.update_scores import Training, alignments, nearness, refuse_span, training_of
+from fedpriv.attacks.inference.update_scores import Training, alignments, nearness, training_of
 from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.trained import Same
@@ -51,17 +46,14 @@ class LikelihoodRatio(Inference):
 
     Attributes:
         candidates: the most members, and as many non-members, for each client.
-        judge: ``span`` or ``gradient`` of :mod:`fedpriv.attacks.inference.update_scores`, or ``loss``, as the log odds of
-            the class; ``together`` for all of them, the first where a layer before the head is uploaded.
         shadows: shadow clients for each client and round.
     """
 
     candidates: Annotated[int, Ge(1)] = 100
-    judge: Literal["together", "span", "gradient", "loss"] = "together"
     shadows: Annotated[int, Ge(8)] = 32
 
     name = "likelihood-ratio"
-    version = 4
+    version = 5
     summary = "scores of candidate images by shadow clients that held them or did not"
     asks = "images"
     only_by_name = True
@@ -73,26 +65,16 @@ class LikelihoodRatio(Inference):
         (BESIDE_A_HEAD, Needs(extractor=("white_box",), batch=True, attacker_data=("same_domain",))),
     )
 
-    @property
-    def n_candidates(self) -> int:
-        """The most members, and as many non-members, for each client."""
-        return self.candidates
-
     def run(self, problem: InferenceProblem) -> Scores:
         """Score the candidates of every client."""
-        found: dict[int, CandidateScores] = {}
+        found: dict[int, Tensor] = {}
         for client, asked in problem.candidates.items():
             seen = problem.uploads_of(client)
             found[client] = average_rounds([self._of_round(problem, one, asked, known) for one, known in seen])
             if problem.progress is not None:
                 problem.progress(len(found), len(problem.candidates))
-        return Scores(
-            self.ask(problem),
-            {client: one.scores for client, one in found.items()},
-            source=f"{self._number} shadow clients for each client and round",
-            null={client: one.null() for client, one in found.items()},
-            null_source="shadow clients",
-        )
+        source = f"{self._number} shadow clients for each client and round"
+        return Scores(self.ask(problem), found, source=source)
 
     @property
     def _number(self) -> int:
@@ -100,7 +82,7 @@ class LikelihoodRatio(Inference):
 
     def _of_round(
         self, problem: InferenceProblem, seen: Observation, asked: Candidates, knowledge: Knowledge
-    ) -> CandidateScores:
+    ) -> Tensor:
         images, labels = _own_images(knowledge, asked)
         training = training_of(seen, seen.client, images, knowledge)
         facts = require_facts(self.name, knowledge, seen.client)
@@ -112,7 +94,6 @@ class LikelihoodRatio(Inference):
         n_asked, parts = len(asked.labels), (problem.seed, "likelihood ratio", seen.round, seen.client)
         compute = knowledge.gradients.get(seen.client)
         defend = knowledge.defended_weights.get((seen.round, seen.client))
-        key = (*parts, self, *map(Same, (seen.broadcast, asked.images, compute, defend)))
 
         def made() -> tuple[list[Training], Tensor]:
             rng = generator(*parts)
@@ -120,77 +101,59 @@ class LikelihoodRatio(Inference):
             inside = torch.zeros(len(client_images), len(labels), dtype=torch.bool)
             for place, own in enumerate(client_images):
                 inside[place, own] = True
-            found = train_shadow_updates(
-                training, labels.to(images.device), client_images, facts, parts, compute, defend
-            )
+            answers = labels.to(images.device)
+            found = train_shadow_updates(training, answers, client_images, facts, parts, compute, defend)
             return found, inside[:, :n_asked]
 
+        key = (*parts, self, *map(Same, (seen.broadcast, asked.images, compute, defend)))
         shadows, inside = problem.trained.get(key, made)
-        signals = self._signals(training, shadows, labels.to(images.device), n_asked)
+        signals = _signals(training, shadows, labels.to(images.device)[:n_asked])
         there = signals[:, 1:].isfinite().all(2).all(0)
         if int(there.sum()) < FEWEST_SHADOWS:
             raise UserError(
                 f"attack {self.name!r}: {int((~there).sum())} of {len(there)} shadow clients diverge in training at "
                 f"learning rate {facts.learning_rate:g}; expected {FEWEST_SHADOWS} that do not; check the batch facts"
             )
-        signals, inside = torch.cat([signals[:, :1], signals[:, 1:][:, there]], 1), inside[there]
-        usual = calibrate_by_class(labels[:n_asked])
-        rows = ratios(signals, inside)
-        scores = torch.stack([usual(row, ()) for row in rows])
-        return CandidateScores(scores[0], {AUXILIARY: scores[1:][~inside]})
-
-    def _signals(self, training: Training, shadows: list[Training], labels: Tensor, n_asked: int) -> Tensor:
-        """Return signals of the client for each candidate, and below them those of each shadow ``(q, 1 + s, n)``."""
-        asked, answers = replace(training, inputs=training.inputs[:n_asked]), labels[:n_asked]
-        every = [asked, *(replace(asked, after=one.after, project=one.project) for one in shadows)]
-        if self.judge == "span" and not training.layers:
-            raise refuse_span(self.name)
-        found = []
-        if self.judge in ("together", "gradient"):
-            found.append(alignments(every, answers).double().cpu())
-        if self.judge in ("together", "loss"):
-            found.append(torch.stack([asked.log_odds(one.after, answers) for one in every]).cpu())
-        if self.judge == "span" or (self.judge == "together" and training.hidden):
-            inputs = [layer.inputs()[:n_asked] for layer in training.layers]
-            found.append(torch.stack([nearness(training.layers, one.after, inputs) for one in every]))
-        return torch.stack(found)
+        ratios = likelihood_ratios(signals[:, 0], signals[:, 1:][:, there], inside[there])
+        return calibrate_by_class(ratios[None], labels[:n_asked])
 
 
-def ratios(signals: Tensor, inside: Tensor) -> Tensor:
-    """Return log likelihood ratios ``(1 + s, n)`` of the client, and of each shadow by all others.
+def _signals(training: Training, shadows: list[Training], labels: Tensor) -> Tensor:
+    """Return signals of the client for each candidate, and below them those of each shadow ``(q, 1 + s, n)``."""
+    asked = replace(training, inputs=training.inputs[: len(labels)])
+    every = [asked, *(replace(asked, after=one.after, project=one.project) for one in shadows)]
+    found = [
+        alignments(every, labels).double().cpu(),
+        torch.stack([asked.log_odds(one.after, labels) for one in every]).cpu(),
+    ]
+    if training.layer is not None:
+        inputs = training.layer.inputs()[: len(labels)]
+        found.append(torch.stack([nearness(training.layer, one.after, inputs) for one in every]))
+    return torch.stack(found)
 
-    Signals ``(q, 1 + s, n)`` are of the client and of s shadows; ``inside`` ``(s, n)`` marks the candidates of each shadow.
+
+def likelihood_ratios(signals: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
+    """Return log likelihood ratios ``(n,)``.
+
+    Args:
+        signals: of the client ``(q, n)``.
+        shadows: the same of s shadow clients ``(q, s, n)``.
+        inside: which candidates each shadow holds ``(s, n)``.
     """
-    rows = []
-    for place in range(signals.shape[1]):
-        kept = torch.ones(len(inside), dtype=torch.bool)
-        if place:
-            kept[place - 1] = False
-        apart = _uncorrelated(signals, signals[:, 1:][:, kept], inside[kept])
-        each = [_ratio(one[place], one[1:][kept], inside[kept]) for one in apart]
-        rows.append(torch.stack(each).sum(0))
-    return torch.stack(rows)
-
-
-def _uncorrelated(signals: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
-    """Return signals ``(q, ..., n)`` turned so that those of shadows do not correlate around each candidate's means.
-
-    The log likelihood ratio of normal distributions of one covariance is then the sum over signals.
-    """
-    if len(signals) == 1:
-        return signals
-    residuals = []
-    for chosen in (inside, ~inside):
-        number = chosen.sum(0).clamp_min(1)
-        means = torch.where(chosen, shadows, 0.0).sum(1, keepdim=True) / number
-        residuals.append(torch.where(chosen, shadows - means, 0.0).flatten(1))
-    rows = torch.cat(residuals, 1)
+    # Turned so that they do not correlate around each candidate's means, ratios of normal distributions are summed.
+    apart = [torch.where(one, shadows - _mean(shadows, one), 0.0).flatten(1) for one in (inside, ~inside)]
+    rows = torch.cat(apart, 1)
     lengths = rows.square().sum(1).sqrt().clamp_min(1e-12)
     rows = rows / lengths[:, None]
     factor = torch.linalg.cholesky(rows @ rows.T + _STEADY * torch.eye(len(rows), dtype=rows.dtype))
-    flat = signals.flatten(1) / lengths[:, None]
-    turned: Tensor = torch.linalg.solve_triangular(factor, flat, upper=False)
-    return turned.view_as(signals)
+    flat = torch.cat([signals[:, None], shadows], 1).flatten(1) / lengths[:, None]
+    turned = torch.linalg.solve_triangular(factor, flat, upper=False).view(len(signals), -1, signals.shape[1])
+    return torch.stack([_ratio(one[0], one[1:], inside) for one in turned]).sum(0)
+
+
+def _mean(values: Tensor, chosen: Tensor) -> Tensor:
+    """Return the mean over shadows of the chosen values ``(..., s, n)`` of each candidate ``(..., 1, n)``."""
+    return torch.where(chosen, values, 0.0).sum(-2, keepdim=True) / chosen.sum(0).clamp_min(1)
 
 
 def _ratio(own: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
@@ -207,11 +170,10 @@ def _ratio(own: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
 
 def _fitted(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean of the chosen values of each candidate ``(n,)``, their spread over all, and how many they are."""
-    number = chosen.sum(0).clamp_min(1)
-    mean = torch.where(chosen, values, 0.0).sum(0) / number
+    mean = _mean(values, chosen)[0]
     residuals = torch.where(chosen, values - mean, 0.0).square().sum()
     free = (chosen.sum() - (chosen.sum(0) > 0).sum()).clamp_min(1)
-    return mean, (residuals / free).sqrt().clamp_min(1e-12), number
+    return mean, (residuals / free).sqrt().clamp_min(1e-12), chosen.sum(0).clamp_min(1)
 
 
 def _size(seen: Observation, facts: BatchFacts) -> int:

@@ -1,22 +1,17 @@
 """Numbers of images behind means: the fewer, the further a mean lies from what is expected of its class.
 
-Representations or outputs of a class scatter around their expectation with covariance S, so a mean of n of them with S / n,
-and the expectation, a mean of N of the attacker's own images, with S / N. A mean's deviation D in whitened coordinates
-(:mod:`fedpriv.attacks.inference.mean_uploads`) therefore has
+A mean of n images scatters with S / n around the expectation, a mean of N own images with S / N. Its deviation D in
+whitened coordinates (:mod:`fedpriv.attacks.inference.mean_uploads`) therefore has
 
     |D|^2 / k ~ v chi^2_f / f,    v = 1 / n + 1 / N,    f = (tr C)^2 / tr C^2,
 
-with C the covariance and k = tr C the mean squared length of own images in coordinates that the others whitened.
-
-A mixture deviates by sum_c w_tc D_tc in round t, so the matrix G of inner products of the rounds' deviations, over k, is
-that of a Wishart distribution,
+with C the covariance and k = tr C the mean squared length of own images in coordinates that the others whitened. A mixture
+deviates by sum_c w_tc D_tc in round t, so the inner products G of the rounds' deviations, over k, are Wishart distributed,
 
     E G = (W diag(v) W^T) * C + s diag(W W^T),
 
-with * entry by entry and C_ts how alike rounds are, and v and s are those of the highest posterior density, log(1 / n) and
-log s being normal around :data:`USUAL` and :data:`DRIFT`. Noise of a known defense adds s^2 tr P / k to the diagonal of G.
-
-That the variance of a mean tells how many it is the mean of is elementary; that uploads tell their counts so is ours.
+with * entry by entry and C_ts how alike rounds are. v and s have the highest posterior density, log(1 / n) and log s being
+normal; noise of a known defense adds s^2 tr P / k to the diagonal. That uploads tell their counts so is ours.
 """
 
 from __future__ import annotations
@@ -31,42 +26,35 @@ from torch import Tensor
 
 from fedpriv.attacks.inference.base import InferenceProblem
 from fedpriv.attacks.inference.mean_uploads import (
-    FOLDS,
     MEANS,
+    TINY,
     MeanRound,
     MultiRound,
     class_covariance,
     enough_images,
-    multi_round,
     read_mean_round,
-    upload_deviation,
 )
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.wire.kinds import CLASS_OUTPUTS, MIXTURES
 
-USUAL, USUAL_SPREAD = math.log(1 / 10), 1.5
-"""Of log(1 / n): ten images, and 0.5 to 200 within two standard deviations."""
-
-LIKELY = math.exp(-USUAL)
+LIKELY = 10.0
 """Default number of images behind a mean."""
 
-DRIFT, DRIFT_SPREAD = -5.0, 2.0
-"""Of log s: rounds differ by the 150th part of an image's scatter."""
+USUAL, USUAL_SPREAD, DRIFT, DRIFT_SPREAD = -math.log(LIKELY), 1.5, -5.0, 2.0
+"""Of log(1 / n): 0.5 to 200 images within two standard deviations; of log s: the 150th part of an image's scatter."""
 
 LOST = 0.5
 """Median s over clients above which mixtures are not separated: on seven federations with little or no noise it was 0.01 to
 0.14, on two with much 1.5 and 7.0."""
 
-LEAST_ROUNDS = 2
-"""Fewest rounds of which mixtures are separated."""
+FOLDS = 5
+"""Folds of the own images, each measured by the others."""
 
 _ALIKE = 1e-2
 """Relative change of weights over rounds that counts as none."""
 
 _FARTHEST, _RANGE, _STEADY = 100.0, (-20.0, 5.0), 1e-9
 """Largest squared distance, over an image's; bounds of log(1 / n) and log s; share of a matrix's diagonal added to it."""
-
-_TINY = 1e-30
 
 
 @dataclass(frozen=True)
@@ -77,59 +65,52 @@ class MemberCounts:
     drift: float = 0.0
 
 
-def estimate_member_counts(rounds: Sequence[MeanRound], own_labels: Tensor) -> MemberCounts:
+def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
     """Estimate the images of each class behind the uploads of one client's rounds.
 
-    Of means by the newest round, several of which tell no more; of mixtures by all. ``own_labels`` ``(m,)`` are the classes
-    of the attacker's own images.
+    Of means by the newest round, several of which tell no more; of mixtures by all.
     """
-    if rounds[-1].sent.weights is None:
-        return MemberCounts(_of_means(rounds[-1], own_labels))
-    return _of_mixtures(multi_round([part for one in rounds for part in one.parts()], own_labels), own_labels)
-
-
-def _of_means(newest: MeanRound, own_labels: Tensor) -> dict[int, float]:
+    if rounds[-1].weights is not None:
+        return _of_mixtures(MultiRound.of(rounds))
     found, weight = {}, torch.ones(1, 1, dtype=torch.float64)
-    for part in newest.parts():
-        length, freedom = _left_out(part.own, own_labels, part.noise)
-        there = class_covariance(part.own, own_labels, part.noise)
-        noise = [part.noise * there.trace / length]
-        for place, label in enumerate(part.sent.classes.tolist()):
-            away = part.sent.deviation(there, place)
-            gram = there.inner(away[None], away[None])[:, None] / length
-            numbers, _ = _numbers(gram, weight, weight, [there.numbers.get(label, 1)], freedom, noise, drifts=False)
+    for part in rounds[-1].parts():
+        length, freedom = _left_out(part)
+        noise = torch.tensor([part.noise * part.covariance.trace / length], dtype=torch.float64)
+        for place, label in enumerate(part.classes.tolist()):
+            gram = part.whitened_deviation(place).square().sum().view(1, 1) / length
+            own = [part.covariance.numbers.get(label, 1)]
+            numbers, _ = _numbers(gram, weight, weight, own, freedom, noise, drifts=False)
             found[label] = float(numbers[0])
-    return found
+    return MemberCounts(found)
 
 
-def _of_mixtures(seen: MultiRound, own_labels: Tensor) -> MemberCounts:
-    newest, numbers = seen.rounds[-1], seen.covariances[-1].numbers
-    length, freedom = _left_out(newest.own, own_labels, newest.noise)
-    beyond = length / seen.lengths[-1].clamp_min(_TINY)  # of images that the covariance was not computed of
-    lengths = beyond * seen.lengths
-    noise = (seen.noise / beyond.clamp_min(_TINY)).tolist()
-    weights = torch.stack([one.sent.weights for one in seen.rounds if one.sent.weights is not None])
-    classes = (weights != 0).any(0).nonzero().squeeze(1)
-    rows = torch.stack([upload_deviation(one, there) for one, there in zip(seen.rounds, seen.covariances, strict=True)])
-    rows = rows / lengths.clamp_min(_TINY).sqrt()[:, None]
-    known = [numbers.get(label, 1) for label in classes.tolist()]
-    several, drift = _numbers(rows @ rows.T, weights[:, classes], seen.alike, known, freedom, noise, drifts=True)
-    return MemberCounts(dict(zip(classes.tolist(), several.tolist(), strict=True)), drift)
+def _of_mixtures(seen: MultiRound) -> MemberCounts:
+    length, freedom = _left_out(seen.rounds[-1])
+    beyond = length / seen.lengths[-1]  # of images that the covariance was not computed of
+    noise = seen.noise / beyond.clamp_min(TINY)
+    classes = (seen.weights != 0).any(0).nonzero().squeeze(1)
+    rows = torch.stack([one.whitened_deviation() for one in seen.rounds])
+    rows = rows / (beyond * seen.lengths).clamp_min(TINY).sqrt()[:, None]
+    own = [seen.rounds[-1].covariance.numbers.get(label, 1) for label in classes.tolist()]
+    numbers, drift = _numbers(rows @ rows.T, seen.weights[:, classes], seen.alike, own, freedom, noise, drifts=True)
+    return MemberCounts(dict(zip(classes.tolist(), numbers.tolist(), strict=True)), drift)
 
 
-def _left_out(own: Tensor, labels: Tensor, noise: float) -> tuple[float, float]:
+def _left_out(one: MeanRound) -> tuple[float, float]:
     """Return k, the mean squared length of a whitened image, and f, its degrees of freedom; of no covariance 1 and 1."""
     lengths, squares = [], []
     for part in range(FOLDS):
-        kept = torch.arange(len(labels)) % FOLDS != part
-        if not enough_images(labels[kept]):
+        kept = torch.arange(len(one.labels)) % FOLDS != part
+        if not enough_images(one.labels[kept]):
             continue
-        there = class_covariance(own[kept], labels[kept], noise)
-        rows = [
-            there.whiten(own[~kept & (labels == label)] - mean) / (1 + 1 / there.numbers[label]) ** 0.5
-            for label, mean in there.means.items()
-        ]
-        products = torch.cat(rows) @ torch.cat(rows).T
+        there = class_covariance(one.own[kept], one.labels[kept], one.noise)
+        rows = torch.cat(
+            [
+                there.whiten(one.own[~kept & (one.labels == label)] - mean) / (1 + 1 / there.numbers[label]) ** 0.5
+                for label, mean in there.means.items()
+            ]
+        )
+        products = rows @ rows.T
         length = products.diagonal()
         lengths.append(length)
         if len(length) > 1:
@@ -138,18 +119,11 @@ def _left_out(own: Tensor, labels: Tensor, noise: float) -> tuple[float, float]:
     if not lengths or not squares:
         return 1.0, 1.0
     mean, square = float(torch.cat(lengths).mean()), float(torch.stack(squares).mean())
-    return (mean, max(1.0, mean**2 / square)) if mean > _TINY and square > _TINY else (1.0, 1.0)
+    return (mean, max(1.0, mean**2 / square)) if mean > TINY and square > TINY else (1.0, 1.0)
 
 
 def _numbers(
-    gram: Tensor,
-    weights: Tensor,
-    alike: Tensor,
-    own: Sequence[int],
-    freedom: float,
-    noise: Sequence[float],
-    *,
-    drifts: bool,
+    gram: Tensor, weights: Tensor, alike: Tensor, own: Sequence[int], freedom: float, noise: Tensor, *, drifts: bool
 ) -> tuple[Tensor, float]:
     """Return the most probable numbers of images ``(C,)``, at least 1, and s.
 
@@ -159,13 +133,12 @@ def _numbers(
         alike: how alike rounds are ``(T, T)``.
         own: own images of each class.
         freedom: f.
-        noise: of a defense, added to each diagonal entry.
+        noise: of a defense, added to each diagonal entry ``(T,)``.
         drifts: whether s is not 0.
     """
     largest = float(gram.diagonal().amax())
     if largest > _FARTHEST:  # beyond any image: one image's distance already
-        gram, noise = gram * (_FARTHEST / largest), [one * _FARTHEST / largest for one in noise]
-    added = torch.diag(torch.tensor(noise, dtype=torch.float64))
+        gram, noise = gram * (_FARTHEST / largest), noise * (_FARTHEST / largest)
     beside = 1 / torch.tensor(own, dtype=torch.float64)
     inverse = torch.full((weights.shape[1],), USUAL, dtype=torch.float64, requires_grad=True)
     drift = torch.tensor(DRIFT, dtype=torch.float64, requires_grad=drifts)
@@ -174,8 +147,7 @@ def _numbers(
 
     def cost() -> Tensor:
         solver.zero_grad()
-        within = inverse.clamp(*_RANGE)
-        expected = (weights * (within.exp() + beside)) @ weights.T * alike + added
+        expected = (weights * (inverse.clamp(*_RANGE).exp() + beside)) @ weights.T * alike + torch.diag(noise)
         if drifts:
             expected = expected + drift.clamp(*_RANGE).exp() * torch.diag(weights.square().sum(1))
         steady = _STEADY * expected.diagonal().amax().detach() * torch.eye(len(gram), dtype=torch.float64)
@@ -193,27 +165,25 @@ def _numbers(
 
 def can_count_members(problem: InferenceProblem) -> bool:
     """True if the attacker has own images, extractors, and enough rounds for the uploads of all clients."""
-    labels, uploads = problem.knowledge.public_labels, problem.uploads
-    if labels is None or problem.knowledge.public_images is None or not enough_images(labels):
+    knowledge, labels = problem.knowledge, problem.knowledge.public_labels
+    if labels is None or knowledge.public_images is None or not enough_images(labels):
         return False
-    if not uploads.keys() <= problem.knowledge.extractors.keys():
-        return False
-    for client, seen in uploads.items():
-        if CLASS_OUTPUTS.first(seen.upload) is not None and client not in problem.knowledge.heads:
+    for client, seen in problem.uploads.items():
+        if client not in knowledge.extractors:
             return False
-    return all(
-        _separable([one for one, _ in _rounds_of(problem, client)])
-        for client, seen in uploads.items()
-        if MIXTURES.first(seen.upload) is not None
-    )
+        if CLASS_OUTPUTS.first(seen.upload) is not None and client not in knowledge.heads:
+            return False
+        if MIXTURES.first(seen.upload) is not None and not _separable(_rounds_of(problem, client)):
+            return False
+    return True
 
 
-def _separable(seen: Sequence[Observation]) -> bool:
+def _separable(seen: Sequence[tuple[Observation, Knowledge]]) -> bool:
     """True if the weights of mixtures change over rounds, as those that are shares of classes (VAR) do not."""
-    weights = [sent.said("weights") for one in seen if (sent := MIXTURES.first(one.upload)) is not None]
+    weights = [sent.said("weights") for one, _ in seen if (sent := MIXTURES.first(one.upload)) is not None]
     table = torch.stack([one.double().flatten().cpu() for one in weights if one is not None])
     n_classes = int((table != 0).any(0).sum())
-    return len(table) >= LEAST_ROUNDS and int(torch.linalg.matrix_rank(table, rtol=_ALIKE)) >= min(2, n_classes)
+    return len(table) > 1 and int(torch.linalg.matrix_rank(table, rtol=_ALIKE)) >= min(2, n_classes)
 
 
 def shares_by_counts(problem: InferenceProblem) -> dict[int, Tensor] | None:
@@ -229,7 +199,7 @@ def shares_by_counts(problem: InferenceProblem) -> dict[int, Tensor] | None:
         rounds = [
             read_mean_round(seen, known, images[:0], images, labels) for seen, known in _rounds_of(problem, client)
         ]
-        counts = estimate_member_counts(rounds, labels.cpu())
+        counts = estimate_member_counts(rounds)
         table = torch.zeros(problem.knowledge.n_classes, dtype=torch.float64)
         table[list(counts.numbers)] = torch.tensor(list(counts.numbers.values()), dtype=torch.float64)
         shares[client] = table / table.sum()
@@ -238,6 +208,7 @@ def shares_by_counts(problem: InferenceProblem) -> dict[int, Tensor] | None:
 
 
 def _rounds_of(problem: InferenceProblem, client: int) -> list[tuple[Observation, Knowledge]]:
+    """Return a client's uploads of means with their grants: of mixtures all, else the newest."""
     seen = problem.uploads_of(client)
     if MIXTURES.first(problem.uploads[client].upload) is None:
         seen = seen[-1:]

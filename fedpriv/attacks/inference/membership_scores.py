@@ -1,58 +1,38 @@
 """Membership scores of vectors, class outputs, kernels over public images and outputs on public samples.
 
-**Deviation.** Of n images of class y whose representations scatter around m_y with covariance S, a mean p deviates by
-p - m_y = sum_i (g(x_i) - m_y) / n. A member's own deviation z = g(x) - m_y is part of that sum, and the most powerful test
-weighs directions by the inverse of S (Dwork et al., "Robust traceability from trace amounts", FOCS 2015, for independent
-attributes). The score is the cosine
-
-    z^T P D / sqrt(z^T P z  D^T P D),    P = (S + r tr(S) / d I)^-1,    D = upload - sum_c w_c m_c,
-
-with means and covariance of the attacker's own images under the client's extractor. Over rounds t, each under its own
-extractor, whitened deviations z_t and D_t are compared by generalised least squares,
+**Deviation.** A mean of n images deviates from the expectation of its class by sum_i (g(x_i) - m_y) / n, of which a
+member's own z = g(x) - m_y is part, and the most powerful test weighs directions by the inverse covariance (Dwork et al.,
+"Robust traceability from trace amounts", FOCS 2015, for independent attributes). With z_t and D_t the whitened deviations
+of candidate and upload in round t, the score is
 
     sum_ts w_t K^-1_ts z_t^T D_s / sqrt(sum_ts w_t w_s K^-1_ts z_t^T z_s  sum_ts K^-1_ts D_t^T D_s),
 
-with w_t the weight of the class (of means 1), and K = (W diag(v) W^T) * C + noise the covariance of rounds that the numbers
-of images lead to expect (:mod:`fedpriv.attacks.inference.member_counts`). A mixture deviates by all of its classes at once;
-K^-1 separates them by weights that change from round to round.
+of one round their cosine, with w_t the weight of the class (of means 1), and K = (W diag(v) W^T) * C + noise the
+covariance of rounds that the numbers of images lead to expect (:mod:`fedpriv.attacks.inference.member_counts`). A mixture
+deviates by all of its classes at once; K^-1 separates them by weights that change from round to round.
 
 **Kernels.** K = H H^T of public images is centred. With a(x) the weights by which ridge regression over pixels makes the
-value at x out of those at public images, H^T a(x) stands for the representation of x, and with u_y the mean over public
-images of class y less the mean over all, H^T u_y for the direction of its class. The signal is their cosine
+value at x out of those at public images, and u_y the mean over public images of class y less the mean over all, the
+signal is
 
     a(x)^T K u_y / sqrt(a(x)^T K a(x)  u_y^T K u_y),
 
-which no rotation changes; without classes of public images the squared length a(x)^T K a(x) over the mean of the diagonal.
+the cosine of H^T a(x) and H^T u_y; without classes of public images a(x)^T K a(x) over the mean of the diagonal.
 
-**Outputs on public samples.** Each client's network is extracted by ridge regression with a Gaussian kernel over pixels.
-With u_k(p) the log outputs of client k on sample p, less their mean over classes and then over samples, and l_k the
-regression of u_k, the signal of x of class y is l_k(x)_y. The mean over classes goes because what makes a client surer of
-everything is no sign of a member. Small distilled networks, random convolutions and kernels of wide networks found no more.
+**Outputs on public samples.** With u_k(p) the log outputs of client k on sample p, less their mean over classes and then
+over samples, and l_k their regression over pixels, the signal of x of class y is l_k(x)_y.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from fedpriv.algebra.matrices import centred
 from fedpriv.attacks.inference.base import Candidates
-from fedpriv.attacks.inference.mean_uploads import (
-    FOLDS,
-    TINY,
-    ClassCovariance,
-    MeanRound,
-    MultiRound,
-    class_covariance,
-    enough_images,
-    multi_round,
-    upload_deviation,
-    whitened_deviations,
-)
+from fedpriv.attacks.inference.mean_uploads import TINY, MeanRound, MultiRound
 from fedpriv.attacks.inference.member_counts import LIKELY, MemberCounts, estimate_member_counts
 from fedpriv.attacks.inference.property_features import known_classes
 from fedpriv.attacks.inference.update_scores import granted_head
@@ -68,7 +48,6 @@ from fedpriv.attacks.inputs.outputs import (
 from fedpriv.attacks.inputs.targets import upload_holds
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import CLASS_OUTPUTS, VECTORS
 from fedpriv.wire.payloads import ClassLogits, Kernel, PublicImages, find_payload
 
@@ -84,13 +63,11 @@ WIDTH = 2.0
 _TINY = 1e-12
 
 
-def nearness_to_upload(
-    seen: Observation, candidates: Candidates, knowledge: Knowledge, *, cosine: bool, every_class: bool
-) -> Tensor:
-    """Return minus the distance of candidates from what was uploaded for their class ``(n,)``; infinite where nothing was.
+def nearness_to_upload(seen: Observation, candidates: Candidates, knowledge: Knowledge, *, every_class: bool) -> Tensor:
+    """Return the distance of candidates from what was uploaded for their class ``(n,)``; infinite where nothing was.
 
-    Of class outputs the KL divergence; otherwise the relative squared distance, or with ``cosine`` one less the cosine. With
-    ``every_class`` a mixture is compared with for every class.
+    Of class outputs the KL divergence, otherwise the relative squared distance. With ``every_class`` a mixture is compared
+    with for every class.
     """
     features = represent(knowledge, candidates.client, candidates.images).double()
     sent = COMPARED.first(seen.upload)
@@ -102,200 +79,90 @@ def nearness_to_upload(
         rows = rows.expand(len(classes), -1)
     assert classes is not None
     if find_payload(seen.upload, ClassLogits) is not None:
-        distances = _divergences(features, rows, candidates.client, knowledge)
-    elif cosine:
-        distances = 1 - normalize(features) @ normalize(rows).T
+        weight, bias = (value.double().cpu() for value in granted_head(candidates.client, knowledge))
+        outputs, softmax = read_outputs(rows)
+        uploaded = outputs if softmax else outputs.softmax(1)
+        own = (uploaded * uploaded.clamp(min=1e-30).log()).sum(1)
+        distances = own - (features @ weight.T + bias).log_softmax(1) @ uploaded.T
     else:
         distances = torch.cdist(features, rows).square() / rows.square().sum(1).clamp(min=1e-12)
     other_class = candidates.labels.cpu()[:, None] != classes.cpu()
-    return -distances.masked_fill(other_class, torch.inf).amin(1)
+    return distances.masked_fill(other_class, torch.inf).amin(1)
 
 
-def _divergences(features: Tensor, rows: Tensor, client: int, knowledge: Knowledge) -> Tensor:
-    weight, bias = (value.double().cpu() for value in granted_head(client, knowledge))
-    outputs, softmax = read_outputs(rows)
-    uploaded = outputs if softmax else outputs.softmax(1)
-    own = (uploaded * uploaded.clamp(min=1e-30).log()).sum(1)
-    return own - (features @ weight.T + bias).log_softmax(1) @ uploaded.T
+# ---------------------------------------------------------------- deviation
 
 
-def deviation_scores(groups: Sequence[Group], labels: Tensor) -> Tensor:
-    """Return scores of candidates of classes ``(n,)`` by deviation; minus infinity for classes never uploaded."""
+def deviation_scores(rounds: Sequence[MeanRound], labels: Tensor) -> Tensor:
+    """Return scores of candidates of classes ``(n,)`` by a client's rounds; minus infinity for classes never uploaded."""
+    counts = estimate_member_counts(rounds) if len(rounds) > 1 else MemberCounts({})
     found = torch.full((len(labels),), -torch.inf, dtype=torch.float64)
-    for group in groups:
-        asked = torch.isin(labels, group.classes)
-        if bool(asked.any()):
-            rows = [whitened_deviations(there, one.features[asked], labels[asked]) for one, there in group.pairs]
-            found[asked] = group.cosines(rows, [None] * len(rows), labels[asked])
+    mixed = rounds[-1].weights is not None
+    seen = MultiRound.of(rounds)
+    classes = [(seen.weights != 0).any(0).nonzero().squeeze(1)] if mixed else [*labels.unique()[:, None]]
+    for some in classes:
+        asked = torch.isin(labels, some)
+        used = seen
+        if not mixed:  # of means, the rounds that hold the class
+            used = MultiRound(tuple(one for one in seen.rounds if int(some) in one.classes.tolist()))
+        if bool(asked.any()) and used.rounds:
+            found[asked] = _cosines(used, some, asked, labels[asked], counts)
     return found
 
 
-def leave_one_out_scores(groups: Sequence[Group], own_labels: Tensor, asked: Tensor, *seed: int | str) -> Tensor:
-    """Return scores of own images, each as if the attacker had not had it.
-
-    Of as many of each class as candidates are of it, in proportion, because scores scatter differently by class. Covariances
-    are those of the images of other :data:`FOLDS`, means those of all but the image: means of fewer images would share their
-    error with the deviations, and every non-member would seem to be a member.
-
-    The attacker's own images are of classes ``own_labels`` ``(m,)``, candidates of classes ``asked`` ``(n,)``.
-    """
-    parts = torch.randperm(len(own_labels), generator=generator(*seed)) % FOLDS
-    found, classes = [torch.empty(0, dtype=torch.float64)], [own_labels[:0]]
-    for part in range(FOLDS):
-        kept, others = parts != part, dict[int, ClassCovariance]()
-        if not enough_images(own_labels[kept]):
-            continue
-        for group in groups:
-            tried = (parts == part) & torch.isin(own_labels, group.classes)
-            if not bool(tried.any()):
-                continue
-            labels, rows, moved = own_labels[tried], [], []
-            for one, whole in group.pairs:
-                if id(one) not in others:
-                    others[id(one)] = class_covariance(one.own[kept], own_labels[kept], one.noise)
-                there = replace(others[id(one)], means=whole.means, overall=whole.overall)
-                away = whole.without(one.own[tried], labels)
-                rows.append(whitened_deviations(there, one.own[tried] - away, labels))
-                moved.append((there, away))
-            found.append(group.cosines(rows, moved, labels))
-            classes.append(labels)
-    scores, of = torch.cat(found), torch.cat(classes)
-    finite = scores.isfinite()
-    return _in_proportion(scores[finite], of[finite], asked)
-
-
-def _in_proportion(scores: Tensor, classes: Tensor, wanted: Tensor) -> Tensor:
-    """Return as many scores as there are in the proportions of the wanted classes."""
-    if not len(scores) or not len(wanted):
-        return scores[:0]
-    size = 1 + int(torch.cat([classes, wanted]).amax())
-    there, shares = (torch.bincount(one, minlength=size).double() for one in (classes, wanted))
-    both = (there > 0) & (shares > 0)
-    if not bool(both.any()):
-        return scores[:0]
-    numbers = (shares * (there[both] / shares[both]).amin()).round().long()
-    return torch.cat([scores[classes == label][: int(numbers[label])] for label in both.nonzero().squeeze(1).tolist()])
-
-
-Moved = tuple[ClassCovariance, Tensor]
-"""Covariance of a round, and how far the mean of its class moves for each candidate ``(n, d)``."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Classes that are scored by the same rounds: of means one, of a mixture all.
-
-    Attributes:
-        classes: ``(k,)``.
-        seen: T rounds.
-        places: of the row in each of them.
-        weights: of the classes in each ``(T, C)``.
-        inverse: K^-1 ``(T, T)``.
-    """
-
-    classes: Tensor
-    seen: MultiRound
-    places: tuple[int, ...]
-    weights: Tensor
-    inverse: Tensor
-
-    @property
-    def pairs(self) -> list[tuple[MeanRound, ClassCovariance]]:
-        """Rounds with their covariances."""
-        return list(zip(self.seen.rounds, self.seen.covariances, strict=True))
-
-    def cosines(self, rows: Sequence[Tensor], moved: Sequence[Moved | None], labels: Tensor) -> Tensor:
-        """Return scores of candidates of classes ``(n,)`` by their whitened deviations ``(n, d)`` in each round."""
-        shares, away = self.weights[:, labels], []
-        for (one, whole), place, other, share in zip(self.pairs, self.places, moved, shares, strict=True):
-            there = whole if other is None else other[0]
-            own = upload_deviation(one, there, place)[None]
-            away.append(own if other is None else own - share[:, None] * there.whiten(other[1]))
-        size = self.seen.lengths.clamp_min(TINY).sqrt()[:, None, None]
-        sent, mine = torch.stack(away) / size, shares[:, :, None] * torch.stack(list(rows)) / size
-        turned = torch.einsum("ts,snd->tnd", self.inverse, sent)
-        products = (mine * turned).sum((0, 2))
-        lengths = (mine * torch.einsum("ts,snd->tnd", self.inverse, mine)).sum((0, 2))
-        squares = (sent * turned).sum((0, 2))
-        found: Tensor = products / (lengths.clamp_min(TINY) * squares.clamp_min(TINY)).sqrt()
-        return found
-
-
-def group_by_class(rounds: Sequence[MeanRound], own_labels: Tensor) -> list[Group]:
-    """Group the rounds of one client, at least one, by class; ``own_labels`` ``(m,)`` are of the attacker's own images."""
-    counts = estimate_member_counts(rounds, own_labels) if len(rounds) > 1 else MemberCounts({})
-    if rounds[-1].sent.weights is not None:
-        seen = multi_round([part for one in rounds for part in one.parts()], own_labels)
-        weights = torch.stack([one.sent.weights for one in seen.rounds if one.sent.weights is not None])
-        classes = (weights != 0).any(0).nonzero().squeeze(1)
-        return [_group(classes, seen, (0,) * len(seen.rounds), weights, counts)]
-    whole = multi_round(rounds, own_labels) if all(one.entries is None for one in rounds) else None
-    found = []
-    for label in torch.cat([one.sent.classes for one in rounds]).unique().tolist():
-        if whole is None:
-            parts = [part for one in rounds for part in one.parts() if label in part.sent.classes.tolist()]
-            seen = multi_round(parts, own_labels)
-        else:
-            seen = whole.chosen([label in one.sent.classes.tolist() for one in rounds])
-        places = tuple(one.sent.classes.tolist().index(label) for one in seen.rounds)
-        weights = torch.zeros(len(places), 1 + label, dtype=torch.float64)
-        weights[:, label] = 1
-        found.append(_group(torch.tensor([label]), seen, places, weights, counts))
+def _cosines(seen: MultiRound, classes: Tensor, asked: Tensor, labels: Tensor, counts: MemberCounts) -> Tensor:
+    """Return scores of the candidates that are ``asked`` ``(n,)`` about, of ``labels``, by rounds that hold the classes."""
+    mixed = seen.rounds[-1].weights is not None
+    weights = seen.weights if mixed else torch.zeros(len(seen.rounds), 1 + int(classes.max()), dtype=torch.float64)
+    places = [0 if mixed else one.classes.tolist().index(int(classes)) for one in seen.rounds]
+    if not mixed:
+        weights[:, classes] = 1
+    inverse = torch.linalg.inv(_covariance(seen, classes, weights[:, classes], counts))
+    shares, size = weights[:, labels, None], seen.lengths.sqrt()[:, None, None]
+    rows = [one.covariance.whitened_deviations(one.features[asked], labels) for one in seen.rounds]
+    mine = shares * torch.stack(rows) / size
+    pairs = zip(seen.rounds, places, strict=True)
+    sent = torch.stack([one.whitened_deviation(place)[None] for one, place in pairs]) / size
+    turned = torch.einsum("ts,snd->tnd", inverse, sent)
+    lengths = (mine * torch.einsum("ts,snd->tnd", inverse, mine)).sum((0, 2))
+    squares = (sent * turned).sum((0, 2))
+    found: Tensor = (mine * turned).sum((0, 2)) / (lengths.clamp_min(TINY) * squares.clamp_min(TINY)).sqrt()
     return found
 
 
-def _group(classes: Tensor, seen: MultiRound, places: tuple[int, ...], weights: Tensor, counts: MemberCounts) -> Group:
-    numbers = seen.covariances[-1].numbers
-    beside = torch.tensor([1 / numbers.get(label, 1) for label in classes.tolist()], dtype=torch.float64)
-    inverse = torch.tensor([1 / counts.numbers.get(label, LIKELY) for label in classes.tolist()], dtype=torch.float64)
-    shares = weights[:, classes]
-    expected = (shares * (beside + inverse)) @ shares.T
+def _covariance(seen: MultiRound, classes: Tensor, shares: Tensor, counts: MemberCounts) -> Tensor:
+    """Return K ``(T, T)`` of rounds with shares ``(T, k)`` of the classes ``(k,)``."""
+    numbers, labels = seen.rounds[-1].covariance.numbers, classes.tolist()
+    each = [1 / numbers.get(label, 1) + 1 / counts.numbers.get(label, LIKELY) for label in labels]
+    expected = (shares * torch.tensor(each, dtype=torch.float64)) @ shares.T
     own = STEADY * expected.diagonal() + counts.drift * shares.square().sum(1) + seen.noise
-    covariance = expected * seen.alike + torch.diag(own.clamp_min(TINY))
-    return Group(classes, seen, places, weights, torch.linalg.inv(covariance))
+    return expected * seen.alike + torch.diag(own.clamp_min(TINY))
+
+
+# ---------------------------------------------------------------- kernels and outputs on public samples
 
 
 def kernel_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
     """Return the kernel signal of each of k uploads of a round for each candidate ``(k, n)``, float64 on the CPU."""
-    kernels = [_centred_kernel(one) for one in seen]
-    public = _public_images(seen[0], len(kernels[0]))
+    kernels = [find_payload(one.upload, Kernel) for one in seen]
+    matrices = [centred(one.matrix.double().cpu()) for one in kernels if one is not None]
+    sent = find_payload(seen[0].broadcast, PublicImages)
+    if sent is None:
+        raise UserError(f"broadcast of round {seen[0].round}: holds no public images; a kernel is about some")
+    public = sent.images[-len(matrices[0]) :]
     weights = extrapolation_weights(public, images, WIDTH)
-    classes = _classes(public, knowledge)
-    towards = None if classes is None else _directions(classes, labels.cpu())
-    return torch.stack([_signal(one, weights, towards) for one in kernels])
+    own, own_labels = knowledge.public_images, knowledge.public_labels
+    towards = None
+    if own is not None and own_labels is not None and own.shape[1:] == public.shape[1:]:
+        classes = known_classes(public, own, own_labels)
+        if bool((classes >= 0).any()):
+            same = (labels.cpu()[:, None] == classes).double()
+            number = same.sum(1, keepdim=True)
+            towards = torch.where(number > 0, same / number.clamp_min(1) - 1 / len(classes), 0.0)
+    return torch.stack([_kernel_signal(one, weights, towards) for one in matrices])
 
 
-def _centred_kernel(seen: Observation) -> Tensor:
-    sent = find_payload(seen.upload, Kernel)
-    if sent is None:
-        raise UserError(f"{upload_holds(seen)}; expected a kernel")
-    return centred(sent.matrix.double().cpu())
-
-
-def _public_images(seen: Observation, number: int) -> Tensor:
-    sent = find_payload(seen.broadcast, PublicImages)
-    if sent is None:
-        raise UserError(f"broadcast of round {seen.round}: holds no public images; a kernel is about some")
-    return sent.images[-number:]
-
-
-def _classes(public: Tensor, knowledge: Knowledge) -> Tensor | None:
-    """Return the classes ``(L,)`` of public images, -1 for an unknown one; None where all are unknown."""
-    own, labels = knowledge.public_images, knowledge.public_labels
-    if own is None or labels is None or own.shape[1:] != public.shape[1:]:
-        return None
-    found = known_classes(public, own, labels)
-    return found if bool((found >= 0).any()) else None
-
-
-def _directions(classes: Tensor, labels: Tensor) -> Tensor:
-    """Return for each candidate the weights of public images in the direction of its class ``(n, L)``; 0 without any."""
-    same = (labels[:, None] == classes).double()
-    number = same.sum(1, keepdim=True)
-    return torch.where(number > 0, same / number.clamp_min(1) - 1 / len(classes), 0.0)
-
-
-def _signal(matrix: Tensor, weights: Tensor, towards: Tensor | None) -> Tensor:
+def _kernel_signal(matrix: Tensor, weights: Tensor, towards: Tensor | None) -> Tensor:
     """Return the cosine ``(n,)`` of extrapolated representations and class directions, or the square of their lengths."""
     across = weights @ matrix
     squares: Tensor = torch.linalg.vecdot(across, weights)

@@ -3,29 +3,25 @@
 **Features** (:func:`describe`) mean the same for every client: lengths, angles to the broadcast classifier, and how a class
 stands among the client's own classes.
 
-**Public outputs** (:func:`public_logit_shares`). A classifier trained on shares pi answers p(c | x) in proportion to pi(c)
-p(x | c). Of clients k and j that differ in nothing else, log p_k(c | x) - log p_j(c | x) = log pi_k(c) - log pi_j(c) up to a
-constant. That such outputs tell label distributions is of Shi, Ouyang and Wang (arXiv 2502.08001, 2025); the estimate is
-ours.
+**Public outputs.** A classifier trained on shares pi answers p(c | x) in proportion to pi(c) p(x | c), so that of clients
+k and j log p_k(c | x) - log p_j(c | x) = log pi_k(c) - log pi_j(c) up to a constant (after Shi, Ouyang and Wang, arXiv
+2502.08001).
 
-**Kernels** (:func:`kernel_class_scores`). A client separates the classes that it holds from others, so two public images of
-such a class are more alike in its kernel than in other clients'.
+**Kernels.** Two public images of a class that a client holds are more alike in its kernel than in other clients'.
 
-**Biases** (:func:`head_bias_delta`). A class's bias rises where the client has more of its images than the model expects
-(Wainakh et al., "User-level label leakage from gradients in federated learning", PoPETs 2022).
+**Biases.** A class's bias rises where the client has more of its images than the model expects (Wainakh et al., PoPETs
+2022).
 
-**Gradients** (:func:`shares_by_gradients`). With shares s_k of the classes, training changes weights, in expectation, by a
-mixture of the gradients of single classes, before - after = a sum_k s_k g_k with a > 0, and g_k the mean gradient of the
-attacker's own images of class k at the broadcast weights, at the uploaded ones, and half-way. Shares are those of least
-squares under s >= 0; rounds are averaged by the explained part of the change's square. Learning rate, steps and batch size
-need not be known. (Numbers of labels from averages over local training: Geng et al., arXiv 2110.09074, 2021; shares for any
-part of a model are ours.)
+**Gradients.** Training changes weights, in expectation, by before - after = a sum_k s_k g_k with a > 0, s the shares of
+classes and g_k the mean gradient of own images of class k at the broadcast weights, the uploaded ones, and half-way.
+Shares are those of least squares under s >= 0; rounds are averaged by the explained part of the change's square. (Numbers
+of labels from averages over local training: Geng et al., arXiv 2110.09074, 2021; shares for any part of a model are
+ours.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -35,7 +31,7 @@ from fedpriv.algebra.matrices import centred
 from fedpriv.attacks.gradients.update import last_layer
 from fedpriv.attacks.inference.base import InferenceProblem
 from fedpriv.attacks.inference.update_scores import BATCH, Training, training_of
-from fedpriv.attacks.inputs.outputs import log_outputs, of_others, public_outputs, read_outputs
+from fedpriv.attacks.inputs.outputs import log_outputs, public_outputs, read_outputs
 from fedpriv.attacks.inputs.targets import held_classes, upload_holds
 from fedpriv.attacks.inputs.updates import Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
@@ -61,30 +57,11 @@ LEAST = 1e-6
 MOST_VALUES = 2**25
 """The most values of all classes' gradients that are compared: 256 MiB in double precision."""
 
-_LEAST_SQUARE = 1e-30
-"""Least length that a change or gradient is divided by."""
-
-_STEADY = 1e-12
-"""Least eigenvalue, to the largest, of the normal equations."""
-
 _SAME = 1e-4
 """Largest difference of pixels of one image."""
 
-_TINY = 1e-12
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A logistic regression on standardised features."""
-
-    centre: Tensor
-    scale: Tensor
-    weight: Tensor
-    bias: float
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """Return the log-odds ``(k,)`` of features ``(k, f)``."""
-        return ((features - self.centre) / self.scale) @ self.weight + self.bias
+_LEAST_SQUARE, _STEADY, _TINY = 1e-30, 1e-12, 1e-12
+"""Least length that is divided by; least eigenvalue, to the largest, of normal equations; least probability."""
 
 
 def describe(observation: Observation, n_classes: int, *, hidden: bool = False) -> tuple[Tensor, Tensor]:
@@ -93,46 +70,36 @@ def describe(observation: Observation, n_classes: int, *, hidden: bool = False) 
     The classes are those that the upload names, ascending, or all where it names none. f depends on the kind of upload and
     on whether a classifier was broadcast, not on the client. With ``hidden`` the label encoding of a mixture is ignored.
     """
-    hidden = hidden and find_payload(observation.upload, Entangled) is not None
-    named = None if hidden else held_classes(observation.upload)
+    upload, head = observation.upload, find_payload(observation.broadcast, Classifier)
+    mixed = find_payload(upload, Entangled)
+    hidden = hidden and mixed is not None
+    named = None if hidden else held_classes(upload)
     classes = torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
-    found = _features(observation, classes, hidden=hidden)
-    if found is None:
+    if (means := find_payload(upload, Prototypes)) is not None:
+        rows = means.features.cpu()[means.classes.cpu().argsort()]
+        found = [*_of_prototypes(rows), *_by_head(rows, classes, head)]
+    elif (outputs := find_payload(upload, ClassLogits)) is not None:
+        found = _of_outputs(outputs.values.cpu()[outputs.classes.cpu().argsort()], classes)
+    elif mixed is not None:
+        weights = [] if hidden else [mixed.label_encoding.cpu()[classes]]
+        found = [*weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
+    else:
         raise UserError(
-            f"{upload_holds(observation)}; attack 'property' learns from prototypes, entangled vectors, class outputs and "
-            "classifiers"
+            f"{upload_holds(observation)}; attack 'property' learns from prototypes, entangled vectors and class outputs"
         )
     own = torch.stack(found, 1).double()
-    beside = (own - own.mean(0)) / own.std(0, unbiased=False).clamp_min(1e-9)
+    spread = own.std(0, unbiased=False)
+    beside = ((own - own.mean(0)) / spread.clamp_min(1e-9)).where(spread > 1e-9, 0.0)
     crowd = torch.full((len(classes), 1), 1 / max(1, len(classes)), dtype=torch.float64)
-    return classes, torch.cat([own, beside.where(own.std(0, unbiased=False) > 1e-9, 0.0), crowd], 1)
+    return classes, torch.cat([own, beside, crowd], 1)
 
 
-def _features(observation: Observation, classes: Tensor, *, hidden: bool) -> list[Tensor] | None:
-    head = find_payload(observation.broadcast, Classifier)
-    upload = observation.upload
-    if (means := find_payload(upload, Prototypes)) is not None:
-        return _of_prototypes(means.features.cpu()[means.classes.cpu().argsort()], classes, head)
-    if (outputs := find_payload(upload, ClassLogits)) is not None:
-        return _of_outputs(outputs.values.cpu()[outputs.classes.cpu().argsort()], classes)
-    if (mixed := find_payload(upload, Entangled)) is not None:
-        weights = [] if hidden else [mixed.label_encoding.cpu()[classes]]
-        return [*weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
-    sent = find_payload(upload, Classifier)
-    if sent is None or head is None:
-        return None
-    weight, bias = ((sent.state[name] - head.state[name]).cpu() for name in ("weight", "bias"))
-    return [bias, weight.norm(dim=1), weight.mean(1), (weight * head.state["weight"].cpu()).sum(1)]
-
-
-def _of_prototypes(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Tensor]:
+def _of_prototypes(rows: Tensor) -> list[Tensor]:
     lengths = rows.norm(dim=1)
-    centre = rows.mean(0)
-    apart = torch.cdist(rows, rows)
-    nearest = (apart + torch.diag(torch.full((len(rows),), torch.inf))).amin(1)
-    nearest = nearest.where(nearest.isfinite(), lengths) / lengths.mean().clamp_min(_TINY)
-    from_centre = (rows - centre).norm(dim=1) / lengths.mean().clamp_min(_TINY)
-    return [lengths.clamp_min(_TINY).log(), nearest, from_centre, *_by_head(rows, classes, head)]
+    usual = lengths.mean().clamp_min(_TINY)
+    nearest = (torch.cdist(rows, rows) + torch.diag(torch.full((len(rows),), torch.inf))).amin(1)
+    nearest = nearest.where(nearest.isfinite(), lengths) / usual
+    return [lengths.clamp_min(_TINY).log(), nearest, (rows - rows.mean(0)).norm(dim=1) / usual]
 
 
 def _by_head(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Tensor]:
@@ -151,9 +118,8 @@ def _of_outputs(values: Tensor, classes: Tensor) -> list[Tensor]:
     shares = outputs if softmax else outputs.softmax(1)
     own = shares.gather(1, classes[:, None])[:, 0]
     entropy = -(shares * shares.clamp_min(_TINY).log()).sum(1)
-    column = shares[:, classes]
     # How much of the class leaks into the client's other classes: a common class draws mistakes.
-    drawn = (column.sum(0) - own) / max(1, len(classes) - 1)
+    drawn = (shares[:, classes].sum(0) - own) / max(1, len(classes) - 1)
     return [own, (1 - own).clamp_min(1e-6).log(), entropy, drawn, drawn.clamp_min(1e-6).log()]
 
 
@@ -162,9 +128,9 @@ def public_logit_shares(uploads: Mapping[int, Observation]) -> dict[int, Tensor]
 
     Its softmax estimates the client's shares. Uploads are of two clients or more, on the same public samples.
     """
-    means = {client: log_outputs(public_outputs(seen)).mean(0) for client, seen in uploads.items()}
-    above = {client: own - of_others(means, client) for client, own in means.items()}
-    return {client: difference - difference.mean() for client, difference in above.items()}
+    means = torch.stack([log_outputs(public_outputs(seen)).mean(0) for seen in uploads.values()])
+    above = means - (means.sum(0) - means) / (len(means) - 1)
+    return dict(zip(uploads, above - above.mean(1, keepdim=True), strict=True))
 
 
 def has_head_bias(problem: InferenceProblem) -> bool:
@@ -337,12 +303,8 @@ def class_gradients(
 ) -> list[Weights]:
     """Return the mean gradient of each class, by name, between the broadcast and the uploaded weights; zero without images.
 
-    Args:
-        training: with the attacker's own images as inputs.
-        labels: their classes ``(m,)``.
-        n_classes: C.
-        names: of the parameters.
-        mixed: whether images of all classes go through the network together, so that layers before a head take one pass.
+    Own images, the training's inputs, are of classes ``labels`` ``(m,)``. Where ``mixed``, those of all classes go through
+    the network together, so that layers before a head take one pass.
     """
     numbers = torch.bincount(labels, minlength=n_classes)
     found = [{name: torch.zeros_like(training.before[name]) for name in names} for _ in range(n_classes)]

@@ -1,17 +1,16 @@
 """Shadow clients: simulated from the attacker's own labelled images, trained as the broadcast suggests, and uploading.
 
-Nothing of a method is used but what the protocol shows: a client gets a broadcast, trains on its images, and uploads a
-payload of a known kind. :func:`shadow_clients` trains private models, from the broadcast classifier where there is one, and
-pulled towards broadcast prototypes and class outputs where there are some. :func:`train_shadow_updates` trains the weights
-that travel, by plain SGD in batches of a client's sizes, through what was granted of the rest of its model and behind its
-defenses; momentum, weight decay and further terms of a method's loss are not followed.
+:func:`shadow_clients` trains private models, from the broadcast classifier where there is one, and pulled towards
+broadcast prototypes and class outputs. :func:`train_shadow_updates` trains the weights that travel, by plain SGD in
+batches of a client's sizes, behind its defenses; momentum, weight decay and further terms of a method's loss are not
+followed.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, HEADS, MIXTURES, VECTORS
-from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Payload, Prototypes, find_payload
+from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Message, Payload, Prototypes, find_payload
 
 _CONCENTRATIONS = (0.1, 0.3, 1.0)
 
@@ -42,12 +41,7 @@ LEAST_IMAGES = 40
 """Fewest images of its own of which the attacker simulates clients."""
 
 
-@dataclass(frozen=True)
-class KnownClient:
-    """An upload of a client with a known number of images of each class ``(C,)`` int64."""
-
-    observation: Observation
-    counts: Tensor
+# ---------------------------------------------------------------- clients with private models
 
 
 def shadow_clients(
@@ -59,9 +53,8 @@ def shadow_clients(
     *,
     training: ShadowTraining,
     mechanism: Mechanism,
-    batch: BatchFacts | None,
-) -> Iterator[KnownClient]:
-    """Yield simulated clients that upload what ``like`` does: of its kind and width, after its broadcast.
+) -> Iterator[tuple[Observation, Tensor]]:
+    """Yield what simulated clients upload, of the kind and width of ``like``, and their images of each class ``(C,)``.
 
     Args:
         like: an upload of a real client.
@@ -71,17 +64,28 @@ def shadow_clients(
         seed: of all random draws.
         training: of each client's model.
         mechanism: of entangled uploads.
-        batch: the local step, for classifiers; None takes one pass at learning rate 0.1.
     """
-    template = _Template(like, n_classes, training, mechanism, batch)
+    widths = [
+        payload.rows().shape[1] if payload.kind in VECTORS else payload.parameters()["weight"].shape[1]
+        for payload in (*like.upload, *like.broadcast)
+        if payload.kind in VECTORS | HEADS
+    ]
     for place in range(number):
         rng = generator(seed, "shadow client", place)
         index = _draw_images(own.labels.cpu(), n_classes, place, rng)
         held = Samples(own.images[index], own.labels[index].to(own.images.device))
-        model = template.trained(held, derive_seed(seed, "shadow client", place), rng)
-        upload = template.uploaded(model, held, rng)
+        drawn = derive_seed(seed, "shadow client", place)
+        model = substitute(held.images, n_classes, widths[0] if widths else WIDTH, drawn)
+        sent = find_payload(like.broadcast, Classifier)
+        if sent is not None:
+            with torch.no_grad():
+                model.head.weight.copy_(sent.state["weight"])
+                model.head.bias.copy_(sent.state["bias"])
+        loss = _loss(model, like.broadcast, n_classes, held.images.device)
+        train_substitute(list(model.parameters()), held, loss, training, rng)
+        upload = _means(model.eval(), held, n_classes, like, mechanism, rng)
         counts = torch.bincount(held.labels.cpu(), minlength=n_classes)
-        yield KnownClient(Observation(like.round, -1 - place, (upload,), like.broadcast), counts)
+        yield Observation(like.round, -1 - place, (upload,), like.broadcast), counts
 
 
 def _draw_images(labels: Tensor, n_classes: int, place: int, rng: torch.Generator) -> Tensor:
@@ -97,96 +101,57 @@ def _draw_images(labels: Tensor, n_classes: int, place: int, rng: torch.Generato
     return index if len(index) > 1 else torch.randperm(len(labels), generator=rng)[:2]
 
 
-@dataclass(frozen=True)
-class _Template:
-    """A real client's observation, and how simulated ones train and upload."""
+def _loss(
+    model: SplitModel, broadcast: Message, n_classes: int, device: torch.device
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the cross-entropy with the distances from broadcast prototypes and class outputs."""
+    means, outputs = find_payload(broadcast, Prototypes), find_payload(broadcast, ClassLogits)
+    near = None if means is None else by_class(means.features, means.classes, n_classes, device)
+    alike, softmax = None, False
+    if outputs is not None:
+        values, softmax = read_outputs(outputs.values)
+        alike = by_class(values, outputs.classes, n_classes, device)
 
-    like: Observation
-    n_classes: int
-    training: ShadowTraining
-    mechanism: Mechanism
-    batch: BatchFacts | None
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        features = model.represent(images)
+        logits = model.head(features)
+        total = cross_entropy(logits, labels)
+        if near is not None:
+            table, known = near
+            total = total + ((features - table[labels]).square().mean(1) * known[labels]).mean()
+        if alike is not None:
+            table, known = alike
+            total = total + (output_distance(logits, table[labels], softmax=softmax) * known[labels]).mean()
+        return total
 
-    def trained(self, held: Samples, seed: int, rng: torch.Generator) -> SplitModel:
-        """Return a model that starts from the broadcast head and is pulled towards broadcast vectors and outputs."""
-        widths = [
-            payload.rows().shape[1] if payload.kind in VECTORS else payload.parameters()["weight"].shape[1]
-            for payload in (*self.like.upload, *self.like.broadcast)
-            if payload.kind in VECTORS | HEADS
-        ]
-        model = substitute(held.images, self.n_classes, widths[0] if widths else WIDTH, seed)
-        self._take_head(model)
-        train_substitute(list(model.parameters()), held, self._loss(model, held.images.device), self.training, rng)
-        return model.eval()
+    return loss
 
-    def _take_head(self, model: SplitModel) -> None:
-        sent = find_payload(self.like.broadcast, Classifier)
-        if sent is not None:
-            with torch.no_grad():
-                model.head.weight.copy_(sent.state["weight"])
-                model.head.bias.copy_(sent.state["bias"])
 
-    def _loss(self, model: SplitModel, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
-        broadcast = self.like.broadcast
-        means, outputs = find_payload(broadcast, Prototypes), find_payload(broadcast, ClassLogits)
-        near = None if means is None else by_class(means.features, means.classes, self.n_classes, device)
-        alike, softmax = None, False
-        if outputs is not None:
-            values, softmax = read_outputs(outputs.values)
-            alike = by_class(values, outputs.classes, self.n_classes, device)
+def _means(
+    model: SplitModel, held: Samples, n_classes: int, like: Observation, mechanism: Mechanism, rng: torch.Generator
+) -> Payload:
+    """Return means or a mixture of a client with this model and these images."""
+    with torch.no_grad():
+        features = torch.cat([model.represent(part) for part in held.images.split(256)])
+        logits = model.head(features)
+    labels, classes = held.labels, held.labels.unique()
 
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            features = model.represent(images)
-            logits = model.head(features)
-            total = cross_entropy(logits, labels)
-            if near is not None:
-                table, known = near
-                total = total + ((features - table[labels]).square().mean(1) * known[labels]).mean()
-            if alike is not None:
-                table, known = alike
-                total = total + (output_distance(logits, table[labels], softmax=softmax) * known[labels]).mean()
-            return total
+    def means(rows: Tensor) -> Tensor:
+        return torch.stack([rows[labels == label].mean(0) for label in classes]).cpu()
 
-        return loss
+    for payload in like.upload:
+        if payload.kind in MIXTURES:
+            weights = sample_weights(labels, mechanism, rng)
+            return Entangled(*(value.cpu() for value in entangle(features, labels, weights, n_classes)))
+        if payload.kind in CLASS_MEANS:
+            return Prototypes(means(features), classes.cpu())
+        if payload.kind in CLASS_OUTPUTS:
+            outputs = logits.softmax(1) if read_outputs(payload.rows())[1] else logits
+            return ClassLogits(means(outputs), classes.cpu())
+    raise UserError(f"attack 'property': no client can be made up that uploads {kinds_in(like.upload)}")
 
-    def uploaded(self, model: SplitModel, held: Samples, rng: torch.Generator) -> Payload:
-        """Return the payload that a client with this model and these images sends."""
-        if HEADS.first(self.like.upload) is not None:
-            return self._classifier(model, held, rng)
-        with torch.no_grad():
-            features = torch.cat([model.represent(part) for part in held.images.split(256)])
-            logits = model.head(features)
-        labels, classes = held.labels, held.labels.unique()
 
-        def means(rows: Tensor) -> Tensor:
-            return torch.stack([rows[labels == label].mean(0) for label in classes]).cpu()
-
-        for payload in self.like.upload:
-            if payload.kind in MIXTURES:
-                weights = sample_weights(labels, self.mechanism, rng)
-                return Entangled(*(value.cpu() for value in entangle(features, labels, weights, self.n_classes)))
-            if payload.kind in CLASS_MEANS:
-                return Prototypes(means(features), classes.cpu())
-            if payload.kind in CLASS_OUTPUTS:
-                outputs = logits.softmax(1) if read_outputs(payload.rows())[1] else logits
-                return ClassLogits(means(outputs), classes.cpu())
-        raise UserError(f"attack 'property': no client can be made up that uploads {kinds_in(self.like.upload)}")
-
-    def _classifier(self, model: SplitModel, held: Samples, rng: torch.Generator) -> Classifier:
-        """Return the head after one round of local steps from the broadcast one."""
-        self._take_head(model)
-        batch, labels = self.batch, held.labels
-        size = BATCH if batch is None else batch.batch_size
-        steps = max(1, len(labels) // size) if batch is None else batch.steps
-        rate, parameters = 0.1 if batch is None else batch.learning_rate, list(model.parameters())
-        for _ in range(steps):
-            index = torch.randperm(len(labels), generator=rng)[:size].to(labels.device)
-            loss = cross_entropy(model(held.images[index]), labels[index])
-            gradients = torch.autograd.grad(loss, parameters)
-            with torch.no_grad():
-                for value, gradient in zip(parameters, gradients, strict=True):
-                    value.sub_(gradient, alpha=rate)
-        return Classifier({name: value.detach().cpu().clone() for name, value in model.head.state_dict().items()})
+# ---------------------------------------------------------------- clients that train what travels
 
 
 def train_shadow_updates(
@@ -201,8 +166,8 @@ def train_shadow_updates(
     """Return trainings that start like a client's and end where other images lead.
 
     Args:
-        training: the client's.
-        labels: ``(n,)`` classes of all images of the attacker, in the order of the training's inputs.
+        training: the client's, with all images of the attacker as inputs.
+        labels: ``(n,)`` their classes.
         client_images: of each simulated client, the places ``(m,)`` of its images among them, at least one.
         facts: of the client's local steps.
         seed: parts of the seed of batches, and of what defenses draw.
@@ -211,8 +176,7 @@ def train_shadow_updates(
     """
     found = []
     for number, own in enumerate(client_images):
-        rng = generator(*seed, "shadow update", number)
-        batches = _batches(own, facts, rng)
+        batches = _batches(own, facts, generator(*seed, "shadow update", number))
         if compute is None or training.network is None:
             after = _trained(training, labels, batches, facts.learning_rate)
         else:
@@ -226,10 +190,7 @@ def train_shadow_updates(
 
 
 def _trained(training: Training, labels: Tensor, batches: Sequence[Tensor], learning_rate: float) -> Weights:
-    def loss(weights: Weights, some: Tensor, answers: Tensor) -> Tensor:
-        return cross_entropy(training.logits(weights, some), answers)
-
-    slope = grad(loss)
+    slope = grad(lambda weights, some, answers: cross_entropy(training.logits(weights, some), answers))
     weights = dict(training.before)
     for batch in batches:
         gradient = slope(weights, training.inputs[batch], labels[batch])
@@ -263,9 +224,8 @@ def _guarded(
 
 def _batches(own: Tensor, facts: BatchFacts, rng: torch.Generator) -> list[Tensor]:
     """Draw batches of the sizes of the client's steps from consecutive random orders of its images."""
-    sizes = facts.sizes or (facts.batch_size,) * facts.steps
     left, found = own[:0], []
-    for size in sizes:
+    for size in facts.sizes or (facts.batch_size,) * facts.steps:
         while len(left) < min(size, len(own)):
             left = torch.cat([left, own[torch.randperm(len(own), generator=rng)]])
         found.append(left[:size])
@@ -274,16 +234,11 @@ def _batches(own: Tensor, facts: BatchFacts, rng: torch.Generator) -> list[Tenso
 
 
 def draw_halves(asked: Tensor, spare: Tensor, number: int, wanted: int, rng: torch.Generator) -> list[Tensor]:
-    """Return places of the images of simulated clients, of which each candidate is in half.
+    """Return places of the images of an even number of simulated clients, of which each candidate is in half.
 
-    They hold half of the candidates of each class, so that shares of classes are right.
-
-    Args:
-        asked: classes ``(n,)`` of the candidates, which are the first n images.
-        spare: classes ``(m,)`` of the attacker's own images, which follow.
-        number: of clients, even.
-        wanted: the least images of a client, where there are that many.
-        rng: draws.
+    They hold half of the candidates of each class, so that shares of classes are right, and as many of the attacker's own
+    images that ``wanted`` are reached. Candidates are of classes ``asked`` ``(n,)``, own images, which follow them, of
+    ``spare`` ``(m,)``.
     """
     first = [_half_of_each_class(asked, rng) for _ in range(number // 2)]
     chosen = [one for inside in first for one in (inside, ~inside)]
@@ -308,7 +263,6 @@ def _filled(own: Tensor, asked: Tensor, spare: Tensor, wanted: int, rng: torch.G
     shares = torch.bincount(asked, minlength=int(max(asked.max(), spare.max())) + 1).double()[spare]
     if not bool((shares > 0).any()):
         return own
-    per_class = torch.bincount(spare).double()[spare]
-    chances = shares / per_class
+    chances = shares / torch.bincount(spare).double()[spare]
     drawn = torch.multinomial(chances, min(missing, int((chances > 0).sum())), generator=rng)
     return torch.cat([own, len(asked) + drawn])

@@ -1,31 +1,24 @@
 """Membership scores from what training did to uploaded weights, by the broadcast and the upload alone.
 
-- ``span``: how nearly a candidate's input to a fully connected layer lies in the row space of that layer's change. Whatever
-  the loss, a step on images i changes weights W and bias b of z = W a + b by -lr sum_i d_i a_i^T and -lr sum_i d_i, so the
-  change M of (W, b), of m rows, has its rows in the span of the members' (a_i, 1). With errors of standard deviation e in M,
-  the share of an input x = (a, 1) outside of that span is
+**Span**, where a layer before the head is uploaded. A step changes weights W and bias b of z = W a + b by -lr sum_i d_i
+a_i^T and -lr sum_i d_i, so the change M of (W, b), of m rows, has its rows in the span of the members' (a_i, 1), whatever
+the loss. With errors of standard deviation e in M, the share of an input x = (a, 1) outside of that span is
 
-      r(x) = min over u of (||x - M^T u||^2 + s ||u||^2) / ||x||^2 = s x^T (M^T M + s)^-1 x / ||x||^2,
+    r(x) = min over u of (||x - M^T u||^2 + s ||u||^2) / ||x||^2 = s x^T (M^T M + s)^-1 x / ||x||^2,
 
-  with s = e^2 (sqrt(m) + sqrt(d))^2, about the square of the largest singular value of such errors; e is what rounding to
-  single precision leaves. The score is -log r. Larger s, as noise or quantisation would suggest, did no better. (SPEAR,
-  Dimitrov et al., NeurIPS 2024, inverts batches by this span; the score is ours.)
-- ``loss``: the cross-entropy at the broadcast weights less that at the uploaded ones: the loss (Yeom et al., CSF 2018)
-  calibrated by how hard the candidate is (Watson et al., ICLR 2022).
-- ``gradient``: the cosine between the update and the candidate's gradient at the broadcast weights (after Nasr et al., S&P
-  2019). Of one step on one image it is 1 for that image.
+with s = e^2 (sqrt(m) + sqrt(d))^2, about the square of the largest singular value of such errors, of rounding to single
+precision. The score is -log r. (SPEAR, Dimitrov et al., NeurIPS 2024, inverts batches by this span; the score is ours.)
 
-A whole, small or low-rank model has its own loss; a classifier takes the client's representations; an extractor and an angle
-matrix take its private head.
+**Gradient** otherwise, because a few images fill a head's span: the cosine between the update and the candidate's
+gradient at the broadcast weights (after Nasr et al., S&P 2019). An extractor and an angle matrix take the client's
+private head.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,8 +37,8 @@ from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import TRAINED
 from fedpriv.wire.payloads import AngleMatrix, Classifier, find_payload, get_payload
 
-BATCH = 256
-"""Images in a pass."""
+BATCH, _GRADIENT_VALUES = 256, 2**24
+"""Images in a pass, and values of candidates' gradients at a time."""
 
 LEAST = 1e-10
 """Share of an input outside of the row space below which all are alike."""
@@ -53,26 +46,16 @@ LEAST = 1e-10
 _ROUNDING = 2.0**-24
 """The largest standard deviation of rounding to single precision, over the size of the value."""
 
-_STEADY = 1e-14
-"""Least s over the trace of M M^T: below, double precision solves nothing."""
-
-_GRADIENT_VALUES = 2**24
-"""Values of candidates' gradients held at a time."""
-
-_TINY = 1e-12
-"""Least length that is divided by."""
-
-Judge = Literal["auto", "span", "gradient", "loss"]
+_STEADY, _TINY = 1e-14, 1e-12
+"""Least s over the trace of M M^T, below which double precision solves nothing; least length that is divided by."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The change of a fully connected layer by training, and what goes into it.
+    """The change ``(m, d)`` of a fully connected layer by weights after training, that of a bias as its last column.
 
-    Attributes:
-        change: weights after training -> ``(m, d)`` float64, of a layer with a bias that of the bias as its last column.
-        error: standard deviation of the error of an entry.
-        inputs: candidates -> ``(n, d)`` float64, a one for the bias.
+    ``error`` is the standard deviation of the error of an entry, ``inputs`` are those of candidates ``(n, d)``, one for the
+    bias.
     """
 
     change: Callable[[Weights], Tensor]
@@ -80,58 +63,39 @@ class Layer:
     inputs: Callable[[], Tensor]
 
 
-def chosen_layer(model: nn.Module, names: Collection[str]) -> tuple[str | None, bool]:
-    """Return the first fully connected layer before the head among ``names``, else the head, and whether it is before it."""
-    layers = [str(name) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    head = next((name for name in layers if f"{name}.".startswith(HEAD)), layers[-1] if layers else "")
-    there = [name for name in layers if f"{name}.weight" in names]
-    hidden = next((name for name in there if name != head), None)
-    return (hidden, True) if hidden is not None else (next(iter(there), None), False)
-
-
-def layer_of(model: nn.Module, name: str, update: Update, images: Tensor) -> Layer:
-    """Return a layer of a network and its inputs, of images ``(n, c, h, w)``.
+def hidden_layer(model: nn.Module, update: Update, images: Tensor) -> Layer | None:
+    """Return the first uploaded fully connected layer before the head of a network, and its inputs; None where none is.
 
     Of a matrix of which only leading singular triples arrived, U^T (W - W') is known exactly, and of the rest too little.
     """
+    layers = [str(name) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    head = next((name for name in layers if f"{name}.".startswith(HEAD)), layers[-1] if layers else "")
+    name = next((name for name in layers if name != head and f"{name}.weight" in update.before), None)
+    if name is None:
+        return None
     weight, bias = f"{name}.weight", f"{name}.bias"
     truncated = update.project.left.get(weight) if isinstance(update.project, Tangent) else None
-    rank = None if truncated is None else truncated.shape[-1]
-    biased = bias in update.before and rank is None
+    biased = bias in update.before and truncated is None
 
     def change(after: Weights) -> Tensor:
         found = (update.before[weight] - after[weight]).double()
-        if rank is not None:
-            return leading(after[weight], rank)[0].double().mT @ found
+        if truncated is not None:
+            return leading(after[weight], truncated.shape[-1])[0].double().mT @ found
         return torch.cat([found, (update.before[bias] - after[bias]).double()[:, None]], 1) if biased else found
 
     def inputs() -> Tensor:
-        found = _inputs(model, update.before, name, images)
-        return with_ones(found) if biased else found
+        seen: list[Tensor] = []
+        hook = model.get_submodule(name).register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+        try:
+            with torch.no_grad():
+                for some in images.split(BATCH):
+                    functional_call(model, update.before, (some,))
+        finally:
+            hook.remove()
+        rows = torch.cat(seen).double().reshape(len(images), -1)
+        return torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if biased else rows
 
-    return Layer(change, rounding(update.before[weight]), inputs)
-
-
-def with_ones(rows: Tensor) -> Tensor:
-    """Return rows ``(n, d)`` with a one behind each ``(n, d + 1)``, which a bias is multiplied with."""
-    return torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
-
-
-def rounding(weight: Tensor) -> float:
-    """Return the size of errors of the change of a weight that travels in single precision."""
-    return _ROUNDING * float(weight.double().square().mean().sqrt())
-
-
-def _inputs(model: nn.Module, weights: Weights, name: str, images: Tensor) -> Tensor:
-    seen: list[Tensor] = []
-    hook = model.get_submodule(name).register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
-    try:
-        with torch.no_grad():
-            for some in images.split(BATCH):
-                functional_call(model, weights, (some,))
-    finally:
-        hook.remove()
-    return torch.cat(seen).double().reshape(len(images), -1)
+    return Layer(change, _ROUNDING * float(update.before[weight].double().square().mean().sqrt()), inputs)
 
 
 def outside(change: Tensor, error: float, inputs: Tensor) -> Tensor:
@@ -153,29 +117,24 @@ def outside(change: Tensor, error: float, inputs: Tensor) -> Tensor:
     return torch.where(whole > 0, outer, 1.0)  # an input of zeros says nothing of anybody
 
 
-def nearness(layers: Sequence[Layer], after: Weights, inputs: Sequence[Tensor]) -> Tensor:
-    """Return -log of the share of inputs outside of the row space, summed over layers ``(n,)``, float64 on the CPU.
+def nearness(layer: Layer, after: Weights, inputs: Tensor) -> Tensor:
+    """Return -log of the share of inputs outside of the row space of a layer's change ``(n,)``, float64 on the CPU.
 
     Of training that led to the weights ``after``; zero where nothing changed.
     """
-    pairs = zip(layers, inputs, strict=True)
-    found = [outside(layer.change(after), layer.error, rows).clamp_min(LEAST).log() for layer, rows in pairs]
-    return -torch.stack(found).sum(0).cpu()
+    return -outside(layer.change(after), layer.error, inputs).clamp_min(LEAST).log().cpu()
 
 
 @dataclass(frozen=True)
 class Training:
-    """A client's training, as a loss of candidates.
+    """A client's training from broadcast to uploaded weights, as a loss of candidates.
 
     Attributes:
-        before: broadcast weights by name.
-        after: uploaded weights by the same names.
         inputs: candidates ``(n, ...)`` as the weights take them: images, or representations.
         logits: (weights, some inputs ``(b, ...)``) -> ``(b, C)``.
         project: update -> its comparable part; None for everything.
-        complete: whether the weights are the whole model, so that two trainings from the same ones have the same loss.
-        layers: fully connected layers for ``span``: one of a network, blocks of a mapping.
-        hidden: whether that is a layer before a head.
+        complete: whether the weights are the whole model.
+        layer: fully connected, before a head; None where none is uploaded.
         network: takes the weights and images, with a private head in it; None of a single layer.
     """
 
@@ -185,15 +144,8 @@ class Training:
     logits: Callable[[Weights, Tensor], Tensor]
     project: Callable[[Mapping[str, Tensor]], Weights] | None = None
     complete: bool = False
-    layers: tuple[Layer, ...] = ()
-    hidden: bool = False
+    layer: Layer | None = None
     network: nn.Module | None = None
-
-    def starts_like(self, other: Training) -> bool:
-        """True if a candidate has the same loss, and the same gradient, at the start of both."""
-        return (
-            self.complete and other.complete and all(torch.equal(self.before[k], other.before[k]) for k in self.before)
-        )
 
     def outputs(self, weights: Weights) -> Tensor:
         """Return logits of candidates ``(n, C)``, float64."""
@@ -223,12 +175,6 @@ class Training:
         return [(part.double() / length).to(part.dtype) for part in parts]
 
 
-def loss_drops(trainings: Sequence[Training], labels: Tensor) -> Tensor:
-    """Return the loss of each candidate before trainings that start alike, less that after each ``(k, n)``."""
-    first = trainings[0].losses(trainings[0].before, labels)
-    return torch.stack([first - one.losses(one.after, labels) for one in trainings])
-
-
 def alignments(trainings: Sequence[Training], labels: Tensor) -> Tensor:
     """Return the cosine between each candidate's gradient and the updates of trainings that start alike ``(k, n)``."""
     first = trainings[0]
@@ -252,71 +198,44 @@ def alignments(trainings: Sequence[Training], labels: Tensor) -> Tensor:
     return torch.cat(found, 1)
 
 
-def spans(trainings: Sequence[Training]) -> Tensor:
-    """Return the ``span`` scores of each candidate by each training ``(k, n)``, on the CPU."""
-    if not all(one.layers for one in trainings):
-        raise refuse_span("membership")
+def spans(trainings: Sequence[Training], layers: Sequence[Layer]) -> Tensor:
+    """Return the span scores of each candidate by each training ``(k, n)``, on the CPU."""
     found: list[Tensor] = []
-    known: list[tuple[Training, list[Tensor]]] = []
-    for one in trainings:
-        inputs = next((rows for other, rows in known if _same_inputs(one, other)), None)
+    known: list[tuple[Training, Tensor]] = []
+    for one, layer in zip(trainings, layers, strict=True):
+        # Candidates come to the layers alike where the weights before them are the same.
+        inputs = next((rows for other, rows in known if _same_start(one, other)), None)
         if inputs is None:
-            inputs = [layer.inputs() for layer in one.layers]
+            inputs = layer.inputs()
             known.append((one, inputs))
-        found.append(nearness(one.layers, one.after, inputs))
+        found.append(nearness(layer, one.after, inputs))
     return torch.stack(found)
 
 
-def refuse_span(attack: str) -> UserError:
-    """Return the error for weights without a fully connected layer."""
-    return UserError(
-        f"attack {attack!r}: judge='span' needs a fully connected layer among the uploaded weights; got none; use "
-        "judge='gradient'"
-    )
-
-
-def _same_inputs(one: Training, other: Training) -> bool:
-    """True where candidates come to the layers alike: with the same weights before them, from the same images."""
-    return one.inputs is other.inputs and all(torch.equal(one.before[name], other.before[name]) for name in one.before)
+def _same_start(one: Training, other: Training) -> bool:
+    return all(torch.equal(value, other.before[name]) for name, value in one.before.items())
 
 
 def _cosines(updates: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Return the cosines ``(k, n)``, float64, of updates of length one and gradients, ``(k, p)`` and ``(n, p)`` a parameter.
-
-    Parameter by parameter and without copies of the gradients, which are the largest tensors.
-    """
+    """Return the cosines ``(k, n)``, float64, of updates of length one ``(k, p)`` and gradients ``(n, p)`` a parameter."""
     pairs = list(zip(updates, gradients, strict=True))
     inner = torch.stack([(update @ gradient.T).double() for update, gradient in pairs]).sum(0)
     squares = torch.stack([torch.linalg.vecdot(gradient, gradient).double() for gradient in gradients]).sum(0)
     return inner / squares.sqrt().clamp_min(_TINY)
 
 
-def update_signals(
-    seen: Sequence[Observation],
-    images: Tensor,
-    labels: Tensor,
-    knowledge: Knowledge,
-    judge: Judge = "auto",
-) -> Tensor:
+def update_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
     """Return the signal of k uploads for each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)`` float64.
 
     On the CPU. ``knowledge`` has the rest of each client's model, where an upload is a part of one.
     """
     trainings = [training_of(one, one.client, images, knowledge) for one in seen]
-    if judge == "span" or (judge == "auto" and all(one.hidden for one in trainings)):
-        return spans(trainings)
-    alike: list[list[int]] = []
-    for place, one in enumerate(trainings):
-        started = next((places for places in alike if trainings[places[0]].starts_like(one)), [])
-        if not started:
-            alike.append(started)
-        started.append(place)
-    found = torch.empty(len(seen), len(labels), dtype=torch.float64)
-    compare = loss_drops if judge == "loss" else alignments
-    for places in alike:
-        group = [trainings[place] for place in places]
-        found[places] = compare(group, labels.to(group[0].inputs.device)).double().cpu()
-    return found
+    layers = [one.layer for one in trainings if one.layer is not None]
+    if len(layers) == len(trainings):
+        return spans(trainings, layers)
+    together = all(one.complete and _same_start(one, trainings[0]) for one in trainings)
+    groups = [trainings] if together else [[one] for one in trainings]
+    return torch.cat([alignments(group, labels.to(group[0].inputs.device)).double().cpu() for group in groups])
 
 
 def training_of(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
@@ -346,13 +265,7 @@ def _of_classifier(seen: Observation, features: Tensor) -> Training:
         for message in (seen.broadcast, seen.upload)
     )
 
-    def change(found: Weights) -> Tensor:
-        return torch.cat([before["weight"] - found["weight"], (before["bias"] - found["bias"])[:, None]], 1)
-
-    layer = Layer(change, rounding(before["weight"]), lambda: with_ones(features))
-    return Training(
-        before, after, features, lambda state, rows: rows @ state["weight"].T + state["bias"], layers=(layer,)
-    )
+    return Training(before, after, features, lambda state, rows: rows @ state["weight"].T + state["bias"])
 
 
 def _of_angle_matrix(seen: Observation, features: Tensor, head: tuple[Tensor, Tensor]) -> Training:
@@ -367,22 +280,15 @@ def _of_angle_matrix(seen: Observation, features: Tensor, head: tuple[Tensor, Te
         turned = torch.einsum("nmi,mij->nmj", in_blocks, state["blocks"]).flatten(1)
         return (rows + turned + rows @ beside) @ weight.T + bias
 
-    error, in_blocks = rounding(before), features.unflatten(1, before.shape[:2])
-    layers = tuple(
-        Layer(partial(_block_change, before, place), error, partial(in_blocks.select, 1, place))
-        for place in range(len(before))
-    )
-    return Training({"blocks": before}, {"blocks": after}, features, logits, layers=layers)
-
-
-def _block_change(before: Tensor, place: int, after: Weights) -> Tensor:
-    return (before[place] - after["blocks"][place]).T
+    return Training({"blocks": before}, {"blocks": after}, features, logits)
 
 
 def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
     if knowledge.model is None:
         raise UserError(f"{upload_holds(seen)}; membership from training needs one of {', '.join(TRAINED)}")
-    model = _without_statistics(knowledge.model, images.device)
+    # Batch norms take batch statistics: running ones are not uploaded.
+    model = copy.deepcopy(knowledge.model).to(images.device).eval()
+    replace_all_batch_norm_modules_(model)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     update = read_update(seen, shapes, images.device)
     rest: Weights = {}
@@ -394,7 +300,6 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
         found: Tensor = functional_call(model, weights | rest, (some,))
         return found
 
-    name, hidden = chosen_layer(model, update.before)
     return Training(
         update.before,
         update.after,
@@ -402,14 +307,6 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
         logits,
         update.project,
         complete=not rest,
-        layers=() if name is None else (layer_of(model, name, update, images),),
-        hidden=hidden,
+        layer=hidden_layer(model, update, images),
         network=model,
     )
-
-
-def _without_statistics(model: nn.Module, device: torch.device) -> nn.Module:
-    """Return a copy in evaluation mode whose batch norms take batch statistics: running ones are not uploaded."""
-    copied = copy.deepcopy(model).to(device).eval()
-    replace_all_batch_norm_modules_(copied)
-    return copied

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.inputs.stacked import StackedExtractors, architecture, stack, worth_stacking
 from fedpriv.attacks.observation import Knowledge, TargetId
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.util.arguments import argument
@@ -60,88 +58,27 @@ def represent_rows(knowledge: Knowledge, images: Tensor, owners: Tensor) -> Tens
 class OwnExtractors:
     """The extractors of a card, as one map of images of several clients.
 
-    Networks that differ in their weights only are called together where that is faster. Where the same owners are asked
-    for again (the very same tensor), who owns what is not worked out anew.
-
-    Args:
-        knowledge: the card's grants.
-        together: whether networks of one architecture are called together; None where that is faster.
+    Where the same owners are asked for again (the very same tensor), who owns what is not worked out anew.
     """
 
-    def __init__(self, knowledge: Knowledge, together: bool | None = None) -> None:
-        self._extractors, self._together = knowledge.extractors, together
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._extractors, self._device = knowledge.extractors, torch.device("cpu")
         self._calls = Last(self._plan)
-        self._stacks: dict[tuple[int, ...], StackedExtractors | None] = {}
-        self._sample: Tensor | None = None
 
     def __call__(self, images: Tensor, owners: Tensor) -> Tensor:
         """Return the representations ``(n, d)`` of images ``(n, c, h, w)``, whose clients ``owners`` ``(n,)`` names.
 
         ``owners`` lies on the CPU.
         """
-        self._sample = images.detach()
+        self._device = images.device
         calls, back = self._calls(owners)
-        if back is None:
-            return calls[0].of(images)
-        found = [call.of(images[call.places]).flatten(0, -2)[call.own] for call in calls]
-        return torch.cat(found)[back]
+        if len(calls) == 1:
+            return calls[0][0](images)
+        return torch.cat([extractor(images[places]) for extractor, places in calls])[back]
 
-    def _plan(self, owners: Tensor) -> tuple[list[_Call], Tensor | None]:
-        """Return the calls that images of these owners take, and the way back to the order of the images."""
-        assert self._sample is not None
-        device = self._sample.device
-        places = {client: (owners == client).nonzero().flatten() for client in sorted(set(owners.tolist()))}
-        if len(places) == 1:
-            only = next(iter(places))
-            return [_Call(self._extractors[only], owners, slice(None))], None
-        calls, order = [], []
-        for clients in self._groups(places, device):
-            own = [places[client] for client in clients]
-            order += own
-            stacked = self._stacked(clients) if len(clients) > 1 else None
-            if stacked is not None:
-                most = max(map(len, own))
-                # A client with fewer images shows its first again; what comes of those is left out.
-                padded = torch.stack([mine[torch.arange(most) * (torch.arange(most) < len(mine))] for mine in own])
-                kept = torch.cat([k * most + torch.arange(len(mine)) for k, mine in enumerate(own)])
-                calls.append(_Call(stacked, padded.to(device), kept.to(device)))
-                continue
-            calls += [_Call(self._extractors[k], places[k].to(device), slice(None)) for k in clients]
-        return calls, torch.cat(order).argsort().to(device)
-
-    def _groups(self, places: dict[int, Tensor], device: torch.device) -> list[tuple[int, ...]]:
-        """Return the clients that are called together, each once."""
-        by_architecture: dict[Hashable, list[int]] = {}
-        for client in places:
-            alone = ("client", client)
-            key = alone if self._together is False else architecture(self._extractors[client]) or alone
-            by_architecture.setdefault(key, []).append(client)
-        found: list[tuple[int, ...]] = []
-        for clients in by_architecture.values():
-            sizes = [len(places[client]) for client in clients]
-            if self._together or worth_stacking(self._extractors[clients[0]], sizes, device):
-                found.append(tuple(clients))
-            else:
-                found += [(client,) for client in clients]
-        return found
-
-    def _stacked(self, clients: tuple[int, ...]) -> StackedExtractors | None:
-        if clients not in self._stacks:
-            assert self._sample is not None
-            self._stacks[clients] = stack([self._extractors[client] for client in clients], self._sample)
-        return self._stacks[clients]
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One call of an extractor, or of several together.
-
-    Attributes:
-        of: the extractor, or extractors.
-        places: of the images that it is given, ``(n,)`` or ``(K, n)``.
-        own: which of what comes out is kept, all entries of K counted through.
-    """
-
-    of: Callable[[Tensor], Tensor]
-    places: Tensor
-    own: Tensor | slice
+    def _plan(self, owners: Tensor) -> tuple[list[tuple[Callable[[Tensor], Tensor], Tensor]], Tensor]:
+        """Return the extractors with the places of their images, and the way back to the order of the images."""
+        clients = owners.unique().tolist()
+        places = [(owners == client).nonzero().flatten() for client in clients]
+        calls = [(self._extractors[k], own.to(self._device)) for k, own in zip(clients, places, strict=True)]
+        return calls, torch.cat(places).argsort().to(self._device)

@@ -113,7 +113,7 @@ def held_classes(upload: Message) -> tuple[int, ...] | None:
 
 
 def class_counts(upload: Message) -> dict[int, int] | None:
-    """Return the number of training images of each class that an upload says its client holds, or None where it does not."""
+    """Return the number of training images of each class that an upload says its client holds; None where it says none."""
     for payload in upload:
         classes, counts, histogram = payload.said("classes"), payload.said("counts"), payload.said("histogram")
         if histogram is not None:

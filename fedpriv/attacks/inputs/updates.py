@@ -1,9 +1,4 @@
-"""The change of weights that a client trained and uploads, and the part of its gradient that the upload tells.
-
-A whole model, a small model and an extractor are uploaded as they are. Of a low-rank model only truncated factors
-arrive, and of its gradient only what :class:`Tangent` keeps can be compared. Of an update that was pruned, truncated or
-reduced to signs, :class:`SentEntries` keeps what was sent.
-"""
+"""The change of weights that a client trained and uploads, and the part of its gradient that the upload tells."""
 
 from __future__ import annotations
 
@@ -28,7 +23,8 @@ HEAD = "head."
 
 GradientMatch = Literal["all", "sent", "signs", "censored", "relative"]
 """The compared part of an update: ``all`` entries; those ``sent``, which are not zero (``prune``); their ``signs``; all as
-far as a ``censored`` update tells of them (``percentile-privacy``); or all ``relative`` to the tensor's size (``noise``)."""
+far as a ``censored`` update tells of them (``percentile-privacy``); or all ``relative`` to the tensor's size
+(``noise``)."""
 
 _SMOOTH = 0.03
 """Width of the smooth sign, in root mean squares of the candidate's gradient."""
@@ -36,21 +32,21 @@ _SMOOTH = 0.03
 _TINY = 1e-30
 
 _TRUNCATED = 1 - 1e-3
-"""Share of the largest magnitude from which an entry counts as truncated: weights are rounded after it was added to them."""
+"""Share of the largest magnitude from which an entry counts as truncated: weights are rounded after it was added to
+them."""
 
 
 @dataclass(frozen=True)
 class Tangent:
     """The part of a gradient that the truncated matrix it led to gives away.
 
-    A client starts from W, takes a step to W' = W - lr G and uploads the leading singular triples of W', W'_t = U S V. As
-    U^T W' = S V and W' V^T = U S, the server knows U^T G and G V^T exactly, but nothing of what is orthogonal to both:
+    A client takes a step from W to W' = W - lr G and uploads the leading singular triples of W', W'_t = U S V. As U^T W' =
+    S V and W' V^T = U S, the server knows U^T G and G V^T exactly, but nothing of what is orthogonal to both:
 
         G - (I - U U^T) G (I - V^T V)
 
-    is the orthogonal projection onto the tangent space of the matrices of rank t at W'_t. Applied to W - W'_t it gives the
-    same as applied to lr G, so candidates that are projected likewise can be compared without error. The same holds of a
-    sum of steps. Convolution kernels are projected slice by slice, as they are truncated.
+    is the orthogonal projection onto the tangent space of the matrices of rank t at W'_t. Candidates that are projected
+    likewise are compared without error; the same holds of a sum of steps. Convolution kernels are projected slice by slice.
 
     Attributes:
         left: name -> U ``(..., a, t)`` with orthonormal or zero columns; parameters that are not named pass unchanged.
@@ -77,12 +73,9 @@ class Tangent:
 
 @dataclass(frozen=True)
 class Update:
-    """Weights before and after a client's training.
+    """Broadcast and uploaded weights by the same names, of a low-rank model recovered ones.
 
-    Attributes:
-        before: broadcast parameters by name.
-        after: uploaded parameters by the same names; of a low-rank model the recovered ones.
-        project: what can be compared of ``before - after``; None for everything.
+    ``project`` is what can be compared of ``before - after``; None for everything.
     """
 
     before: Weights
@@ -115,7 +108,8 @@ def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: tor
             factors = {name: value.to(device) for name, value in state.items()}
             state = recover(factors)
             if side == "upload":
-                tangent = _tangent(factors, state)
+                left = {name: factors[name + LEFT] for name in state if name + LEFT in factors}
+                tangent = Tangent(left, {name: factors[name + RIGHT] for name in left})
         if payload.network == "extractor":
             shapes = {name: shape for name, shape in shapes.items() if not name.startswith(HEAD)}
         for name, shape in shapes.items():
@@ -137,11 +131,6 @@ def require_facts(attack: str, knowledge: Knowledge, client: int) -> BatchFacts:
     return facts
 
 
-def _tangent(factors: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tangent:
-    left = {name: factors[name + LEFT] for name in state if name + LEFT in factors}
-    return Tangent(left, {name: factors[name + RIGHT] for name in left})
-
-
 def stacked_projection(
     projections: Sequence[Callable[[Mapping[str, Tensor]], Weights] | None],
 ) -> Tangent | SentEntries | None:
@@ -160,39 +149,31 @@ def stacked_projection(
     names = dict.fromkeys(name for tangent in tangents for name in tangent.left)
     left, right = {}, {}
     for name in names:
-        if not all(name in tangent.left for tangent in tangents):
-            # Sent whole by some client: its factors span everything.
-            tangents = [_with_identity(tangent, name, tangents) for tangent in tangents]
-        rank = max(tangent.left[name].shape[-1] for tangent in tangents)
-        left[name] = torch.stack([_padded(tangent.left[name], rank, -1) for tangent in tangents])
-        right[name] = torch.stack([_padded(tangent.right[name], rank, -2) for tangent in tangents])
+        # Sent whole by some client: its factors span everything.
+        pairs = [_factors(tangent, name, tangents) for tangent in tangents]
+        rank = max(one.shape[-1] for one, _ in pairs)
+        left[name] = torch.stack([pad(one, (0, rank - one.shape[-1])) for one, _ in pairs])
+        right[name] = torch.stack([pad(other, (0, 0, 0, rank - other.shape[-2])) for _, other in pairs])
     return Tangent(left, right)
 
 
-def _with_identity(tangent: Tangent, name: str, among: Sequence[Tangent]) -> Tangent:
+def _factors(tangent: Tangent, name: str, among: Sequence[Tangent]) -> tuple[Tensor, Tensor]:
     if name in tangent.left:
-        return tangent
+        return tangent.left[name], tangent.right[name]
     left, right = next((other.left[name], other.right[name]) for other in among if name in other.left)
     rows, columns = left.shape[-2], right.shape[-1]
     whole = torch.eye(rows, dtype=left.dtype, device=left.device).expand(*left.shape[:-2], rows, rows)
-    nothing = right.new_zeros(*right.shape[:-2], rows, columns)
-    return Tangent({**tangent.left, name: whole}, {**tangent.right, name: nothing})
-
-
-def _padded(factor: Tensor, rank: int, axis: int) -> Tensor:
-    missing = rank - factor.shape[axis]
-    return pad(factor, (0, missing) if axis == -1 else (0, 0, 0, missing))
+    return whole, right.new_zeros(*right.shape[:-2], rows, columns)
 
 
 @dataclass(frozen=True)
 class SentEntries:
     """The projection of candidate gradients onto what N clients sent.
 
-    A pruned update is exactly zero in most places, which says that the gradient was small there, not zero: these places are
-    left out. An update of signs is compared with the smooth signs of candidates. A *censored* update, without its smallest
-    entries and with its large ones truncated, says of what is zero that it was below the smallest magnitude sent, and of
-    what has the largest magnitude that it was that or more: candidates in keeping with that are not pulled anywhere.
-    Where noise is in proportion to each tensor, tensors are taken *relative* to their root mean square in the update.
+    Entries of a pruned update that are zero were small, not zero, and are left out. An update of signs is compared with the
+    smooth signs of candidates. A *censored* update, without its smallest entries and with its large ones truncated, bounds
+    those: candidates in keeping with that are not pulled anywhere. Where noise is in proportion to each tensor, tensors are
+    taken *relative* to their root mean square in the update.
 
     Attributes:
         wanted: name -> observed gradient ``(N, ...)``; zero where nothing was sent.

@@ -23,11 +23,10 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion, defenses_of, div
 from fedpriv.attacks.inversion.decoder_network import Pairs
 from fedpriv.attacks.inversion.joint import JointInversion, uploaded_count
 from fedpriv.attacks.inversion.vector import FITS, Fitting, vector_distance
-from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Observation, Reconstruction
+from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Observation, Reconstruction, Stages
 from fedpriv.attacks.priors.denoiser import Denoiser, DenoiserTraining, LearnedImages, LearnedSettings, own_denoiser
 from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Schedule
-from fedpriv.attacks.stages import Stages
 from fedpriv.attacks.trained import Same
 from fedpriv.util.last import Last
 from fedpriv.util.seeds import derive_seed

@@ -68,22 +68,6 @@ class StratumArea(Record):
     n_clients: int = 0
 
 
-class Accusations(Record):
-    """The outcome of a threshold that the attacker sets without the truth.
-
-    Attributes:
-        nominal: share of non-members that it means to accuse.
-        false: share of non-members that it really accuses.
-        found: share of members that it accuses.
-        threshold: of scores on the common scale; who scores above it is accused.
-    """
-
-    nominal: FiniteFloat
-    false: Rate
-    found: Rate
-    threshold: FiniteFloat
-
-
 class NamedClasses(Record):
     """For how many of ``clients`` uploads say exactly which classes they hold, count images, and count them exactly."""
 
@@ -116,10 +100,6 @@ class MembershipRecord(InferenceRecord):
         baseline: what is reached without the upload; None where no network is assumed to be known.
         strata: by how many images of the class the client holds.
         rarity: by how far an image lies from the mean of its class, in thirds of the candidates of the class.
-        accusations: at thresholds that the attacker sets by what it knows to be no members; empty where it knows of too
-            few, and in records of older versions.
-        null: in words, what those are; empty where there are none.
-        n_null: how many.
         classes: None where uploads name no classes.
     """
 
@@ -131,9 +111,6 @@ class MembershipRecord(InferenceRecord):
     baseline: Baseline | None = None
     strata: Mapping[str, StratumArea]
     rarity: Mapping[str, StratumArea] = {}
-    accusations: tuple[Accusations, ...] = ()
-    null: str = ""
-    n_null: int = 0
     classes: NamedClasses | None
 
     def alike(self) -> dict[str, StratumArea]:
@@ -159,20 +136,16 @@ class PropertyRecord(InferenceRecord):
 
     Attributes:
         question: what was asked.
-        threshold: of the question ``share``, else None.
         learned_from: where answers were read off, or who was learned from.
         n_pairs, n_yes: pairs of client and class, and those of which the answer is yes.
         classes_alone: what the number of classes tells without a look at anything else.
-        colluders: clients in league with the attacker, or empty.
         shares: how near estimated class shares are; None where none were estimated.
     """
 
     kind: Literal["property"] = "property"
     question: str
-    threshold: FiniteFloat | None
     learned_from: str
     n_pairs: int
     n_yes: int
     classes_alone: Rates
-    colluders: str = ""
     shares: ShareDistances | None = None
