@@ -184,7 +184,6 @@ def test_the_control_is_the_same_canaries_ten_times_as_far():
     assert backwards.control == backwards.most == 0  # nothing stands out: less noise makes it no clearer
 
 
-@pytest.mark.parametrize("independent", [True, False])
 def test_sentences_hold_every_figure():
     design = Design(0.95, 1e-5, independent=True, gaussian=True)
     found = Audited({"one run": 2.5, "Gaussian": 26.0}, 30.0, 28.0)
