@@ -3,10 +3,7 @@
 ::
 
     fedpriv attack --target model --out results/model
-    fedpriv attack --target entangled --out results/entangled
-    fedpriv report results --index
-    fedpriv compare results/entangled results/shorter --out results/changes
-    python docs/make_screenshots.py results/model results/index results/changes
+    python docs/make_screenshots.py results/model
 
 The pages are shown as they are, so run the commands with relative paths: nothing of the machine then stands on them.
 """
@@ -28,8 +25,6 @@ SHOTS = {
     "report-wide": ("report.html", 1280, 800, "light"),
     "report-phone": ("report.html", 390, 780, "light"),
     "report-dark": ("report.html", 1280, 800, "dark"),
-    "index-wide": ("index.html", 1280, 900, "light"),
-    "comparison-wide": ("comparison.html", 1280, 1100, "light"),
 }
 """Name -> page, width and height in pixels, colour scheme."""
 
@@ -72,7 +67,7 @@ def small(picture: Image.Image) -> bytes:
 def main() -> None:
     """Take every picture from the folders that are given."""
     parser = argparse.ArgumentParser(description="Take the pictures of the pages for the documentation.")
-    for name in ("report", "index", "comparison"):
+    for name in ("report",):
         parser.add_argument(name, type=Path, help=f"folder that holds {name}.html")
     given = vars(parser.parse_args())
     pages = {f"{name}.html": folder / f"{name}.html" for name, folder in given.items()}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedpriv.experiment import worker_number
+from fedpriv.util import parallel
 
 # One thread unless OMP_NUM_THREADS names another count, as tests/portability.py does.
 THREADS = torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1
@@ -33,6 +33,6 @@ def pytest_runtest_setup():
 
 
 # Attacks and studies of tests are short, and tests run side by side: no workers unless a test asks for some.
-worker_number.PATIENCE = 1e6
+parallel.PATIENCE = 1e6
 
 torch.set_num_threads(THREADS)  # for what modules compute when they are collected

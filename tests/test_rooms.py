@@ -35,7 +35,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 """(module, room or module that it imports although it may not) -> why."""
 
 READS_TEXT: dict[str, str] = {
-    "study.grammar": "what a user writes on the command line: A:x=1+B:y=2",
+    "study.written": "what a user writes on the command line: A:x=1+B:y=2",
     "util.memory": "sizes in what torch says when memory runs out",
     "util.foreign": "brackets in TOML and JSON from outside, counted before they are parsed",
 }
@@ -43,7 +43,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2383,
+    "util": 2595,
     "algebra": 761,
     "datasets": 1603,
     "models": 1122,
@@ -56,9 +56,9 @@ BUDGET: dict[str, int] = {
     "evidence": 2130,
     "scoring": 7712,
     "claims": 330,
-    "pages": 6850,
-    "experiment": 15640,
-    "cli": 2103,
+    "pages": 6366,
+    "experiment": 13292,
+    "cli": 1257,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -63,7 +63,7 @@ from fedpriv.experiment.inference import case_of, measure, measure_all
 from fedpriv.experiment.named_code import named_code
 from fedpriv.experiment.plan import granted
 from fedpriv.experiment.read_card import parse_card
-from fedpriv.experiment.study.grammar import parse_entry
+from fedpriv.experiment.study.written import parse_entry
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method

@@ -1,1 +1,1 @@
-"""The command line, one file per command."""
+"""The command line: commands call the public verbs, and their flags are made from these."""

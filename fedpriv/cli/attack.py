@@ -1,118 +1,127 @@
-"""``fedpriv attack``: invert what clients upload, and show what that is worth beside a blind guess."""
+"""``fedpriv attack`` and ``fedpriv score``: invert what clients upload, and show what that is worth beside a blind guess."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 import fedpriv
 from fedpriv.cli import common
-from fedpriv.cli.attack_summary import show
-from fedpriv.cli.federation_options import data_options, training_options
+from fedpriv.cli.options import flags_of
+from fedpriv.util.arguments import command_line
 from fedpriv.util.folders import numbered
+
+if TYPE_CHECKING:
+    from fedpriv.experiment.verbs.result import AttackResult
+    from fedpriv.scoring.records import ReconstructionRecord, Verdict
 
 
 @click.command()
-@click.option("--target", required=True, help="Kind of upload to attack: fedpriv list targets.")
-@click.option(
-    "--attack",
-    "attacks",
-    multiple=True,
-    metavar="NAME",
-    help="Only this attack (repeat for more); default: all that fit.",
-)
-@click.option(
-    "--run",
-    type=click.Path(path_type=Path),
-    help="A finished run of fedpriv train, or a recorded one; default: train one first.",
-)
-@click.option(
-    "--facts",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Of a recorded run: what only its owner knows, in TOML (default: RUN.toml beside it).",
-)
-@click.option("--method", help="Method to train when there is no --run (default: the usual one for the target).")
-@click.option("--targets", type=int, help="How many targets at most (default: 48, or 6 where each is a long search).")
-@click.option("--round", type=int, help="Attack the uploads of this round (default: the last stored).")
-@click.option(
-    "--stage",
-    "stages",
-    multiple=True,
-    metavar="STAGE",
-    help="Attack early (after 5-10 % of the rounds), middle, converged (the last), round-N: several, or with commas.",
-)
-@click.option("--by-round", is_flag=True, help="Attack every stored round, for a curve of what leaks by round.")
-@click.option(
-    "--reach",
-    metavar="SETTING,...",
-    help="How far the leak reaches, by local work: images of one step (4), STEPSxIMAGES (8x1), epoch; or none "
-    "(default: 1,4,16,epoch for trained weights, without --run and flags of local work).",
-)
-@click.option(
-    "--rounds-seen", type=int, help="Rounds of uploads that attacks across rounds use (default: all that are stored)."
-)
-@click.option(
-    "--knowledge",
-    multiple=True,
-    metavar="GRANT=VALUE",
-    help="Change the knowledge card: extractor, labels, batch, batch_norm, attacker_data, foreign.",
-)
-@click.option("--iterations", type=int, help="Budget of every attack that has one, in its own unit.")
-@click.option(
-    "--budget",
-    "budget",
-    metavar="N,N,...",
-    help="Run every attack that has a budget once with each, for a curve: 100,300,1000,3000.",
-)
-@click.option("--restarts", type=int, help="Independent starts a target; the attack's own objective chooses.")
-@click.option(
-    "--attack-option",
-    multiple=True,
-    metavar="[ATTACK.]KEY=VALUE",
-    help="A hyperparameter of every attack that has it, or of one.",
-)
-@click.option(
-    "--chunk-rows",
-    type=int,
-    help="Rows (targets x restarts) at a time; bounds memory, moves results in the last digits at most.",
-)
-@click.option(
-    "--control/--no-control",
-    default=True,
-    show_default=True,
-    help="Also attack permuted uploads (the negative control); with --budget at the largest only.",
-)
-@click.option("--control-every-budget", is_flag=True, help="With --budget: attack permuted uploads at every budget.")
-@data_options
-@training_options
-@common.device_option
-@common.arithmetic_options
-@common.workers_option
-@click.option("--out", type=click.Path(path_type=Path), help="Folder to make (default: results/TARGET).")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted attack in --out; repeat the other flags.")
-@click.option("--force", is_flag=True, help="Replace the folder if it exists.")
-@click.option("--verbose", is_flag=True, help="All columns, and a paragraph on each attack.")
-@common.redact_option
-@common.share_option
+@flags_of("attacking:attack", single=("budget", "reach"))
+@click.option("--verbose", is_flag=True, help="A paragraph on each attack.")
 @common.common_options
-@click.pass_context
-def attack(
-    ctx: click.Context, /, target: str, out: Path | None, verbose: bool, as_json: bool, quiet: bool, **flags: Any
-) -> None:
-    """Attack one kind of upload; write image grids, tables and a report.
+def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Attack one kind of upload; write image grids, tables and a report (default folder: results/TARGET).
 
     Without --run a federation is trained first. Where --rounds, --lr, --batch-size, --local-steps and --models are not
-    given, it takes quick settings of the target instead of the defaults below, and prints them. Uploads of trained weights
+    given, it takes quick settings of the target instead of the usual ones, and prints them. Uploads of trained weights
     are then attacked at several settings of local work (--reach).
     """
     folder = out or numbered(Path("results") / target)
-    listener = common.Terminal(quiet=quiet, as_json=as_json, resume=_resume_command(folder, out))
-    result = fedpriv.attack(target=target, out=folder, listener=listener, **common.given_values(ctx, flags))
-    show(result, as_json=as_json, quiet=quiet, verbose=verbose)
+    again = command_line(*common.typed(), *(() if out else ("--out", folder)), "--resume")
+    listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)
+    result = fedpriv.attack(target=target, out=folder, listener=listener, **common.given_values(flags))
+    if as_json:
+        common.print_json(_as_json(result))
+    elif not quiet:
+        _show(result, verbose=verbose)
 
 
-def _resume_command(folder: Path, out: Path | None) -> str:
-    return common.command_line(*common.anew(), *(() if out else ("--out", folder)), "--resume")
+@click.command()
+@click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
+@flags_of("scoring:score", without=("results",))
+@common.common_options
+def score(directories: tuple[Path, ...], as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Score attack directories again; rewrites metrics.json and the image grid.
+
+    Membership and property inference are not scored again: they store no scores of single candidates.
+    """
+    listener = common.Terminal(quiet=quiet, as_json=True)
+    records = fedpriv.score(directories, listener=listener, **common.given_values(flags))
+    if quiet and not as_json:
+        return
+    from fedpriv.scoring.judgement import judge_page
+    from fedpriv.scoring.verdict import words
+
+    verdicts = judge_page(records)
+    if as_json:
+        told = {path: record.model_dump(mode="json") for path, record in records.items()}
+        common.print_json({str(path): {**own, "verdict": _verdict(verdicts[path])} for path, own in told.items()})
+        return
+    _show_attacks(records, verdicts)
+    common.tell(*(f"{path}: {words(verdict)}" for path, verdict in verdicts.items()))
+
+
+def _as_json(result: AttackResult) -> dict[str, Any]:
+    shown = {name: record.model_dump(mode="json") for name, record in result.scores.items()}
+    return {
+        "out": str(result.path),
+        "attacks": {name: record.model_dump(mode="json") for name, record in result.records.items()},
+        **{
+            kind: {name: one for name, one in shown.items() if one["kind"] == kind}
+            for kind in ("membership", "property")
+        },
+        "verdicts": {name: _verdict(one) for name, one in result.verdicts.items()},
+        "findings": [{"upload": one.name, "finding": one.short} for one in result.findings],
+        "reach": list(result.reach),
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, object]:
+    from fedpriv.scoring.verdict import words
+
+    return {**verdict.model_dump(mode="json"), "words": words(verdict)}
+
+
+def _show(result: AttackResult, *, verbose: bool) -> None:
+    """Print tables, strongest first; the last lines are the findings, where the page is, and the next command."""
+    verdicts = {result.path / name: verdict for name, verdict in result.verdicts.items()}
+    _show_attacks({result.path / name: record for name, record in result.records.items()}, verdicts)
+    if verbose:
+        common.tell(*result.verdict.splitlines())
+    for finding in result.findings:
+        common.tell("", *common.filled(f"{finding.name}: {finding.short}"))
+    common.tell("", f"report: {result.path / 'report.html'}")
+    common.tell(f"next:   {command_line('report', result.path, '--open')}")
+
+
+def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mapping[Path, Verdict]) -> None:
+    """Print a table for each knowledge card, strongest attack first."""
+    from fedpriv.pages.card import differing
+    from fedpriv.scoring.ranking import strongest_first
+
+    rankings = strongest_first(list(results.items()), lambda item: item[1])
+    cards = differing([members[0][1].knowledge for members in rankings])
+    for members, card in zip(rankings, cards, strict=True):
+        rows = [_row(record, verdicts[path]) for path, record in members]
+        common.print_table(f"leakage (dB of PSNR, mean over targets){f', {card}' if card else ''}", rows)
+
+
+def _row(record: ReconstructionRecord, verdict: Verdict) -> dict[str, str]:
+    from fedpriv.scoring.ranking import title
+    from fedpriv.scoring.verdict import BADGES
+
+    gain = record.advantage_db
+    interval = "" if gain.ci95 is None else f" [{gain.ci95[0]:+.2f}, {gain.ci95[1]:+.2f}]"
+    return {
+        "attack": title(record),
+        "PSNR": f"{record.metrics.psnr_db.mean:.2f}",
+        "best guess": f"{record.image_floors[gain.best_floor].psnr_db:.2f}",
+        "advantage [95 %]": f"{gain.mean:+.2f}{interval}",
+        "targets / clients": f"{record.n_targets} / {record.n_clients}{' groups' if record.units == 'groups' else ''}",
+        "seconds": f"{record.cost.seconds:.0f}",
+        "finding": BADGES[verdict.kind],
+    }

@@ -36,36 +36,25 @@ class Bars:
             self._number += 1
             shown.start()
             task = shown.add_task(title, total=None, what="")
-        newest, ended = "", threading.Event()
+        said = began
 
         def report(done: int, planned: int, what: str) -> None:
-            nonlocal newest
-            what = one_line(what)
-            newest = f"{done} of {planned}, {what}, "
-            shown.update(task, completed=done, total=planned, what=what)
+            nonlocal said
+            shown.update(task, completed=done, total=planned, what=one_line(what))
+            if shown.disable and time.monotonic() - said >= EVERY:
+                said = time.monotonic()
+                _print(shown, f"{title}: {done} of {planned}, {one_line(what)}, after {said - began:.0f} s")
 
-        def tell() -> None:
-            while not ended.wait(EVERY):
-                _print(shown, f"{title}: {newest}after {time.monotonic() - began:.0f} s")
-
-        teller = threading.Thread(target=tell, daemon=True)
-        if shown.disable:  # even where one step takes long: a log that stands still looks like a hang
-            teller.start()
+        done = False
         try:
             yield report
-            line = f"{title}: done in {time.monotonic() - began:.0f} s"
-        except BaseException:
-            line = ""
-            raise
+            done = True
         finally:
-            ended.set()
-            if teller.is_alive():
-                teller.join()
             with self._lock:
                 shown.remove_task(task)
                 self._number -= 1
-                if line:
-                    _print(shown, line)
+                if done:
+                    _print(shown, f"{title}: done in {time.monotonic() - began:.0f} s")
                 if not self._number:
                     shown.stop()
                     self._shown = None
@@ -86,14 +75,8 @@ def _bars() -> Progress:
         TimeRemainingColumn,
     )
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[what]}", style="dim", markup=False),
-    )
+    left = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    what = TextColumn("{task.fields[what]}", style="dim", markup=False)
     console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), *left, what)
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)

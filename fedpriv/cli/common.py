@@ -1,8 +1,7 @@
-"""Flags, configuration files, progress and output that commands share. Imports nothing heavy."""
+"""Configuration files, progress and output that commands share. Imports nothing heavy."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -17,9 +16,9 @@ from typing import Any, TypeVar, cast
 import rich_click as click
 
 from fedpriv.cli.bars import Bars
-from fedpriv.util.arguments import Spelling
+from fedpriv.util.arguments import command_line
 from fedpriv.util.errors import UserError, shown, unknown_name
-from fedpriv.util.escape import one_line, shell_word, terminal_line
+from fedpriv.util.escape import one_line, terminal_line
 from fedpriv.util.folders import telling_name
 from fedpriv.util.foreign import toml_file
 from fedpriv.util.listener import Listener, Report
@@ -29,11 +28,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 hint: dict[str, str] = {}
 """Advice to somebody who interrupts: ``resume`` is the command that goes on."""
 
-
-# ---------------------------------------------------------------- flags
-
 _CONFIG, _ALLOWED = "fedpriv.config", "fedpriv.allow_code"
 """Keys of what a command's context keeps: the file of ``--config``, and the modules of ``--allow-code``."""
+
+
+# ---------------------------------------------------------------- configuration files
 
 
 def _load_config(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
@@ -56,12 +55,13 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, value: Path | N
     return value
 
 
-def _as_typed(ctx: click.Context, parameter: click.Parameter, where: str, entry: Any) -> Any:
-    """Return an entry of a TOML file as the flag would have it, checked as the flag is.
+def _toml_names(parameter: click.Parameter) -> set[str]:
+    flags = {flag.lstrip("-").replace("-", "_") for flag in parameter.opts if flag.startswith("--")}
+    return flags or {str(parameter.name)}
 
-    Raises:
-        UserError: for a list or a table where the flag takes one value, and for another type.
-    """
+
+def _as_typed(ctx: click.Context, parameter: click.Parameter, where: str, entry: Any) -> Any:
+    """Return an entry of a TOML file as the flag would have it, checked as the flag is."""
     if parameter.multiple or parameter.nargs == -1:
         if isinstance(entry, dict):
             entry = [f"{inner}={_toml_text(item)}" for inner, item in entry.items()]
@@ -83,44 +83,37 @@ def _one_typed(ctx: click.Context, parameter: click.Parameter, where: str, entry
     return text
 
 
-def _toml_names(parameter: click.Parameter) -> set[str]:
-    flags = {flag.lstrip("-").replace("-", "_") for flag in parameter.opts if flag.startswith("--")}
-    return flags or {str(parameter.name)}
-
-
 def _toml_text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, (bool, dict, list)) else str(value)
 
 
+# ---------------------------------------------------------------- commands
+
+
 def common_options(command: F) -> F:
-    """Add the flags that every command has."""
-    for option in reversed(
-        (
-            click.option(
-                "--config",
-                type=click.Path(path_type=Path),
-                is_eager=True,
-                expose_value=False,
-                callback=_load_config,
-                help="TOML file whose keys are flag names; flags override it.",
-            ),
-            click.option(
-                "--allow-code",
-                multiple=True,
-                metavar="MODULE",
-                expose_value=False,
-                callback=_allow,
-                help="Import this module although only a file names it, as config.json or a study may (repeat for more).",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Machine-readable result on standard output."),
-            click.option("--quiet", is_flag=True, help="No progress, no tables."),
-        )
-    ):
-        command = option(command)
-    return imports_what_is_typed(command)
+    """Add the flags that every command has, and let it import the modules that are typed."""
+    config = click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        is_eager=True,
+        expose_value=False,
+        callback=_load_config,
+        help="TOML file whose keys are flag names; flags override it.",
+    )
+    allow = click.option(
+        "--allow-code",
+        multiple=True,
+        metavar="MODULE",
+        expose_value=False,
+        callback=_allow,
+        help="Import this module although only a file names it, as config.json or a study may (repeat for more).",
+    )
+    machine = click.option("--json", "as_json", is_flag=True, help="Machine-readable result on standard output.")
+    quiet = click.option("--quiet", is_flag=True, help="No progress, no tables.")
+    return config(allow(machine(quiet(_importing(command)))))
 
 
-def imports_what_is_typed(command: F) -> F:
+def _importing(command: F) -> F:
     """Let a command import the modules that stand on the command line, and none that only its ``--config`` names."""
 
     @functools.wraps(command)
@@ -151,166 +144,74 @@ def _allow(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...
     ctx.meta[_ALLOWED] = module_names(value)
 
 
-def device_option(command: F) -> F:
-    """Add ``--device``."""
-    option = click.option(
-        "--device",
-        default="auto",
-        show_default=True,
-        help="auto, cpu, cuda, or cuda:N. auto takes a GPU if there is one.",
-    )
-    return option(command)
+def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that the user set, by name: what is left out takes the verb's own default."""
+    from click import get_current_context
+    from click.core import ParameterSource
+
+    source, left_out = get_current_context().get_parameter_source, (ParameterSource.DEFAULT, None)
+    return {name: value for name, value in values.items() if source(name) not in left_out}
 
 
-def workers_option(command: F) -> F:
-    """Add ``--workers``."""
-    option = click.option(
-        "--workers",
-        default="auto",
-        show_default=True,
-        metavar="N",
-        help="Processes, one thread each. auto takes one a core, and eight a GPU at most; changes no result.",
-    )
-    return option(command)
-
-
-def arithmetic_options(command: F) -> F:
-    """Add ``--precision`` and ``--compile``."""
-    options = (
-        click.option(
-            "--precision",
-            default="float32",
-            show_default=True,
-            metavar="float32|tf32|bfloat16",
-            help="Of searches by Adam (dip, pixels, joint, class-inversion); what they find is judged in float32.",
-        ),
-        click.option(
-            "--compile",
-            is_flag=True,
-            help="Compile the networks of such searches first; moves the last digits at most.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def redact_option(command: F) -> F:
-    """Add ``--redact``."""
-    option = click.option(
-        "--redact",
-        metavar="blur|omit|none",
-        help="Blur or omit pictures of people, so that it can be passed on (docs/redaction.md).",
-    )
-    return option(command)
-
-
-def share_option(command: F) -> F:
-    """Add ``--share-group``."""
-    text = "Let your group read what is written, and so attack a run (default: yours alone; docs/folders.md)."
-    return click.option("--share-group", is_flag=True, help=text)(command)
-
-
-_COMMANDS = {"catalogue": "list", "plan": "audit --dry-run"}
-"""Verbs whose commands are called otherwise."""
-
-
-class Flags(Spelling):
-    """Spells verbs as commands, and arguments as the flags of the command that runs."""
-
-    def argument(self, name: str, *value: Any) -> str:
-        """Return the flag of an argument, once for each value where it takes several.
-
-        >>> Flags().argument("rounds_seen", 3), Flags().argument("knowledge", {"labels": "given"})
-        ('--rounds-seen 3', '--knowledge labels=given')
-        """
-        context = click.get_current_context(silent=True)
-        known = {} if context is None else {str(own.name): own for own in context.command.params}
-        own = known.get(name)
-        spelled = "--" + name.replace("_", "-")
-        if own is not None and spelled not in (*own.opts, *own.secondary_opts):
-            spelled = own.opts[0] if isinstance(own, click.Option) else str(own.metavar or own.name).strip("[]")
-        if own is not None and own.multiple and value and isinstance(value[0], (list, tuple, Mapping)):
-            several = value[0].items() if isinstance(value[0], Mapping) else value[0]
-            return " ".join(f"{spelled} {_typed(dict([one]) if isinstance(one, tuple) else one)}" for one in several)
-        return " ".join([spelled, *map(_typed, value)])
-
-    def call(self, verb: str, *given: Any, **named: Any) -> str:
-        """Return a command.
-
-        >>> Flags().call("train", resume=True, out="runs/a"), Flags().call("catalogue", "targets")
-        ('fedpriv train --resume --out runs/a', 'fedpriv list targets')
-        """
-        flags = [
-            "--" + name.replace("_", "-") + ("" if one is True else f" {_typed(one)}")
-            for name, value in named.items()
-            for one in (value if isinstance(value, tuple) else (value,))
-        ]
-        return " ".join(["fedpriv", _COMMANDS.get(verb, verb), *map(_typed, given), *flags])
-
-
-def _typed(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{key}={_typed(entry)}" for key, entry in value.items())
-    return ",".join(map(_typed, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def called(flags: Mapping[str, Any]) -> str:
+def data_name(flags: Mapping[str, Any]) -> str:
     """Return the name of the data set as a part of a folder's name: a folder of images goes by its own."""
-    own = flags["dataset"] == "folder" and flags["data_dir"]
-    return "-".join(telling_name(Path(flags["data_dir"]))) if own else str(flags["dataset"])
+    name = flags["dataset"] or "fashion"
+    own = name == "folder" and flags["data_dir"]
+    return "-".join(telling_name(Path(flags["data_dir"]))) if own else str(name)
 
 
+_SWITCHES = ("--force", "--resume", "--share-group")
 _HOW = ("--shard", "--submit", "--shards", "--job")
 """Flags with a value that say which part of the work a process does, and nothing of what results."""
 
 
-def anew() -> list[str]:
-    """Return the arguments of whoever makes the same anew: there is nothing to go on with then, and nothing to replace."""
-    given = [argument for argument in sys.argv[1:] if argument not in ("--force", "--resume", "--share-group")]
-    before = ["", *given]
+def typed(*, without: Sequence[str] = ()) -> list[str]:
+    """Return the arguments of whoever makes the same anew: nothing to go on with, nothing to replace, the whole of it."""
+    valued = (*_HOW, *without)
+    given = [word for word in sys.argv[1:] if word not in _SWITCHES]
+    pairs = zip(given, ["", *given], strict=False)
     return [
-        argument
-        for argument, last in zip(given, before, strict=False)
-        if argument not in _HOW and last not in _HOW and not argument.startswith(tuple(f"{flag}=" for flag in _HOW))
+        word
+        for word, before in pairs
+        if not {word, before} & set(valued) and not word.startswith(tuple(f"{flag}=" for flag in valued))
     ]
-
-
-def without_code(arguments: Sequence[str]) -> list[str]:
-    """Return arguments without ``--allow-code``, which no file keeps."""
-    before = ["", *arguments]
-    return [
-        argument
-        for argument, last in zip(arguments, before, strict=False)
-        if last != "--allow-code" and argument != "--allow-code" and not argument.startswith("--allow-code=")
-    ]
-
-
-def code_flags() -> list[str]:
-    """Return the flags that allow what is allowed here, for a command that finds its names in a file."""
-    from fedpriv.util.code import allowed
-
-    return [word for module in sorted(allowed()) for word in ("--allow-code", module)]
-
-
-def command_line(*parts: str | Path) -> str:
-    """Return a command that can be pasted into a shell."""
-    return " ".join(["fedpriv", *(shell_word(str(part)) for part in parts)])
 
 
 def completed(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return the completion of an argument in a shell: the names that begin as typed."""
-
-    def complete(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-        return [name for name in names() if name.startswith(typed)]
-
-    return complete
+    return lambda ctx, parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
 # ---------------------------------------------------------------- output
 
 
-def say(text: str, *, quiet: bool, as_json: bool) -> None:
+class Terminal(Listener):
+    """Shows on standard error what long work tells, and keeps the command that goes on after an interrupt."""
+
+    def __init__(self, *, quiet: bool, as_json: bool = False, resume: str | None = None) -> None:
+        self.quiet, self.as_json, self.resume = quiet, as_json, resume
+        self.command = command_line(*typed(without=("--allow-code",)))
+        self._bars = Bars()
+
+    def progress(self, title: str) -> AbstractContextManager[Report]:
+        """Show a progress bar, among others where several things go on at once."""
+        return super().progress(title) if self.quiet else self._bars.follow(title)
+
+    def say(self, line: str) -> None:
+        """Print a notice."""
+        say(line, quiet=self.quiet, as_json=self.as_json)
+
+    def warn(self, line: str) -> None:
+        """Print a warning on standard error, quiet or not: what is left out must not go unnoticed."""
+        tell(f"warning: {line}", err=True)
+
+    def resumable(self) -> None:
+        """From now on an interrupt prints how to go on."""
+        if self.resume is not None:
+            hint["resume"] = self.resume
+
+
+def say(text: str, *, quiet: bool, as_json: bool = False) -> None:
     """Print a line for people: to standard error where standard output is for machines."""
     if not quiet:
         tell(text, err=as_json)
@@ -328,103 +229,39 @@ def filled(text: str) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
-def filled_parts(parts: Sequence[str]) -> list[str]:
-    """Return parts in lines as wide as the terminal, none of them broken."""
-    whole = "   ".join(part.replace(" ", "\u00a0") for part in parts)
-    return [line.replace("\u00a0", " ") for line in filled(whole)]
-
-
 def print_json(value: Any) -> None:
     """Print the machine-readable result."""
     click.echo(json.dumps(value, indent=2))
 
 
-def _unheard(done: int, planned: int, what: str) -> None:
-    """Show nothing."""
-
-
-class Terminal(Listener):
-    """Shows on standard error what long work tells, and keeps the command that goes on after an interrupt."""
-
-    def __init__(self, *, quiet: bool, as_json: bool = False, resume: str | None = None) -> None:
-        self.quiet = quiet
-        self.as_json = as_json
-        self.resume = resume
-        self.command = command_line(*without_code(anew()))
-        self._bars = Bars()
-
-    def progress(self, title: str) -> AbstractContextManager[Report]:
-        """Show a progress bar, among others where several things go on at once."""
-        return contextlib.nullcontext(_unheard) if self.quiet else self._bars.follow(title)
-
-    def say(self, line: str) -> None:
-        """Print a notice."""
-        say(line, quiet=self.quiet, as_json=self.as_json)
-
-    def warn(self, line: str) -> None:
-        """Print a warning on standard error, quiet or not: what is left out must not go unnoticed."""
-        tell(f"warning: {line}", err=True)
-
-    def resumable(self) -> None:
-        """From now on an interrupt prints how to go on."""
-        if self.resume is not None:
-            hint["resume"] = self.resume
-
-
-def print_table(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print rows as a table whose columns are the keys of the first row, never breaking a word.
-
-    Where the terminal is too narrow for that, rows become columns; where that is too wide as well, every row is a list.
-    """
+def print_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows as a table whose columns are the keys of the first row; where that would break words, as lists."""
     if not rows:
         return
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    console = Console(stderr=as_json, highlight=False)
+    console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 160
     title, columns = one_line(title), [one_line(str(name)) for name in rows[0]]
     cells = [["" if value is None else one_line(str(value)) for value in row.values()] for row in rows]
-    turned = [[columns[place], *(row[place] for row in cells)] for place in range(1, len(columns))]
-    head = [columns[0], *(row[0] for row in cells)]
-    for names, lines in ((columns, cells), (head, turned)):
-        widths = [max(_longest_word(cell) for cell in column) for column in zip(names, *lines, strict=True)]
-        if sum(widths) + 3 * len(widths) + 1 <= console.width:
-            console.print(_table(title, names, lines, widths))
-            return
+    widths = [
+        max(len(word) for text in column for word in [*text.split(), ""])
+        for column in zip(columns, *cells, strict=True)
+    ]
+    if sum(widths) + 3 * len(widths) + 1 <= console.width:
+        table = Table(title=Text(title), title_justify="left")
+        for name, width in zip(columns, widths, strict=True):
+            table.add_column(Text(name), min_width=width)
+        for row in cells:
+            table.add_row(*map(Text, row))
+        console.print(table)
+        return
     console.print(title, style="italic", markup=False)
     for row in cells:
         console.print(row[0], style="bold", markup=False)
         for name, cell in zip(columns[1:], row[1:], strict=True):
             line = textwrap.fill(f"{name}: {cell}", console.width, initial_indent="  ", subsequent_indent="    ")
             console.print(line, markup=False)
-
-
-def _table(title: str, names: Sequence[str], lines: Sequence[Sequence[str]], widths: Sequence[int]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(title), title_justify="left")
-    for name, width in zip(names, widths, strict=True):
-        table.add_column(Text(name), min_width=width)
-    for line in lines:
-        table.add_row(*(Text(cell) for cell in line))
-    return table
-
-
-def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
-
-
-def given(ctx: click.Context) -> set[str]:
-    """Return the names of the parameters that the user set, on the command line or in a file."""
-    from click.core import ParameterSource
-
-    chosen = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
-    return {str(p.name) for p in ctx.command.params if p.name and ctx.get_parameter_source(p.name) in chosen}
-
-
-def given_values(ctx: click.Context, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that the user set, by name: what is left out takes the verb's own default."""
-    named = given(ctx)
-    return {name: value for name, value in values.items() if name in named}

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import errno
 import importlib
@@ -19,25 +18,24 @@ from collections.abc import Iterator, Sequence
 import rich_click as click
 
 from fedpriv import __version__
-from fedpriv.util.arguments import spelled
 from fedpriv.util.errors import UserError, WorkError, short_line
 from fedpriv.util.garbage import spare_imports
 from fedpriv.util.memory import asked_for, ran_out
 
 COMMANDS: dict[str, str] = {
-    "train": "fedpriv.cli.train:train",
-    "attack": "fedpriv.cli.attack:attack",
-    "audit": "fedpriv.cli.audit:audit",
-    "audit-dp": "fedpriv.cli.audit_dp:audit_dp",
-    "score": "fedpriv.cli.score:score",
-    "report": "fedpriv.cli.report:report",
-    "compare": "fedpriv.cli.compare:compare",
-    "cost": "fedpriv.cli.cost:cost",
-    "reproduce": "fedpriv.cli.reproduce:reproduce",
-    "list": "fedpriv.cli.list:list_names",
-    "explain": "fedpriv.cli.explain:explain",
-    "data": "fedpriv.cli.data:data",
-    "doctor": "fedpriv.cli.doctor:doctor",
+    "train": "train:train",
+    "attack": "attack:attack",
+    "audit": "audit:audit",
+    "audit-dp": "audit:audit_dp",
+    "score": "attack:score",
+    "report": "report:report",
+    "compare": "report:compare",
+    "cost": "train:cost",
+    "reproduce": "audit:reproduce",
+    "list": "catalogue:list_names",
+    "explain": "catalogue:explain",
+    "data": "train:data",
+    "doctor": "catalogue:doctor",
 }
 
 
@@ -53,7 +51,7 @@ class LazyGroup(click.RichGroup):
         if name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[name].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(importlib.import_module(f"fedpriv.cli.{module}"), attribute)
         return command
 
 
@@ -100,7 +98,7 @@ def run(arguments: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error does: no sign that it cannot show fails a command
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with spelled(common.Flags()), _interrupts_kept(), _interrupts_told():
+        with _interrupts_told():
             result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
@@ -110,38 +108,18 @@ def run(arguments: list[str]) -> int:
         return _fail(str(error), 2)
     except WorkError as error:
         return _fail(f"{error}{_go_on()}", 1)
-    except OSError as error:
-        if os.environ.get("FEDPRIV_DEBUG"):
-            raise
-        return _fail(*_refusal(error))
     except (KeyboardInterrupt, click.Abort):
         return _fail(f"interrupted{_go_on()}", 130)
     except Exception as error:
         if os.environ.get("FEDPRIV_DEBUG"):
             raise
+        if isinstance(error, OSError):
+            return _fail(*_refusal(error))
         if ran_out(error):
-            return _fail(f"out of memory: there is no room for another tensor{asked_for(error)}; {_less(arguments)}", 1)
-        kind = type(error).__name__
-        return _fail(f"failed: {kind}: {error} (FEDPRIV_DEBUG=1 shows the traceback)", 1)
+            less = "chunk_rows, workers, targets, image_size, batch_size, clients, or the size of models"
+            return _fail(f"out of memory: there is no room for another tensor{asked_for(error)}; reduce {less}", 1)
+        return _fail(f"failed: {type(error).__name__}: {error} (FEDPRIV_DEBUG=1 shows the traceback)", 1)
     return result if isinstance(result, int) else 0
-
-
-@contextlib.contextmanager
-def _interrupts_kept() -> Iterator[None]:
-    """Deliver again an interrupt that comes while an object is being destroyed: Python would print a traceback and go on."""
-    before = sys.unraisablehook
-
-    def again(ignored: sys.UnraisableHookArgs) -> None:
-        if issubclass(ignored.exc_type, KeyboardInterrupt):
-            threading.Timer(0.05, _interrupt).start()  # not now: it would come within this very function
-        else:
-            before(ignored)
-
-    sys.unraisablehook = again
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
 
 
 @contextlib.contextmanager
@@ -153,14 +131,6 @@ def _interrupts_told() -> Iterator[None]:
         if _STOPPED.is_set():
             raise KeyboardInterrupt from error
         raise
-
-
-def _interrupt() -> None:
-    """Interrupt the main thread by a true signal where there are such: that wakes it too where it waits."""
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-    else:
-        _thread.interrupt_main()
 
 
 _UNUSABLE = (
@@ -177,21 +147,6 @@ def _refusal(error: OSError) -> tuple[str, int]:
         return f"failed: {reason}", 1
     bad = error.errno in _UNUSABLE
     return (f"{error.filename}: {reason}; name another path", 2) if bad else (f"failed: {error.filename}: {reason}", 1)
-
-
-_LESS = {
-    "attack": "--chunk-rows, --workers, --targets, --image-size",
-    "audit": "--chunk-rows, --workers, image_size, batch_size, clients, models",
-    "audit-dp": "--canaries, --batch-size, or the size of --models",
-    "score": "the number of folders at a time",
-    "report": "the number of folders at a time",
-}
-"""What a command takes less memory with."""
-
-
-def _less(arguments: Sequence[str]) -> str:
-    command = next((one for one in arguments if one in COMMANDS), "train")
-    return "reduce " + _LESS.get(command, "--image-size, --per-class, --batch-size, --clients, or the size of --models")
 
 
 def _go_on() -> str:

@@ -1,7 +1,9 @@
-"""``fedpriv report``: one page over attack directories, one over run directories."""
+"""``fedpriv report`` and ``fedpriv compare``: pages over results, and what changed between two."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,66 +11,59 @@ import rich_click as click
 
 import fedpriv
 from fedpriv.cli import common
+from fedpriv.cli.options import flags_of
 from fedpriv.util.folders import numbered
 
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Folder for the report (default: results/report, or index in the folder).",
-)
-@click.option("--target-accuracy", type=float, help="For runs: the cost of reaching it (default: 0.7).")
-@click.option(
-    "--target-of", help="Which accuracy that is: pooled over test images (default), or the mean over clients."
-)
-@click.option("--index", is_flag=True, help="Instead: a page over all that the folders hold, an entry for each result.")
-@click.option("--strict", is_flag=True, help="Refuse what is unfinished (run, suite, study) or damaged; default: warn.")
-@click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@flags_of("reporting:report", without=("results",))
 @click.option("--open", "opened", is_flag=True, help="Show the page in the browser when it is made.")
-@common.redact_option
-@common.share_option
 @common.common_options
 def report(
-    directories: tuple[Path, ...],
-    out: Path | None,
-    index: bool,
-    opened: bool,
-    as_json: bool,
-    quiet: bool,
-    **flags: Any,
+    directories: tuple[Path, ...], out: Path | None, opened: bool, as_json: bool, quiet: bool, **flags: Any
 ) -> None:
-    """Report on attack and run directories, studies, and folders that hold some of them.
+    """Report on attack and run directories, studies, and folders that hold some of them (default folder: results/report).
 
     Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
-    pictures: accuracy by round and by communication, per client. With --index
-    the folders are searched to any depth, and index.html has an entry for each result: what it found, and its own page.
+    pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded.
     """
-    place = _index_of(directories[0]) if index else Path("results") / "report"
-    written = fedpriv.report(
-        directories,
-        out=out or numbered(place),
-        index=index,
-        listener=common.Terminal(quiet=quiet, as_json=True),
-        **flags,
-    )
+    listener = common.Terminal(quiet=quiet, as_json=True)
+    folder = out or numbered(Path("results") / "report")
+    written = fedpriv.report(directories, out=folder, listener=listener, **common.given_values(flags))
     if as_json:
-        shown = {"attacks": written.attacks, "runs": written.runs}
-        common.print_json(
-            {"out": str(written.path), **{kind: [str(path) for path in paths] for kind, paths in shown.items()}}
-        )
+        paths = {"attacks": written.attacks, "runs": written.runs}
+        common.print_json({"out": str(written.path), **{kind: list(map(str, own)) for kind, own in paths.items()}})
     else:
         for page in written.pages:
-            common.say(f"report: {page}", quiet=quiet, as_json=False)
+            common.say(f"report: {page}", quiet=quiet)
     if opened and click.launch(written.pages[0].absolute().as_uri()):
         common.tell(f"warning: no browser could be started; open {written.pages[0]}", err=True)
 
 
-def _index_of(folder: Path) -> Path:
-    """Return where the index of a folder goes: into it, or where results are by default if it is a result itself."""
-    from fedpriv.experiment.result_folders import holds
-    from fedpriv.experiment.results_folder import REQUEST
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@common.common_options
+def compare(before: Path, after: Path, as_json: bool, quiet: bool) -> None:
+    """Say what changed between two results of attacks, or two studies, and which of it is more than noise."""
+    found = fedpriv.compare(before, after)
+    if as_json:
+        common.print_json(asdict(found) | {"verdict": found.verdict})
+        return
+    if not quiet:
+        common.print_table(f"{before} -> {after}", [_shown(row) for row in found.rows])
+    common.tell(*str(found).splitlines()[-1 if quiet else 0 :])
 
-    result = holds(folder) is not None or (folder / REQUEST).is_file()
-    return Path("results") / "index" if result else folder / "index"
+
+def _shown(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row in figures that can be read: an interval in brackets, accuracies in per cent."""
+    digits, unit = (3, "") if row["quantity"] == "AUC" else (1, " dB")
+    shown = {"result": row["name"], "quantity": row["quantity"] or ""}
+    for name in ("before", "after"):
+        shown[name] = "" if row[name] is None else f"{row[name]:.{digits}f}{unit}"
+    difference = "" if row["difference"] is None else f"{row['difference']:+.{digits}f}"
+    interval = "" if row["low"] is None else f" [{row['low']:+.{digits}f}, {row['high']:+.{digits}f}]"
+    accuracies = [row[f"accuracy {when}"] for when in ("before", "after")]
+    accuracy = " -> ".join("none" if one is None else f"{one:.1%}" for one in accuracies)
+    return shown | {"difference [95 %]": difference + interval, "accuracy": accuracy, "verdict": row["verdict"]}

@@ -1,4 +1,4 @@
-"""``fedpriv train``: run a federation and keep everything that an attack needs."""
+"""``fedpriv train``, ``fedpriv data`` and ``fedpriv cost``: run a federation, or look at it before."""
 
 from __future__ import annotations
 
@@ -10,47 +10,34 @@ import rich_click as click
 
 import fedpriv
 from fedpriv.cli import common
-from fedpriv.cli.federation_options import data_options, training_options
+from fedpriv.cli.options import flags_of
+from fedpriv.util.arguments import command_line
+from fedpriv.util.code import code_flags
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
-
+    from fedpriv.experiment.verbs.counting import Traffic
     from fedpriv.federation.summary import RunSummary
 
 
 @click.command()
-@click.option("--method", default="fedre", show_default=True, help="A name of: fedpriv list methods.")
-@data_options
-@training_options
-@common.device_option
-@click.option("--out", type=click.Path(path_type=Path), help="Run directory to make (default: runs/METHOD-DATASET).")
-@click.option("--resume", is_flag=True, help="Go on with the interrupted run in --out, as it was configured.")
-@click.option("--force", is_flag=True, help="Replace the run directory if it exists.")
-@common.workers_option
-@click.option("--engine", default="local", show_default=True, help="What runs the clients: local or flower.")
-@click.option("--min-clients", type=int, help="With --engine flower: fewest answers of a round (default: 1).")
-@click.option("--client-timeout", type=float, help="With --engine flower: seconds a client may take (default: 600).")
-@click.option("--nodes", type=int, help="With --engine flower: nodes to simulate, or to wait for.")
-@click.option("--superlink", metavar="NAME", help="With --engine flower: a SuperLink of Flower's configuration.")
-@common.share_option
+@flags_of("training:train")
 @common.common_options
-@click.pass_context
-def train(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
-    """Train a federation and store what crossed the wire."""
-    given = common.given_values(ctx, flags)
+def train(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Train a federation and store what crossed the wire (default folder: runs/METHOD-DATASET)."""
+    given = common.given_values(flags)
     if out is None and not flags["resume"]:
-        out = numbered(Path("runs") / f"{flags['method']}-{common.called(flags)}")
-    resume = common.command_line("train", "--resume", "--out", out or "", *common.code_flags())
+        out = numbered(Path("runs") / f"{flags['method'] or 'fedre'}-{common.data_name(flags)}")
+    resume = command_line("train", "--resume", "--out", out or "", *code_flags())
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=resume)
     run = fedpriv.train(out=out, listener=listener, **given)
     if as_json:
         common.print_json({"run": str(run.path), **run.summary.model_dump(mode="json")})
     elif not quiet:
-        print_summary(run.path, run.summary)
+        _show_run(run.path, run.summary)
 
 
-def print_summary(out: Path, summary: RunSummary) -> None:
+def _show_run(out: Path, summary: RunSummary) -> None:
     """Print accuracy and communication of a finished run."""
     rows = [
         {
@@ -72,7 +59,7 @@ def print_summary(out: Path, summary: RunSummary) -> None:
         }
         for when, reached in summary.validation.items()
     ]
-    common.print_table(f"{summary.method} on {summary.dataset}, {summary.rounds} rounds", rows, as_json=False)
+    common.print_table(f"{summary.method} on {summary.dataset}, {summary.rounds} rounds", rows)
     wire = [
         {"count": kind}
         | {
@@ -82,17 +69,74 @@ def print_summary(out: Path, summary: RunSummary) -> None:
         }
         for kind, traffic in summary.communication
     ]
-    common.print_table("communication, all clients together", wire, as_json=False)
+    common.print_table("communication, all clients together", wire)
     for record in summary.privacy:
-        print_privacy(record)
+        from fedpriv.pages.guarantees import guarantee
+
+        found = guarantee("privacy", record)
+        common.tell(found.told, *(f"  {name}: {value}" for name, value in found.conditions))
     common.tell(f"{summary.seconds:.1f} s, kept in {out}")
 
 
-def print_privacy(record: Mapping[str, JsonValue]) -> None:
-    """Print what a defense guarantees over the run, every condition of it, and what it leaves open."""
-    from fedpriv.pages.guarantees import guarantee
+@click.command()
+@flags_of("dividing:data")
+@common.common_options
+def data(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Show what each client holds, as a table and a picture (default folder: results/data-DATASET)."""
+    folder = out or numbered(Path("results") / f"data-{common.data_name(flags)}")
+    found = fedpriv.data(out=folder, **common.given_values(flags))
+    if as_json:
+        common.print_json({"out": str(found.path), "clients": list(found.clients)})
+    elif not quiet:
+        rows = [{name.replace("_", " "): _text(value) for name, value in row.items()} for row in found.clients]
+        common.print_table(f"{found.dataset}: who holds what", rows)
+        common.tell(f"picture: {found.picture}")
 
-    found = guarantee("privacy", record)
-    common.tell(found.told)
-    for name, value in found.conditions:
-        common.tell(f"  {name}: {value}")
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {number}" for name, number in value.items())
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+@click.command()
+@flags_of("counting:cost")
+@common.common_options
+def cost(methods: tuple[str, ...], as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Show what a method uploads and broadcasts in a round, all clients together, and what a client computes.
+
+    Sizes are stated (--classes --width --pairs ...), or taken from data (--dataset --partition ...). Without data,
+    images are 3 x 32 x 32 unless --channels and --image-size say otherwise. --clients are those that take part.
+    """
+    found = fedpriv.cost(methods or "fedre", **common.given_values(flags))
+    if as_json:
+        common.print_json({"sizes": dict(found.sizes), "methods": list(found.methods)})
+    elif not quiet:
+        _show_cost(found)
+
+
+def _show_cost(found: Traffic) -> None:
+    columns = [f"{direction}_{unit}" for unit in ("scalars", "bytes") for direction in ("upload", "broadcast")]
+    table = [
+        {"method": row["method"], "count": kind}
+        | {column.replace("_", " "): f"{counts[f'{column}_per_round']:,}" for column in columns}
+        for row in found.methods
+        for kind, counts in row.get("communication", {}).items()
+    ]
+    work = [
+        {"method": row["method"]}
+        | {name.replace("_", " "): f"{number:,.{2 * (name == 'ratio_to_local')}f}" for name, number in own.items()}
+        for row in found.methods
+        if (own := row.get("operations"))
+    ]
+    common.print_table("operations of one client in a settled round, mean over clients; a multiply-add is two", work)
+    common.print_table("communication of a settled round, all clients together", table)
+    common.tell("sizes: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.sizes.items()))
+    common.tell("paper: without labels, class ids, counts and schedules; full: everything")
+    unknown: dict[str, list[str]] = {}
+    for row in found.methods:
+        if "missing" in row:
+            reason = row["missing"].replace(f"method {row['method']!r}", "this method")
+            unknown.setdefault(reason, []).append(row["method"])
+    for reason, names in unknown.items():
+        common.tell(f"not counted: {', '.join(names)}; {reason}")

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fedpriv.experiment.worker_number import number_of_workers
 from fedpriv.util.arguments import argument
+from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
 
 if TYPE_CHECKING:
-    from fedpriv.federation.engine import Engine
+    from fedpriv.federation.engine import ClientJob, ClientResult, Engine
     from fedpriv.federation.prepared import Federation
-    from fedpriv.federation.run_directory import EngineChoice, RunDirectory
+    from fedpriv.federation.run_directory import EngineChoice, RunConfig, RunDirectory
     from fedpriv.federation.summary import RunSummary
+
+AHEAD = 2
+"""Clients whose results wait for an earlier client's, a process."""
 
 
 def check_engine(choice: EngineChoice, device: str) -> str:
-    """Return where this process computes under an engine, of where it was told to.
-
-    Raises:
-        UserError: where what the engine needs is not there, or the device is not one that it computes on.
-    """
+    """Return where this process computes under an engine, of where it was told to."""
     if choice.name == "local":
         return device
     from fedpriv.experiment.flower.switches import require_flower
@@ -38,11 +39,7 @@ def check_engine(choice: EngineChoice, device: str) -> str:
 
 
 def refuse_workers(workers: int | str, choice: EngineChoice) -> None:
-    """Check a number of processes before anything is made.
-
-    Raises:
-        UserError: where it is none, or where an engine runs the clients that has nodes for it.
-    """
+    """Check a number of processes before anything is made."""
     number_of_workers(workers, "cpu")
     if choice.name != "local" and str(workers) not in ("auto", "1"):
         raise UserError(f"{argument('workers', workers)}: goes with the local engine; {choice.name} has its own nodes")
@@ -50,27 +47,51 @@ def refuse_workers(workers: int | str, choice: EngineChoice) -> None:
 
 @contextmanager
 def opened(federation: Federation, clients_by: Engine | int | str = 1, listener: Listener = SILENT) -> Iterator[Engine]:
-    """Open the engine that a federation's configuration names, or give the one that is handed in.
-
-    Args:
-        federation: that is to run.
-        clients_by: an engine that was handed in; or, where the engine is ``local``, the processes that run the clients of a
-            round: a number, or ``auto``.
-        listener: hears of processes that failed.
-    """
+    """Open the engine that a federation's configuration names, or give the one that is handed in."""
     choice = federation.config.engine
     if callable(clients_by):
         yield clients_by
     elif choice.name == "local":
-        from fedpriv.experiment.client_crew import client_crew
-
-        with client_crew(federation, clients_by, listener) as crew:
-            yield crew
+        device = federation.server.device.type
+        most = len(federation.participants(1)) if device == "cpu" else 1
+        number, key = number_of_workers(clients_by, device, most), _key(federation.config)
+        _PREPARED[key] = federation
+        try:
+            with Pool(number, patience_for(clients_by), listener=listener) as pool:
+                yield lambda own, jobs: pool.map(_run_client, _with_config(own, jobs), AHEAD * number)
+        finally:
+            del _PREPARED[key]
     else:
         from fedpriv.experiment.flower.simulation import simulated
 
         with simulated(choice.nodes or len(federation.participants(1))) as simulation:
             yield simulation
+
+
+_PREPARED: dict[str, Federation] = {}
+"""Federations that this process has prepared, by their configuration."""
+
+
+def _key(config: RunConfig) -> str:
+    return json.dumps(plain(config), sort_keys=True)
+
+
+def _with_config(federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[tuple[RunConfig, ClientJob]]:
+    for job in jobs:
+        yield federation.config, job
+
+
+def _run_client(asked: tuple[RunConfig, ClientJob], _: Relay) -> ClientResult:
+    import torch
+
+    from fedpriv.experiment.federation import prepare
+    from fedpriv.federation.engine import client_part
+
+    config, job = asked
+    key = _key(config)
+    if key not in _PREPARED:
+        _PREPARED[key] = prepare(config, torch.device("cpu"))
+    return client_part(_PREPARED[key], job)
 
 
 def deployed(directory: RunDirectory, device: str, listener: Listener) -> RunSummary:

@@ -120,22 +120,14 @@ FLAG_NAMES = tuple(FederationSettings.__annotations__)
 
 
 def refuse_unknown(settings: Mapping[str, Any], known: Collection[str]) -> None:
-    """Check the names of keyword arguments.
-
-    Raises:
-        UserError: for one that is unknown, with the nearest that is known.
-    """
+    """Check the names of keyword arguments."""
     for name in settings:
         if name not in known:
             raise unknown_name("argument", name, known)
 
 
 def refuse_small(settings: Mapping[str, Any], names: Collection[str], least: int = 1) -> None:
-    """Check that what is given of some arguments are whole numbers of at least ``least``.
-
-    Raises:
-        UserError: naming the first that is not.
-    """
+    """Check that what is given of some arguments are whole numbers of at least ``least``."""
     for name in names:
         value = settings.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
@@ -143,11 +135,7 @@ def refuse_small(settings: Mapping[str, Any], names: Collection[str], least: int
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return one text or several as a tuple.
-
-    Raises:
-        UserError: naming the argument, for anything else.
-    """
+    """Return one text or several as a tuple."""
     found = (value,) if isinstance(value, str) else value
     if not isinstance(found, Sequence) or not all(isinstance(one, str) for one in found):
         raise UserError(f"{argument(name, value)}: expected a text or a list of texts")
@@ -155,16 +143,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
-    """Return the run configuration that flags describe.
-
-    Args:
-        method: the method's name.
-        flags: by parameter name; missing ones take the configuration's own defaults.
-        seed: the run's seed.
-
-    Raises:
-        UserError: naming the flag that is out of range.
-    """
+    """Return the run configuration that flags describe."""
     from fedpriv.defenses import parse_choice
     from fedpriv.federation.run_directory import RunConfig
     from fedpriv.util.config import parse, plain
@@ -221,11 +200,7 @@ def sets_images_aside(settings: Mapping[str, Any] | RunConfig) -> bool:
 
 
 def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConfig:
-    """Return the run configuration that arguments of a verb describe; arguments as :func:`run_config` has them.
-
-    Raises:
-        UserError: naming the argument that is out of range.
-    """
+    """Return the run configuration that arguments of a verb describe; arguments as :func:`run_config` has them."""
     try:
         return run_config(method, settings, seed)
     except UserError as error:
@@ -236,14 +211,7 @@ def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConf
 
 
 def engine_choice(given: Mapping[str, Any]) -> EngineChoice:
-    """Return the choice of an engine that arguments of a verb describe.
-
-    Args:
-        given: ``engine`` and the other fields of :class:`~fedpriv.federation.run_directory.EngineChoice`.
-
-    Raises:
-        UserError: naming the argument that is out of range, or that the engine does not take.
-    """
+    """Return the choice of an engine that arguments of a verb describe."""
     from fedpriv.federation.run_directory import EngineChoice
     from fedpriv.util.config import parse
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.arguments import argument, call
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.numerics import Numerics
 from fedpriv.util.pairs import mapping
@@ -172,11 +172,11 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     target = target_name(target)
     where = argument("target", target)
     if why := told_in_clear(target):
-        raise UserError(f"{where}: {why}; see: {call('catalogue', 'targets')}")
+        raise UserError(f"{where}: {why}; see: fedpriv list targets")
     chosen = tuple(dict.fromkeys(ATTACKS.own_name(name) for name in attacks))
     fitting = attacks_for(target)
     if not fitting and not any(target in targets_of(name) for name in chosen):
-        raise UserError(f"{where}: no attack on this kind of upload yet; see: {call('catalogue', 'targets')}")
+        raise UserError(f"{where}: no attack on this kind of upload yet; see: fedpriv list targets")
     for name in chosen:
         if target not in targets_of(name):
             raise UserError(

@@ -22,14 +22,7 @@ Kind = Literal["attack", "membership", "privacy", "run", "study"]
 
 
 def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], list[str]]:
-    """Return the directories of results, runs and studies among and below the given folders, in order, by kind.
-
-    Returns:
-        The directories by kind, and a line for each given folder that holds none.
-
-    Raises:
-        UserError: for a folder that is missing, or where none of them holds any.
-    """
+    """Return the directories of results, runs and studies among and below the given folders, in order, by kind."""
     strangers: list[str] = []
     found: dict[Kind, list[Path]] = {"attack": [], "membership": [], "privacy": [], "run": [], "study": []}
     seen: set[Path] = set()

@@ -35,8 +35,8 @@ from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.method import LocalTraining, State
 from fedpriv.federation.states import load_state, save_state
 from fedpriv.federation.summary import ConvergenceLine, Counts, RoundLine, RunSummary, Treatment
-from fedpriv.util.arguments import argument, call
-from fedpriv.util.code import code_arguments
+from fedpriv.util.arguments import argument, command_line
+from fedpriv.util.code import code_flags
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import (
@@ -210,7 +210,7 @@ class RunDirectory:
         """Open an existing run directory."""
         run = cls(path)
         if not path.is_dir():
-            raise UserError(f"{path}: no such run directory; make one with: {call('train', out=str(path))}")
+            raise UserError(f"{path}: no such run directory; make one with: {command_line('train', '--out', path)}")
         if not (path / "config.json").is_file():
             raise UserError(f"{path}: not a run directory (config.json is missing)")
         _ = run.config
@@ -240,7 +240,7 @@ class RunDirectory:
             done, rounds = self.newest_checkpoint() or 0, self.config.rounds
             raise UserError(
                 f"{self.path}: unfinished run ({done} of {rounds} rounds, no summary.json); "
-                f"finish it with: {call('train', resume=True, out=str(self.path), **code_arguments())}"
+                f"finish it with: {command_line('train', '--resume', '--out', self.path, *code_flags())}"
             )
 
     # ------------------------------------------------------------ lines

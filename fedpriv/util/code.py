@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from fedpriv.util.arguments import Spelling, argument
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 
 P = ParamSpec("P")
@@ -89,19 +89,9 @@ def for_children() -> Mapping[str, str]:
     return {VARIABLE: ",".join(sorted(allowed()))} if allowed() else {}
 
 
-def code_arguments() -> Mapping[str, tuple[str, ...]]:
-    """Return the argument of a verb that allows what is allowed here; nothing where that is nothing."""
-    return {"allow_code": tuple(sorted(allowed()))} if allowed() else {}
-
-
-class OfAnotherProcess(Spelling):
-    """Spells how code is allowed to a process that another program starts, such as a node of Flower's."""
-
-    def argument(self, name: str, *value: object) -> str:
-        """Return an argument; that of allowed code as the environment variable."""
-        if name == "allow_code" and value:
-            return f"{VARIABLE}={value[0]} in the environment of this process"
-        return super().argument(name, *value)
+def code_flags() -> list[str]:
+    """Return the flags that allow what is allowed here, for a command that finds its names in a file."""
+    return [word for module in sorted(allowed()) for word in ("--allow-code", module)]
 
 
 @contextlib.contextmanager

@@ -340,7 +340,7 @@ def test_a_folder_made_for_nothing_is_given_back_and_a_trained_run_is_not(capsys
     assert not Path("out").exists()
     train = ["--attack", "property", "--attack-option", "question=majority", *SMALL]
     assert run(["attack", "--target", "prototype", *train, "--out", "out", "--quiet"]) == 2
-    assert "go on with --run out/run" in capsys.readouterr().err
+    assert "go on with run out/run" in capsys.readouterr().err
     assert record_of(["--target", "prototype", "--run", "out/run"], "again").question == "holds"
 
 

@@ -12,18 +12,24 @@ from study_cases import STUDY, TINY, TINY_FLAGS
 
 from fedpriv.cli.main import run
 from fedpriv.experiment.study.cells import Execution, lay_out
+from fedpriv.experiment.study.execution import Part, perform
 from fedpriv.experiment.study.folder import claim, save_rows, standing
 from fedpriv.experiment.study.run import load_study
-from fedpriv.experiment.study.worker import perform
 from fedpriv.util import files
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
 from fedpriv.util.folders import held
+from fedpriv.util.listener import SILENT
+from fedpriv.util.parallel import Relay
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+def work_on(folder, cell, tell):
+    perform(Part(folder, folder, (cell,), Execution()), Relay(SILENT, tell))
 
 
 def rows(folder):
@@ -55,7 +61,7 @@ def finished(tmp_path_factory):
     save_rows(home / "out", lines)
     for place in (0, 1, 2, 4):
         name = cells[place].name
-        perform(home / "out", [name], Execution(), lambda row, doing, place=place: lines.__setitem__(place, row))
+        work_on(home / "out", name, lambda row, doing, place=place: lines.__setitem__(place, row))
     save_rows(home / "out", lines)
     assert run(["audit", str(home / "study.toml"), "--out", str(home / "out"), "--quiet"]) == 0
     return home
@@ -108,7 +114,7 @@ def test_precision_is_part_of_the_study(monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for wrong, said in (
         ([], "precision"),
-        (["--precision", "half"], "--precision: input should be 'float32', 'tf32' or 'bfloat16', got 'half'"),
+        (["--precision", "half"], "precision: input should be 'float32', 'tf32' or 'bfloat16', got 'half'"),
         (["--precision", "tf32"], "only GPUs have TF32"),
     ):
         code, _, err = call(capsys, *study, *wrong)
@@ -123,7 +129,7 @@ def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
     assert {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")} == before
     code, _, err = call(capsys, "audit", finished / "study.toml", "--seeds", "4", "--out", finished / "out")
     assert code == 2
-    assert "holds another study (seeds differs); choose another --out, or --force" in err
+    assert "holds another study (seeds differs); choose another out, or force" in err
     code, _, err = call(capsys, "audit", finished / "study.toml", "--no-local", "--out", finished / "out")
     assert code == 2
     assert "holds another study (local differs)" in err
@@ -223,7 +229,7 @@ control = false
     assert [row["status"] for row in (wild, tame, wild_alone, alone)] == ["failed", "done", "failed", "done"]
     assert wild_alone["cell"] == "local-lr=1e+30--none--s0"
     assert "training diverged" in wild_alone["error"]
-    assert "training diverged, try a smaller --lr" in wild["error"]
+    assert "training diverged, try a smaller lr" in wild["error"]
     assert wild["attacks"][0]["status"] == "pending"
     assert "wild--none--s0: failed: " in err
     assert (tmp_path / "out" / "report.html").is_file()
@@ -232,8 +238,8 @@ control = false
 def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_their_own(tmp_path):
     from fedpriv.pages.study_report import write_study_report
 
-    values = {"methods": ["fedproto"], "attacks": ["pixels"], "targets": 2, "control": False}
-    values["axes"] = {"attacks.pixels.iterations": [1, 2], "width": [8]}
+    attacks = [{"name": "pixels", "iterations": [1, 2]}]
+    values = {"methods": ["fedproto"], "attacks": attacks, "targets": 2, "control": False, "axes": {"width": [8]}}
     study = load_study(values | tomllib.loads(TINY))
     cells, _ = lay_out(study, Execution())
     out, told = tmp_path / "out", []
@@ -242,7 +248,7 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
 
     def work():
         told.clear()
-        perform(out, [cells[0].name], Execution(), lambda row, doing: told.append((doing, row.model_dump(mode="json"))))
+        work_on(out, cells[0].name, lambda row, doing: told.append((doing, row.model_dump(mode="json"))))
         return told[-1][1]
 
     files.mark(out / "runs" / cells[0].run, "run")
@@ -270,4 +276,4 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
     for line in ("| pixels, iterations=1 | fedproto width=8", "| pixels, iterations=2 | fedproto width=8"):
         assert line in page
     with pytest.raises(UserError, match="no cell 'x' in this study"):
-        perform(out, ["x"], Execution(), lambda row, doing: None)
+        work_on(out, "x", lambda row, doing: None)

@@ -117,7 +117,7 @@ def test_an_interrupted_suite_does_not_redo_finished_budgets(trained, capsys, mo
     assert "unfinished, pixels@6 missing" in err
     code, _, err = call(capsys, "report", "r", "--out", "strict", "--strict")
     assert (code, len(err.strip().splitlines())) == (2, 1)
-    assert "--strict: r: unfinished, pixels@6 missing" in err
+    assert "strict: r: unfinished, pixels@6 missing" in err
     monkeypatch.setattr(PixelInversion, "run", original)
     code, _, err = call(capsys, *arguments, "--resume", "--attack-option", "learning_rate=0.2")
     assert (code, "attacks.pixels.learning_rate" in err) == (2, True)
@@ -134,7 +134,7 @@ def test_a_stage_that_a_run_did_not_keep_is_refused_in_one_line(trained, capsys,
     code, _, err = call(capsys, *arguments, "--stage", "early,middle")
     assert (code, len(err.strip().splitlines())) == (2, 1)
     assert "nothing of the middle stage (round 2 of 4) was kept; checkpoints: rounds 1, 4" in err
-    assert "train with --keep 1 --keep 2" in err
+    assert "train with keep=[1, 2]" in err
     assert not (tmp_path / "r").exists()
     code, _, _ = call(capsys, *arguments, "--stage", "early", "--targets", "2", "--iterations", "2", "--quiet")
     assert code == 0

@@ -6,9 +6,6 @@ import pytest
 from command_line import call
 from study_cases import STUDY
 
-from fedpriv.experiment.study.progress import seconds_left
-from fedpriv.pages.study_files import Cell, CellAttack, Spent
-
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
@@ -33,16 +30,3 @@ def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):
     code, out, _ = call(capsys, *asked)
     assert code == 0
     assert "5 cells" in out
-
-
-def test_time_left_is_what_like_steps_took():
-    def row(cell, status, train, attack, method="a"):
-        entry = CellAttack(attack="dip", path=f"attacks/{cell}/dip", status=status, seconds=attack)
-        told = {"cell": cell, "run": f"runs/{cell}", "method": method, "method_label": method, "status": status}
-        return Cell(**told, target="prototype", seed=0, attacks=(entry,), seconds=Spent(train=train, attack=attack))
-
-    assert seconds_left([row("x", "pending", None, None)], 1) is None
-    begun = [row("x", "done", 2.0, 10.0), row("y", "pending", None, None), row("z", "pending", None, None, "b")]
-    assert seconds_left(begun, 1) == pytest.approx(24)
-    assert seconds_left(begun, 2) == pytest.approx(12)
-    assert seconds_left([begun[0], row("y", "failed", None, None)], 1) == 0

@@ -91,7 +91,7 @@ def test_train_names_every_accuracy_and_warns_of_clients_that_no_round_samples(c
         assert name in out
     assert "warning: 3 of 4 clients" in error
     assert "are sampled in no round and count in every accuracy" in error
-    assert "see --unsampled left_out" in error
+    assert "see unsampled='left_out'" in error
     code, _, error = call(capsys, "train", "--method", "local", *few, "--unsampled", "left_out", "--out", "left")
     assert (code, "no round" in error) == (0, False)
     assert call(capsys, "train", "--unsampled", "some", "--out", "no")[0] == 2
@@ -109,24 +109,23 @@ def test_a_configuration_file_gives_defaults_and_flags_override_it(capsys, tmp_p
 
 
 def test_an_interrupted_training_is_resumed_by_the_printed_command(capsys, monkeypatch, tmp_path):
-    from fedpriv.experiment.client_crew import ClientCrew
+    from fedpriv.federation import engine
 
-    original, steps = ClientCrew.__call__, iter(range(100))
+    original, steps = engine.client_part, iter(range(100))
 
     def interrupted(*arguments):
-        for result in original(*arguments):
-            if next(steps) == 5:
-                raise KeyboardInterrupt
-            yield result
+        if next(steps) == 5:
+            raise KeyboardInterrupt
+        return original(*arguments)
 
-    monkeypatch.setattr(ClientCrew, "__call__", interrupted)
+    monkeypatch.setattr(engine, "client_part", interrupted)
     code, _, err = call(capsys, "train", "--method", "local", *SMALL, "--out", "run")
     assert code == 130
     assert "interrupted; go on with: fedpriv train --resume --out run" in err
     code, _, err = call(capsys, "attack", "--target", "prototype", "--run", "run")
     assert code == 2
     assert "unfinished run (1 of 2 rounds, no summary.json)" in err
-    monkeypatch.setattr(ClientCrew, "__call__", original)
+    monkeypatch.setattr(engine, "client_part", original)
     code, out, _ = call(capsys, "train", "--resume", "--out", "run", "--json")
     assert code == 0
     assert json.loads(out)["rounds"] == 2

@@ -86,11 +86,11 @@ def test_an_attack_whose_rows_do_not_fit_is_refused(capsys, monkeypatch):
     attack = words("attack --run run --target prototype --attack dip --workers 1 --device cpu --out found")
     line = refused(capsys, *attack, "--quiet", "--restarts", "1000000")
     assert "6 targets with 1,000,000 restarts each would take" in line
-    assert "; --restarts 98112 would fit" in line
+    assert "; restarts=98112 would fit" in line
     monkeypatch.setattr(memory, "free_memory", lambda: 200_000_000)
     line = refused(capsys, *attack, "--quiet", "--force", "--restarts", "10", "--chunk-rows", "50")
     assert "50 rows of an attack (targets x restarts) at a time would take" in line
-    assert "--chunk-rows 11 would fit" in line
+    assert "chunk_rows=11 would fit" in line
 
 
 @each(
@@ -112,4 +112,4 @@ def test_memory_that_runs_out_ends_in_one_line(capsys, monkeypatch, error):
     assert code == 1
     (line,) = err.splitlines()
     assert line.startswith("fedpriv: out of memory: there is no room for another tensor of 4")
-    assert "reduce --image-size, --per-class, --batch-size" in line
+    assert "reduce chunk_rows, workers" in line

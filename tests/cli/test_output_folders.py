@@ -58,7 +58,7 @@ def test_an_attack_never_writes_over_in_or_around_the_run_that_it_attacks(home, 
     for out in ("run", "run/results", ".", "link"):
         code, _, err = call(capsys, *ATTACK, "--run", "run", "--out", out, "--force")
         assert (code, err.count("\n")) == (2, 1)
-        assert f"--out {out}: overlaps --run run" in err
+        assert f"out {out}: overlaps run run" in err
         assert contents(home) == before
 
 
@@ -67,7 +67,7 @@ def test_a_report_never_writes_over_what_it_reports_on(home, capsys):
     for out in ("run", "run/report"):
         code, _, err = call(capsys, "report", "run", "--out", out, "--force")
         assert (code, err.count("\n")) == (2, 1)
-        assert f"--out {out}: overlaps" in err
+        assert f"out {out}: overlaps" in err
     assert contents(home) == before
 
 

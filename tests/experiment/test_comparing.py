@@ -5,15 +5,9 @@ import json
 import pytest
 from command_line import call
 from eval_cases import firsts, reconstruction, stored_attack, truths
-from page_cases import Page
 
 import fedpriv
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.pages.comparison_page import noise
-from fedpriv.pages.comparison_pictures import side_by_side
-from fedpriv.pages.picture_table import picture_table
-from fedpriv.scoring.storage import load_attack
-from fedpriv.util.errors import UserError
 
 SECRETS = truths([1] * 6)
 
@@ -101,53 +95,3 @@ def test_folders_that_cannot_be_compared_are_one_line(home, tmp_path, capsys):
         fedpriv.compare(home / "a", tmp_path / "only")
     with pytest.raises(fedpriv.UserError, match="expected one folder on either side, got 2"):
         fedpriv.compare([home / "a", home / "b"], home / "b")
-
-
-def test_the_page_says_settings_first_then_intervals_then_both_pictures(home, tmp_path, capsys):
-    code, out, _ = call(capsys, "compare", home / "a", home / "b", "--out", tmp_path / "page")
-    assert code == 0
-    assert f"page: {tmp_path / 'page' / 'comparison.html'}" in out
-    text = (tmp_path / "page" / "comparison.html").read_text(encoding="utf-8")
-    page = Page(text)
-    assert page.text.index("options.iterations") < page.text.index("95 % interval") < page.text.index("dip: leaks less")
-    assert "Only in the second: joint" in page.text
-    rows = [attributes["alt"].split(", ")[1] for tag, attributes in page.tags if tag == "img"]
-    assert rows == [row for row in ("truth", "first", "second", "best guess") for _ in range(3)]
-    code, told, _ = call(capsys, "compare", home / "a", home / "b", "--out", tmp_path / "json", "--json")
-    assert json.loads(told)["page"] == str(tmp_path / "json" / "comparison.html")
-
-
-def test_the_pictures_are_of_the_same_images_by_fixed_quantiles_of_the_first(home):
-    before, after = (load_attack(home / one / "dip") for one in "ab")
-    table = side_by_side(before, after, 10**9)
-    pictures = dict(table.rows)
-    again = dict(side_by_side(after, before, 10**9).rows)
-    assert len(table.headings) == 3
-    for first, second in zip(pictures["first"], pictures["second"], strict=True):
-        assert first.source != second.source
-    scores = sorted(one.psnr_db for one in before.metrics.targets)
-    assert [cell.caption for cell in pictures["first"]] == [f"{scores[place]:.1f} dB" for place in (0, 2, 4)]
-    assert {cell.source for cell in again["truth"]} <= {
-        cell.source for cell in dict(picture_table(before, 10**9).rows)["truth"]
-    }
-
-
-def test_nobody_is_shown_on_a_redacted_page(home, tmp_path):
-    for rule, shown in (("none", True), ("blur", True), ("omit", False)):
-        page = fedpriv.compare(home / "a", home / "b", out=tmp_path / rule, redact=rule).page.read_text(
-            encoding="utf-8"
-        )
-        assert ("data:image/png" in page) == shown
-        assert ("truth" in page) == (rule == "none")
-
-
-def test_flags_of_the_page_need_one(home, tmp_path):
-    with pytest.raises(UserError, match="force: is of the page"):
-        fedpriv.compare(home / "a", home / "b", force=True)
-    with pytest.raises(UserError, match="overlaps the first"):
-        fedpriv.compare(home / "a", home / "b", out=home / "a" / "page")
-
-
-def test_the_band_around_zero_is_where_a_difference_is_noise():
-    assert noise({"difference": 2.0, "low": 1.5, "high": 3.0}) == (-1.0, 0.5)
-    assert noise({"difference": 2.0, "low": None, "high": None}) is None

@@ -83,7 +83,7 @@ def check(page, err, strict, words, *, sections):
     code, why, folder = strict
     assert code == 2
     assert len(why.strip().splitlines()) == 1
-    assert "--strict" in why
+    assert "strict" in why
     assert not folder.exists()
     html, markdown = (Skeleton, ".html"), (Written, ".md")
     for reader, end in (html, markdown):

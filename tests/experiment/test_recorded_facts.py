@@ -265,7 +265,7 @@ def test_facts_beside_the_run_and_truth_of_the_clients_serve_the_command_line(tm
     refused = capsys.readouterr().err
     assert "'own_app'" in refused
     assert str(tmp_path / "mine.toml") in refused
-    assert "--allow-code own_app" in refused
+    assert "allow_code='own_app'" in refused
     assert "own_app" not in sys.modules
     given += ["--allow-code", "own_app"]
     assert command([*given, "--out", str(tmp_path / "result")]) == 0

@@ -28,7 +28,7 @@ from fedpriv.util import folders
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import PARTIAL
 
-HERE = Execution(apart=False)
+HERE = Execution()
 VALUES = {"methods": ["fedproto"], "attacks": "none", "seeds": [3, 4], **tomllib.loads(TINY)}
 VALUES["federation"] = {**VALUES["federation"], "rounds": 1, "per-class": 12, "models": "small-mlp"}
 FLAGS = ("--methods", "fedproto", "--attacks", "none", "--dataset", "digits")
@@ -188,12 +188,12 @@ def test_a_list_that_is_replaced_while_it_is_read_is_read_again(made, monkeypatc
 
 
 def test_what_went_wrong_is_told_once_merged(tmp_path, monkeypatch):
-    from fedpriv.experiment.study import worker
+    from fedpriv.experiment.study import execution
 
     def broken(run, cell, execution):
         raise RuntimeError(f"broken {cell.name}")
 
-    monkeypatch.setattr(worker, "_train", broken)
+    monkeypatch.setattr(execution, "_train", broken)
     study, out = load_study(VALUES), tmp_path / "out"
     first = run_study(study, out, HERE, shard=Shard(1, 2))
     assert {row.status for row in first.rows} == {"failed"}

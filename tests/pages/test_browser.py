@@ -5,7 +5,6 @@ Needs Debian's chromium with its driver, and selenium; skips where one is missin
 
 import itertools
 import json
-import os
 import re
 from base64 import b64decode
 
@@ -14,7 +13,6 @@ from browser import axe, faint, overflowing, show, unfold
 from eval_cases import federated, firsts, images, reconstruction, truths
 from eval_cases import stored_attack as attack
 
-import fedpriv
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
@@ -69,35 +67,6 @@ def small(tmp_path_factory):
     return home / "report" / "report.html"
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory):
-    """Six results of three methods and two kinds of uploads, of which two leak, and a folder of something else."""
-    home, secrets = tmp_path_factory.mktemp("index") / "results", truths([1] * 12, shape=(3, 32, 32))
-    seen = firsts(secrets)
-    control = reconstruction(seen.flip(0), per_client=1)
-    for number in range(ENTRIES):
-        share = 0.95 if number < 2 else 0.05
-        method = ("fedre", "fedgh", "fedallrep")[number % 3]
-        about = {"method": method, "target": "entangled" if method == "fedre" else "prototype"}
-        place = home / f"{'abcdef'[number]}-of-{method}"
-        attack(place, share * seen + (1 - share) / 2, secrets, permuted=control, **about)
-        for name in ("about.json", "metrics.json"):
-            os.utime(place / name, (1e9 + 1e6 * number,) * 2)
-    (home / "foreign").mkdir()
-    return fedpriv.report(home, index=True, out=home / "index").pages[0]
-
-
-@pytest.fixture(scope="module")
-def comparison(tmp_path_factory):
-    """Two suites on the same twelve images: one attack got worse, one did not change."""
-    home, secrets = tmp_path_factory.mktemp("compared"), truths([1] * 12, shape=(3, 32, 32))
-    seen = firsts(secrets)
-    for suite, share in (("first", 0.9), ("second", 0.4)):
-        attack(home / suite / "dip", share * seen + (1 - share) / 2, secrets)
-        attack(home / suite / "pixels", 0.5 * seen, secrets, options={"iterations": 100 * share})
-    return fedpriv.compare(home / "first", home / "second", out=home / "page").page
-
-
 # ---------------------------------------------------------------- every page
 
 
@@ -109,35 +78,29 @@ def white_on_paper(driver, page):
     assert faint(driver) == {}
 
 
-def test_every_page_is_read_on_any_screen_and_on_paper(driver, report, small, index, comparison):
-    for page, (width, theme) in itertools.product(
-        (report, small, index, comparison), ((390, "light"), (768, "dark"), (1280, "light"))
-    ):
+def test_every_page_is_read_on_any_screen_and_on_paper(driver, report, small):
+    for page, (width, theme) in itertools.product((report, small), ((390, "light"), (768, "dark"), (1280, "light"))):
         show(driver, page, width, theme)
         unfold(driver)
         assert overflowing(driver) == [], (page, width)
         assert faint(driver) == {}, (page, theme)
         if page != report:
             assert axe(driver) == [], (page, width, theme)
-    for page in (report, index, comparison):
-        white_on_paper(driver, page)
+    white_on_paper(driver, report)
 
 
-def test_without_the_script_all_is_there(driver, report, index):
+def test_without_the_script_all_is_there(driver, report):
     driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         show(driver, report)
         assert driver.find_elements("css selector", "th button") == []
         assert len(driver.find_elements("css selector", "#card-1 tbody tr")) > 5
-        show(driver, index)
-        assert len(driver.find_elements("css selector", "#entries article")) == ENTRIES
-        assert driver.find_elements("css selector", ".tools") == []
     finally:
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
-def test_nothing_is_fetched_and_nothing_is_complained_of(driver, report, index):
-    for page in (report, index):
+def test_nothing_is_fetched_and_nothing_is_complained_of(driver, report, small):
+    for page in (report, small):
         driver.get_log("performance")
         driver.get_log("browser")
         show(driver, page)
@@ -230,49 +193,3 @@ def test_a_picture_opens_large_by_keyboard_and_closes(driver, report):
     assert driver.find_element("css selector", "dialog p").text == image.get_attribute("alt")
     ActionChains(driver).send_keys(Keys.ESCAPE).perform()
     WebDriverWait(driver, 5).until(lambda page: not page.find_elements("css selector", "dialog"))  # it goes on "close"
-
-
-# ---------------------------------------------------------------- an index, a comparison
-
-
-def names(driver):
-    script = """return [...document.querySelectorAll("#entries article")].filter((one) => !one.hidden)
-        .map((one) => JSON.parse(one.dataset.name))"""
-    return driver.execute_script(script)
-
-
-def choice(driver, label):
-    from selenium.webdriver.support.select import Select
-
-    return Select(driver.find_element("css selector", f"select[aria-label='{label}']"))
-
-
-def test_entries_are_found_by_words_and_choices_and_put_in_order(driver, index):
-    show(driver, index)
-    newest = names(driver)
-    assert [name[0] for name in newest] == list("fedcba")
-    choice(driver, "Order").select_by_visible_text("by name")
-    assert names(driver) == newest[::-1]
-    choice(driver, "Order").select_by_visible_text("gravest finding first")
-    assert {name[0] for name in names(driver)[:2]} == {"a", "b"}
-    choice(driver, "Show results of this method").select_by_visible_text("fedgh")
-    assert {name[0] for name in names(driver)} == {"b", "e"}
-    choice(driver, "Show results of this finding").select_by_visible_text("images leak")
-    assert [name[0] for name in names(driver)] == ["b"]
-    assert driver.find_element("css selector", ".tools [role=status]").text == f"1 of {ENTRIES} results"
-    driver.find_element("css selector", ".tools input").send_keys("nowhere")
-    assert names(driver) == []
-
-
-def test_dots_and_bars_lie_by_the_line_of_no_difference_as_the_verdicts_say(driver, comparison):
-    show(driver, comparison, 1280)
-    middle = """
-        return [...document.querySelectorAll("#changes tbody tr")].map((row) => ["i", "u", "b", "em"].map((tag) => {
-            const box = row.querySelector(".scale " + tag).getBoundingClientRect();
-            return [box.left, box.right, (box.left + box.right) / 2]; }))"""
-    worse, same = driver.execute_script(middle)
-    line, dot, bar, band = worse
-    assert bar[1] < line[2], "the interval lies below zero"
-    assert bar[0] - 1 <= dot[2] <= bar[1] + 1
-    assert dot[2] < band[0], "outside of what is noise"
-    assert same[1][2] == pytest.approx(same[0][2], abs=1)

@@ -11,8 +11,6 @@ from fedpriv.experiment.flower.deployment import Outcome, write_outcome
 from fedpriv.experiment.flower.engine import FlowerEngine
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.util.arguments import spelled
-from fedpriv.util.code import OfAnotherProcess
 from fedpriv.util.errors import UserError, WorkError
 
 
@@ -25,10 +23,9 @@ def serve(grid: Any, context: Any) -> None:
     """
     path, device = Path(str(context.run_config["run"])), str(context.run_config["device"])
     try:
-        with spelled(OfAnotherProcess()):
-            config = RunDirectory.open(path).config
-            engine = FlowerEngine(grid, device, nodes=config.engine.nodes or 1)
-            train_run(path, config, device=device, resume=True, clients_by=engine)
+        config = RunDirectory.open(path).config
+        engine = FlowerEngine(grid, device, nodes=config.engine.nodes or 1)
+        train_run(path, config, device=device, resume=True, clients_by=engine)
     except UserError as error:
         write_outcome(path, Outcome(2, str(error)))
     except WorkError as error:

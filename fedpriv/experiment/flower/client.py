@@ -14,8 +14,6 @@ from fedpriv.federation.engine import client_part
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.states import message_on, on_device
-from fedpriv.util.arguments import spelled
-from fedpriv.util.code import OfAnotherProcess
 from fedpriv.util.config import parse, plain
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
@@ -37,8 +35,7 @@ def answer(message: Any, context: Any) -> Any:
     from flwr.app import Message
 
     try:
-        with spelled(OfAnotherProcess()):
-            content = pack_result(_part(message.content, context.node_config))
+        content = pack_result(_part(message.content, context.node_config))
     except UserError as error:  # the same anywhere: the run has to end, and its user to hear of it
         asked = message.content.get("about") or {}
         content = pack_refusal(int(asked.get("client", -1)), str(error) or "refused")

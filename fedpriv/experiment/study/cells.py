@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.federation_settings import sets_images_aside
+from fedpriv.experiment.federation_settings import run_config, sets_images_aside
 from fedpriv.experiment.plan import AttackPlan, rounds_to_read
-from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
-from fedpriv.experiment.study.grid import slug
-from fedpriv.experiment.study.origin import Keys
-from fedpriv.experiment.study.runs import config_of, digest, division_of, trainings
-from fedpriv.pages.baselines import ALONE
-from fedpriv.util.arguments import call
+from fedpriv.experiment.study.grid import (
+    UNDEFENDED,
+    AttackEntry,
+    DefenseEntry,
+    MethodEntry,
+    Study,
+    refuse_twice,
+    slug,
+    with_values,
+)
+from fedpriv.experiment.study.written import at, read_from, wrong
+from fedpriv.pages.baselines import ALONE, same_clients
 from fedpriv.util.config import plain
 from fedpriv.util.numerics import Numerics
 
@@ -26,6 +33,15 @@ if TYPE_CHECKING:
 MOST_LETTERS = 90
 """Of a label in the name of a folder, which holds two labels and may not have more than 255."""
 
+DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public", "strangers")
+"""Fields of a run's configuration that, with the seed, say which client holds which images."""
+
+_DIVIDING_IF_SET = ("validation", "division_seed")
+"""Likewise, where they are set at all."""
+
+_STORING = ("capture", "keep", "checkpoint_every", "evaluate_every")
+"""Settings that say what is stored of a run or measured, and nothing of its clients."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -33,11 +49,7 @@ class Cell:
 
     Attributes:
         name: unique, and a name of folders.
-        method: of the study.
-        defense: of the study.
-        seed: of everything.
         run: name of the run's folder.
-        config: of the run.
         target: kind of upload attacked; None where nothing is uploaded.
         plans: one an attack of the study.
         homes: for each plan the folder, from the study's, that its results stand in.
@@ -60,17 +72,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Execution:
-    """Circumstances of carrying a study out; none of it changes a result beyond the last digits.
-
-    Attributes:
-        device: a name of ``--device``.
-        download: fetch data sets that are missing.
-        chunk_rows: rows of an attack at a time.
-        compiled: compile the networks of searches.
-        workers: processes at a time, one thread each.
-        patience: seconds for which this process works alone before others start: less work is not worth theirs.
-        apart: each run is a process of its own; for runs of seconds, that is most of the time.
-    """
+    """Circumstances of carrying a study out; none of it changes a result beyond the last digits."""
 
     device: str = "auto"
     download: bool = False
@@ -78,7 +80,6 @@ class Execution:
     compiled: bool = False
     workers: int = 1
     patience: float = 0.0
-    apart: bool = True
 
 
 Targets = Mapping[tuple[str, str], str]
@@ -89,49 +90,46 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
     """Return a study's cells, in order, and a line for each attack that the card leaves out.
 
     Data is loaded and divided and every network is built, so that whatever cannot run is refused here.
-
-    Raises:
-        UserError: naming the path of the key, or the flag.
     """
+    from fedpriv.attacks import targets_of
+
     targets: dict[tuple[str, str], str] = {}
     notes: dict[str, None] = {}
     used: set[str] = set()
     divided: set[tuple[str, int]] = set()
-    for method, defense in trainings(study):
-        for place, seed in enumerate(study.seeds):
-            config = config_of(study, method, defense, seed)
-            division = (division_of(config), seed)
-            if place == 0:
-                federation = _checked(study, method, defense, config, execution)
-            elif division not in divided:
-                with study.origin.at(method.keys, method.place_of):
-                    prepared(config, execution)
-            divided.add(division)
-            if place > 0 or not attacked(study, method):
-                continue
-            target = _target(study, method, defense, federation.uploads)
-            targets[method.label, defense.label] = target
-            entries, refusals = _fitting(study, method, target, defense)
-            _refuse_knowledge(study, method, config)
-            _refuse_rounds(study, method, config, entries)
-            if _chosen(study, method) is not None:
-                _refuse_property(study, method, entries, federation, target)
-            used |= {entry.name for entry in entries}
-            notes.update(dict.fromkeys(refusals))
-    if not targets and all(entry.name == ALONE for entry in study.methods):
-        raise study.origin.error(study.methods[0].keys, f"{ALONE} uploads nothing, so nothing would be attacked")
-    for entry in study.attacks or ():
-        if entry.name not in used:
-            raise study.origin.error(entry.keys, _fits_nobody(entry.name, targets))
-    return cells_of(study, targets, execution), tuple(notes)
+    with read_from(study.source):
+        for method, defense in trainings(study):
+            federation = None
+            for seed in study.seeds:
+                config = config_of(study, method, defense, seed)
+                division = (division_of(config), seed)
+                if federation is None:
+                    federation = _checked(method, defense, config, execution)
+                elif division not in divided:
+                    with at(method.keys, method.place_of):
+                        prepared(config, execution)
+                divided.add(division)
+            if federation is not None and attacked(study, method):
+                target = _target(method, defense, federation.uploads)
+                entries, refusals = _fitting(study, method, target, defense)
+                config = config_of(study, method, defense, study.seeds[0])
+                _refuse_knowledge(study, method, config)
+                _refuse_rounds(study, method, config, entries)
+                targets[method.label, defense.label] = target
+                used |= {entry.name for entry in entries}
+                notes.update(dict.fromkeys(refusals))
+        if not targets and all(entry.name == ALONE for entry in study.methods):
+            raise wrong(study.methods[0].keys, f"{ALONE} uploads nothing, so nothing would be attacked")
+        for entry in study.attacks or ():
+            if entry.name not in used:
+                there, kinds = ", ".join(sorted(set(targets.values()))), " or ".join(targets_of(entry.name))
+                told = f"attack {entry.name!r} is on {kinds}, but the targets of this study are: {there}"
+                raise wrong(entry.keys, told)
+        return cells_of(study, targets, execution), tuple(notes)
 
 
 def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell, ...]:
-    """Return a study's cells, in order, when their targets are known. Needs no data, and checks none.
-
-    Raises:
-        UserError: where a setting is wrong by itself.
-    """
+    """Return a study's cells, in order, when their targets are known. Needs no data, and checks none."""
     cells: list[Cell] = []
     runs: dict[str, str] = {}
     for method, defense in trainings(study):
@@ -152,7 +150,7 @@ def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell
                     method=method,
                     defense=defense,
                     seed=seed,
-                    run=runs.setdefault(json.dumps(plain(config), sort_keys=True), name),
+                    run=runs.setdefault(_text(config), name),
                     config=config,
                     target=target,
                     plans=tuple(plan for _, plan in made),
@@ -164,35 +162,93 @@ def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell
     return tuple(cells)
 
 
-def _chosen(study: Study, method: MethodEntry) -> tuple[AttackEntry, ...] | None:
-    """Return the attacks that are asked for on a method's uploads; None for all that fit."""
-    return study.attacks if method.attacks is None else method.attacks
-
-
 def attacked(study: Study, method: MethodEntry) -> bool:
     """True for a method whose uploads are attacked, and which is not trained only."""
     return method.name != ALONE and _chosen(study, method) != ()
 
 
+def _chosen(study: Study, method: MethodEntry) -> tuple[AttackEntry, ...] | None:
+    """Return the attacks that are asked for on a method's uploads; None for all that fit."""
+    return study.attacks if method.attacks is None else method.attacks
+
+
+def _text(value: Any) -> str:
+    return json.dumps(plain(value), sort_keys=True)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _short(label: str) -> str:
     """Return a label as a part of a file's name, which may not be long."""
     name = slug(label)
-    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 9]}-{digest(name)[:8]}"
+    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 9]}-{_digest(name)[:8]}"
 
 
 def _variant(entry: AttackEntry) -> str:
     return _short(" ".join(f"{key}={value}" for key, value in entry.varied.items()))
 
 
-# ---------------------------------------------------------------- what a method under a defense gives an attacker
+# ---------------------------------------------------------------- runs
+
+
+def trainings(study: Study) -> list[tuple[MethodEntry, DefenseEntry]]:
+    """Return the methods of a study with their defenses; last ``local`` for every setting of theirs that has none yet."""
+    methods = [*study.methods, *(_alone(study) if study.local else ())]
+    return [(method, defense) for method in methods for defense in method.defenses or study.defenses]
+
+
+def _alone(study: Study) -> list[MethodEntry]:
+    """Return the same clients without any exchange."""
+    seed, found = study.seeds[0], []
+    known = {same_clients(config_of(study, own, UNDEFENDED, seed)) for own in study.methods if own.name == ALONE}
+    for method in study.methods:
+        key = same_clients(config_of(study, method, UNDEFENDED, seed))
+        if key in known:
+            continue
+        known.add(key)
+        settings = {name: value for name, value in method.federation.items() if name not in _STORING}
+        measured = {name: value for name, value in method.federation.items() if name == "evaluate_every"}
+        label = with_values(ALONE, settings)
+        found.append(
+            replace(
+                method,
+                label=label,
+                title=label,
+                name=ALONE,
+                options={},
+                federation={**measured, **settings, "capture": "none", "keep": ()},
+                target=None,
+                attacks=None,
+                defenses=(UNDEFENDED,),
+                varied={axis: value for axis, value in method.varied.items() if settings.get(axis) == value},
+            )
+        )
+    refuse_twice([*found, *study.methods], "method")
+    return found
+
+
+def config_of(study: Study, method: MethodEntry, defense: DefenseEntry, seed: int) -> RunConfig:
+    """Return the configuration of a run of a study."""
+    flags = {**study.federation, **method.federation}
+    flags |= {"keep": tuple(flags.get("keep", ()))}
+    with at(method.keys, method.place_of):
+        config = run_config(method.name, flags, seed)
+    return replace(config, options=method.options, defenses=defense.choices)
+
+
+def division_of(config: RunConfig) -> str:
+    """Return the key of runs that, with one seed, have the same clients with the same images."""
+    values = {name: plain(getattr(config, name)) for name in DIVIDING}
+    values |= {
+        name: value for name in _DIVIDING_IF_SET if (value := getattr(config, name)) != getattr(type(config), name)
+    }
+    return _digest(json.dumps(values, sort_keys=True))[:12]
 
 
 def prepared(config: RunConfig, execution: Execution) -> Federation:
-    """Return a cell's federation, ready to run.
-
-    Raises:
-        UserError: for whatever cannot run.
-    """
+    """Return a cell's federation, ready to run."""
     import torch
 
     from fedpriv.experiment.federation import prepare
@@ -200,16 +256,17 @@ def prepared(config: RunConfig, execution: Execution) -> Federation:
     return prepare(config, torch.device("cpu"), download=execution.download)
 
 
-def _checked(
-    study: Study, method: MethodEntry, defense: DefenseEntry, config: RunConfig, execution: Execution
-) -> Federation:
+def _checked(method: MethodEntry, defense: DefenseEntry, config: RunConfig, execution: Execution) -> Federation:
     # Without the defense first: then what is refused with it is the defense's doing.
-    with study.origin.at(method.keys, method.place_of):
+    with at(method.keys, method.place_of):
         federation = prepared(replace(config, defenses=()), execution)
     if not defense.choices:
         return federation
-    with study.origin.at(defense.keys):
+    with at(defense.keys):
         return prepared(config, execution)
+
+
+# ---------------------------------------------------------------- what a method under a defense gives an attacker
 
 
 def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> None:
@@ -218,36 +275,28 @@ def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> N
     if card.attacker_data == "other_domain":
         from fedpriv.evidence.foreign import refuse_foreign
 
-        with study.origin.at(("knowledge",)):
+        with at(("knowledge",)):
             refuse_foreign(card, config)
     if card.attacker_data == "same_domain" and not sets_images_aside(config):
-        raise study.origin.error(
-            ("knowledge",),
-            f"attacker_data={card.attacker_data}: no images are set aside for the attacker of {method.label}; "
-            "set strangers in the federation",
-        )
+        told = f"no images are set aside for the attacker of {method.label}; set strangers in the federation"
+        raise wrong(("knowledge",), f"attacker_data={card.attacker_data}: {told}")
 
 
-def _target(study: Study, method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
+def _target(method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
     from fedpriv.attacks import is_attacked
 
     kinds = [kind for kind in uploads if is_attacked(kind)]
-    under = f" under {defense.label}" if defense.choices else ""
-    sent = ", ".join(uploads) or "nothing"
+    under, sent = f" under {defense.label}" if defense.choices else "", ", ".join(uploads) or "nothing"
     if method.target is None:
         if not kinds:
-            raise study.origin.error(
-                method.keys,
-                f"{method.name} uploads {sent}{under}, and no attack here is on that; see: {call('catalogue', 'targets')}",
-            )
+            told = f"{method.name} uploads {sent}{under}, and no attack here is on that; see: fedpriv list targets"
+            raise wrong(method.keys, told)
         return kinds[0]
     if method.target not in uploads:
-        raise study.origin.error(
-            (*method.keys, "target"),
-            f"clients of {method.name!r} upload no {method.target!r}{under}; they upload: {sent}",
-        )
+        told = f"clients of {method.name!r} upload no {method.target!r}{under}; they upload: {sent}"
+        raise wrong((*method.keys, "target"), told)
     if method.target not in kinds:
-        raise study.origin.error((*method.keys, "target"), f"no attack here is on {method.target!r}")
+        raise wrong((*method.keys, "target"), f"no attack here is on {method.target!r}")
     return method.target
 
 
@@ -261,94 +310,44 @@ def _fitting(
     from fedpriv.experiment.plan import attack_names, build_attacks, granted
     from fedpriv.federation.defense import defense_facts
 
-    origin = study.origin
     chosen = _chosen(study, method)
     if chosen is None:
         rounds = config_of(study, method, defense, study.seeds[0]).rounds
         facts = [defense_facts(made) for made in build_defenses(defense.choices)]
         suite = adapted_suite(target, attack_names(target, ()), facts, rounds)
-        entries = [AttackEntry(name, made) for name, made in build_attacks(suite.names, suite.options).items()]
-    else:
-        entries = [entry for entry in chosen if target in targets_of(entry.name)]
-        wrong = [entry for entry in chosen if entry not in entries]
-        if wrong and (method.attacks or not entries):
-            keys = wrong[0].keys if method.attacks or not _is_of_use(study, wrong[0].name) else method.keys
-            name = wrong[0].name
-            raise origin.error(
-                keys,
-                f"attack {name!r} is on {' or '.join(targets_of(name))}, but the target of {method.label!r} is {target!r}; "
-                f"for it there are: {', '.join(attacks_for(target))}",
-            )
-    refusals: list[str] = []
-    kept: dict[str, Any] = {}
-    for entry in entries if chosen is not None else ():
-        with origin.at(("knowledge",) if study.origin.values.get("knowledge") else entry.keys):
-            granted({entry.name: entry.attack}, [entry.name], target, study.card, study.rounds_seen)
-    if chosen is None:
-        with origin.at(("knowledge",)):
-            made = {entry.name: entry.attack for entry in entries}
+        made = build_attacks(suite.names, suite.options)
+        with at(("knowledge",)):
             kept, refusals = granted(made, [], target, study.card, study.rounds_seen)
-    return tuple(entry for entry in entries if chosen is not None or entry.name in kept), tuple(refusals)
+        return tuple(AttackEntry(name, own) for name, own in kept.items()), tuple(refusals)
+    entries = [entry for entry in chosen if target in targets_of(entry.name)]
+    wrong_ones = [entry for entry in chosen if entry not in entries]
+    if wrong_ones and (method.attacks or not entries):
+        name = wrong_ones[0].name
+        raise wrong(
+            wrong_ones[0].keys,
+            f"attack {name!r} is on {' or '.join(targets_of(name))}, but the target of {method.label!r} is {target!r}; "
+            f"for it there are: {', '.join(attacks_for(target))}",
+        )
+    for entry in entries:
+        with at(("knowledge",) if study.written.get("knowledge") else entry.keys):
+            granted({entry.name: entry.attack}, [entry.name], target, study.card, study.rounds_seen)
+    return tuple(entries), ()
 
 
-def _is_of_use(study: Study, attack: str) -> bool:
-    """True where some method of a study may upload a kind that an attack is on."""
-    from fedpriv.attacks import targets_of
-    from fedpriv.methods import METHODS
-
-    methods = [METHODS.load(entry.name) for entry in study.methods]
-    mixing = any(choice.name == "entangle" for entry in all_defenses(study) for choice in entry.choices)
-    kinds = {kind for method in methods for kind in (*method.uploads, *(method.accepted_substitutes if mixing else ()))}
-    return bool(kinds & set(targets_of(attack)))
-
-
-def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries: tuple[AttackEntry, ...]) -> None:
+def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries: Sequence[AttackEntry]) -> None:
     """Check that the rounds that attacks want will be there."""
-
-    def keys(name: str) -> Keys:
-        return method.place_of((name,))
-
+    rounds, capture = method.place_of(("rounds",)), method.place_of(("capture",))
     if config.capture == "none":
-        raise study.origin.error(keys("capture"), "none: no upload would be stored, so none could be attacked")
+        raise wrong(capture, "none: no upload would be stored, so none could be attacked")
     if study.stages and config.capture == "last":
-        raise study.origin.error(keys("capture"), "last: stages need the uploads of earlier rounds; use auto or all")
+        raise wrong(capture, "last: stages need the uploads of earlier rounds; use auto or all")
     for entry in entries:
         least = entry.attack.needs.min_rounds
         wanted = max(least, study.rounds_seen or 1) if least > 1 else 1
         if wanted > config.rounds:
-            raise study.origin.error(
-                keys("rounds"), f"{config.rounds}: attack {entry.name!r} uses {wanted} rounds of uploads"
-            )
+            raise wrong(rounds, f"{config.rounds}: attack {entry.name!r} uses {wanted} rounds of uploads")
         if least > 1 and config.capture == "last":
-            raise study.origin.error(
-                keys("capture"), f"last: attack {entry.name!r} needs {least} rounds; use auto or all"
-            )
-
-
-def _refuse_property(
-    study: Study, method: MethodEntry, entries: tuple[AttackEntry, ...], federation: Federation, target: str
-) -> None:
-    """Check that a property inference that the study names will have something to go by."""
-    from fedpriv.wire.kinds import ANSWERS, TELLING
-
-    silent = federation.pipeline.server_view == "sum" or not any(kind in TELLING for kind in federation.uploads)
-    if not silent or target in ANSWERS or study.card.attacker_data == "same_domain":
-        return
-    for entry in entries:
-        if entry.attack.result == "scores" and entry.attack.reads_every_round and not entry.attack.colludes:
-            raise study.origin.error(
-                entry.keys,
-                f"attack {entry.name!r} on {method.label}: nothing that the server sees says which classes a client holds, "
-                "and the attacker knows nobody to learn it from; grant attacker_data=same_domain and set strangers in the "
-                "federation, or set the attack's known=others",
-            )
-
-
-def _fits_nobody(attack: str, targets: Targets) -> str:
-    from fedpriv.attacks import targets_of
-
-    there = ", ".join(sorted(set(targets.values())))
-    return f"attack {attack!r} is on {' or '.join(targets_of(attack))}, but the targets of this study are: {there}"
+            raise wrong(capture, f"last: attack {entry.name!r} needs {least} rounds; use auto or all")
 
 
 # ---------------------------------------------------------------- plans
@@ -360,14 +359,13 @@ def _staged(
     """Return the rounds of the stages, and the configuration that keeps what is needed of them and by the attacks."""
     from fedpriv.evidence.stages import planned_rounds, rounds_to_keep
 
-    read = rounds_to_read((entry.attack for entry in entries), config.rounds)
-    config = replace(config, keep=tuple(sorted({*config.keep, *read})))
-    if not study.stages:
-        return {}, config
-    with study.origin.at(("stages",)):
-        stages = planned_rounds(study.stages, config.rounds)
-    kept = rounds_to_keep(target, tuple(stages.values()))
-    return stages, replace(config, keep=tuple(sorted({*config.keep, *kept})))
+    keep = {*config.keep, *rounds_to_read((entry.attack for entry in entries), config.rounds)}
+    stages: dict[Stage, int] = {}
+    if study.stages:
+        with at(("stages",)):
+            stages = planned_rounds(study.stages, config.rounds)
+        keep |= {*rounds_to_keep(target, tuple(stages.values()))}
+    return stages, replace(config, keep=tuple(sorted(keep)))
 
 
 def _plan(

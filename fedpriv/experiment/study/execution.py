@@ -1,187 +1,173 @@
-"""Hand the cells of a study to processes, run after run, and keep account of what becomes of each."""
+"""Carry out the cells of a study, run after run, by one process or several, and keep account of what becomes of each.
+
+Whatever ends it, the same command goes on: every step takes up what is on disk.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
-import threading
 import time
-from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedpriv.experiment.processes import OVER_TO_YOU, Process, cause, start
-from fedpriv.experiment.study.cells import Execution
-from fedpriv.experiment.study.folder import save_rows
-from fedpriv.experiment.study.progress import Watch
+from fedpriv.experiment.study.cells import Cell, Execution
+from fedpriv.experiment.study.folder import OVER, is_result, read_study, results, save_rows, saved_cells, standing
 from fedpriv.pages.study_files import Cell as Row
-from fedpriv.util.code import carried
+from fedpriv.pages.study_files import CellAttack, accounts
+from fedpriv.util import folders
+from fedpriv.util.durations import duration
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import MARKER, log, mark, missing
+from fedpriv.util.folders import occupied
+from fedpriv.util.listener import Listener
+from fedpriv.util.parallel import Pool, Relay, WorkerKilled
 
-WORKER = "fedpriv.experiment.study.worker"
+Tell = Callable[[Row, str | None], None]
+"""Called with a cell's line and what is being done with it; None when it has come to its end."""
 
 
-def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, account: Path | None = None) -> None:
-    """Work off what is pending by so many processes, each of which takes run after run.
+@dataclass(frozen=True)
+class Part:
+    """Cells that share a run, by name; their lines are in the folder ``account``, the study's or a shard's."""
 
-    One that dies fails the cell that it was at, and another takes its place. While ``execution.patience`` lasts, this
-    process takes runs itself, so that a study of seconds starts no other; the run that it is at by then, it ends.
+    folder: Path
+    account: Path
+    cells: tuple[str, ...]
+    execution: Execution
 
-    Args:
-        path: the study's folder.
-        rows: a line a cell; brought up to date here and saved with every change.
-        execution: how.
-        watch: told of every change.
-        account: folder of the shard whose rows these are; None for the whole study, which keeps its own list.
-    """
-    board = _Board(path, path if account is None else account, rows, watch, execution)
-    if not execution.apart:
-        board.work_here()
-        return
-    with ThreadPoolExecutor(execution.workers) as pool:
+
+def carry_out(
+    path: Path, rows: list[Row], execution: Execution, listener: Listener, account: Path | None = None
+) -> None:
+    """Work off what is pending. Where a process is killed, the cells at work fail, and others go on with the rest."""
+    account = path if account is None else account
+    doing: dict[str, str] = {}
+    save_rows(account, rows)
+    with listener.progress("cells") as report:
+
+        def enter(row: Row, step: str | None) -> None:
+            rows[next(place for place, own in enumerate(rows) if own.cell == row.cell)] = row
+            doing.pop(row.cell, None)
+            if step is not None:
+                doing[row.cell] = step
+            save_rows(account, rows)
+            done = sum(own.status != "pending" for own in rows)
+            report(done, len(rows), "; ".join(f"{cell}: {what}" for cell, what in doing.items()))
+            if step is None:
+                listener.say(f"[{done}/{len(rows)}] {outcome(row)}")
+
+        _work_off(Part(path, account, (), execution), rows, doing, enter)
+
+
+def outcome(row: Row) -> str:
+    """Return the outcome of a cell in one line."""
+    if row.status == "failed":
+        return f"{row.cell}: failed: {row.error}"
+    parts = [f"{name} {duration(value)}" for name, value in row.seconds if value is not None]
+    return f"{row.cell}: done" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _work_off(whole: Part, rows: list[Row], doing: Mapping[str, str], enter: Tell) -> None:
+    execution = whole.execution
+    while pending := [row for row in rows if row.status == "pending"]:
+        parts = [
+            replace(whole, cells=tuple(row.cell for row in pending if row.run == run))
+            for run in dict.fromkeys(row.run for row in pending)
+        ]
         try:
-            own = 1 if execution.patience else 0
-            attending = [pool.submit(carried(board.attend)) for _ in range(own, execution.workers)]
-            if own:
-                board.work_here(execution.patience)
-                attending.append(pool.submit(carried(board.attend)))
-            for ended in as_completed(attending):
-                ended.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            board.stop()
-            raise
+            with Pool(min(execution.workers, len(parts)), execution.patience, hear=enter) as pool:
+                for _ in pool.map(perform, parts):
+                    pass
+        except WorkerKilled as error:
+            for row in [row for row in rows if row.cell in doing] or pending[:1]:
+                enter(row.model_copy(update={"status": "failed", "error": str(error)}), None)
+        else:
+            break
 
 
-class _Board:
-    """Rows of all cells, and the processes that are at work; each thread attends to one of them at a time."""
-
-    def __init__(self, path: Path, account: Path, rows: list[Row], watch: Watch, execution: Execution) -> None:
-        self._path, self._account, self._rows, self._watch, self._execution = path, account, rows, watch, execution
-        self._runs = deque(dict.fromkeys(row.run for row in rows if row.status == "pending"))
-        self._doing: dict[str, str] = {}
-        self._processes: set[Process] = set()
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
-        self._began = time.monotonic()
-        self._changed()
-
-    def work_here(self, seconds: float = math.inf) -> None:
-        """Perform the pending cells of run after run in this process, and begin none after so many seconds."""
-        from fedpriv.experiment.study.worker import perform
-
-        while time.monotonic() < self._began + seconds and (run := self._next()) is not None:
-            perform(self._path, self._pending(run), self._execution, self._enter, self._account)
-
-    def attend(self) -> None:
-        """Hand run after run to a process of its own, after the patience if there is any; another where one dies."""
-        if not self._waited():
-            return
-        process: Process | None = None
-        try:
-            while (run := self._next()) is not None:
-                while cells := self._pending(run):
-                    if process is None:
-                        process = self._start()
-                    if process is None:  # all is stopped
-                        return
-                    code = None
-                    if not self._hand_over(process, cells):
-                        code, process = self._end(process), None
-                    if self._stopped.is_set():
-                        return
-                    self._account_for(cells, code)
-        finally:
-            if process is not None:
-                self._end(process)
-
-    def _waited(self) -> bool:
-        """Wait for the patience to be over; return False where nothing is left to do by then."""
-        with self._lock:
-            until = self._began + self._execution.patience
-            while self._runs and not self._stopped.is_set() and (left := until - time.monotonic()) > 0:
-                self._news.wait(left)
-            return bool(self._runs) and not self._stopped.is_set()
-
-    def _next(self) -> str | None:
-        """Return a run that nobody has taken; None where there is none, or all is stopped."""
-        with self._lock:
-            run = self._runs.popleft() if self._runs and not self._stopped.is_set() else None
-            self._news.notify_all()
-            return run
-
-    def _pending(self, run: str) -> list[str]:
-        return [row.cell for row in self._rows if row.run == run and row.status == "pending"]
-
-    def _account_for(self, cells: Sequence[str], code: int | None) -> None:
-        """Fail the cell at which a process ended, by its exit code, or which it left out (no code)."""
-        pending = [row for row in self._rows if row.cell in cells and row.status == "pending"]
-        if pending:
-            at = next((row for row in pending if row.cell in self._doing), pending[0])
-            why = f"the worker process ended: {cause(code)}" if code is not None else "the worker left it out"
-            self._enter(at.model_copy(update={"status": "failed", "error": why}), None)
-
-    def _start(self) -> Process | None:
-        """Start a process that waits for cells; None once all is stopped."""
-        own = [] if self._account == self._path else ["--account", str(self._account)]
-        with self._lock:
-            if self._stopped.is_set():
-                return None
-            process = start(WORKER, [str(self._path), "--attended", *own, *_flags(self._execution)])
-            self._processes.add(process)
-            return process
-
-    def _end(self, process: Process) -> int:
-        """Let a process end, and return its exit code."""
-        with contextlib.suppress(BrokenPipeError), process:
-            pass
-        with self._lock:
-            self._processes.discard(process)
-        return process.wait()
-
-    def _hand_over(self, process: Process, cells: Sequence[str]) -> bool:
-        """Have a process perform cells, and enter what it says; False when it died of it."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(cells).encode() + b"\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                said = json.loads(line)
-                if said == OVER_TO_YOU:
-                    return True
-                self._enter(Row.model_validate(said["row"]), said["doing"])
-        return False
-
-    def stop(self) -> None:
-        """End every process, whatever it is doing."""
-        with self._lock:
-            self._stopped.set()
-            self._news.notify_all()
-            for process in self._processes:
-                process.terminate()
-
-    def _enter(self, row: Row, doing: str | None) -> None:
-        with self._lock:
-            if self._stopped.is_set():
-                return
-            place = next(place for place, own in enumerate(self._rows) if own.cell == row.cell)
-            self._rows[place] = row
-            self._doing.pop(row.cell, None)
-            if doing is not None:
-                self._doing[row.cell] = doing
-            self._changed()
-
-    def _changed(self) -> None:
-        save_rows(self._account, self._rows)
-        self._watch(self._rows, self._doing)
+def perform(part: Part, relay: Relay) -> None:
+    """Train a run where that is not done yet, and attack it; what goes wrong is told in the cell's line."""
+    tell: Tell = relay.tell
+    folder, account = part.folder, part.account
+    cells = {cell.name: cell for cell in saved_cells(folder, part.execution)}
+    command = str(read_study(folder).command)
+    chosen = [cells[name] for name in part.cells]
+    others = [one for one in accounts(folder) if one != account]
+    for cell, row in zip(chosen, standing(folder, chosen, others), strict=True):
+        errors: list[str] = []
+        tell(row, "training")
+        with _noting(account, cell, errors):
+            seconds = _train(folder / "runs" / cell.run, cell, part.execution)
+            row = row.model_copy(update={"seconds": row.seconds.model_copy(update={"train": seconds})})
+        if not errors:
+            row = _attack_all(folder, account, cell, row, command, tell)
+            errors = [str(entry.error) for entry in row.attacks if entry.status == "failed"]
+        ended = {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
+        tell(row.model_copy(update=ended), None)
 
 
-def _flags(execution: Execution) -> list[str]:
-    flags = ["--device", execution.device]
-    flags += ["--download"] if execution.download else []
-    flags += ["--compile"] if execution.compiled else []
-    flags += [] if execution.chunk_rows is None else ["--chunk-rows", str(execution.chunk_rows)]
-    return flags
+@contextlib.contextmanager
+def _noting(account: Path, cell: Cell, errors: list[str]) -> Iterator[None]:
+    """Note what goes wrong in one line; what is not the user's to mend leaves its traceback in ``logs/``."""
+    try:
+        yield
+    except UserError as error:
+        errors.append(" ".join(str(error).split()))
+    except Exception as error:
+        log(account / "logs" / f"{cell.name}.txt", traceback.format_exc() + "\n")
+        errors.append(f"{type(error).__name__}: {' '.join(str(error).split())} (logs/{cell.name}.txt)")
+
+
+def _train(run: Path, cell: Cell, execution: Execution) -> float:
+    from fedpriv.experiment.training import train_run
+
+    resume = (run / "config.json").is_file()
+    if not resume and occupied(run) and "config.json" in missing(run):
+        raise UserError(
+            f"{run / 'config.json'}: missing, though {MARKER} lists it; remove {run} to train the run again"
+        )
+    return train_run(run, cell.config, device=execution.device, download=execution.download, resume=resume).seconds
+
+
+def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str, tell: Tell) -> Row:
+    """Carry out a cell's plans one by one, and return its line with what became of each."""
+    if cell.plans:  # with a list of its own, so that whoever is at another cell never writes the same list
+        mark(folder / "attacks" / cell.name, "cell")
+    made_by = {one.path: one.plan for one in results(cell)}
+    for number in range(len(cell.plans)):
+        entries = [entry for entry in row.attacks if made_by[entry.path] == number]
+        if all(entry.status in OVER for entry in entries):
+            continue
+        tell(row, "attacking " + ", ".join(entry.path.partition(f"{cell.name}/")[2] for entry in entries))
+        began = time.perf_counter()
+        errors: list[str] = []
+        # The run is held, so that no other process attacks it for the same cell.
+        with _noting(account, cell, errors), folders.held(folder / "runs" / cell.run):
+            _attack(folder, cell, number, command)
+        seconds, spent = time.perf_counter() - began, row.seconds
+        if not errors:
+            spent = spent.model_copy(update={"attack": (spent.attack or 0.0) + seconds})
+        ended = {entry.path: _ended(folder, entry, errors, seconds / len(entries)) for entry in entries}
+        attacks = tuple(ended.get(entry.path, entry) for entry in row.attacks)
+        row = row.model_copy(update={"attacks": attacks, "seconds": spent})
+    return row
+
+
+def _ended(folder: Path, entry: CellAttack, errors: Sequence[str], seconds: float) -> CellAttack:
+    done = is_result(folder / entry.path)
+    status = "done" if done else "failed" if errors else "left out"
+    error = None if done else errors[0] if errors else "the run has nothing for it"
+    return entry.model_copy(update={"status": status, "error": error, "seconds": entry.seconds if errors else seconds})
+
+
+def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
+    from fedpriv.experiment.execution import attack_all, collected, open_ground, without_points
+    from fedpriv.experiment.inference import measure_all
+
+    plan, home = cell.plans[number], folder / cell.homes[number]
+    ground, _ = without_points(open_ground(folder / "runs" / cell.run, plan), plan.attacks if cell.named else ())
+    plan = collected(ground).plan
+    attack_all(home, ground, plan, command=command)
+    measure_all(home, ground, plan, command=command, named=plan.inferences if cell.named else ())

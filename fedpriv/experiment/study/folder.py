@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.results_folder import differences
 from fedpriv.experiment.study.cells import Cell, Execution, cells_of
-from fedpriv.experiment.study.entries import Study
-from fedpriv.experiment.study.grid import parse_study
-from fedpriv.experiment.study.origin import Origin
+from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import CELLS, STUDY, CellAttack, Choice, Spent, StudyFile
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument, call
+from fedpriv.util.arguments import argument, command_line
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_json, write_text
@@ -32,10 +30,11 @@ OVER = ("done", "left out")
 
 def described(study: Study, command: str = "") -> StudyFile:
     """Return a study as ``study.json`` holds it, its grids expanded and every default filled in."""
-    held, file = _fields(study), study.origin.file
+    held = _fields(study)
     del held["card"]["rounds_seen"]
-    held |= {"format": FORMAT, "source": None if file is None else str(file), "command": command}
-    return StudyFile.model_validate(held | {"written": plain(study.origin.values)})
+    source = None if study.source == "study" else study.source
+    held |= {"format": FORMAT, "source": source, "command": command, "written": plain(study.written)}
+    return StudyFile.model_validate(held)
 
 
 def _fields(value: Any) -> Any:
@@ -48,17 +47,7 @@ def _fields(value: Any) -> Any:
 
 
 def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
-    """Make a study's folder, or take up the one that is there; return whether there was one.
-
-    Args:
-        path: the folder.
-        study: what is asked for.
-        command: that asks for it.
-        force: empty a folder that holds another study, or the same.
-
-    Raises:
-        UserError: when the folder holds another study, or something else.
-    """
+    """Make a study's folder, or take up the one that is there; return whether there was one."""
     wanted = described(study, command)
     with folders.writing(path):
         there = (path / STUDY).is_file()
@@ -77,15 +66,10 @@ def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
 
 
 def read_study(path: Path) -> StudyFile:
-    """Return a folder's study.json, to go on with.
-
-    Raises:
-        UserError: when there is none, or of another version.
-    """
+    """Return a folder's study.json, to go on with."""
     if not (path / STUDY).is_file():
-        raise UserError(
-            f"{path}: no study here ({STUDY} is missing); start one with: {call('audit', 'STUDY.toml', out=str(path))}"
-        )
+        start = command_line("audit", "STUDY.toml", "--out", path)
+        raise UserError(f"{path}: no study here ({STUDY} is missing); start one with: {start}")
     found = study_files.read_study(path)
     if found.format != FORMAT:
         raise UserError(
@@ -98,23 +82,15 @@ def read_study(path: Path) -> StudyFile:
 
 
 def saved_study(path: Path) -> Study:
-    """Return the study that a folder holds, to go on with.
-
-    Raises:
-        UserError: when there is none, or of another version.
-    """
-    return parse_study(Origin(read_study(path).written or {}, path / STUDY))
+    """Return the study that a folder holds, to go on with."""
+    return parse_study(read_study(path).written or {}, str(path / STUDY))
 
 
 # ---------------------------------------------------------------- cells.jsonl
 
 
 def saved_cells(path: Path, execution: Execution) -> tuple[Cell, ...]:
-    """Return the cells of the study that a folder holds; they were checked when its ``cells.jsonl`` was written.
-
-    Raises:
-        UserError: when there is no such study.
-    """
+    """Return the cells of the study that a folder holds; they were checked when its ``cells.jsonl`` was written."""
     rows = study_files.read_list(path)
     targets = {(str(row.method_label), str(row.defense_label)): row.target for row in rows if row.target is not None}
     return cells_of(saved_study(path), targets, execution)
@@ -126,16 +102,7 @@ def save_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) -> list[Row]:
-    """Return a line for each cell: what is on disk is done, everything else is pending, also what failed before.
-
-    Args:
-        path: the study's folder.
-        cells: some of the study, or all.
-        besides: accounts of shards that have none of them, and may be at work.
-
-    Raises:
-        UserError: when cells.jsonl is damaged, or what is on disk is of another study.
-    """
+    """Return a line for each cell: what is on disk is done, everything else is pending, also what failed before."""
     refuse_stale(path, cells)
     before = {row.cell: row for row in study_files.read_cells(path, besides)}
     return [_row(path, cell, before.get(cell.name)) for cell in cells]
@@ -197,16 +164,7 @@ def _entry(path: Path, one: Result, kept: CellAttack | None) -> CellAttack:
 
 @dataclass(frozen=True)
 class Result:
-    """One result that a cell will have.
-
-    Attributes:
-        attack: name.
-        path: of its folder, from the study's.
-        stage: of training, or None.
-        budget: or None.
-        options: of the attack, a dataclass.
-        plan: that makes it, by its place among the cell's.
-    """
+    """One result that a cell will have: its folder from the study's, and the place of the plan that makes it."""
 
     attack: str
     path: str
@@ -231,11 +189,7 @@ def results(cell: Cell) -> list[Result]:
 
 
 def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
-    """Check that the runs and results of a folder are whole, and were made as the study says, whatever their names are.
-
-    Raises:
-        UserError: for the first that is not, naming the damaged file or what differs.
-    """
+    """Check that the runs and results of a folder are whole, and were made as the study says, whatever their names are."""
     from fedpriv.federation.run_directory import RunDirectory
 
     for cell in cells:

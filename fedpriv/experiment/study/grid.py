@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
+import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.federation_settings import FLAG_NAMES, sets_images_aside
-from fedpriv.experiment.study.axes import Axes, filled, flat, named, points, read_axes, refuse_values, varied
-from fedpriv.experiment.study.definition import (
+from fedpriv.experiment.study.written import (
+    Keys,
     WrittenAttack,
     WrittenDefense,
     WrittenMethod,
-    WrittenStudy,
+    at,
+    read_from,
     read_written,
     unknown_key,
+    wrong,
 )
-from fedpriv.experiment.study.entries import UNDEFENDED, AttackEntry, DefenseEntry, MethodEntry, Study
-from fedpriv.experiment.study.origin import Keys, Origin
 from fedpriv.pages.baselines import ALONE
-from fedpriv.util.config import parse, plain
+from fedpriv.util.config import dataclass_in, parse, plain
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.federation.method import Method
+    from fedpriv.evidence.stages import Stage
+    from fedpriv.federation.run_directory import DefenseChoice
+    from fedpriv.util.numerics import Precision
 
 FEDERATION = tuple(name for name in FLAG_NAMES if name not in ("option", "defense"))
-"""Settings that all methods share, or a method overrides: flags of ``fedpriv train``."""
+"""Settings that all methods share, or a method overrides: those of ``fedpriv train``."""
 
 INSTEAD = {
     "seed": "use seeds = [...] at the top of the study",
@@ -38,106 +42,243 @@ INSTEAD = {
 }
 
 
-def parse_study(origin: Origin) -> Study:
-    """Read and check everything that needs no data, and expand the grids.
+@dataclass(frozen=True)
+class AttackEntry:
+    """One point of the grid of an attack: made with its options, its ``budgets`` ascending, and what the grid varies."""
 
-    Raises:
-        UserError: naming the path of the key, or the flag.
+    name: str
+    attack: Any
+    budgets: tuple[int, ...] = ()
+    varied: Mapping[str, Any] = field(default_factory=dict)
+    keys: Keys = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """One point of the grid of a method.
+
+    Attributes:
+        label: what tables call it.
+        title: what pages call it where no label was given; None where pages put its registry name behind the label.
+        federation: settings in which it differs from the others, or that an axis varies.
+        target: kind of upload to attack; None for the first that leaves its clients and has an attack.
+        attacks: its own attacks, none where it is trained only; None for the study's.
+        defenses: its own defenses; None for the study's.
+        varied: axis -> value, for what the grid varies.
+        places: where each of its settings of the federation was written.
     """
+
+    label: str
+    title: str | None
+    name: str
+    options: Mapping[str, Any]
+    federation: Mapping[str, Any]
+    target: str | None = None
+    attacks: tuple[AttackEntry, ...] | None = None
+    defenses: tuple[DefenseEntry, ...] | None = None
+    varied: Mapping[str, Any] = field(default_factory=dict)
+    keys: Keys = field(default=(), compare=False)
+    places: Mapping[str, Keys] = field(default_factory=dict, compare=False)
+
+    def place_of(self, keys: Keys) -> Keys:
+        """Return the place of a setting of the federation, for this method or for all."""
+        setting = str(keys[0])
+        return (*self.places.get(setting, ("federation", setting)), *keys[1:])
+
+
+@dataclass(frozen=True)
+class DefenseEntry:
+    """One point of a study's grid of defenses, which are applied in this order.
+
+    Attributes:
+        label: what tables call it; ``none`` for no defense.
+        title: the same where no label was given; None where pages put its registry names behind the label.
+        family: the label without the strengths that its grid varies.
+        strength: ``defense.option`` -> value, for what the grid varies.
+    """
+
+    label: str
+    title: str | None
+    family: str
+    strength: Mapping[str, Any]
+    choices: tuple[DefenseChoice, ...]
+    keys: Keys = field(default=(), compare=False)
+
+
+UNDEFENDED = DefenseEntry("none", "none", "none", {}, ())
+"""No defense."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that determines the results of a study; fields as of :class:`WrittenStudy`, grids expanded."""
+
+    federation: Mapping[str, Any]
+    methods: tuple[MethodEntry, ...]
+    defenses: tuple[DefenseEntry, ...]
+    attacks: tuple[AttackEntry, ...] | None
+    seeds: tuple[int, ...]
+    card: KnowledgeCard
+    targets: int
+    control: bool
+    local: bool
+    redact: str
+    precision: Precision
+    stages: tuple[Stage, ...]
+    rounds_seen: int | None
+    source: str = field(compare=False)
+    written: Mapping[str, Any] = field(compare=False)
+
+
+def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
+    """Read and check everything that needs no data, and expand the grids."""
+    from fedpriv.datasets.federated import MAX_LEGACY_SEED
     from fedpriv.experiment.plan import parse_stages
-
-    written = read_written(origin)
-    shared = _federation(origin, ("federation",), written.federation)
-    axes = read_axes(written, origin, FEDERATION)
-    defenses = _defenses(written.defenses, axes, ("defenses",))
-    attacks = _attacks(written.attacks, axes, ("attacks",))
-    methods = tuple(
-        point for place, entry in enumerate(written.methods) for point in _methods(entry, axes, ("methods", place))
-    )
-    refuse_twice(origin, methods, "method")
-    axes.refuse_unmet(_names(written))
-    with origin.at(("stages",)):
-        stages = parse_stages(written.stages)
-    return Study(
-        federation=shared,
-        methods=methods,
-        defenses=defenses,
-        attacks=attacks,
-        seeds=tuple(written.seeds if axes.seeds is None else _axis_of_seeds(origin, axes.seeds)),
-        card=_card(origin, written.knowledge, [{**shared, **entry.federation} for entry in methods]),
-        targets=written.targets,
-        control=written.control,
-        local=written.local,
-        redact=written.redact,
-        precision=written.precision,
-        stages=stages,
-        rounds_seen=written.rounds_seen,
-        origin=origin,
-    )
-
-
-def _axis_of_seeds(origin: Origin, values: list[Any]) -> list[int]:
-    place = next(key for key in origin.values["axes"] if str(key) in ("seed", "seeds"))
-    alone = {"seeds": values, "axes": origin.values["axes"]}
-    return read_written(Origin(alone, origin.file, origin.flags, {("seeds",): ("axes", place)})).seeds
-
-
-def _card(origin: Origin, table: Mapping[str, Any], federations: Sequence[Mapping[str, Any]]) -> KnowledgeCard:
     from fedpriv.experiment.read_card import parse_card
 
-    with origin.at(("knowledge",)):
-        return parse_card(table, images_aside=all(map(sets_images_aside, federations)))
+    with read_from(source):
+        written = read_written(values)
+        for place, seed in enumerate(written.seeds):
+            if seed > MAX_LEGACY_SEED:
+                raise wrong(("seeds", place), f"expected a whole number of at most {MAX_LEGACY_SEED}, got {seed}")
+        shared = _federation(("federation",), written.federation)
+        for name in written.axes:
+            if name not in FEDERATION:
+                raise wrong(("axes", name), unknown_key("axis", name, FEDERATION))
+            if name in shared:
+                raise wrong(("axes", name), f"{name} is set twice, here and in the federation; drop one")
+        methods = tuple(
+            point
+            for place, entry in enumerate(written.methods)
+            for point in _methods(entry, written.axes, ("methods", place))
+        )
+        refuse_twice(methods, "method")
+        with at(("stages",)):
+            stages = parse_stages(written.stages)
+        with at(("knowledge",)):
+            aside = all(sets_images_aside({**shared, **entry.federation}) for entry in methods)
+            card = parse_card(written.knowledge, images_aside=aside)
+        return Study(
+            federation=shared,
+            methods=methods,
+            defenses=_defenses(written.defenses, ("defenses",)),
+            attacks=_attacks(written.attacks, ("attacks",)),
+            seeds=tuple(written.seeds),
+            card=card,
+            stages=stages,
+            source=source,
+            written=values,
+            **written.model_dump(include={"targets", "control", "local", "redact", "precision", "rounds_seen"}),
+        )
 
 
-def _names(written: WrittenStudy) -> dict[str, list[str]]:
-    """Return the names and labels of a study's members."""
-    chains = [*written.defenses, *(chain for method in written.methods for chain in method.defenses or ())]
-    attacks = [*(written.attacks or ()), *(one for method in written.methods for one in method.attacks or ())]
-    return {
-        "methods": [entry.label or entry.name for entry in written.methods],
-        "defenses": [entry.label or entry.name for chain in chains for entry in chain],
-        "attacks": [entry.name for entry in attacks],
-    }
+# ---------------------------------------------------------------- points of grids
+
+Steps = tuple[str, ...]
+"""Nested keys of a table: ``("server", "epochs")``."""
+
+
+def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> dict[Steps, list[Any]]:
+    """Return the options that a list of values varies. Where an option takes a list itself, only a list of lists does.
+
+    >>> from fedpriv.defenses.noise import Noise
+    >>> varied(Noise, {"scale": [0.1, 1], "kind": "laplace"}, ())
+    {('scale',): [0.1, 1]}
+    """
+    hints = typing.get_type_hints(kind)
+    found: dict[Steps, list[Any]] = {}
+    for key, value in options.items():
+        inner = dataclass_in(hints[key]) if key in hints else None
+        if isinstance(value, Mapping) and inner is not None:
+            found |= {(key, *steps): own for steps, own in varied(inner, value, (*keys, key)).items()}
+        elif isinstance(value, list) and (not _takes_list(hints.get(key)) or _nested(value)):
+            if not value:
+                raise wrong((*keys, key), "an empty grid: expected at least one value")
+            for place, one in enumerate(value):
+                if one in value[:place]:
+                    raise wrong((*keys, key, place), f"{one!r} is listed twice")
+            found[key,] = value
+    return found
+
+
+def _takes_list(hint: Any) -> bool:
+    return any(typing.get_origin(option) in (tuple, list, Sequence) for option in (hint, *typing.get_args(hint)))
+
+
+def _nested(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(one, list) for one in value)
+
+
+def points(axes: Mapping[Any, list[Any]]) -> list[dict[Any, Any]]:
+    """Return every combination of the values of axes, the last axis running fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def filled(options: Mapping[str, Any], point: Mapping[Steps, Any]) -> dict[str, Any]:
+    """Return options with the values of a point of their grid, below nested tables too.
+
+    >>> filled({"server": {"epochs": 1}}, {("server", "lr"): 2})
+    {'server': {'epochs': 1, 'lr': 2}}
+    """
+    found = dict(options)
+    for (first, *rest), value in point.items():
+        found[first] = filled(found.get(first) or {}, {tuple(rest): value}) if rest else value
+    return found
+
+
+def _dotted(point: Mapping[Steps, Any]) -> dict[str, Any]:
+    return {".".join(steps): value for steps, value in point.items()}
+
+
+def _flat(options: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return options by dotted name."""
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        found |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) and value else {before + key: value}
+    return found
 
 
 # ---------------------------------------------------------------- methods
 
-_SETTINGS = "@federation"
-"""Stands for the settings beside a method's options in a point of its grid; no option is called so."""
 
-
-def _methods(entry: WrittenMethod, axes: Axes, keys: Keys) -> list[MethodEntry]:
+def _methods(entry: WrittenMethod, axes: Mapping[str, list[Any]], keys: Keys) -> list[MethodEntry]:
     """Return every point of the grid of a method."""
     from fedpriv.experiment.plan import target_name
     from fedpriv.methods import METHODS
 
-    origin = axes.origin
-    with origin.at((*keys, "name")):
+    with at(keys):
         method = METHODS.load(entry.name)
-    table = axes.options("methods", (entry.name, entry.label), entry.options, keys)
-    options, settings, places = _sorted(method, entry, table, origin, keys)
-    own = {
-        steps: (values, (*places[steps[0]], *steps[1:])) for steps, values in varied(method.options, options).items()
-    }
-    own |= {(_SETTINGS, name): (values, (*keys, name)) for name, values in _varied_settings(settings).items()}
-    for values, place in own.values():
-        refuse_values(origin, place, values)
-    shared = {(_SETTINGS, name): values for name, values in axes.settings.items() if name not in settings}
-    defenses = None if entry.defenses is None else _defenses(entry.defenses, axes, (*keys, "defenses"))
+    own = [spec.name for spec in fields(method.options)]
+    options, settings = dict(entry.option), {}
+    places: dict[str, Keys] = {key: (*keys, "option", key) for key in options}
+    for key, value in entry.options.items():  # where the two share a name (alpha, momentum) the federation's is meant
+        if key in FEDERATION:
+            settings[key] = value
+        elif key not in own:
+            known = (*WrittenMethod.model_fields, *FEDERATION, *own)
+            raise wrong((*keys, key), unknown_key(f"key of method {method.name}", key, known))
+        elif key in options:
+            raise wrong((*keys, key), f"set twice: here and in option.{key}; drop one of them")
+        else:
+            options[key], places[key] = value, (*keys, key)
+    lists = {name: value for name, value in settings.items() if isinstance(value, list) and not _rounds(name, value)}
+    over = lists | {name: values for name, values in axes.items() if name not in settings}
+    defenses = None if entry.defenses is None else _defenses(entry.defenses, (*keys, "defenses"))
     if entry.name == ALONE:
-        _refuse_attacks(origin, entry, keys)
+        for key in ("target", "attacks", "defenses"):
+            if getattr(entry, key) is not None:
+                raise wrong((*keys, key), f"{entry.name} uploads nothing: it is trained only; drop {key}")
         defenses = (UNDEFENDED,)
-    attacks = _attacks(entry.attacks, axes, (*keys, "attacks"))
-    with origin.at((*keys, "target")):
+    with at((*keys, "target")):
         target = None if entry.target is None else target_name(entry.target)
+    attacks = _attacks(entry.attacks, (*keys, "attacks"))
     found = []
-    for point in points({steps: values for steps, (values, _) in own.items()} | shared):
-        chosen = filled({**options, _SETTINGS: settings}, point)
-        given = chosen.pop(_SETTINGS)
-        with origin.at(keys, lambda blamed: (*places.get(str(blamed[0]), (*keys, blamed[0])), *blamed[1:])):
+    for point, set_ in itertools.product(points(varied(method.options, options, keys)), points(over)):
+        chosen, given = filled(options, point), settings | set_
+        with at(keys, lambda blamed: (*places.get(str(blamed[0]), (*keys, blamed[0])), *blamed[1:])):
             parsed = plain(parse(method.options, chosen, f"options of method {method.name}"))
-        changed = {name.removeprefix(f"{_SETTINGS}."): value for name, value in named(point).items()}
-        title = None if entry.label else with_values(method.name, flat(chosen) | given)
+        changed = _dotted(point) | set_
+        title = None if entry.label else with_values(method.name, _flat(chosen) | given)
         made_up = with_values(str(title), {"target": target} if target else {})
         found.append(
             MethodEntry(
@@ -145,68 +286,32 @@ def _methods(entry: WrittenMethod, axes: Axes, keys: Keys) -> list[MethodEntry]:
                 title=title,
                 name=entry.name,
                 options=parsed,
-                federation=_federation(origin, keys, given),
+                federation=_federation(keys, given),
                 target=target,
                 attacks=attacks,
                 defenses=defenses,
                 varied=changed,
                 keys=keys,
-                places={name: ("axes", name) if (_SETTINGS, name) in shared else (*keys, name) for name in given},
+                places={name: (*keys, name) if name in settings else ("axes", name) for name in given},
             )
         )
     return found
 
 
-def _refuse_attacks(origin: Origin, entry: WrittenMethod, keys: Keys) -> None:
-    """Check that clients that exchange nothing are not to be attacked or defended."""
-    for key in ("target", "attacks", "defenses"):
-        if getattr(entry, key) is not None:
-            raise origin.error((*keys, key), f"{entry.name} uploads nothing: it is trained only; drop {key}")
+def _rounds(name: str, value: list[Any]) -> bool:
+    """True for the one setting that is a list itself."""
+    return name == "keep" and not _nested(value)
 
 
-def _sorted(
-    method: Method, entry: WrittenMethod, table: Mapping[str, Any], origin: Origin, keys: Keys
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Keys]]:
-    """Return a method's own options, its settings of the federation, and where each option was written.
-
-    Where the two share a name (alpha, momentum, batch_size) the federation's is meant.
-    """
-    own = [spec.name for spec in fields(method.options)]
-    options = dict(entry.option)
-    places: dict[str, Keys] = {key: (*keys, "option", key) for key in options}
-    for key, value in table.items():
-        if key in FEDERATION:
-            continue
-        if key not in own:
-            known = (*WrittenMethod.model_fields, *FEDERATION, *own)
-            raise origin.error((*keys, key), unknown_key(f"key of method {method.name}", key, known))
-        if key in options:
-            raise origin.error((*keys, key), f"set twice: here and in option.{key}; drop one of them")
-        options[key], places[key] = value, (*keys, key)
-    return options, {key: value for key, value in table.items() if key in FEDERATION}, places
-
-
-def _varied_settings(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the settings that a list of values varies; ``keep`` is a list itself."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if isinstance(value, list) and (name != "keep" or any(isinstance(one, list) for one in value))
-    }
-
-
-def _federation(origin: Origin, keys: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
+def _federation(keys: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in table.items():
         if name in INSTEAD:
-            raise origin.error((*keys, name), f"not a setting of the federation; {INSTEAD[name]}")
+            raise wrong((*keys, name), f"not a setting of the federation; {INSTEAD[name]}")
         if name not in FEDERATION:
-            raise origin.error((*keys, name), unknown_key("setting of the federation", name, FEDERATION))
-        if name == "keep":
-            if not isinstance(value, list):
-                raise origin.error((*keys, name), f"expected a list of rounds, got {value!r}")
-        elif isinstance(value, (list, Mapping)):
-            raise origin.error((*keys, name), f"expected one value, got {value!r}; to vary it: axes.{name} = [...]")
+            raise wrong((*keys, name), unknown_key("setting of the federation", name, FEDERATION))
+        if isinstance(value, (list, Mapping)) != (name == "keep"):
+            raise wrong((*keys, name), f"expected one value, got {value!r}; to vary it: axes.{name} = [...]")
         found[name] = str(Path(str(value)).expanduser().resolve()) if name == "data_dir" else value
     return found
 
@@ -214,47 +319,47 @@ def _federation(origin: Origin, keys: Keys, table: Mapping[str, Any]) -> dict[st
 # ---------------------------------------------------------------- defenses
 
 
-def _defenses(chains: Sequence[Sequence[WrittenDefense]], axes: Axes, keys: Keys) -> tuple[DefenseEntry, ...]:
-    found = tuple(one for place, chain in enumerate(chains) for one in _chain(chain, axes, (*keys, place)))
-    refuse_twice(axes.origin, found, "defense")
+def _defenses(chains: Sequence[Sequence[WrittenDefense]], keys: Keys) -> tuple[DefenseEntry, ...]:
+    found = tuple(one for place, chain in enumerate(chains) for one in _chain(chain, (*keys, place)))
+    refuse_twice(found, "defense")
     return found
 
 
-def _chain(chain: Sequence[WrittenDefense], axes: Axes, keys: Keys) -> list[DefenseEntry]:
+def _chain(chain: Sequence[WrittenDefense], keys: Keys) -> list[DefenseEntry]:
     """Return every point of the grid of defenses that are applied one behind another."""
     from fedpriv.defenses import DEFENSES, build_defenses
     from fedpriv.federation.run_directory import DefenseChoice
 
     if not chain:
         return [replace(UNDEFENDED, keys=keys)]
-    origin, names = axes.origin, [entry.name for entry in chain]
-    tables, grid = [], {}
-    for place, entry in enumerate(chain):
-        with origin.at((*keys, place, "name")):
-            kind = DEFENSES.load(entry.name)
-        tables.append(axes.options("defenses", (entry.name, entry.label), entry.options, (*keys, place)))
-        for steps, values in varied(kind, tables[-1]).items():
-            refuse_values(origin, (*keys, place, *steps), values)
-            grid[str(place), *steps] = values
+    names, tables = [entry.name for entry in chain], [entry.options for entry in chain]
+    places: list[Keys] = [keys if len(chain) == 1 else (*keys, place) for place in range(len(chain))]
+    grid: dict[Steps, list[Any]] = {}
+    for number, (name, table, place) in enumerate(zip(names, tables, places, strict=True)):
+        with at(place):
+            kind = DEFENSES.load(name)
+        grid |= {(str(number), *steps): values for steps, values in varied(kind, table, place).items()}
     label = next((entry.label for entry in chain if entry.label), None)
     found = []
     for point in points(grid):
-        own = [{steps[1:]: v for steps, v in point.items() if steps[0] == str(place)} for place in range(len(chain))]
+        own = [{steps[1:]: v for steps, v in point.items() if steps[0] == str(number)} for number in range(len(chain))]
         chosen = [filled(table, one) for table, one in zip(tables, own, strict=True)]
         choices = []
-        for place, (name, options) in enumerate(zip(names, chosen, strict=True)):
-            with origin.at((*keys, place)):
+        for name, options, place in zip(names, chosen, places, strict=True):
+            with at(place):
                 (made,) = build_defenses([DefenseChoice(name, options)])
             choices.append(DefenseChoice(name, plain(made)))
         fixed = [{k: v for k, v in opts.items() if (k,) not in one} for opts, one in zip(chosen, own, strict=True)]
         title = None if label else _behind(names, chosen)
         found.append(
             DefenseEntry(
-                label=with_values(label, {k: v for one in own for k, v in named(one).items()}) if label else str(title),
+                label=with_values(label, {k: v for one in own for k, v in _dotted(one).items()})
+                if label
+                else str(title),
                 title=title,
                 family=label or _behind(names, fixed),
                 strength={
-                    f"{name}.{k}": v for name, one in zip(names, own, strict=True) for k, v in named(one).items()
+                    f"{name}.{k}": v for name, one in zip(names, own, strict=True) for k, v in _dotted(one).items()
                 },
                 choices=tuple(choices),
                 keys=keys,
@@ -270,47 +375,41 @@ def _behind(names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> str:
 # ---------------------------------------------------------------- attacks
 
 
-def _attacks(written: Sequence[WrittenAttack] | None, axes: Axes, keys: Keys) -> tuple[AttackEntry, ...] | None:
+def _attacks(written: Sequence[WrittenAttack] | None, keys: Keys) -> tuple[AttackEntry, ...] | None:
     if written is None:
         return None
     for place, entry in enumerate(written):
         if entry.name in [before.name for before in written[:place]]:
-            raise axes.origin.error((*keys, place), f"attack {entry.name!r} is listed twice")
-    return tuple(one for place, entry in enumerate(written) for one in _attack(entry, axes, (*keys, place)))
+            raise wrong((*keys, place), f"attack {entry.name!r} is listed twice")
+    return tuple(one for place, entry in enumerate(written) for one in _attack(entry, (*keys, place)))
 
 
-def _attack(entry: WrittenAttack, axes: Axes, keys: Keys) -> list[AttackEntry]:
+def _attack(entry: WrittenAttack, keys: Keys) -> list[AttackEntry]:
     """Return every point of the grid of an attack."""
     from fedpriv.attacks import ATTACKS
     from fedpriv.experiment.plan import build_attack
 
-    origin = axes.origin
-    with origin.at((*keys, "name")):
+    with at(keys):
         name = ATTACKS.own_name(entry.name)
         kind = ATTACKS.load(name)
-    where = f"options of attack {name}"
-    table = axes.options("attacks", (entry.name, name), entry.options, keys)
+    where, table = f"options of attack {name}", entry.options
     own = [spec.name for spec in fields(kind)]
     for key in (*table, *(["label"] if entry.label else [])):
         if key not in own:
-            known = ("name", "budget", *own)
-            raise origin.error((*keys, key), unknown_key(f"key of attack {name}", key, known))
+            raise wrong((*keys, key), unknown_key(f"key of attack {name}", key, ("name", "budget", *own)))
     budgets = tuple(sorted(entry.budget or ()))
     if budgets and not getattr(kind, "budget", None):
-        raise origin.error((*keys, "budget"), f"attack {kind.name!r} has no budget of iterations; drop it")
+        raise wrong((*keys, "budget"), f"attack {kind.name!r} has no budget of iterations; drop it")
     if budgets and kind.budget in table:
-        raise origin.error((*keys, "budget"), f"sets {kind.budget}; drop one of them")
-    grid = varied(kind, table)
-    for steps, values in grid.items():
-        refuse_values(origin, (*keys, *steps), values)
+        raise wrong((*keys, "budget"), f"sets {kind.budget}; drop one of them")
     found = []
-    for point in points(grid):
+    for point in points(varied(kind, table, keys)):
         options = filled(table, point)
-        with origin.at(keys):
+        with at(keys):
             made = build_attack(kind, options, where)
             for budget in budgets:
                 parse(kind, options | {kind.budget: budget}, where)
-        found.append(AttackEntry(name, made, budgets, named(point), keys))
+        found.append(AttackEntry(name, made, budgets, _dotted(point), keys))
     return found
 
 
@@ -333,16 +432,12 @@ def slug(label: str) -> str:
     return "-".join(kept.split()).strip("-.") or "x"
 
 
-def refuse_twice(origin: Origin, entries: Iterable[MethodEntry | DefenseEntry], kind: str) -> None:
-    """Check that labels differ, also as names of files.
-
-    Raises:
-        UserError: for the second of two alike.
-    """
+def refuse_twice(entries: Iterable[MethodEntry | DefenseEntry], kind: str) -> None:
+    """Check that labels differ, also as names of files."""
     seen: dict[str, str] = {}
     for entry in entries:
         name = slug(entry.label)
         if name in seen:
             alike = "" if seen[name] == entry.label else f" (as {seen[name]!r})"
-            raise origin.error(entry.keys, f"{kind} {entry.label!r} is there twice{alike}; give one a label of its own")
+            raise wrong(entry.keys, f"{kind} {entry.label!r} is there twice{alike}; give one a label of its own")
         seen[name] = entry.label

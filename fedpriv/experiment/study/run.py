@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,19 +10,16 @@ from typing import Any
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.study.cells import Cell, Execution, lay_out
-from fedpriv.experiment.study.definition import read_file
-from fedpriv.experiment.study.entries import Study
-from fedpriv.experiment.study.execution import carry_out
+from fedpriv.experiment.study.execution import carry_out, outcome
 from fedpriv.experiment.study.folder import claim, saved_study, standing, tidy
-from fedpriv.experiment.study.grid import parse_study
-from fedpriv.experiment.study.origin import Origin
-from fedpriv.experiment.study.progress import following, outcome
+from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.experiment.study.shards import Shard, at_work, join, merge, others, over, patiently
 from fedpriv.pages.study_files import SHARDS, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import files, folders
 from fedpriv.util.device import pick_device
 from fedpriv.util.folders import Busy
+from fedpriv.util.foreign import toml_file
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.numerics import read_numerics
 
@@ -32,8 +28,6 @@ __all__ = ["Execution", "StudyResult", "load_study", "run_study", "saved_study"]
 STUDY_PAGE = "report.html"
 MERGING = 10.0
 """Seconds for which the last shard waits for others that are just letting go of the folder."""
-MANY = 200
-"""Seeds whose cells take so long to lay out that it is told of."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +76,10 @@ class StudyResult(Tabular):
 
 
 def load_study(source: Path | Mapping[str, Any]) -> Study:
-    """Read a study from a TOML file or from the mapping that such a file holds, and check all that needs no data.
-
-    Raises:
-        UserError: when it is not readable, or wrong somewhere; the message names the key.
-    """
-    return parse_study(read_file(source) if isinstance(source, Path) else Origin(source))
+    """Read a study from a TOML file or from the mapping that such a file holds, and check all that needs no data."""
+    if isinstance(source, Path):
+        return parse_study(toml_file(source, expected="a study in TOML, see docs/audit.md"), str(source))
+    return parse_study(source)
 
 
 def run_study(
@@ -103,24 +95,10 @@ def run_study(
     """Train every cell's run, attack it, and report on all; or go on with the same study in its folder.
 
     Everything is checked before anything runs. A cell that fails is told of in its row, and the others go on.
-
-    Args:
-        study: what to do.
-        out: the folder; where it holds the same study, what is done there is not done again.
-        execution: how; none of it changes a result beyond the last digits.
-        shard: the part of the study that this process does; None for all of it.
-        force: replace the folder if it holds another study.
-        command: that does the same again; goes into the records.
-        listener: hears of attacks that are left out, of every cell that ends, and of the progress.
-
-    Raises:
-        UserError: when the study cannot be run, or the folder holds something else or is being written.
     """
     execution = execution or Execution()
     read_numerics(study.precision, pick_device(execution.device), compiled=execution.compiled)
-    many = len(study.seeds) > MANY
-    with listener.progress("laying the study out") if many else contextlib.nullcontext():
-        cells, notes = lay_out(study, execution)
+    cells, notes = lay_out(study, execution)
     for note in notes:
         listener.say(f"left out: {note}")
     if shard is not None:
@@ -134,8 +112,7 @@ def run_study(
         rows = standing(out, cells)
         tidy(out, rows)
         listener.resumable()
-        with following(listener, execution.workers) as watch:
-            carry_out(out, rows, execution, watch)
+        carry_out(out, rows, execution, listener)
         report = _reported(out, rows)
     return StudyResult(out, tuple(rows), report)
 
@@ -147,8 +124,7 @@ def _run_shard(out: Path, cells: Sequence[Cell], execution: Execution, shard: Sh
         rows = standing(out, mine, others(out, shard))
         tidy(out, rows)
         listener.resumable()
-        with following(listener, execution.workers) as watch:
-            carry_out(out, rows, execution, watch, account)
+        carry_out(out, rows, execution, listener, account)
         every = read_cells(out)  # while nobody can merge them
     report = _merged(out, cells, listener) if over(every) else None
     return StudyResult(

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedpriv.experiment.study.cells import Cell
-from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.folder import claim, save_rows, standing
+from fedpriv.experiment.study.grid import Study
 from fedpriv.pages.study_files import CELLS, SHARDS, STUDY, accounts, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import files, folders
@@ -43,23 +43,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shard:
-    """One of several equal parts of a study's runs, each with the cells that attack it.
-
-    Attributes:
-        number: from 1.
-        of: how many there are.
-    """
+    """One of several equal parts of a study's runs, from 1, each with the cells that attack it."""
 
     number: int
     of: int
 
     @classmethod
     def read(cls, text: object) -> Shard:
-        """Return the shard that ``I/N`` names.
-
-        Raises:
-            UserError: for anything else.
-        """
+        """Return the shard that ``I/N`` names."""
         parts = text.split("/") if isinstance(text, str) else []
         numbers = [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= len(str(MOST))]
         if not len(parts) == len(numbers) == 2 or not 1 <= numbers[0] <= numbers[1] <= MOST:
@@ -81,11 +72,7 @@ class Shard:
 
 
 def join(path: Path, study: Study, cells: Sequence[Cell], *, command: str) -> None:
-    """Make the folder of a study with its list of cells, or find what another shard made of the same study.
-
-    Raises:
-        UserError: when the folder holds something else.
-    """
+    """Make the folder of a study with its list of cells, or find what another shard made of the same study."""
 
     def made() -> bool:
         there = (path / STUDY).is_file()
@@ -107,11 +94,7 @@ def join(path: Path, study: Study, cells: Sequence[Cell], *, command: str) -> No
 
 
 def patiently(attempt: Callable[[], T], seconds: float | None = None) -> T:
-    """Return the outcome of an attempt that is made again while another process holds what it needs.
-
-    Raises:
-        Busy: when it is held for too long.
-    """
+    """Return the outcome of an attempt that is made again while another process holds what it needs."""
     until = time.monotonic() + (PATIENCE if seconds is None else seconds)
     while True:
         try:
@@ -124,14 +107,7 @@ def patiently(attempt: Callable[[], T], seconds: float | None = None) -> T:
 
 @contextlib.contextmanager
 def at_work(path: Path, shard: Shard, mine: Sequence[Cell], listener: Listener) -> Iterator[Path]:
-    """Take part in a study that is made: hold what this shard writes, and clear up what a crash of it left.
-
-    Yields:
-        The account of the shard.
-
-    Raises:
-        UserError: while the same shard, or one of another division into shards, is at work.
-    """
+    """Take part in a study that is made: hold what this shard writes, and clear up what a crash of it left."""
     account = shard.account(path)
     with contextlib.ExitStack() as stack:
         patiently(lambda: stack.enter_context(folders.shared(path)))
@@ -166,9 +142,6 @@ def merge(path: Path, cells: Sequence[Cell]) -> list[Row]:
     """Take the lists of all shards together into the study's own, drop theirs, and return it; who calls holds the folder.
 
     A shard that failed or was never started leaves its cells as they are. Where there are no shards, this does nothing.
-
-    Raises:
-        UserError: when a list is damaged.
     """
     found = {row.cell: row for row in read_cells(path)}
     rows = [found[cell.name] for cell in cells if cell.name in found]

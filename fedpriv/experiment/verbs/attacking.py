@@ -14,7 +14,6 @@ from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, every_round, kept_rounds, planned_rounds, rounds_to_keep, usable_rounds
 from fedpriv.experiment.adapted_suite import AdaptedSuite, asked_suite
 from fedpriv.experiment.asked import numerics_of, plan_of, refuse_kind, with_settings
-from fedpriv.experiment.crew import crew
 from fedpriv.experiment.execution import AttackContext, attack_all, collected, open_ground, without_points
 from fedpriv.experiment.federation_settings import (
     EVERY_ROUND,
@@ -42,10 +41,9 @@ from fedpriv.experiment.read_card import parse_card
 from fedpriv.experiment.recorded.attacking import attack_recorded
 from fedpriv.experiment.results_folder import Request, results_folder
 from fedpriv.experiment.scratch import place
-from fedpriv.experiment.shares import Suite, workers_for
+from fedpriv.experiment.shares import Suite, work_off
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
-from fedpriv.experiment.worker_number import patience_for
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
@@ -58,6 +56,7 @@ from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import number_of_workers
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
@@ -211,7 +210,7 @@ def _attack(
     if not plan.results():
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
     configs, plans = legs_of(config, plan, reach, asked.named, settings)
-    workers = workers_for(wanted := settings.get("workers", "auto"), *plans)
+    number_of_workers(workers := settings.get("workers", "auto"))
     notices = Notices(listener, [*asked.refusals, *plan.left_out(), *untaken(plans)])
     request = Request.of(plans, path, configs[0] if configs else None)
     # What an existing run cannot give is refused before a folder is made.
@@ -227,13 +226,12 @@ def _attack(
     ):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
-        with crew(workers, listener, patience=patience_for(wanted, len(plans))) as hands:
-            if configs:
-                runs = [folder / f"run{plan.suffix}" for plan in plans]
-                train_first(runs, configs, device=device, download=download, listener=listener)
-                grounds = _grounds(runs, plans, asked.named, notices)
-            suites = [Suite(ground.run.path, folder, ground.plan, asked.named, command) for ground in grounds]
-            hands.work_off(suites, grounds)
+        if configs:
+            runs = [folder / f"run{plan.suffix}" for plan in plans]
+            train_first(runs, configs, device=device, download=download, listener=listener)
+            grounds = _grounds(runs, plans, asked.named, notices)
+        suites = [Suite(ground.run.path, folder, ground.plan, asked.named, command) for ground in grounds]
+        work_off(suites, grounds, workers, listener)
         results, measured = _results(folder, suites, grounds, notices)
         write_report(list(results), folder, list(measured))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch, allowed())

@@ -12,18 +12,16 @@ from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.study.cells import Execution, lay_out
-from fedpriv.experiment.study.definition import overridden, read_file
-from fedpriv.experiment.study.entries import Study
-from fedpriv.experiment.study.grid import parse_study
-from fedpriv.experiment.study.origin import Origin
+from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
 from fedpriv.experiment.study.shards import Shard
-from fedpriv.experiment.worker_number import number_of_workers, patience_for
+from fedpriv.experiment.study.written import overridden
 from fedpriv.util import access
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError
-from fedpriv.util.foreign import given_path
+from fedpriv.util.foreign import given_path, toml_file
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import number_of_workers, patience_for
 
 
 class StudySettings(FederationSettings, total=False):
@@ -43,8 +41,7 @@ class StudySettings(FederationSettings, total=False):
         redact: ``blur`` or ``omit`` pictures of people in all that is stored of attacks and drawn (docs/redaction.md).
         stages: also attack early, middle, converged stages, or rounds: round-3.
         rounds_seen: rounds of uploads that attacks across rounds use.
-        axes: settings of the federation (``alpha``) or options of a member (``methods.fedre.mechanism``) -> values, a grid,
-            or texts ``KEY=VALUE,VALUE``.
+        axes: settings of the federation (``alpha``) -> values, a grid, or texts ``KEY=VALUE,VALUE``.
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
         workers: processes at a time, one thread each; ``auto`` (default) takes one for each core that this process may use,
             as far as memory lasts, and one where the device is a GPU or the process does a shard.
@@ -193,14 +190,7 @@ def _shard(text: str, out: str | Path | None, *, force: bool) -> Shard:
 
 
 def execution_of(settings: Mapping[str, Any]) -> Execution:
-    """Return the circumstances of a study that settings ask for.
-
-    Args:
-        settings: ``workers``, ``device``, ``compile``, ``download`` and ``chunk_rows``, if they are given.
-
-    Raises:
-        UserError: naming the argument that is wrong.
-    """
+    """Return the circumstances of a study that settings ask for."""
     device, asked = settings.get("device", "auto"), settings.get("workers", "auto")
     return Execution(
         device=device,
@@ -215,25 +205,20 @@ def execution_of(settings: Mapping[str, Any]) -> Execution:
 def read_asked(
     study: Described, out: str | Path | None, settings: Mapping[str, Any], *, resume: bool, force: bool = False
 ) -> tuple[Study, Execution]:
-    """Return the study that arguments of a verb describe, and how it is carried out.
-
-    Raises:
-        UserError: naming the argument or the key that is wrong.
-    """
+    """Return the study that arguments of a verb describe, and how it is carried out."""
     refuse_unknown(settings, StudySettings.__optional_keys__)
     own = {name: value for name, value in settings.items() if name not in _EXECUTION}
     refuse_small(settings, ("chunk_rows",))
     execution = execution_of(settings)
     if not resume:
+        source, values = "study", study
         if isinstance(study, (str, Path)):
-            origin = read_file(given_path(argument("study"), study))
-        elif isinstance(study, Mapping) or study is None:
-            origin = Origin(study or {})
-        else:
-            raise UserError(
-                f"{argument('study', study)}: expected a file of TOML, or the mapping that such a file holds"
-            )
-        return parse_study(overridden(origin, own)), execution
+            path = given_path(argument("study"), study)
+            source, values = str(path), toml_file(path, expected="a study in TOML, see docs/audit.md")
+        if values is not None and not isinstance(values, Mapping):
+            told = "expected a file of TOML, or the mapping that such a file holds"
+            raise UserError(f"{argument('study', study)}: {told}")
+        return parse_study(overridden(values or {}, own), source), execution
     if out is None:
         raise UserError(f"{argument('resume')} needs {argument('out')}, the folder of the study")
     if force:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.experiment.catalogued import shipped
-from fedpriv.experiment.described import one_sentence
 from fedpriv.experiment.saving import Tabular
 from fedpriv.util.arguments import argument
+from fedpriv.util.docstrings import summary
 from fedpriv.util.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
     from fedpriv.util.registry import Registry
 
 Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "metrics", "targets", "claims"]
+Row = dict[str, str]
+
+REGISTRIES: Mapping[str, str] = {
+    "methods": "fedpriv.methods:METHODS",
+    "attacks": "fedpriv.attacks:ATTACKS",
+    "defenses": "fedpriv.defenses:DEFENSES",
+    "payloads": "fedpriv.wire.payloads:PAYLOADS",
+    "metrics": "fedpriv.scoring.leakage:METRICS",
+    "datasets": "fedpriv.datasets:DATASETS",
+    "models": "fedpriv.models:MODELS",
+}
+"""Kind -> registry of its members. A reference is of the first kind whose contract it keeps."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +49,7 @@ class Catalogue(Tabular):
         return [{"name": name, **said} for name, said in self.members.items()]
 
     def bibtex(self) -> str:
-        """Return the BibTeX entries of the papers behind methods, each once; those without one are named in comments.
-
-        Raises:
-            UserError: for members of another kind.
-        """
+        """Return the BibTeX entries of the papers behind methods, each once; those without one are named in comments."""
         from fedpriv.methods.references import references
 
         if self.kind != "methods":
@@ -66,50 +75,59 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     Raises:
         UserError: for another kind, or an unknown target.
     """
-    if kind not in _LISTS:
-        raise unknown_name("list", kind, _LISTS)
+    if kind not in _ROWS:
+        raise unknown_name("list", kind, _ROWS)
     if target is not None and kind != "attacks":
         raise UserError(f"{argument('target', target)}: only goes with attacks")
-    rows = shipped(kind, target)
-    if rows is None:
-        rows = rows_of(kind, target)
-    return Catalogue(kind, {row.pop("name"): row for row in rows})
+    if kind == "attacks":
+        found = _attacks(target)
+    elif kind in REGISTRIES:
+        members = registry(kind)
+        found = [{"name": name, **_ROWS[kind](name, made)} for name, made in members.load_all().items()]
+    else:
+        found = _ROWS[kind]()
+    if kind == "models":
+        from fedpriv.models import FAMILIES
+
+        found = [{"name": name, "kind": "family", "is": ", ".join(own)} for name, own in FAMILIES.items()] + found
+    if kind in REGISTRIES and len(registry(kind)) > len(registry(kind).builtins):
+        found = [row | {"from": registry(kind).origin(row["name"]) or "fedpriv"} for row in found]
+    return Catalogue(kind, {row.pop("name"): row for row in found})
 
 
-def rows_of(kind: str, target: str | None = None) -> list[dict[str, str]]:
-    """Return the rows of a kind, made from its members; they are imported for it.
-
-    Raises:
-        UserError: for an unknown target.
-    """
-    return _attacks(target) if kind == "attacks" else _LISTS[kind]()
+def registry(kind: str) -> Registry:
+    """Return the registry of a kind."""
+    module, _, attribute = REGISTRIES[kind].partition(":")
+    found: Registry = getattr(importlib.import_module(module), attribute)
+    return found
 
 
-def _methods() -> list[dict[str, str]]:
-    from fedpriv.federation.method import Method
-    from fedpriv.methods import METHODS
-
-    found: dict[str, Method] = METHODS.load_all()
-    return [
-        {
-            "name": name,
-            "does": one_sentence("methods", METHODS, name),
-            "uploads": ", ".join(method.uploads) or "nothing",
-            "broadcasts": ", ".join(method.broadcasts) or "nothing",
-            "models": "one architecture" if method.homogeneous else "any",
-            "source": method.source,
-            **_origin(METHODS, name),
-        }
-        for name, method in found.items()
-    ]
+def docstring(kind: str, name: str) -> str:
+    """Return the docstring in which a member describes itself; empty where there is none but Python's own."""
+    if kind == "methods":  # a method is a constant: its file speaks for it
+        return inspect.cleandoc(importlib.import_module(registry(kind)[name].partition(":")[0]).__doc__ or "")
+    found = registry(kind).load(name)
+    found = getattr(found, "func", found)  # of a partial function, the whole one's
+    told = inspect.getdoc(found) or ""
+    return "" if told.startswith(f"{getattr(found, '__name__', '')}(") else told
 
 
-def _origin(members: Registry, name: str) -> dict[str, str]:
-    """Return the column that says whose a member is, where some are other packages'."""
-    return {"from": members.origin(name) or "fedpriv"} if len(members) > len(members.builtins) else {}
+def _sentence(kind: str, name: str) -> str:
+    told = summary(docstring(kind, name))
+    return told.removeprefix("Load ").removeprefix("Draw ") if kind == "datasets" else told
 
 
-def _attacks(target: str | None = None) -> list[dict[str, str]]:
+def _method(name: str, method: Any) -> Row:
+    return {
+        "does": _sentence("methods", name),
+        "uploads": ", ".join(method.uploads) or "nothing",
+        "broadcasts": ", ".join(method.broadcasts) or "nothing",
+        "models": "one architecture" if method.homogeneous else "any",
+        "source": method.source,
+    }
+
+
+def _attacks(target: str | None) -> list[Row]:
     from fedpriv.attacks import ATTACKS
     from fedpriv.experiment.plan import target_name
 
@@ -123,7 +141,6 @@ def _attacks(target: str | None = None) -> list[dict[str, str]]:
             "needs from the knowledge card": _needs(made.requirements_for(target), made.needs_in_words),
             "one target is": _UNITS[getattr(made, "unit", None)],
             "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
-            **_origin(ATTACKS, name),
         }
         for name, made in found.items()
     ]
@@ -150,96 +167,51 @@ def _needs(needs: Needs, otherwise: str) -> str:
     return ", ".join(told) or otherwise
 
 
-def _defenses() -> list[dict[str, str]]:
-    from fedpriv.defenses import DEFENSES
+def _defense(name: str, made: Any) -> Row:
     from fedpriv.federation.answer import answer_sentence
-    from fedpriv.federation.defense import Defense
 
-    found: dict[str, type[Defense]] = DEFENSES.load_all()
-    return [
-        {
-            "name": name,
-            "does": one_sentence("defenses", DEFENSES, name),
-            "guarantee": made.guarantee,
-            "adaptive answer": answer_sentence(made.answers, made.unanswered),
-            "source": made.source,
-            **_origin(DEFENSES, name),
-        }
-        for name, made in found.items()
-    ]
+    return {
+        "does": _sentence("defenses", name),
+        "guarantee": made.guarantee,
+        "adaptive answer": answer_sentence(made.answers, made.unanswered),
+        "source": made.source,
+    }
 
 
-def _datasets() -> list[dict[str, str]]:
-    from fedpriv.datasets import DATASETS
-
+def _dataset(name: str, _: Any) -> Row:
     notes = {
         "fashion": "embedded, 2,000 images of 28x28 (a part of Fashion-MNIST); the default",
         "digits": "embedded, 1,797 images of 8x8",
         "plane": "drawn from the run's seed",
-        "tiny-imagenet": f"{argument('data_dir')} with tiny-imagenet-200/ in its original layout",
-        "folder": f"{argument('data_dir')} with train/ and test/ (or val/), or one folder a class",
+        "tiny-imagenet": "data_dir with tiny-imagenet-200/ in its original layout",
+        "folder": "data_dir with train/ and test/ (or val/), or one folder a class",
     }
-    return [
-        {
-            "name": name,
-            "holds": one_sentence("datasets", DATASETS, name),
-            "where": notes.get(name, f"{argument('data_dir')}, or {argument('download')}")
-            if name in DATASETS.builtins
-            else "its own",
-        }
-        | _origin(DATASETS, name)
-        for name in DATASETS.load_all()
-    ]
+    shipped = name in registry("datasets").builtins
+    where = notes.get(name, "data_dir, or download") if shipped else "its own"
+    return {"holds": _sentence("datasets", name), "where": where}
 
 
-def _models() -> list[dict[str, str]]:
-    from fedpriv.models import FAMILIES, MODELS
-
-    rows = [{"name": name, "kind": "family", "is": ", ".join(members)} for name, members in FAMILIES.items()]
-    rows += [{"name": name, "kind": "model", "is": one_sentence("models", MODELS, name)} for name in MODELS.load_all()]
-    return [row | _origin(MODELS, row["name"]) for row in rows]
-
-
-def _payloads() -> list[dict[str, str]]:
-    from dataclasses import fields
-
-    from fedpriv.wire.payload import Payload
-    from fedpriv.wire.payloads import PAYLOADS
-
-    found: dict[str, type[Payload]] = PAYLOADS.load_all()
-    return [
-        {
-            "name": name,
-            "is": one_sentence("payloads", PAYLOADS, name),
-            "computed from": kind.computed_from,
-            "space": kind.space if kind.network is None else f"{kind.space} ({kind.network})",
-            "says": ", ".join(spec.metadata["says"] for spec in fields(kind) if spec.metadata["says"]) or "nothing",
-            "added up": kind.aggregation,
-            "sent": "once" if kind.once else "every round",
-            **_origin(PAYLOADS, name),
-        }
-        for name, kind in found.items()
-    ]
+def _payload(name: str, kind: Any) -> Row:
+    return {
+        "is": _sentence("payloads", name),
+        "computed from": kind.computed_from,
+        "space": kind.space if kind.network is None else f"{kind.space} ({kind.network})",
+        "says": ", ".join(spec.metadata["says"] for spec in fields(kind) if spec.metadata["says"]) or "nothing",
+        "added up": kind.aggregation,
+        "sent": "once" if kind.once else "every round",
+    }
 
 
-def _metrics() -> list[dict[str, str]]:
-    from fedpriv.scoring.leakage import METRICS, Metric
-
-    found: dict[str, Metric] = METRICS.load_all()
-    return [
-        {
-            "name": name,
-            "of": metric.of,
-            "unit": metric.unit or "none",
-            "more leakage is": "higher" if metric.higher_is_better else "lower",
-            "measures": metric.description,
-            **_origin(METRICS, name),
-        }
-        for name, metric in found.items()
-    ]
+def _metric(_: str, metric: Any) -> Row:
+    return {
+        "of": metric.of,
+        "unit": metric.unit or "none",
+        "more leakage is": "higher" if metric.higher_is_better else "lower",
+        "measures": metric.description,
+    }
 
 
-def _targets() -> list[dict[str, str]]:
+def _targets() -> list[Row]:
     from fedpriv.attacks import attacks_for, target_names, told_in_clear
     from fedpriv.methods import default_method
 
@@ -253,7 +225,7 @@ def _targets() -> list[dict[str, str]]:
     ]
 
 
-def _claims() -> list[dict[str, str]]:
+def _claims() -> list[Row]:
     from fedpriv.claims import claims
 
     return [
@@ -270,17 +242,14 @@ def _claims() -> list[dict[str, str]]:
     ]
 
 
-_LISTS = {
-    "methods": _methods,
+_ROWS: dict[str, Callable[..., Any]] = {
+    "methods": _method,
     "attacks": _attacks,
-    "defenses": _defenses,
-    "datasets": _datasets,
-    "models": _models,
-    "payloads": _payloads,
-    "metrics": _metrics,
+    "defenses": _defense,
+    "datasets": _dataset,
+    "models": lambda name, _: {"kind": "model", "is": _sentence("models", name)},
+    "payloads": _payload,
+    "metrics": _metric,
     "targets": _targets,
     "claims": _claims,
 }
-
-KINDS = tuple(_LISTS)
-"""All that can be listed."""

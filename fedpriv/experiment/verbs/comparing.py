@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,25 +11,19 @@ from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.scoring.difference import FEW, LESS, MORE, NOISE
-from fedpriv.scoring.redaction import NONE, read_rule
-from fedpriv.util import folders
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.util.foreign import given_path
 
 if TYPE_CHECKING:
-    from fedpriv.pages.picture_table import PictureTable
     from fedpriv.scoring.difference import Difference
     from fedpriv.scoring.records import About, InferenceResult, ReconstructionRecord
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """One result as it is stored: its record, how it was made, and its folder."""
+    """One result as it is stored: its record, and how it was made."""
 
     record: ReconstructionRecord | InferenceResult
     about: About | InferenceResult
-    folder: Path
 
 
 @dataclass(frozen=True)
@@ -42,14 +36,12 @@ class Changes(Tabular):
         settings: what differs in how they were made, a line each.
         only_before: names of results that only the first has.
         only_after: names of results that only the second has.
-        page: ``comparison.html``, or None where none was asked for.
     """
 
     rows: tuple[Mapping[str, Any], ...]
     settings: tuple[str, ...]
     only_before: tuple[str, ...] = ()
     only_after: tuple[str, ...] = ()
-    page: Path | None = None
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the rows."""
@@ -78,10 +70,7 @@ def compare(
     before: AttackResult | str | Path,
     after: AttackResult | str | Path,
     *,
-    out: str | Path | None = None,
-    redact: str | None = None,
     allow_code: str | Sequence[str] = (),
-    force: bool = False,
 ) -> Changes:
     """Say what changed between two results of attacks, or two studies, and which of it is more than noise.
 
@@ -92,39 +81,23 @@ def compare(
     Args:
         before: what :func:`fedpriv.attack` returned, or a folder with results or a study.
         after: the same.
-        out: folder to make for ``comparison.html``: intervals drawn, and pictures of both; None for no page.
-        redact: of the page: ``blur`` or ``omit`` pictures of people. What is stored redacted is shown by no milder rule.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
-        force: replace ``out`` if it exists.
 
     Raises:
-        UserError: for a folder without results, a damaged one, where none of them have a name in common, or an ``out`` that
-            overlaps them.
+        UserError: for a folder without results, a damaged one, or where none of them have a name in common.
     """
-    rule = read_rule(redact)
-    if out is None and (force or redact is not None):
-        raise UserError(f"{argument('force' if force else 'redact')}: is of the page, which {argument('out')} asks for")
     first, second = _results(before), _results(after)
     names = [name for name in first if name in second]
     if not names:
         raise UserError(f"no result of one name: the first has {', '.join(first)}; the second has {', '.join(second)}")
-    settings: dict[tuple[str, str, str], list[str]] = {}
-    for name in names:
-        for change in _changed(first[name].about, second[name].about):
-            settings.setdefault(change, []).append(name)
+    settings = dict.fromkeys(change for name in names for change in _changed(first[name].about, second[name].about))
     pairs = {name: (first[name], second[name]) for name in names}
-    found = Changes(
+    return Changes(
         tuple(_rows(pairs)),
         tuple(f"{key}: {one} -> {other}" for key, one, other in settings),
         tuple(name for name in first if name not in second),
         tuple(name for name in second if name not in first),
     )
-    if out is None:
-        return found
-    roots = [given_folders(given, (AttackResult,))[0] for given in (before, after)]
-    place = given_path(argument("out"), out)
-    changed = [(*change, "all" if own == names else ", ".join(own)) for change, own in settings.items()]
-    return replace(found, page=_page(found, pairs, changed, roots, place, rule, force))
 
 
 def _results(given: AttackResult | str | Path) -> dict[str, _Stored]:
@@ -144,9 +117,9 @@ def _results(given: AttackResult | str | Path) -> dict[str, _Stored]:
         record = read_record(file)
         about = read_record(file.parent / ABOUT) if file.name == METRICS else record
         if isinstance(record, ReconstructionRecord) and isinstance(about, About):
-            found[str(place) if place.parts else record.attack] = _Stored(record, about, file.parent)
+            found[str(place) if place.parts else record.attack] = _Stored(record, about)
         elif isinstance(record, (MembershipRecord, PropertyRecord)):
-            found[str(place) if place.parts else record.attack] = _Stored(record, record, file.parent)
+            found[str(place) if place.parts else record.attack] = _Stored(record, record)
     if not found:
         raise UserError(f"{root}: holds no result of an attack; expected a folder that attack or audit made")
     return found
@@ -182,50 +155,6 @@ def _rows(pairs: Mapping[str, tuple[_Stored, _Stored]]) -> Iterator[dict[str, An
             **accuracy,
             "verdict": verdict,
         }
-
-
-def _page(
-    found: Changes,
-    pairs: Mapping[str, tuple[_Stored, _Stored]],
-    settings: Sequence[tuple[str, str, str, str]],
-    roots: Sequence[Path],
-    out: Path,
-    rule: str,
-    force: bool,
-) -> Path:
-    """Write the page, and return it; arguments as of :func:`compare`, the folders of both as ``roots``."""
-    from fedpriv.pages.comparison_page import PAGE, Sides, write_comparison
-
-    for name, root in zip(("the first", "the second"), roots, strict=True):
-        folders.refuse_overlap(out, {name: root})
-    same = [row["name"] for row in found.rows if row["paired"]]
-    sides = Sides(*_titles(roots), settings, found.only_before, found.only_after, found.verdict)
-    with folders.output(out, "comparison", force=force, public=rule != NONE):
-        write_comparison(found.rows, sides, _pictures({name: pairs[name] for name in same}, rule), out)
-    return out / PAGE
-
-
-def _titles(roots: Sequence[Path]) -> tuple[str, str]:
-    """Return names of both folders that differ: with as much of the folders above them as that takes."""
-    one, other = (root.resolve().parts for root in roots)
-    depth = 1
-    while one[-depth:] == other[-depth:] and depth < max(len(one), len(other)):
-        depth += 1
-    return str(Path(*one[-depth:])), str(Path(*other[-depth:]))
-
-
-def _pictures(pairs: Mapping[str, tuple[_Stored, _Stored]], rule: str) -> dict[str, PictureTable]:
-    """Return pictures of attacks on the same images; none where a result was left without its images."""
-    from fedpriv.pages.comparison_pictures import MOST, side_by_side
-    from fedpriv.pages.picture_table import room_for
-    from fedpriv.pages.report import load_scored, redacted
-
-    some = dict(list(pairs.items())[:MOST])
-    found = {}
-    for name, (first, second) in some.items():
-        one, other = (redacted(load_scored(stored.folder), rule) for stored in (first, second))
-        found[name] = side_by_side(one, other, room_for(len(some)))
-    return {name: table for name, table in found.items() if table is not None}
 
 
 def _difference(first: _Stored, second: _Stored) -> Difference | str:

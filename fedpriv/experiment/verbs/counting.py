@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, Unpack
 
 from fedpriv.datasets.holdings import class_counts
 from fedpriv.experiment.federation_settings import (
@@ -71,23 +71,6 @@ class CostSettings(FederationSettings, total=False):
     download: bool
 
 
-class MethodTraffic(TypedDict, total=False):
-    """Traffic of one method, or the size that is not known.
-
-    Attributes:
-        method: its name.
-        communication: ``paper`` and ``full`` -> scalars and bytes of a round in both directions.
-        operations: where asked for, of one client in a round, mean over clients: ``per_client_round``,
-            ``local_training_per_client_round`` alone, their ``ratio_to_local``, ``prediction_per_image``.
-        missing: why it is not counted.
-    """
-
-    method: Required[str]
-    communication: Mapping[str, Mapping[str, int]]
-    operations: Mapping[str, float]
-    missing: str
-
-
 @dataclass(frozen=True)
 class Traffic(Tabular):
     """Uploads and broadcasts of methods in a settled round, all clients together.
@@ -100,7 +83,7 @@ class Traffic(Tabular):
     """
 
     sizes: Mapping[str, Any]
-    methods: tuple[MethodTraffic, ...]
+    methods: tuple[Mapping[str, Any], ...]
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the counts, one row a method and way of counting."""
@@ -235,14 +218,9 @@ def _refuse_stated(given: Mapping[str, Any], wants_data: Sequence[str]) -> None:
 
 def _row(
     method: Method, facts: FederationSizes, options: dict[str, Any], mixed: bool, planned: PlannedClients | None
-) -> MethodTraffic:
+) -> Mapping[str, Any]:
     try:
-        row: MethodTraffic = {
-            "method": method.name,
-            "communication": communication(method, facts, options, mixed=mixed),
-        }
-        if planned is not None:
-            row["operations"] = planned_operations(method, planned, options)
-        return row
+        row = {"method": method.name, "communication": communication(method, facts, options, mixed=mixed)}
+        return row if planned is None else row | {"operations": planned_operations(method, planned, options)}
     except UserError as error:
         return {"method": method.name, "missing": str(error)}

@@ -16,7 +16,6 @@ from fedpriv.experiment.saving import Tabular
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_json
-from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.memory import free_memory, in_words
 
 if TYPE_CHECKING:
@@ -47,8 +46,7 @@ class Diagnosis(Tabular):
     """Findings on an installation and its machine. As text it can be pasted into a bug report.
 
     Attributes:
-        findings: each with ``name``, ``status`` (``ok``, ``warning``, ``failed``) and ``told``. They name no path of the
-            user's home and not the machine.
+        findings: each with ``name``, ``status`` (``ok``, ``warning``, ``failed``) and ``told``, without the user's home.
     """
 
     findings: tuple[Finding, ...]
@@ -61,11 +59,9 @@ class Diagnosis(Tabular):
     @property
     def verdict(self) -> str:
         """All of it in one line."""
-        names = {
-            status: [row.name for row in self.findings if row.status == status] for status in ("failed", "warning")
-        }
-        beside = f"; {len(names['warning'])} warning(s): {', '.join(names['warning'])}" if names["warning"] else ""
-        return (f"failed: {', '.join(names['failed'])}" if names["failed"] else "fedpriv works here") + beside
+        failed, warned = ([row.name for row in self.findings if row.status == one] for one in ("failed", "warning"))
+        told = f"failed: {', '.join(failed)}" if failed else "fedpriv works here"
+        return told + (f"; {len(warned)} warning(s): {', '.join(warned)}" if warned else "")
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the findings, one row each."""
@@ -75,7 +71,7 @@ class Diagnosis(Tabular):
         return "\n".join([*map(str, self.findings), self.verdict])
 
 
-def doctor(*, device: str = "auto", out: str | Path = "results", listener: Listener = SILENT) -> Diagnosis:
+def doctor(*, device: str = "auto", out: str | Path = "results") -> Diagnosis:
     """Check the versions installed, the machine and the output folder, and compute a gradient on the device.
 
     Takes some seconds, downloads nothing and leaves nothing behind. Whatever is wrong is a finding, not an exception.
@@ -83,36 +79,21 @@ def doctor(*, device: str = "auto", out: str | Path = "results", listener: Liste
     Args:
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
         out: folder that results would go to.
-        listener: hears of the progress.
     """
     checks: dict[str, Callable[[], tuple[Status, str]]] = {
-        "fedpriv": _fedpriv,
         "packages": _packages,
         "machine": _machine,
-        "device": lambda: _device(device),
         "output": lambda: _output(Path(out)),
         "computing": lambda: _computing(device),
     }
     findings = []
-    with listener.progress("looking at this installation") as report:
-        for done, (name, check) in enumerate(checks.items()):
-            report(done, len(checks), "checks")
-            try:
-                status, told = check()
-            except Exception as error:
-                status, told = "failed", f"{type(error).__name__}: {error}"
-            findings.append(Finding(name, status, _private(" ".join(told.split()))))
+    for name, check in checks.items():
+        try:
+            status, told = check()
+        except Exception as error:
+            status, told = "failed", f"{type(error).__name__}: {error}"
+        findings.append(Finding(name, status, " ".join(told.split()).replace(str(Path.home()), "~")))
     return Diagnosis(tuple(findings))
-
-
-def _private(text: str) -> str:
-    """Return a text without the paths of the user's home and the current folder, and without this machine's name."""
-    places = {".": Path.cwd(), "~": Path.home()}
-    signs = {str(path): sign for sign, place in places.items() for path in (place, place.resolve()) if path.name}
-    for path in sorted(signs, key=len, reverse=True):
-        text = text.replace(path, signs[path])
-    host = platform.node()
-    return text.replace(host, "this machine") if len(host) > 3 and host != "localhost" else text
 
 
 def _version(name: str) -> str | None:
@@ -122,49 +103,31 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _fedpriv() -> tuple[Status, str]:
-    installed, version = _version("fedpriv"), fedpriv.__version__
-    told = f"{version}, {platform.python_implementation()} {platform.python_version()}, {platform.platform()}"
-    if installed == version:
-        return "ok", told
-    return "warning", f"{told}; {installed or 'not'} installed: install it again (pip install .)"
-
-
 def _packages() -> tuple[Status, str]:
     """Compare the packages that fedpriv needs, and those of its extras that are there, with their declared bounds."""
     from packaging.requirements import Requirement
 
-    told: dict[str, str] = {}
-    status: Status = "ok"
+    told = [f"fedpriv {fedpriv.__version__}", f"{platform.python_implementation()} {platform.python_version()}"]
+    status: Status = "ok" if _version("fedpriv") == fedpriv.__version__ else "warning"
     for needed in map(Requirement, importlib.metadata.requires("fedpriv") or ()):
         version, marker = _version(needed.name), needed.marker
         extra = next((extra for extra in EXTRAS if marker is None or marker.evaluate({"extra": extra})), None)
         if extra is None or (extra and version is None):  # of developers, or an extra that is not installed
             continue
         fits = version is not None and needed.specifier.contains(version, prereleases=True)
-        told[needed.name] = f"{needed.name} {version or 'absent'}" + ("" if fits else f" (expected {needed.specifier})")
+        told.append(f"{needed.name} {version or 'absent'}" + ("" if fits else f" (expected {needed.specifier})"))
         if not fits and status != "failed":
             status = "warning" if extra else "failed"
-    return status, ", ".join(told.values())
+    return status, ", ".join(dict.fromkeys(told))
 
 
 def _machine() -> tuple[Status, str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     free = free_memory()
-    told = f"{cores} cores" + (f", {in_words(free)} of memory are free" if free is not None else "")
+    told = f"{platform.platform()}, {cores} cores" + ("" if free is None else f", {in_words(free)} of memory are free")
     if free is not None and free < SCARCE:
         return "warning", f"{told}; expected {in_words(SCARCE)} at least"
     return "ok", told
-
-
-def _device(asked: str) -> tuple[Status, str]:
-    import torch
-
-    from fedpriv.util.device import pick_device
-
-    cards = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    gpus = "; ".join(f"{card.name}, {in_words(card.total_memory)}" for card in cards)
-    return "ok", f"{pick_device(asked)} ({gpus or 'no GPU is usable'}; torch is built for CUDA {torch.version.cuda})"
 
 
 def _output(out: Path) -> tuple[Status, str]:
@@ -183,8 +146,7 @@ def _output(out: Path) -> tuple[Status, str]:
                 except UserError:
                     return "ok", "the folder for results can be written and locked"
     except (OSError, UserError) as error:
-        why = getattr(error, "strerror", None) or str(error).replace(str(above), "OUT")
-        return "failed", f"the folder for results cannot be written: {why}"
+        return "failed", f"the folder for results cannot be written: {getattr(error, 'strerror', None) or error}"
 
 
 def _computing(asked: str) -> tuple[Status, str]:
@@ -206,7 +168,6 @@ def _computing(asked: str) -> tuple[Status, str]:
 
     expected = gradient(torch.device("cpu"))
     apart = float((gradient(device) - expected).norm() / expected.norm())  # NaN is no match either
-    return (
-        "ok" if apart <= BOUND else "failed",
-        f"a gradient on {device} is {apart:.2g} from the CPU's (at most {BOUND})",
-    )
+    card = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    told = f"a gradient on {device}{card} is {apart:.2g} from the CPU's (at most {BOUND})"
+    return "ok" if apart <= BOUND else "failed", told

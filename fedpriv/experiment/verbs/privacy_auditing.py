@@ -225,11 +225,7 @@ def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> Run
 
 
 def _same_audit(folder: Path, asked: Asked, config: RunConfig, *, resume: bool) -> None:
-    """Note what is asked for; of an audit that is resumed, check that it is the same.
-
-    Raises:
-        UserError: where it is another.
-    """
+    """Note what is asked for; of an audit that is resumed, check that it is the same."""
     told = {"asked": {**plain(asked), "command": ""}, "config": plain(config)}
     path = folder / ASKED
     if resume and path.is_file():

@@ -9,7 +9,6 @@ from pathlib import Path
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
-from fedpriv.experiment.verbs import indexing
 from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.experiment.verbs.training import Run
@@ -35,8 +34,8 @@ class Report:
 
     Attributes:
         path: folder of the pages.
-        pages: ``report.html`` over attacks, ``runs.html`` over runs, one or both; or ``index.html`` alone.
-        attacks: folders of attacks, inferences and audits of epsilon that are in it; of an index, of all that it has.
+        pages: ``report.html`` over attacks, ``runs.html`` over runs, one or both.
+        attacks: folders of attacks, inferences and audits of epsilon that are in it.
         runs: folders of runs that are in it.
         notices: what was left out, and why, a line each.
     """
@@ -59,7 +58,6 @@ def report(
     out: str | Path | None = None,
     target_accuracy: float | None = None,
     target_of: str | None = None,
-    index: bool = False,
     strict: bool = False,
     redact: str | None = None,
     force: bool = False,
@@ -78,8 +76,6 @@ def report(
         out: folder to make; None for a temporary one, which is gone with the returned object.
         target_accuracy: for runs: the cost of reaching it, in (0, 1] (default 0.7).
         target_of: which accuracy that is: ``pooled`` over all test images (default), or the ``mean`` over clients.
-        index: write ``index.html`` instead: an entry for everything that was made in the folders, at any depth up to six,
-            with its finding and a link to its own page. Not with what is of runs alone.
         strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
             ``listener`` and the pages name it.
         redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
@@ -95,12 +91,6 @@ def report(
     """
     rule = read_rule(redact)
     given = given_folders(results, (AttackResult, Run, PrivacyAudit))
-    if index:
-        others = {"target_accuracy": target_accuracy, "target_of": target_of}
-        indexing.refuse_others(others)
-        with access.sharing(share_group):
-            made = indexing.index(given, out=out, strict=strict, redact=redact, force=force, listener=listener)
-        return Report(made[0], (made[0] / indexing.PAGE,), made[1], (), *made[2:])
     found, strangers = result_directories(given)
     studies, no_studies = readable(found["study"], read_results)
     attacks, no_attacks = readable(found["attack"], load_scored)
@@ -164,11 +154,7 @@ def report(
 
 
 def _target(asked: float | None, of: str | None, runs: bool, studies: Mapping[Path, StudyResults]) -> tuple[float, str]:
-    """Return the accuracy whose cost runs are asked for, and which accuracy it is.
-
-    Raises:
-        UserError: where it is out of range, or there are no runs.
-    """
+    """Return the accuracy whose cost runs are asked for, and which accuracy it is."""
     if (asked is not None or of is not None) and not runs:
         named = f"; pass those of the study, {next(iter(studies)) / 'runs'}" if studies else ""
         where = argument("target_of" if asked is None else "target_accuracy")

@@ -14,7 +14,6 @@ from fedpriv.experiment.reproduction.plan import Asked, planned
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.study.grid import parse_study
-from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study
 from fedpriv.experiment.verbs.auditing import execution_of
 from fedpriv.pages.claim_card import PAGE, write_claim_card
@@ -115,7 +114,7 @@ def reproduce(
         UserError: naming the argument that is wrong, before anything runs; where no data is there for any cell.
     """
     settings = {"device": device, "compile": compile, "workers": workers, "download": download}
-    execution = replace(execution_of(settings), apart=scale != "smoke")
+    execution = execution_of(settings)
     name, found = find_claim(claim)
     asked = Asked(
         scale=scale,
@@ -141,7 +140,7 @@ def reproduce(
             cells = {cell.name: counted(found, cell) for cell in plan.tried}
             card = card_of(name, found, asked, plan, cells, command=command)
         else:
-            parsed = parse_study(Origin(dict(plan.study)))
+            parsed = parse_study(dict(plan.study))
             study = run_study(parsed, folder / STUDY, execution, command=command, listener=listener)
             outcome = StudyOutcome(folder / STUDY, plan.labels)
             cells = {cell.name: trained(found, cell, outcome, scale) for cell in plan.tried}

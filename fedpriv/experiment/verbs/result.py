@@ -87,14 +87,7 @@ class AttackResult(Tabular):
         return reach_rows(reach_curves(attacks, judge_results(by_folder(attacks, scores)), self.findings))
 
     def load(self, name: str | None = None) -> AttackRecord:
-        """Return everything that was stored of one attack: reconstruction, control, truth and record.
-
-        Args:
-            name: a key of ``records``; None for the strongest.
-
-        Raises:
-            UserError: for another name.
-        """
+        """Return everything that was stored of one attack: reconstruction, control, truth and record."""
         from fedpriv.scoring.storage import load_attack
 
         ranked = self._ranked()
@@ -128,12 +121,7 @@ class AttackResult(Tabular):
         return csv_rows([self.load(name) for name in self.records], verdicts)
 
     def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
-        """Copy the result to a folder that stays, and return it from there.
-
-        Args:
-            out: folder to make.
-            force: replace it if it exists.
-        """
+        """Copy the result to a folder that stays, and return it from there."""
         copy_folder(self.path, Path(out), "attacks", force=force)
         run = self.run
         if run is not None and self.path in run.path.parents:
@@ -158,11 +146,7 @@ class AttackResult(Tabular):
 
 
 def given_folders(results: Any, kinds: tuple[Any, ...]) -> list[Path]:
-    """Return the folders of results: objects of some kinds, which know theirs, or paths; one or several.
-
-    Raises:
-        UserError: for anything else, and for none.
-    """
+    """Return the folders of results: objects of some kinds, which know theirs, or paths; one or several."""
     one = isinstance(results, (str, Path, *kinds))
     if not one and not isinstance(results, (list, tuple, set, frozenset)):
         told = " or ".join([*(kind.__name__ for kind in kinds), "a folder"])

@@ -107,11 +107,7 @@ def _score(directory: Path, seed: int | None, metrics: Sequence[str], rule: str)
 
 
 def attack_directories(paths: Sequence[Path]) -> list[Path]:
-    """Return the attack directories among and below the given folders (a suite, a study), in order.
-
-    Raises:
-        UserError: for a folder that is missing or holds none.
-    """
+    """Return the attack directories among and below the given folders (a suite, a study), in order."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():

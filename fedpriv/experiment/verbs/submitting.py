@@ -14,8 +14,8 @@ from fedpriv.experiment.study.run import run_study, saved_study
 from fedpriv.experiment.study.shards import MOST, Shard, join
 from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
 from fedpriv.util import access
-from fedpriv.util.arguments import argument, call
-from fedpriv.util.code import code_arguments, exported
+from fedpriv.util.arguments import argument, call, command_line
+from fedpriv.util.code import code_flags, exported
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
@@ -101,18 +101,14 @@ def submit(
     task = ShardJob(str(folder), execution)
     with _in_one_line(cluster, logs), exported():
         jobs = tuple(str(one.job_id) for one in queue.map_array(task, list(parts)))
-    look = call("report", str(folder), out=f"{folder}-report")
-    return Submission(folder, parts, jobs, logs, look, call("audit", resume=True, out=str(folder), **code_arguments()))
+    look = command_line("report", folder, "--out", f"{folder}-report")
+    merge = command_line("audit", "--resume", "--out", folder, *code_flags())
+    return Submission(folder, parts, jobs, logs, look, merge)
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """A job: one shard of a study that is made.
-
-    Attributes:
-        folder: of the study.
-        execution: how.
-    """
+    """A job: one shard of a study that is made."""
 
     folder: str
     execution: Execution

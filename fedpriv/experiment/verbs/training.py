@@ -66,12 +66,7 @@ class Run(Tabular):
         ]
 
     def save(self, out: str | Path, *, force: bool = False) -> Run:
-        """Copy the run to a folder that stays, and return it from there.
-
-        Args:
-            out: folder to make.
-            force: replace it if it exists.
-        """
+        """Copy the run to a folder that stays, and return it from there."""
         copy_folder(self.path, Path(out), "run", force=force)
         return Run(Path(out), code=self.code)
 
@@ -86,7 +81,7 @@ def train(
     force: bool = False,
     share_group: bool = False,
     device: str = "auto",
-    workers: int | str = "auto",
+    workers: int | str = 1,
     download: bool = False,
     engine: str | None = None,
     min_clients: int | None = None,
@@ -112,8 +107,8 @@ def train(
         force: replace ``out`` if it exists.
         share_group: let your group read the run, and so attack it; it is yours alone otherwise (docs/folders.md).
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
-        workers: processes that run the clients of a round, one thread each; ``auto`` (default) takes one for each core that
-            there is memory for, once training has taken ten seconds, and on a GPU one. Results do not depend on it.
+        workers: processes that run the clients of a round, one thread each, or ``auto`` (default 1). Worth it from some
+            four cores and long rounds on; results do not depend on it.
         download: fetch the data set if it is missing.
         engine: what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal results.
         min_clients: clients that fail leave their round while at least so many others answered (default 1). This and the
@@ -133,28 +128,21 @@ def train(
     choices |= {"nodes": nodes, "superlink": superlink}
     chosen = {name: value for name, value in choices.items() if value is not None}
     if resume:
-        given = [
-            *(["method"] if method is not None else []),
-            *(["seed"] if seed is not None else []),
-            *federation,
-            *chosen,
-        ]
-        path, scratch = _to_resume(out, given, force=force), None
+        given = [name for name, value in (("method", method), ("seed", seed)) if value is not None]
+        path, scratch = _to_resume(out, [*given, *federation, *chosen], force=force), None
         config = RunDirectory.open(path).config
     else:
         config = replace(named_config(method or "fedre", federation, seed or 0), engine=engine_choice(chosen))
         path, scratch = place(out)
     with access.sharing(share_group):
-        train_run(
-            path,
-            config,
-            device=device,
-            download=download,
-            resume=resume,
-            force=force,
-            clients_by=workers,
-            listener=listener,
-        )
+        how: dict[str, Any] = {
+            "device": device,
+            "download": download,
+            "resume": resume,
+            "force": force,
+            "clients_by": workers,
+        }
+        train_run(path, config, listener=listener, **how)
     return Run(path, scratch, allowed())
 
 

@@ -1,0 +1,85 @@
+"""``fedpriv list``, ``fedpriv explain`` and ``fedpriv doctor``: what there is, and whether it works here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import rich_click as click
+
+import fedpriv
+from fedpriv.cli import common
+from fedpriv.experiment.verbs.cataloguing import Kind
+from fedpriv.util.escape import visible
+
+
+@click.command(name="list")
+@click.argument("kind", shell_complete=common.completed(lambda: get_args(Kind)))
+@click.option("--target", help="With attacks: only those for this kind of upload.")
+@click.option("--bibtex", is_flag=True, help="With methods: the papers behind them, as BibTeX.")
+@common.common_options
+def list_names(kind: Any, target: str | None, bibtex: bool, as_json: bool, quiet: bool) -> None:
+    """List methods, attacks, defenses, datasets, models, kinds of payload, metrics, targets or claims."""
+    found = fedpriv.catalogue(kind, target=target)
+    rows = found.table()
+    if bibtex:
+        text = found.bibtex()
+        common.print_json(text) if as_json else common.tell(*text.splitlines())
+    elif as_json:
+        common.print_json(rows)
+    elif quiet:
+        common.tell(*(row["name"] for row in rows))
+    else:
+        common.print_table(kind, rows)
+
+
+def _names() -> Iterable[str]:
+    """Return the names of members that are known without loading any."""
+    from fedpriv.attacks import ATTACKS
+    from fedpriv.datasets import DATASETS
+    from fedpriv.defenses import DEFENSES
+    from fedpriv.methods import METHODS
+    from fedpriv.models import FAMILIES, MODELS
+
+    return (*METHODS, *ATTACKS, *DEFENSES, *DATASETS, *MODELS, *FAMILIES)
+
+
+@click.command()
+@click.argument("name", shell_complete=common.completed(_names))
+@common.common_options
+def explain(name: str, as_json: bool, quiet: bool) -> None:
+    """Say all there is to say of one method, attack, defense, kind of payload, metric, data set, model or claim."""
+    found = fedpriv.explain(name)
+    if as_json:
+        common.print_json(asdict(found))
+    elif quiet:
+        common.tell(*(f"{key}: {told}" for key, told in found.facts.items() if told))
+    else:
+        common.tell(*visible(str(found)).splitlines())
+
+
+@click.command()
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default="results",
+    show_default=True,
+    help="Folder that results would go to.",
+)
+@common.common_options
+def doctor(device: str, out: Path, as_json: bool, quiet: bool) -> int:
+    """Look at what is installed and whether it works here; the output is what a bug report needs.
+
+    Checks versions against their bounds, cores, memory and GPUs, and the output folder, and compares a gradient computed
+    on the device with the CPU's. Exits with 1 where something failed.
+    """
+    found = fedpriv.doctor(device=device, out=out)
+    if as_json:
+        common.print_json({"verdict": found.verdict, "failed": bool(found.failed), "findings": found.table()})
+    elif not quiet or found.failed:
+        common.tell(*(str(finding) for finding in (found.failed if quiet else found.findings)), found.verdict)
+        common.say("for a bug report, paste all of this", quiet=quiet)
+    return 1 if found.failed else 0

@@ -1,0 +1,241 @@
+"""Processes with one thread each: jobs are handed out in order, their progress is told, and one that is killed is said."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from fedpriv.util.arguments import argument
+from fedpriv.util.code import VARIABLE, allowed
+from fedpriv.util.device import pick_device
+from fedpriv.util.errors import UserError, WorkError
+from fedpriv.util.listener import SILENT, Listener, Report
+from fedpriv.util.memory import free_memory
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+PATIENCE = 10.0
+"""Seconds of work from which on more processes are worth their start, some three seconds of a core each."""
+MEMORY, CARD_MEMORY = 2 << 30, 4 << 30
+"""Bytes that a process may come to need, and of a GPU's."""
+SHARING = 8
+"""Most processes that share a GPU."""
+NEWS = 0.1
+"""Seconds between two reports of one piece of work."""
+
+
+class WorkerKilled(WorkError):
+    """A process of a pool was killed; what was saved stays."""
+
+
+# ---------------------------------------------------------------- how many
+
+
+def number_of_workers(asked: int | str, device: str = "cpu", most: int | None = None) -> int:
+    """Return a number of processes, at most ``most``."""
+    if str(asked) == "auto":
+        free = free_memory()
+        number = _cores() if free is None else min(_cores(), 1 + free // MEMORY)
+        place = pick_device(device)
+        if place.type == "cuda":
+            import torch
+
+            number = min(number, SHARING, torch.cuda.mem_get_info(place)[0] // CARD_MEMORY)
+    else:
+        try:
+            number = int(asked)
+        except ValueError:
+            number = 0
+        if number < 1 or isinstance(asked, bool):
+            raise UserError(f"{argument('workers', asked)}: expected auto or a whole number of at least 1")
+    return max(1, number if most is None else min(number, most))
+
+
+def patience_for(asked: int | str, suites: int = 1) -> float:
+    """Return the seconds for which one process works alone: none where a number was asked for."""
+    return PATIENCE / suites if str(asked) == "auto" else 0.0
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use, less where a container rations them."""
+    from joblib.externals.loky import cpu_count
+
+    return int(cpu_count())
+
+
+# ---------------------------------------------------------------- the pool
+
+
+class Relay(Listener):
+    """The listener of a job: it hands on to the pool's, and takes any other news by :meth:`tell`."""
+
+    def __init__(self, listener: Listener, hear: Callable[..., None]) -> None:
+        self.progress, self.say, self.tell = listener.progress, listener.say, hear  # type: ignore[method-assign]
+
+
+class Pool:
+    """Processes that take jobs; this one works alone for a while first, so that short work starts no other.
+
+    Results do not depend on the number of processes where those of the jobs do not depend on each other.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        patience: float = 0.0,
+        *,
+        listener: Listener = SILENT,
+        hear: Callable[..., None] | None = None,
+    ) -> None:
+        """Make a pool; its processes start when they are first needed, and end with the ``with`` block."""
+        self._workers = 1 if "__main__" in allowed() else workers
+        self._ripe = time.monotonic() + patience
+        self._listener, self._hear = listener, hear or (lambda *news: None)
+        self._pool: Any = None
+        self._news: Any = None
+        self._open: dict[tuple[int, int], tuple[Any, Report]] = {}
+        self._over, self._failure = threading.Event(), list[Exception]()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        if self._pool is None:
+            return
+        self._pool.shutdown(wait=True, kill_workers=True)
+        self._over.set()
+        self._thread.join(2)  # a process that was killed while it spoke leaves half a message
+        if self._failure and raised[1] is None:
+            raise self._failure[0]
+
+    def map(self, function: Callable[[J, Relay], R], jobs: Iterable[J], ahead: int = 1 << 30) -> Iterator[R]:
+        """Yield ``function(job, relay)`` of every job, in the order of the jobs."""
+        left, here = iter(jobs), Relay(self._listener, self._hear)
+        while self._workers == 1 or time.monotonic() < self._ripe:
+            for job in itertools.islice(left, 1):
+                yield function(job, here)
+                break
+            else:
+                return
+        waiting: deque[Any] = deque()
+        try:
+            while True:
+                for job in itertools.islice(left, ahead - len(waiting)):
+                    waiting.append(self._started().submit(_run, function, job))
+                if not waiting:
+                    return
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            how = "SIGKILL, perhaps for want of memory" if "SIGKILL" in str(error) else "its process ended"
+            raise WorkerKilled(f"a worker was killed: {how}") from error
+
+    def _started(self) -> Any:
+        if self._pool is None:
+            from joblib.externals import loky
+
+            context = loky.backend.get_context("loky")
+            self._news = context.SimpleQueue()
+            self._pool = loky.ProcessPoolExecutor(
+                self._workers,
+                context=context,
+                initializer=_begin,
+                initargs=(self._news, os.getpid()),
+                env={"OMP_NUM_THREADS": "1", VARIABLE: ",".join(sorted(allowed()))},
+            )
+            self._thread.start()
+        return self._pool
+
+    def _listen(self) -> None:
+        try:
+            while not self._news.empty() or not self._over.wait(0.05):
+                if not self._news.empty():
+                    self._take(*self._news.get())
+        except Exception as error:  # raised where the pool ends
+            self._failure.append(error)
+        for followed, _ in self._open.values():  # what a killed process began is ended, not done
+            with contextlib.suppress(WorkError):
+                followed.__exit__(WorkError, WorkError("ended"), None)
+
+    def _take(self, what: str, key: tuple[int, int], *told: Any) -> None:
+        """Hand on what a job in another process tells."""
+        if what == "tell":
+            self._hear(*told)
+        elif what == "say":
+            self._listener.say(*told)
+        elif what == "begin":
+            followed = self._listener.progress(*told)
+            self._open[key] = followed, followed.__enter__()
+        elif what == "at":
+            self._open[key][1](*told)
+        else:
+            self._open.pop(key)[0].__exit__(None, None, None)
+
+
+# ---------------------------------------------------------------- in a process of the pool
+
+_NEWS: list[Any] = []
+
+
+class _Apart(Listener):
+    """Sends to the process that started this one."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def _send(self, what: str, number: int, *told: Any) -> None:
+        _NEWS[0].put((what, (os.getpid(), number), *told))
+
+    @contextlib.contextmanager
+    def progress(self, title: str) -> Iterator[Report]:
+        number, last = next(self._numbers), 0.0
+
+        def report(done: int, planned: int, what: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= NEWS:
+                last = time.monotonic()
+                self._send("at", number, done, planned, what)
+
+        self._send("begin", number, title)
+        yield report
+        self._send("end", number)
+
+    def say(self, line: str) -> None:
+        self._send("say", 0, line)
+
+    def tell(self, *news: Any) -> None:
+        self._send("tell", 0, *news)
+
+
+_APART = _Apart()
+
+
+def _begin(news: Any, parent: int) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the process that started this one to handle
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # standard output is the command's own
+    _NEWS[:] = [news]
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it is gone: nobody else may resume in its folders meanwhile."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
+
+
+def _run(function: Callable[[Any, Relay], Any], job: Any) -> Any:
+    return function(job, Relay(_APART, _APART.tell))
