@@ -47,23 +47,24 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2587,
-    "algebra": 761,
+    "util": 2404,
+    "algebra": 682,
     "datasets": 1344,
     "models": 868,
-    "wire": 1109,
+    "wire": 1063,
     "integrations": 1575,
     "dp": 1067,
-    "federation": 3006,
+    "federation": 3009,
     "methods": 3476,
     "defenses": 2132,
-    "attacks": 17359,
-    "evidence": 2130,
-    "scoring": 6980,
+    "attacks": 15322,
+    "scoring": 6977,
     "claims": 257,
-    "pages": 6188,
-    "experiment": 11769,
-    "cli": 1256,
+    "pages": 6052,
+    "experiment": 6825,
+    "cli": 1246,
+    "pipeline": 1397,
+    "sources": 3602,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
