@@ -63,8 +63,9 @@ _SMOOTH, _SOLVES, _JITTER = [1e-4 * 0.5**step for step in range(8)], 2, 1e-15
 """Smoothness of the weights that columns are fitted with, in shares of the root mean square; steps of inverse iteration
 under the same weights; what is added to a diagonal, in shares of its sum."""
 
-_CHUNK, _CHUNKS, _KEPT = 4096, 8, 512
-"""Sets of outputs that are guessed from at a time, times at most, and guesses of each that are looked at closely."""
+_CHUNK, _CHUNKS, _KEPT, _SAME = 4096, 8, 4, 1 - 1e-6
+"""Sets of outputs that are guessed from at a time, times at most, guesses of each that are looked at closely for each
+dimension, and cosine from which on two are one."""
 
 _CONTAINED, _AS_OFTEN, _CONFIRMED, _APART = 0.9, 0.5, 0.998, 1e-2
 """A direction is a mixture when so large a share of its zeros are another one's too; share of the best one's zeros that an
@@ -276,8 +277,13 @@ def sparse_columns(
     before = -1
     for _ in range(_CHUNKS):
         guesses = span.guessed(generator)
-        often = span.vanishing(guesses).sum(0).topk(min(_KEPT, len(guesses))).indices
-        points, attested = _distinct(span, torch.cat([points, span.fitted(guesses[often])]), labelled)
+        zeros = span.vanishing(guesses).sum(0)
+        left, kept = guesses[zeros.argsort(descending=True)][: int((zeros >= rank - 1 + SURPLUS).sum())], []
+        while len(left) and len(kept) < _KEPT * rank:
+            kept.append(left[0])
+            left = left[(left @ left[0]).abs() < _SAME]
+        fitted = span.fitted(torch.stack(kept)) if kept else points[:0]
+        points, attested = _distinct(span, torch.cat([points, fitted]), labelled)
         total = int(span.vanishing(points).sum())
         if attested == rank and total == before:
             break
