@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import federations
@@ -21,7 +22,8 @@ torch.set_printoptions(threshold=4, edgeitems=1)
 
 
 def pytest_configure(config):
-    home = Path(config.cache.mkdir("federations"))
+    cache = getattr(config, "cache", None)  # none with -p no:cacheprovider
+    home = Path(cache.mkdir("federations") if cache else tempfile.mkdtemp())
     federations.LIBRARY = home / federations.sources()
     if not federations.LIBRARY.is_dir():
         for old in {*home.iterdir()} - {federations.LIBRARY}:

@@ -229,14 +229,6 @@ def test_flags_of_shards_that_do_not_fit_are_refused(tmp_path, monkeypatch, caps
         fedpriv.audit(VALUES, shard="1/2")
 
 
-def test_the_command_of_a_study_does_not_say_which_shard(monkeypatch):
-    from fedpriv.cli.common import anew
-
-    monkeypatch.setattr(
-        sys, "argv", ["fedpriv", *shlex.split("audit s.toml --shard 1/4 --shard=2/4 --out o --job a=1")]
-    )
-    assert anew() == ["audit", "s.toml", "--out", "o"]
-
 
 # ---------------------------------------------------------------- a queue
 

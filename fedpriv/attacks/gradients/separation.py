@@ -1,34 +1,47 @@
-"""Images of a batch told apart by the gradient of one fully connected layer: their inputs, and the loss's derivatives.
+"""Images of a batch told apart by the gradient of one fully connected layer: what each put in, and the loss's derivatives.
 
 The gradient of a layer z = W a + b over n images is dW = D A and db = D 1, with D ``(m, n)`` the derivatives of the loss at
-its m outputs, one column an image, and A ``(n, k)`` what went in. For one image D = db (Geiping et al. 2020, prop. 3.1). For
-more images dW fixes the spans of D and of A alone. Three things fix the columns:
+its m outputs, one column an image, and A ``(n, k)`` what went in. For one image D = db, so A follows at once (Geiping et
+al. 2020, proposition 3.1). For more images dW fixes the spans of D and of A alone. Three things fix the columns:
 
-- Zeros. A ReLU behind the layer makes an entry of D zero where an output was not positive for an image: any n - 1 such
-  outputs fix the column up to its length, along which far more entries vanish than along others. Columns are guessed from
-  sets of outputs, and fitted to what vanishes along them (Dimitrov et al., SPEAR, NeurIPS 2024).
+- Zeros. A ReLU behind the layer makes an entry of D zero where an output was not positive for an image. With dW = L R of
+  rank n, a column of D is L q, and any n - 1 outputs at which the image was inactive fix q up to its length: far more
+  entries vanish along it than along any other direction. Candidates are walked down to from random starts, single outputs'
+  rows and what lies aside of directions that are there already; some are guessed from sets of outputs. Two images of one
+  class pull a young network almost alike, so that the difference of their columns nearly vanishes wherever both are active;
+  exact zeros tell it from a column, and one column that is known leads from the difference to the other.
 - Labels. Where a head W stands behind the ReLU, the column of an image of label y is m * (W^T (p - e_y)), p being the head's
-  predictions and m a mask: points of the span among the masked slopes of a label are searched for by averaged reflections
-  (Elser, "Phase retrieval by iterated projections", 2003). This takes batches several times as large.
-- The head itself, of which no zeros are needed: n dW = D^T H and n db = D^T 1, the rows of D being softmax(W h_i + b) -
-  e_(y_i). With n dW = U R, U ``(C, n)`` orthonormal, the gradient leaves just the square Q in H = Q R open: C n equations
-  for n^2 unknowns, solved by the method of Levenberg and Marquardt as long as there are fewer images than classes.
+  predictions and m a mask. So it lies in the span and among the masked slopes of its label. Points of both are searched for
+  by averaged reflections from random masks: with the mean prediction, which early in training is nearly everybody's, then
+  with predictions of each point's own. A span does not meet a mask over hundreds of outputs by chance, and a mixture of two
+  images leaves it wherever just one of them is active. This takes batches several times as large as zeros alone do.
+- The head itself, of which no zeros are needed: z = W h + b under a cross-entropy has the gradients n dW = D^T H and n db =
+  D^T 1, the rows of D being softmax(W h_i + b) - e_(y_i). With n dW = U R, U ``(C, n)`` orthonormal, the gradient leaves
+  just the square Q in H = Q R open, and D(Q R)^T Q = U are C n equations for n^2 unknowns, solved by the method of Levenberg
+  and Marquardt as long as there are fewer images than classes. Images of one label differ in D by their predictions alone,
+  so every image is told with the error that the gradient's own rounding makes, or by which solutions that are as good
+  differ; where even rounding hides the differences, images of one label are solved for as one.
 
-Masked slopes, the elimination of one column from another, the head's equations with their errors, and reading A through
-truncated factors are derived here.
+Sources: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS
+2024), for zeros and guesses from sets; Qu, Sun and Wright, "Finding a sparse vector in a subspace" (IEEE Transactions on
+Information Theory 62, 5855-5880, 2016), for walks; Spielman, Wang and Wright, "Exact recovery of sparsely-used
+dictionaries" (COLT 2012), for starts at rows; Chartrand and Yin, "Iteratively reweighted algorithms for compressive
+sensing" (ICASSP 2008), for weights of shrinking smoothness; Elser, "Phase retrieval by iterated projections" (Journal of
+the Optical Society of America A 20, 40-55, 2003), for reflections between sets that are not convex; Fan et al. 2025, Maui,
+that labels and the head tell representations. Masked slopes of labels, the elimination of one column from another, the
+head's equations with their errors, and reading A through truncated factors are derived here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import jacfwd, vmap
 from torch.nn import functional
 
 from fedpriv.attacks.inputs.updates import Tangent
@@ -39,9 +52,15 @@ RANK = 1e-5
 EXPLAINED = 1e-2
 """A batch is explained when what it leaves of the layer's gradient is below this share."""
 
-MOST, MOST_BY_LABELS, MOST_AT_HEAD, SURPLUS = 12, 128, 16, 5
-"""Most images taken apart by zeros, for which sets are needed that grow like 2^n, by labels, and by the head; zeros beyond
-those of any direction that attest one."""
+DRAWS = 20_000
+"""Sets of outputs that are guessed from."""
+
+SEPARABLE = 12
+"""Images up to which sets are guessed from: those that are needed grow like 2^n."""
+
+MOST, MOST_BY_LABELS, MOST_AT_HEAD, SURPLUS = 32, 128, 16, 5
+"""Images of a batch that is taken apart by walks, where labels say the entries that do not vanish, and by the head's
+equations; zeros beyond those that any direction has that attest one."""
 
 _EVERY, _MOST_CLASSES, _TURNS = 10, 32, 4
 """Of reflections: how many between two looks, classes up to which points have predictions of their own (which takes a system
@@ -55,30 +74,36 @@ _RIDGE, _LEAST_RIDGE, _FITS = 0.1, 1e-6, 3
 """Weights of first predictions in fitting own ones, in shares of a class's mean square: on the way, and before a look; fits
 of predictions and masks in turn before a look."""
 
+_ROUNDS, _STARTS, _WALKED, _ASIDE = 16, 256, 20, 0.4
+"""Walks: rounds at most, starts of each, steps of each; every second begins aside of so large a share of all directions."""
+
+_FIRST, _LAST, _SHRINK, _SOLVES, _JITTER = 1e-4, 1e-6, 0.5, 2, 1e-15
+"""Smoothness of the weights that candidates are fitted with: from, to, in shares of the root mean square, and its factor;
+steps of inverse iteration under the same weights; what is added to a diagonal, in shares of its sum."""
+
 _ZERO, _COARSE, _NOISE = 1e-5, 2e-3, 10.0
 """Shares of a column's root mean square below which an entry is zero: at least, whatever the noise is, and at most; and
 standard deviations of the noise within which it is."""
 
-_SMOOTH, _SOLVES, _JITTER = [1e-4 * 0.5**step for step in range(8)], 2, 1e-15
-"""Smoothness of the weights that columns are fitted with, in shares of the root mean square; steps of inverse iteration
-under the same weights; what is added to a diagonal, in shares of its sum."""
-
-_CHUNK, _CHUNKS, _KEPT, _SAME = 4096, 8, 4, 1 - 1e-6
-"""Sets of outputs that are guessed from at a time, times at most, guesses of each that are looked at closely for each
-dimension, and cosine from which on two are one."""
+_CHUNK, _SAME, _MANY = 4096, 1 - 1e-8, 4
+"""Sets that are guessed from at a time; cosine of candidates from which on they are one; candidates of a round that are
+kept, for each of the span's dimensions."""
 
 _CONTAINED, _AS_OFTEN, _CONFIRMED, _APART = 0.9, 0.5, 0.998, 1e-2
 """A direction is a mixture when so large a share of its zeros are another one's too; share of the best one's zeros that an
 attested one has at least; cosine of columns from which on labels confirm one; length of a unit direction's part beside
 others from which on it is another."""
 
+_RATIO, _SWEEPS, _GAIN = 3e-4, 6, 3
+"""Of elimination: width of ratios that are one, in shares of it; sweeps at most; zeros that a step must gain."""
+
 SURE, _HEAD_RANK = 0.02, 3e-7
 """Predicted relative error of what an image put into the head below which it is known; singular values of the head's
 gradient below this share of the largest are rounding."""
 
-_TRIES, _STEPS, _FIXED, _OPERATIONS = 8, 120, 1e-9, 2**31
+_TRIES, _STEPS, _FIXED, _OPERATIONS, _ENTRIES = 8, 120, 1e-9, 2**31, 2**23
 """Starts at most, steps of each, and the relative gain of a step below which a solution stands still; products of a step of
-all starts together, so that fewer are tried where classes are many."""
+all starts together, so that fewer are tried where classes are many; entries of derivatives that are held at once."""
 
 _SPREAD, _TINY = 0.02, 1e-24
 """Standard deviation of the logits by which a start tells images of one label apart; sum of squares of solved equations."""
@@ -208,114 +233,223 @@ def _distinct_points(points: Tensor, most: int) -> Tensor:
     return points[chosen]
 
 
-class _Span:
-    """Columns L q of a layer's outputs ``(u, r)``, by coordinates p in which they are as long as p: L q = B p.
+class Directions(NamedTuple):
+    """Unit directions q ``(r, rank)``, the zeros ``(r,)`` of each, and how many of them, the first, are attested."""
 
-    Entries carry noise of a standard deviation for a unit direction q.
-    """
+    found: Tensor
+    zeros: Tensor
+    attested: int
 
-    def __init__(self, columns: Tensor, noise: float) -> None:
-        self.basis, self._onto = torch.linalg.qr(columns)
-        self._noise = noise
+
+class _Coordinates:
+    """Coordinates in which the columns ``basis diag(values) onto`` ``(u, r)`` of all directions are alike long."""
+
+    basis: Tensor
+    values: Tensor
+
+    def __init__(self, columns: Tensor) -> None:
+        self.basis, self.values, self._onto = torch.linalg.svd(columns, full_matrices=False)
         self._products = (self.basis.unsqueeze(2) * self.basis.unsqueeze(1)).flatten(1)
 
-    def within(self, columns: Tensor) -> Tensor:
-        """Return the unit coordinates ``(s, r)`` nearest to columns ``(u, s)``."""
-        return functional.normalize((self.basis.T @ columns).T)
+    def within(self, directions: Tensor) -> Tensor:
+        """Return directions ``(s, r)`` in these coordinates, of length one."""
+        return functional.normalize((directions @ self._onto.T) * self.values)
 
-    def vanishing(self, points: Tensor) -> Tensor:
-        """Return at which outputs ``(u, s)`` the column of each unit point ``(s, r)`` is zero."""
-        directions = torch.linalg.solve_triangular(self._onto, points.T, upper=True)
-        size, noise = len(self.basis) ** -0.5, self._noise * directions.norm(dim=0)
-        found: Tensor = (self.basis @ points.T).abs() < (_ZERO * size + _NOISE * noise).clamp(max=_COARSE * size)
-        return found
+    def without(self, inner: Tensor) -> Tensor:
+        """Return directions ``(s, r)`` out of these coordinates, of length one."""
+        return functional.normalize((inner / self.values) @ self._onto)
 
-    def fitted(self, points: Tensor) -> Tensor:
-        """Return points ``(s, r)`` fitted to the entries that vanish along them, ever more exactly.
+    def reweighted(self, inner: Tensor, smooth: float, noise: float, root: bool) -> Tensor:
+        """Return unit directions ``(s, r)`` along which the squares over the sizes of entries are less.
 
-        By inverse iteration under weights of shrinking smoothness (Chartrand and Yin, ICASSP 2008).
+        By inverse iteration from where they are, which is all that the next step's weights need of this one's: the least
+        eigenvector takes ten times as long. Weights are smooth in shares of the root mean square, beside entries' ``noise``;
+        with ``root`` squares are divided by sizes, else by squares.
         """
-        number, rank = self.basis.shape
-        directions = torch.linalg.solve_triangular(self._onto, points.T, upper=True)
-        noise = (self._noise * directions.norm(dim=0)).square()
-        for smooth in _SMOOTH:
-            weights = ((self.basis @ points.T).square() + smooth**2 / number + noise).reciprocal()
-            sums = (weights.T @ self._products).view(len(points), rank, rank)
-            diagonal = sums.diagonal(dim1=1, dim2=2)
-            diagonal.add_(_JITTER * diagonal.sum(1, keepdim=True))
-            lower, failed = torch.linalg.cholesky_ex(sums)
-            least = points.unsqueeze(2)
-            for _ in range(_SOLVES):
-                least = functional.normalize(torch.cholesky_solve(least, lower), dim=1)
-            points = torch.where((failed == 0).unsqueeze(1), least[:, :, 0], points)
-        return points
-
-    def guessed(self, generator: torch.Generator) -> Tensor:
-        """Return the points ``(s, r)`` whose columns vanish at as many drawn outputs as any can vanish at."""
-        number, rank = self.basis.shape
-        sets = torch.rand(_CHUNK, number, generator=generator).topk(rank - 1).indices
-        found: Tensor = torch.linalg.qr(self.basis[sets].mT, mode="complete").Q
-        return found[..., -1]
+        squares = (self.basis @ inner.T).square_()
+        weights = squares.add_(smooth**2 * squares.mean(0) + noise**2).reciprocal_()
+        if root:
+            weights.sqrt_()
+        rank = inner.shape[1]
+        sums = (weights.T @ self._products).view(-1, rank, rank)
+        diagonal = sums.diagonal(dim1=1, dim2=2)
+        diagonal.add_(_JITTER * diagonal.sum(1, keepdim=True))
+        lower, failed = torch.linalg.cholesky_ex(sums)
+        least = inner.unsqueeze(2)
+        for _ in range(_SOLVES):
+            least = functional.normalize(torch.cholesky_solve(least, lower), dim=1)
+        return torch.where((failed == 0).unsqueeze(1), least[:, :, 0], inner)
 
 
-def sparse_columns(
-    span: _Span, generator: torch.Generator, by_label: LabelSlopes | None, known: Tensor | None
-) -> tuple[Tensor, int]:
-    """Return columns ``(u, s)`` that vanish far more often than by chance, and how many of them, the first, are attested.
+class Span:
+    """Columns L ``(u, rank)``, whose entries carry noise of a standard deviation for a unit direction."""
 
-    Masked slopes of labels, and ``known`` columns ``(u, l)``, are taken before guesses from sets of outputs.
+    def __init__(self, columns: Tensor, noise: float) -> None:
+        self.columns, self.noise, self.rank = columns, noise, columns.shape[1]
+        self._even, self._plain = _Coordinates(functional.normalize(columns)), _Coordinates(columns)
+
+    def vanishing(self, directions: Tensor) -> Tensor:
+        """Return at which outputs ``(u, r)`` the column of each direction ``(r, rank)`` is zero."""
+        columns = self.columns @ directions.T
+        sizes = columns.square().mean(0).sqrt()
+        return columns.abs() < (_ZERO * sizes + _NOISE * self.noise).minimum(_COARSE * sizes)
+
+    def walked(self, starts: Tensor, aside: Tensor) -> Tensor:
+        """Walk from ``starts`` ``(s, rank)`` to directions that make the entries' mean size least among those near by.
+
+        Entries count relative to the length of their output's row. Each step minimises the squares over the sizes that the
+        entries had before. Starts have no part along the directions ``aside`` ``(a, rank)``.
+        """
+        if len(aside):
+            known = torch.linalg.qr(self._even.within(aside).T)[0]
+            starts = starts - (starts @ known) @ known.T
+        inner = functional.normalize(starts)
+        for step in range(_WALKED):
+            inner = self._even.reweighted(inner, max(0.3 * 0.75**step, 1e-4), 0.0, root=True)
+        return self._even.without(inner)
+
+    def rows(self, picked: Tensor) -> Tensor:
+        """Return single outputs' rows as starts."""
+        return self._even.basis[picked]
+
+    def fitted(self, directions: Tensor) -> Tensor:
+        """Return directions ``(s, rank)`` fitted to the entries that vanish along them, ever more exactly."""
+        inner, smooth = self._plain.within(directions), _FIRST
+        # In these coordinates a unit direction is longer than one by as much as a column is short.
+        noise = self.noise / float(self._plain.values.min())
+        while smooth > _LAST:
+            inner = self._plain.reweighted(inner, smooth, noise, root=False)
+            smooth *= _SHRINK
+        return self._plain.without(inner)
+
+
+def sparse_directions(
+    span: Span,
+    generator: torch.Generator,
+    draws: int,
+    by_label: LabelSlopes | None = None,
+    columns: Tensor | None = None,
+) -> Directions:
+    """Return directions whose columns vanish far more often than by chance; arguments as of :func:`separate`.
+
+    Masked slopes of labels, and ``columns`` ``(u, s)`` that are known, are taken before all else.
     """
-    rank = span.basis.shape[1]
-    labelled = span.basis.new_zeros(0, rank)
-    if by_label is not None:
-        labelled = masked_columns(span.basis, by_label, generator)
-    if known is not None:
-        labelled = torch.cat([labelled, span.within(known)])
-    points, attested = _distinct(span, span.fitted(labelled), labelled)
-    if attested == rank or rank > MOST:
-        return span.basis @ points.T, attested
-    before = -1
-    for _ in range(_CHUNKS):
-        guesses = span.guessed(generator)
-        zeros = span.vanishing(guesses).sum(0)
-        left, kept = guesses[zeros.argsort(descending=True)][: int((zeros >= rank - 1 + SURPLUS).sum())], []
-        while len(left) and len(kept) < _KEPT * rank:
-            kept.append(left[0])
-            left = left[(left @ left[0]).abs() < _SAME]
-        fitted = span.fitted(torch.stack(kept)) if kept else points[:0]
-        points, attested = _distinct(span, torch.cat([points, fitted]), labelled)
-        total = int(span.vanishing(points).sum())
-        if attested == rank and total == before:
+    none = span.columns.new_zeros(0, span.rank)
+    labelled = none if by_label is None else masked_columns(span.columns, by_label, generator)
+    if columns is not None and columns.shape[1]:
+        there = torch.linalg.lstsq(span.columns, columns, driver="gelsd").solution.T
+        labelled = torch.cat([labelled, functional.normalize(there)])
+    known = distinct(span, span.fitted(labelled), labelled) if len(labelled) else Directions(none, none[:, 0].long(), 0)
+    if known.attested == span.rank:
+        return known
+    before, attested = -1, [known.found[: known.attested]]
+    for candidates in _candidates(span, generator, draws, attested):
+        fitted = span.fitted(candidates)
+        zeros = span.vanishing(fitted).sum(0)
+        order = zeros.argsort(descending=True, stable=True)
+        promising, fresh = fitted[order[zeros[order] >= span.rank - 1 + SURPLUS]], [known.found]
+        while len(promising) and len(fresh) <= _MANY * span.rank:
+            fresh.append(promising[:1])
+            promising = promising[(promising @ promising[0]).abs() < _SAME]
+        known = distinct(span, torch.cat(fresh), labelled)
+        known = distinct(span, torch.cat([eliminated(span, known.found), known.found]), labelled)
+        attested[0] = known.found[: known.attested]
+        total = int(known.zeros[: known.attested].sum())
+        if known.attested == span.rank and total == before:
             break
         before = total
-    return span.basis @ points.T, attested
+    return known
 
 
-def _distinct(span: _Span, points: Tensor, labelled: Tensor) -> tuple[Tensor, int]:
-    """Return points ``(s, r)`` without repeats, and how many of them, the first, are attested.
+def _candidates(span: Span, generator: torch.Generator, draws: int, attested: list[Tensor]) -> Iterator[Tensor]:
+    """Yield unit directions ``(s, rank)`` whose columns may vanish often: by walks, and between them by guesses.
 
-    Attested are those near ``labelled`` ones ``(l, r)``, and those that vanish about as often as the best, and not only
-    where a better one does: a mixture of two columns vanishes where both do. Others fill up, most zeros first: a mixture in
-    place of one of its own parts spoils no image but theirs.
+    Either kind leads to directions that the other takes long for, and to mixtures that fewer zeros tell from them.
     """
-    rank = points.shape[1]
+    number, rank = span.columns.shape
+    rounds, chunks = (_ROUNDS if rank <= MOST else 0), list(range(0, draws, _CHUNK))
+    for turn in range(max(rounds, len(chunks) + 1)):
+        if turn < rounds:
+            drawn = torch.randn(_STARTS // 2, rank, generator=generator, dtype=span.columns.dtype)
+            picked = span.rows(torch.randint(number, (_STARTS // 2,), generator=generator))
+            some = torch.randperm(len(attested[0]), generator=generator)[: int(_ASIDE * rank)]
+            yield span.walked(torch.cat([drawn, picked]), attested[0][some if turn % 2 else some[:0]])
+        if 1 <= turn <= len(chunks):
+            size = min(_CHUNK, draws - chunks[turn - 1])
+            sets = torch.rand(size, number, generator=generator).topk(rank - 1).indices
+            yield torch.linalg.svd(span.columns[sets], full_matrices=True)[2][..., -1, :]
+
+
+def eliminated(span: Span, directions: Tensor) -> Tensor:
+    """Return directions ``(r, rank)`` from which others are taken away as long as more entries vanish without them.
+
+    Where one column of two is mixed into another, their ratio is the same at all outputs that the other image left alone:
+    the commonest ratio says how much of it to take away.
+    """
+    cleaned = directions.clone()
+    for _ in range(_SWEEPS):
+        changed = False
+        for place in range(len(cleaned)):
+            better = _without_others(span, cleaned, place)
+            if better is not None:
+                cleaned[place], changed = better, True
+        if not changed:
+            break
+    return cleaned
+
+
+def _without_others(span: Span, directions: Tensor, place: int) -> Tensor | None:
+    columns, zeros = span.columns @ directions.T, span.vanishing(directions)
+    column, vanishes = columns[:, [place]], zeros[:, [place]]
+    compared = ~zeros & ~vanishes
+    compared[:, place] = False
+    ratios = torch.where(compared, column / columns.where(~zeros, torch.ones_like(columns)), torch.inf).T.sort(1).values
+    counted = ratios.isfinite()
+    ratios = ratios.where(counted, torch.finfo(ratios.dtype).max / 2).contiguous()
+    ends = torch.searchsorted(ratios, ratios + _RATIO * ratios.abs(), right=True)
+    counts = (ends - torch.arange(ratios.shape[1])) * counted
+    most, first = counts.max(1)
+    gain = most - (vanishes & ~zeros).sum(0)
+    gain[place] = -1
+    other = int(gain.argmax())
+    if int(gain[other]) < _GAIN:
+        return None
+    begin = int(first[other])
+    ratio = ratios[other, begin : begin + int(most[other])].median()
+    better = span.fitted(functional.normalize((directions[place] - ratio * directions[other])[None]))
+    return better[0] if int(span.vanishing(better).sum()) > int(vanishes.sum()) else None
+
+
+def distinct(span: Span, directions: Tensor, labelled: Tensor) -> Directions:
+    """Return directions without repeats, how often they vanish, and how many of them, the first, are attested.
+
+    Attested are those that vanish about as often as the best, and not only where a better one does: a mixture of two
+    columns vanishes where both do. So are those whose column is one of the ``labelled`` ``(l, rank)``. Others fill up, most
+    zeros first: a mixture in place of one of its own parts spoils no image but theirs. Directions whose zeros are hardly
+    more than the ``rank - 1`` that any can have are left out.
+    """
+    if not len(directions):
+        return Directions(directions, directions.new_zeros(0, dtype=torch.int64), 0)
+    vanish = span.vanishing(directions)
+    zeros, rank = vanish.sum(0), span.rank
+    # Of the directions that nearly are a labelled one it is the one with the most zeros.
+    columns, expected = (functional.normalize(span.columns @ some.T, dim=0) for some in (directions, labelled))
+    alike = (columns.T @ expected).abs() > _CONFIRMED
+    best = torch.where(alike, zeros.unsqueeze(1), -1).argmax(0)[alike.any(0)]
+    confirmed = set(best.tolist())
+    order = zeros.argsort(descending=True, stable=True).tolist()
+    order = [one for one in order if zeros[one] >= rank - 1 + SURPLUS or one in confirmed]
     chosen: list[int] = []
-    if not len(points):
-        return points, 0
-    vanish = span.vanishing(points)
-    zeros = vanish.sum(0)
-    confirmed = ((points @ labelled.T).abs() > _CONFIRMED).any(1).tolist()
-    order = [
-        one for one in zeros.argsort(descending=True).tolist() if zeros[one] >= rank - 1 + SURPLUS or confirmed[one]
-    ]
 
     def fills(one: int) -> bool:
-        """True where a point has a part beside the chosen ones."""
-        basis = torch.linalg.qr(points[chosen].T)[0] if chosen else points.new_zeros(rank, 0)
-        return len(chosen) < rank and float((points[one] - basis @ (basis.T @ points[one])).norm()) > _APART
+        """True where a direction has a part beside the chosen ones."""
+        basis = torch.linalg.qr(directions[chosen].T)[0] if chosen else directions.new_zeros(rank, 0)
+        return float((directions[one] - basis @ (basis.T @ directions[one])).norm()) > _APART
 
-    for one in sorted(order, key=lambda one: not confirmed[one]):
-        if not confirmed[one]:
+    for one in sorted(order, key=lambda one: one not in confirmed):
+        if len(chosen) == rank:
+            break
+        if one not in confirmed:
             if zeros[one] < _AS_OFTEN * zeros[order[0]]:
                 break
             shared = (vanish[:, chosen] & vanish[:, [one]]).sum(0)
@@ -325,15 +459,19 @@ def _distinct(span: _Span, points: Tensor, labelled: Tensor) -> tuple[Tensor, in
             chosen.append(one)
     attested = len(chosen)
     for one in order:
-        if one not in chosen and fills(one):
+        if len(chosen) < rank and one not in chosen and fills(one):
             chosen.append(one)
-    return points[chosen], attested
+    return Directions(directions[chosen], zeros[chosen], attested)
 
 
 class Separation(NamedTuple):
-    """Columns of D ``(m, r)``, float64, of as many images as were separated; the first ``attested`` surely are images'."""
+    """Columns of D ``(m, r)``, float64, of as many images as were told apart, and the zeros ``(r,)`` of each.
+
+    The first ``attested`` of them show too many zeros to be anything but an image's.
+    """
 
     errors: Tensor
+    zeros: Tensor
     attested: int
 
 
@@ -345,41 +483,42 @@ def separate(
     by_label: LabelSlopes | None = None,
     known: Tensor | None = None,
 ) -> Separation:
-    """Return the columns of D of as many images as can be separated.
+    """Return the columns of D of as many images as can be told apart.
 
     Args:
         weight: ``(m, k)`` gradient dW, or its product with anything from the right that keeps its rank.
         bias: ``(m,)`` gradient db.
         count: n.
-        generator: draws masks and sets of outputs; on the CPU.
+        generator: draws starts, masks and sets of outputs; on the CPU.
         by_label: what the labels make of the outputs that are positive, or None.
         known: ``(m, s)`` columns of which everything is known but their lengths, or None.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     if count == 1:
-        return Separation(bias[:, None], 1)
-    # The left side of R' is that of weight = R' Q', and much cheaper.
-    left, values, _ = torch.linalg.svd(torch.linalg.qr(weight.T, mode="r").R.T, full_matrices=False)
+        return Separation(bias[:, None], torch.zeros(1, dtype=torch.int64), 1)
+    left, values, _ = torch.linalg.svd(weight, full_matrices=False)
     rank = min(count, int((values > RANK * values[0].clamp(min=1e-300)).sum()))
     # Outputs that no image touched carry rounding only, and would be zeros of every direction.
     lengths = weight.norm(dim=1)
     live = (lengths > RANK * lengths.max().clamp(min=1e-300)).nonzero().squeeze(1)
     span = left[:, :rank] * values[:rank]
     if rank < 1 or len(live) <= rank:
-        return Separation(weight.new_zeros(len(weight), 0), 0)
-    columns, attested = span.clone(), 0
-    if rank > 1:
+        return Separation(weight.new_zeros(len(weight), 0), torch.zeros(0, dtype=torch.int64), 0)
+    if rank == 1:
+        apart = Directions(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), 0)
+    else:
         # What is left of the gradient beside its n largest parts is rounding, spread evenly over the entries.
-        noise = float(values[rank]) if len(values) > rank else 0.0
-        noise /= math.sqrt(len(weight)) + math.sqrt(weight.shape[1])
+        noise = (
+            float(values[rank]) / (math.sqrt(len(weight)) + math.sqrt(weight.shape[1])) if len(values) > rank else 0.0
+        )
         there = None if known is None else known.double().cpu()[live]
-        found, attested = sparse_columns(_Span(span[live], noise), generator, by_label and by_label.at(live), there)
-        columns = weight.new_zeros(len(weight), found.shape[1])
-        columns[live] = found
+        draws = DRAWS if count <= SEPARABLE else 0
+        apart = sparse_directions(Span(span[live], noise), generator, draws, by_label and by_label.at(live), there)
+    columns = span @ apart.found.T
     # Each column has its true length when all of them sum to db.
     scales = torch.linalg.lstsq(columns, bias[:, None], driver="gelsd").solution[:, 0]
     sound = scales.abs() * columns.norm(dim=0) > RANK * bias.norm()
-    return Separation((columns * scales)[:, sound], int(sound[:attested].sum()))
+    return Separation((columns * scales)[:, sound], apart.zeros[sound], int(sound[: apart.attested].sum()))
 
 
 def inputs_of(errors: Tensor, weight: Tensor, left: Tensor | None = None) -> Tensor:
@@ -473,7 +612,7 @@ class LinearGradient:
         elif count > (MOST if by_label is None else MOST_BY_LABELS):
             return None
         else:
-            errors, attested = separate(self.rows, self.bias, count, draw, by_label)
+            errors, _, attested = separate(self.rows, self.bias, count, draw, by_label)
             if errors.shape[1] != count:
                 values = torch.linalg.svdvals(self.rows)
                 rank = int((values > RANK * values[0].clamp(min=1e-300)).sum())
@@ -492,7 +631,7 @@ def linear_gradient(gradient: Mapping[str, Tensor], project: Any, layer: str) ->
 
     Args:
         gradient: by name of the parameter, already projected where the upload is truncated.
-        project: the projection, of truncated uploads a :class:`fedpriv.attacks.read.updates.Tangent`.
+        project: the projection, of truncated uploads a :class:`fedpriv.attacks.inputs.updates.Tangent`.
         layer: name of the layer.
     """
     name = f"{layer}.weight"
@@ -502,7 +641,8 @@ def linear_gradient(gradient: Mapping[str, Tensor], project: Any, layer: str) ->
     return LinearGradient(weight, bias, left, None if right is None else right.double().cpu().T)
 
 
-class HeadMembers(NamedTuple):
+@dataclass(frozen=True)
+class HeadMembers:
     """The images of one step at the head, in the order of the labels.
 
     Attributes:
@@ -517,37 +657,9 @@ class HeadMembers(NamedTuple):
     sure: Tensor
 
 
-def members_of_head(
-    weight: Tensor, bias: Tensor, head: tuple[Tensor, Tensor], labels: Tensor, generator: torch.Generator
-) -> HeadMembers | None:
-    """Return each image's inputs to a head; None where the equations have no solution that can be found.
-
-    Args:
-        weight: ``(C, d)`` gradient dW of the mean cross-entropy.
-        bias: ``(C,)`` gradient db.
-        head: W ``(C, d)`` and b ``(C,)`` before the step.
-        labels: ``(n,)``; n is at least 2 and less than C.
-        generator: draws the starts; on the CPU.
-    """
-    count, labels = len(labels), labels.cpu()
-    given = [value.double().cpu() for value in (weight, bias, *head)]
-    if not 2 <= count <= min(MOST_AT_HEAD, len(given[1]) - 1) or int(labels.min()) < 0:
-        return None
-    classes, of_class = labels.unique(return_inverse=True)
-    # Where rounding hides what tells images of one label apart, they are solved for as one.
-    for groups, own in ((torch.arange(count), labels), (of_class, classes))[: 1 + (len(classes) < count)]:
-        sizes = torch.bincount(groups)
-        found = _solved(given, own, sizes.double(), count, generator)
-        if found is not None:
-            slopes, inputs, errors = found
-            sure = (errors < SURE) & (sizes == 1)
-            return HeadMembers((slopes / sizes.unsqueeze(1))[groups].float(), inputs[groups].float(), sure[groups])
-    return None
-
-
 @dataclass(frozen=True)
 class _Equations:
-    """D(Q R)^T Q = U and D^T 1 = n db, of g groups of images that share their representation.
+    """D(Q R)^T Q = U, of groups of images that share their representation.
 
     Attributes:
         left: U ``(C, g)``.
@@ -568,29 +680,63 @@ class _Equations:
     sizes: Tensor
 
     def derivatives(self, mixing: Tensor) -> Tensor:
-        """Return the rows of D ``(..., g, C)`` of mixings Q ``(..., g, g)``, those of a group summed."""
+        """Return the rows of D ``(..., g, C)`` of mixings ``(..., g, g)``, those of a group summed."""
         chances: Tensor = (mixing @ self.logits + self.bias).softmax(-1)
         return self.sizes.unsqueeze(1) * (chances - self.truth)
 
     def left_over(self, mixing: Tensor, weights: Tensor) -> Tensor:
         """Return the part that stays unsolved ``(..., C g + C)``, columns of the first part times ``weights`` ``(g,)``."""
-        slopes = self.derivatives(mixing)
-        first = (slopes.mT @ mixing - self.left) * weights
-        return torch.cat([first.flatten(-2), slopes.sum(-2) - self.slope], -1)
+        pulls = self.derivatives(mixing)
+        first = (pulls.mT @ mixing - self.left) * weights
+        return torch.cat([first.flatten(-2), pulls.sum(-2) - self.slope], -1)
 
-    def jacobian(self, mixing: Tensor, weights: Tensor) -> Tensor:
+    def slopes(self, mixing: Tensor, weights: Tensor) -> Tensor:
         """Return the derivative of :meth:`left_over` at mixings ``(k, g, g)``, ``(k, C g + C, g g)``."""
-        found: Tensor = vmap(jacfwd(lambda own: self.left_over(own, weights)))(mixing)
-        return found.flatten(2)
+        chances: Tensor = (mixing @ self.logits + self.bias).softmax(-1)
+        number, n_classes = self.truth.shape
+        # How D_jc moves with Q_jl: s_j p_jc (L_lc - sum_m p_jm L_lm); of another row it does not.
+        leads = self.logits - (chances @ self.logits.mT).unsqueeze(-1)
+        turns = self.sizes[:, None, None] * chances.unsqueeze(-2) * leads
+        first = torch.einsum("bjk,bjlc->bckjl", mixing, turns)
+        first.diagonal(dim1=2, dim2=4).add_(self.derivatives(mixing).permute(0, 2, 1).unsqueeze(-1))
+        first = first * weights[:, None, None]
+        second = turns.permute(0, 3, 1, 2)
+        unknowns = number * number
+        return torch.cat([first.reshape(-1, n_classes * number, unknowns), second.reshape(-1, n_classes, unknowns)], 1)
+
+
+def members_of_head(
+    weight: Tensor, bias: Tensor, head: tuple[Tensor, Tensor], labels: Tensor, generator: torch.Generator
+) -> HeadMembers | None:
+    """Return each image's inputs to a head; None where the equations have no solution that can be found.
+
+    Args:
+        weight: ``(C, d)`` gradient dW of the mean cross-entropy.
+        bias: ``(C,)`` gradient db.
+        head: W ``(C, d)`` and b ``(C,)`` before the step.
+        labels: ``(n,)``; n is at least 2 and less than C.
+        generator: draws the starts; on the CPU.
+    """
+    count, labels = len(labels), labels.cpu()
+    given = [value.double().cpu() for value in (weight, bias, *head)]
+    if not 2 <= count <= min(MOST_AT_HEAD, len(given[1]) - 1) or int(labels.min()) < 0:
+        return None
+    classes, of_class = labels.unique(return_inverse=True)
+    alone, together = torch.arange(count), len(classes) < count
+    for groups, own in ((alone, labels), *([(of_class, classes)] if together else [])):
+        found = _solved(given, own, torch.bincount(groups).double(), count, generator)
+        if found is not None:
+            pulls, inputs, errors = found
+            sizes = torch.bincount(groups)
+            sure = (errors < SURE) & (sizes == 1)
+            return HeadMembers((pulls / sizes.unsqueeze(1))[groups].float(), inputs[groups].float(), sure[groups])
+    return None
 
 
 def _solved(
     given: list[Tensor], labels: Tensor, sizes: Tensor, count: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return D ``(g, C)``, representations ``(g, d)`` and their relative errors ``(g,)`` of groups; None for no solution.
-
-    An error is what the gradient's rounding makes, or by what solutions differ that are as good.
-    """
+    """Return D ``(g, C)``, representations ``(g, d)`` and their relative errors ``(g,)`` of groups; None for no solution."""
     weight, bias, head, head_bias = given
     left, values, right = torch.linalg.svd(count * weight, full_matrices=False)
     number, n_classes = len(labels), len(bias)
@@ -599,12 +745,7 @@ def _solved(
     basis = values[:number, None] * right[:number]
     truth = functional.one_hot(labels, n_classes).double()
     equations = _Equations(left[:, :number], values[:number], basis @ head.T, head_bias, count * bias, truth, sizes)
-    ones = torch.ones_like(equations.values)
-    tried, losses = _descended(equations, _starts(equations, 1, count, generator), ones)
-    tries = min(_OPERATIONS // (n_classes * (number + 1) * number**4), _TRIES - 1)
-    if float(losses[0]) > _FIXED and tries:
-        points, others = _descended(equations, _starts(equations, tries, count, generator), ones)
-        tried, losses = torch.cat([tried, points]), torch.cat([losses, others])
+    tried, losses = _tried(equations, count, generator)
     least = float(losses.min())
     if not least <= _SOLVED**2 * number:
         return None
@@ -612,41 +753,53 @@ def _solved(
     weights = equations.values / equations.values[0]
     polished, lefts = _descended(equations, tried[losses < max(_LIKELY * least, _TINY)], weights)
     best, loss = polished[lefts.argmin()], float(lefts.min())
+    others = polished[lefts < max(_AS_GOOD * loss, _TINY)] @ basis
     rounding = float(values[number]) if len(values) > number else 0.0
     rounding = max(rounding / (math.sqrt(n_classes) + math.sqrt(weight.shape[1])), 1e-8 * float(values[0]))
     rounding, noise = rounding / float(values[0]), math.sqrt(loss / (number * n_classes))
-    inputs = best @ basis
+    inputs, errors = best @ basis, _errors(equations, best, max(rounding, noise))
     if noise > _EXPLAINED * rounding:
-        return equations.derivatives(best), inputs, torch.full((number,), torch.inf)
-    # In units of what each unknown does to a representation, so that what is left open shows as what it is.
-    scaled = equations.jacobian(best[None], weights)[0] / equations.values.repeat(number)
-    _, steep, ways = torch.linalg.svd(scaled, full_matrices=False)
-    spread = (ways / steep.clamp(min=_TINY).unsqueeze(1)).square().sum(0).view(number, number).sum(1).sqrt()
-    errors = max(rounding, noise) * spread / inputs.norm(dim=1)
-    for other in polished[lefts < max(_AS_GOOD * loss, _TINY)] @ basis:
+        errors = torch.full_like(errors, torch.inf)
+    for other in others:
         apart = torch.cdist(inputs, other).where(labels.unsqueeze(1) == labels, torch.inf).amin(1)
         errors = errors.maximum(apart / inputs.norm(dim=1))
     return equations.derivatives(best), inputs, errors
 
 
-def _starts(equations: _Equations, number: int, count: int, generator: torch.Generator) -> Tensor:
-    """Return first mixings ``(k, g, g)``: of derivatives by the mean prediction, images of one label drawn apart."""
-    found, total = [], (equations.sizes.unsqueeze(1) * equations.truth).sum(0)
+def _start(equations: _Equations, count: int, generator: torch.Generator) -> Tensor:
+    """Return a first mixing ``(g, g)``: that of derivatives by the mean prediction, images of one label drawn apart."""
+    total = (equations.sizes.unsqueeze(1) * equations.truth).sum(0)
     mean = ((equations.slope + total) / count).clamp(min=1e-9)
-    for _ in range(number):
-        draws = torch.randn(equations.truth.shape, generator=generator, dtype=mean.dtype)
-        slopes = equations.sizes.unsqueeze(1) * ((mean.log() + _SPREAD * draws).softmax(1) - equations.truth)
-        start = torch.linalg.pinv(slopes.T, rtol=1e-2) @ equations.left
-        draws = torch.randn(start.shape, generator=generator, dtype=mean.dtype)
-        found.append(start + 1e-3 * float(start.norm()) / len(start) * draws)
-    return torch.stack(found)
+    draws = torch.randn(equations.truth.shape, generator=generator, dtype=mean.dtype)
+    pulls = equations.sizes.unsqueeze(1) * ((mean.log() + _SPREAD * draws).softmax(1) - equations.truth)
+    found: Tensor = torch.linalg.pinv(pulls.T, rtol=1e-2) @ equations.left
+    draws = torch.randn(found.shape, generator=generator, dtype=mean.dtype)
+    found += 1e-3 * float(found.norm()) / len(found) * draws
+    return found
+
+
+def _tried(equations: _Equations, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the solutions ``(k, g, g)`` of one start, or of all where that fails, and what they leave ``(k,)``."""
+    ones, (number, n_classes) = torch.ones(len(equations.values)).double(), equations.truth.shape
+    first = _descended(equations, _start(equations, count, generator)[None], ones)
+    tries = min(_OPERATIONS // (n_classes * (number + 1) * number**4), _TRIES - 1)
+    if float(first[1]) <= _FIXED or not tries:
+        return first
+    starts = torch.stack([_start(equations, count, generator) for _ in range(tries)])
+    points, losses = zip(first, _descended(equations, starts, ones), strict=True)
+    return torch.cat(points), torch.cat(losses)
 
 
 def _descended(equations: _Equations, starts: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the solutions ``(k, g, g)`` that starts lead to, and the sums of squares ``(k,)`` that are left.
+    """Return the solutions ``(k, g, g)`` that starts lead to, and the sums of squares ``(k,)`` that are left."""
+    number, n_classes = equations.truth.shape
+    at_once = max(_ENTRIES // (n_classes * (number + 1) * number**2), 1)
+    points, losses = zip(*(_side_by_side(equations, some, weights) for some in starts.split(at_once)), strict=True)
+    return torch.cat(points), torch.cat(losses)
 
-    All are followed at once, each with a damping of its own until it ends.
-    """
+
+def _side_by_side(equations: _Equations, starts: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same of starts that are followed at once, each with a damping of its own until it ends."""
     points = starts.clone()
     rest = equations.left_over(points, weights)
     losses = rest.square().sum(1)
@@ -656,7 +809,7 @@ def _descended(equations: _Equations, starts: Tensor, weights: Tensor) -> tuple[
     while bool(going.any()):
         rows = going.nonzero().flatten()
         at, damping = points[rows], dampings[rows]
-        slopes = equations.jacobian(at, weights)
+        slopes = equations.slopes(at, weights)
         squares, pull = slopes.mT @ slopes, slopes.mT @ rest[rows].unsqueeze(2)
         own = squares.diagonal(dim1=1, dim2=2)
         steep = squares + torch.diag_embed(damping[:, None] * (own + 1e-14 * own.sum(1, keepdim=True)))
@@ -673,3 +826,15 @@ def _descended(equations: _Equations, starts: Tensor, weights: Tensor) -> tuple[
         still = (gains < _FIXED * losses[rows]) | (losses[rows] < _TINY) | (steps[rows] >= _STEPS)
         going[rows] = ~still & (dampings[rows] < 1e6)
     return points, losses
+
+
+def _errors(equations: _Equations, mixing: Tensor, noise: float) -> Tensor:
+    """Return the relative error ``(g,)`` of each representation that noise of the equations makes."""
+    number = len(mixing)
+    slopes = equations.slopes(mixing[None], equations.values / equations.values[0])[0]
+    # In units of what each unknown does to a representation, so that what is left open shows as what it is.
+    scaled = slopes / equations.values.repeat(number)
+    _, sizes, ways = torch.linalg.svd(scaled, full_matrices=False)
+    spread = (ways / sizes.clamp(min=_TINY).unsqueeze(1)).square().sum(0).view(number, number).sum(1)
+    found: Tensor = noise * spread.sqrt() / (mixing * equations.values).norm(dim=1)
+    return found
