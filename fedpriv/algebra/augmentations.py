@@ -1,7 +1,7 @@
 """The augmentations of Automatic Transformation Search: policies, what each does to an image, and what can be undone.
 
 Source: Gao, Guo, Zhang, Qiu, Wen, Liu (ATS), CVPR 2021, and the authors' table of fifty augmentations. What changes images
-imports torchvision's transforms, which are seconds in loading.
+imports kornia and torchvision's transforms, which are seconds in loading.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def margins(height: int, width: int) -> tuple[int, int]:
 
 def augmented(image: Tensor, number: int, sign: int) -> Tensor:
     """Return an image ``(c, h, w)`` changed by one of the augmentations, 0..49, with a sign of 1 or -1."""
+    from kornia import enhance
     from torchvision.transforms.v2 import functional as ops
 
     what, magnitude = AUGMENTATIONS[number]
@@ -78,10 +79,10 @@ def augmented(image: Tensor, number: int, sign: int) -> Tensor:
         "contrast": ops.adjust_contrast,
         "brightness": ops.adjust_brightness,
         "color": ops.adjust_saturation,
-        "sharpness": ops.adjust_sharpness,
+        "sharpness": enhance.sharpness,
         "equalize": ops.equalize,
         "autocontrast": ops.autocontrast,
-        "invert": ops.invert,
+        "invert": enhance.invert,
         "posterize": lambda image: ops.posterize(image, round(8 - 4 * share)),
         "solarize": lambda image: ops.solarize(image, 1 - share),
     }
@@ -106,7 +107,7 @@ def undone(image: Tensor, number: int, sign: int) -> tuple[Tensor, Tensor, float
         left = float(((1 - _moved(known, what, amount)) * image).square().sum())
         return _moved(image, what, -amount), _moved(known, what, -amount)[0] > 0.5, left
     if what == "invert":
-        image = ops.invert(image)
+        image = 1 - image
     elif what == "brightness":
         image = image / factor
     elif what == "contrast":
