@@ -28,7 +28,7 @@ def worlds(tmp_path_factory):
     made = {}
 
     def get(method, **settings):
-        key = (method, *sorted(settings))
+        key = (method, repr(sorted(settings.items())))
         if key not in made:
             known = {"per_class": 20, "clients": 3, "rounds": 1, "models": "small-mlp", "alpha": 1.0}
             made[key] = trained_small(tmp_path_factory.mktemp("grants") / "run", small(method, **(known | settings)))

@@ -130,7 +130,7 @@ def importers(module):
 
 
 def test_nothing_but_the_evaluator_reads_the_trace():
-    handed_on = "experiment/flower/wire"  # from the node where it was made to the process that stores the run
+    handed_on = "integrations/flower_wire"  # from the node where it was made to the process that stores the run
     assert importers("fedpriv.federation.capture") == {"federation/rounds", "sources/run", handed_on}
     closed = ("fedpriv.sources", "fedpriv.scoring", "fedpriv.federation.rounds", "fedpriv.federation.run_directory")
     for path in (PACKAGE / "attacks").rglob("*.py"):
