@@ -167,7 +167,15 @@ def finished(config=None, **changes):
 def federated(method, seed=0, accuracy=0.9, scalars=100.0, *, bits=32, **changed):
     """What ``about.json`` says of a run of ten clients."""
     run = dataclasses.replace(RunConfig(dataset="digits", strangers=0, method=method, seed=seed, clients=10), **changed)
-    reached = ReachedAccuracy(final=accuracy, best=accuracy, best_round=1, pooled=accuracy, mean_over_clients=accuracy)
+    reached = ReachedAccuracy(
+        final=accuracy,
+        best=accuracy,
+        best_round=1,
+        pooled=accuracy,
+        mean_over_clients=accuracy,
+        best_mean_over_clients=accuracy,
+        best_mean_round=1,
+    )
     return {
         "run": run,
         "defenses": tuple(defended(choice.name, **choice.options) for choice in run.defenses),

@@ -26,15 +26,19 @@ def check_plain(where: str, value: object) -> Tensor:
     """
     if not isinstance(value, Tensor):
         raise UserError(f"{where}: expected a tensor, got {type(value).__name__}")
-    faults = (
-        (type(value) not in (Tensor, nn.Parameter, getattr(nn, "Buffer", Tensor)), f"a {type(value).__name__}"),
-        (value.is_meta, "a tensor on the meta device, which holds no values"),
-        (value.is_nested, "a nested tensor"),
-        (value.layout != torch.strided, f"a tensor of layout {value.layout}"),
-        (value.is_quantized, f"a quantised tensor, {value.dtype}"),
-        (any(getattr(value, "names", ())), "a tensor whose axes have names"),  # of some versions of torch
-    )
-    fault = next((words for wrong, words in faults if wrong), "")
+    fault = ""
+    if type(value) not in (Tensor, nn.Parameter, getattr(nn, "Buffer", Tensor)):
+        fault = f"a {type(value).__name__}"  # first, since every look at a subclass runs its code
+    elif value.is_meta:
+        fault = "a tensor on the meta device, which holds no values"
+    elif value.is_nested:
+        fault = "a nested tensor"
+    elif value.layout != torch.strided:
+        fault = f"a tensor of layout {value.layout}"
+    elif value.is_quantized:
+        fault = f"a quantised tensor, {value.dtype}"
+    elif any(getattr(value, "names", ())):  # of some versions of torch
+        fault = "a tensor whose axes have names"
     if fault:
         raise UserError(f"{where}: {fault}; expected a plain, dense torch.Tensor of numbers")
     if value.numel() > MOST_VALUES:

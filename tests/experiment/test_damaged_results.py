@@ -202,7 +202,7 @@ def test_the_file_of_a_result_that_is_gone_is_named(folder, damaged, tmp_path, c
         path.mkdir()
     code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "page")
     assert code == 0
-    assert "membership (membership.json) missing, though it was made" in err
+    assert "membership missing, though it was made" in err
 
 
 def test_what_is_wrong_with_a_file_that_is_there_is_told_before_what_is_gone(damaged, tmp_path, capsys):
@@ -228,7 +228,7 @@ def test_a_run_of_a_study_without_its_settings_fails_its_cell_by_the_file_s_name
     (path.parent / "summary.json").unlink()
     code, _, err = call(capsys, "audit", "--resume", "--out", damaged / "study", "--quiet")
     assert code == 1
-    assert f"{path}: missing, though .fedpriv.jsonl lists it; remove {path.parent} to train the run again" in err
+    assert f"{path}: missing; remove {path.parent} to train the run again" in err
 
 
 @pytest.mark.parametrize("text", cases(["", "[]", '{"results": 3}', '{"results": [3]}'], ""))
@@ -317,15 +317,6 @@ def test_a_damaged_run_is_named_and_left_out(what, damaged, known, tmp_path, cap
     expected, found = run_figures(known / "runs"), run_figures(tmp_path / "page")
     assert set(found) == {"fedproto"}
     assert found["fedproto"] == expected["fedproto"]
-
-
-@pytest.mark.parametrize("rest", cases(['{"round": 3}\n', '{"round"', "\x00\xff"], '{"round"'))
-def test_what_a_crash_left_behind_the_lines_changes_nothing(rest, damaged, known, tmp_path, capsys):
-    with (damaged / "runs" / "fedgh" / "metrics.jsonl").open("a") as file:
-        file.write(rest)
-    code, _, err = call(capsys, "report", damaged / "runs", "--out", tmp_path / "page", "--strict")
-    assert (code, err) == (0, "")
-    assert run_figures(tmp_path / "page") == run_figures(known / "runs")
 
 
 # ---------------------------------------------------------------- a study

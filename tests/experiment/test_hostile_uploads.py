@@ -84,10 +84,10 @@ def refused(words, *given, **named):
 
 ODD = {
     "meta": (lambda value: value.to("meta"), "meta device"),
-    "sparse": (lambda value: value.to_sparse(), "layout torch.sparse_coo; expected a dense one"),
+    "sparse": (lambda value: value.to_sparse(), "layout torch.sparse_coo; expected a plain, dense"),
     "quantised": (quantised, "quantised"),
     "nested": (nested, "nested"),
-    "subclass": (evil, "a Evil; expected a torch.Tensor itself"),
+    "subclass": (evil, "a Evil; expected a plain"),
     "huge": (huge, "1,099,511,627,776 values"),
     "no tensor": (lambda value: value.tolist(), "got list"),
     "hostile": (lambda value: Unprintable(), "got Unprintable"),

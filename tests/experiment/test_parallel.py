@@ -34,7 +34,7 @@ NAMES = ("pixels", "unmix-prior", "membership", "property")
 OPTIONS = {
     "pixels": {"iterations": 3},
     "unmix-prior": {"iterations": 3},
-    "property": {"shadow_clients": 2, "epochs": 2},
+    "property": {"shadow_clients": 2},
 }
 SUITE = {"target": "entangled", "attacks": NAMES, "targets": 3, "attack_option": OPTIONS}
 ON_COMMAND_LINE = [

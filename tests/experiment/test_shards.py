@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import shlex
 import sys
 import time
 import tomllib
@@ -227,7 +226,6 @@ def test_flags_of_shards_that_do_not_fit_are_refused(tmp_path, monkeypatch, caps
         assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="shard needs out, the folder that all shards share"):
         fedpriv.audit(VALUES, shard="1/2")
-
 
 
 # ---------------------------------------------------------------- a queue

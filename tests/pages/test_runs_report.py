@@ -9,7 +9,6 @@ from page_cases import Page
 from run_cases import entangled, make_run
 from table_cases import told
 
-from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.curves import accuracy_by_round, logarithmic
 from fedpriv.pages.page import percent, quantity
 from fedpriv.pages.run_records import load_runs, run_labels
@@ -84,28 +83,6 @@ def test_the_page_and_its_table_name_every_accuracy(two, tmp_path):
     assert "Cost of 65 % pooled accuracy" in (tmp_path / "pooled" / "runs.md").read_text()
     with pytest.raises(UserError, match="target_of='median': expected pooled or mean"):
         write_runs_report(two, tmp_path / "no", target_of="median")
-
-
-def test_estimates_for_a_convergence_proof_are_curves(two, out, tmp_path):
-    assert not list(out.glob("convergence-*.svg"))
-    assert "Convergence" not in (out / "runs.html").read_text()
-    rows = [
-        {"client": k, "smoothness": None if k else 3.0 * round_, "variance": 1.0 + k, "gradient": 2.0 + k}
-        | {"trained_divergence": None, "aggregated_divergence": None, "rate_bound": 0.1 + k}
-        for round_ in (1, 3)
-        for k in range(2)
-    ]
-    lines = [{"round": round_, "clients": rows[2 * n : 2 * n + 2]} for n, round_ in enumerate((1, 3))]
-    home = shutil.copytree(two[0], tmp_path / "a")
-    RunDirectory.open(home).append({"convergence": lines})
-    write_runs_report([home, two[1]], tmp_path / "out")
-    found = {path.name for path in (tmp_path / "out").glob("convergence-*.svg")}
-    named = ("smoothness", "variance", "gradient", "rate-bound")
-    assert found == {f"convergence-{name}.svg" for name in named}  # no classifier was broadcast: no divergence
-    text, label = (tmp_path / "out" / "runs.md").read_text(), load_runs(two)[0].label
-    # The only client that moved; the largest variance; the mean squared gradient; the smallest bound.
-    for ends in ("3 to 9", "2 to 2", "2.5 to 2.5", "0.1 to 0.1"):
-        assert f"{label} from {ends}" in text
 
 
 def test_other_ways_to_predict_have_their_own_line(tmp_path):

@@ -109,7 +109,7 @@ def test_a_clients_look_is_not_claimed_as_membership():
     assert abs(record.auc.value - 0.5) < 0.06
     assert judge(record).kind in ("none", "untested")
     truth = replace(world.held, held_out={})
-    evidence = replace(world.evidence, permuted=None)  # an upload gives the look away, another client's does not
+    evidence = replace(world.evidence, shuffled=None)  # an upload gives the look away, another client's does not
     case = InferenceCase(evidence, truth, world.kind, world.seed)
     others = evaluate(Shown(world=world), case, PROVENANCE)
     assert others.auc.value > 0.7  # the look tells whose image it is
@@ -122,7 +122,7 @@ def test_what_the_assumed_networks_tell_is_no_leak_of_the_upload():
     held, members = world.held, torch.cat(world.images)
     knowing = {k: lambda images: world.represent((images + near(images, members)) / 2) for k in world.clients}
     granted = replace(world.knowledge, extractors=knowing)
-    evidence = replace(world.evidence, permuted=None, knowledge=granted)
+    evidence = replace(world.evidence, shuffled=None, knowledge=granted)
     record = evaluate(Shown(world=world, by="baseline"), InferenceCase(evidence, held, world.kind, 0), PROVENANCE)
     assert record.baseline.name == record.comparisons[0].against == "assumed_extractor"
     assert record.baseline.auc.value == record.auc.value > 0.6
