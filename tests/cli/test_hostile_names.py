@@ -25,7 +25,7 @@ def test_tables_and_lines_of_the_terminal(capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", width)
         rows = [{"name": name, name: "x"} for name in HOSTILE]
         for row in rows:
-            common.print_table(row["name"], [row], as_json=False)
+            common.print_table(row["name"], [row])
             common.say(row["name"], quiet=False, as_json=False)
             common.Terminal(quiet=False).say(row["name"])
     out, err = capsys.readouterr()

@@ -142,7 +142,7 @@ DAMAGE = [
     ("study.json", {"defenses": [{"choices": [{}]}]}, "study.json: field 'defenses.0.choices.0.name' is missing"),
     ("study.json", {"command": 3}, "study.json: command: expected a valid string, got 3"),
     ("study.json", {"written": [1]}, "study.json: written: expected a valid dictionary, got [1]"),
-    ("cells.jsonl", "\xff\n", "cells.jsonl: not readable as lines of JSON"),
+    ("cells.jsonl", "\xff\n", "cells.jsonl:1: not a line of JSON"),
     ("cells.jsonl", "3\n", "cells.jsonl:1: expected a JSON object, got int"),
     ("cells.jsonl", CELL | {"attacks": [3]}, "cells.jsonl:1: attacks.0: expected an object, got 3"),
     ("cells.jsonl", CELL | {"attacks": [{"attack": "dip"}]}, "cells.jsonl:1: field 'attacks.0.path' is missing"),

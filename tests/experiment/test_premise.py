@@ -200,10 +200,10 @@ def test_a_defense_explains_a_difference():
     extractor, draw = network()[:3], torch.Generator().manual_seed(1)
 
     def blurred(features, rng):
-        return features + torch.randn(features.shape, generator=rng)
+        return features + features.square().mean().sqrt() * torch.randn(features.shape, generator=rng)
 
     sent = [fedpriv.Prototypes(blurred(own.features, draw), own.classes, own.counts) for own in prototypes(extractor)]
-    result, premise = rows(sent, extractor, defense=blurred)
+    result, premise = rows(sent, extractor, defense="noise:scale=1")
     assert premise.status == "defense"
     assert "premise" not in [reason.name for reason in result.verdicts["pixels"].reasons]
 

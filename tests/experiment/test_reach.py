@@ -36,8 +36,8 @@ def attacked(tmp_path_factory):
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        ("0", "--reach 0: '0' is no setting; expected numbers of images of one step and epoch, such as 1,4,16,epoch"),
-        ("1,epoch,1", "--reach 1,epoch,1: a setting is named twice"),
+        ("0", "reach='0': '0' is no setting; expected numbers of images of one step and epoch, such as 1,4,16,epoch"),
+        ("1,epoch,1", "reach='1,epoch,1': a setting is named twice"),
         ("1,none", "'none' is no setting"),
         ("4x1", "'4x1' is no setting"),
         ("", "expected numbers of images"),
