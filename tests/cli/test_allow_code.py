@@ -188,7 +188,7 @@ def test_a_run_that_was_made_here_may_be_attacked_here(mark):
     assert not allowed()
     asked = {"target": "direction", "attacks": "dip", "iterations": 2, "targets": 2, "control": False}
     assert fedpriv.attack(run, **asked).run.code == {"mine"}
-    with pytest.raises(UserError, match=r"config\.json"):
+    with pytest.raises(UserError, match=r"allow_code='mine'"):
         fedpriv.attack(run.path, **asked)
     assert fedpriv.attack(run.path, **asked, allow_code="mine").records
 

@@ -58,27 +58,6 @@ def test_what_the_protocol_says_does_not_depend_on_who_is_attacked(world):
     assert all(blind.facts_of(client) is None for client in range(4))
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "kind"),
-    [("fedral", {"angle_rate": 0.2}, "angle-matrix"), ("fedmrl", {"small_rate": 0.2}, "small-model")],
-)
-def test_the_step_size_told_is_that_of_what_is_uploaded(method, options, kind, tmp_path):
-    config = small(
-        method,
-        options=options,
-        per_class=4,
-        clients=2,
-        rounds=1,
-        models="small-mlp",
-        alpha=1.0,
-        training=LocalTraining(learning_rate=0.05, max_steps=1),
-    )
-    world = trained_small(tmp_path / "run", config)
-    for card in (CARD, dataclasses.replace(CARD, batch=True)):
-        knowledge = build_case(RunSource(*world, kind), card, n_targets=2, seed=0).knowledge
-        assert {knowledge.facts_of(client).learning_rate for client in (0, 1)} == {0.2}
-
-
 def test_the_true_images_take_the_clients_own_steps(world):
     evidence = build_case(RunSource(*world, "model"), CARD, n_targets=4, seed=0)
     found = RunSource(*world, "model").truths(evidence.targets, seed=0)

@@ -307,10 +307,10 @@ def test_a_round_in_which_not_everybody_took_part():
         ({"images": IMAGES[0]}, "images: one tensor for 2 uploads"),
         ({"images": [IMAGES[0][0], IMAGES[1]]}, r"images: expected a tensor \(n, c, h, w\)"),
         ({"images": [IMAGES[0] / 0, IMAGES[1]]}, "images: holds NaN or infinity"),
-        ({"images": [smooth(2, 9), IMAGES[1]], "labels": [CLASSES[:2], CLASSES]}, "no image of class 2"),
+        ({"images": [smooth(2, 9), IMAGES[1]], "labels": [CLASSES[:2], CLASSES]}, "has none of class 2"),
         ({"labels": None}, "labels: missing"),
         ({"labels": [CLASSES, CLASSES[:2]]}, "labels: expected 3, one an image"),
-        ({"labels": [CLASSES, CLASSES - 1]}, "labels: expected classes of at least 0, got -1"),
+        ({"labels": [CLASSES, CLASSES - 1]}, "labels: classes -1 to 1; expected 0"),
         ({"labels": [CLASSES.float(), CLASSES]}, "labels: expected whole numbers"),
         ({"n_classes": 2}, r"uploads: client 0: prototype.classes: class 2; expected 0..1 \(n_classes=2\)"),
         ({"strangers": STRANGERS[:, :, :4]}, r"strangers: images \(1, 4, 8\), expected \(1, 8, 8\)"),
@@ -350,7 +350,7 @@ def test_what_does_not_fit_is_refused_by_its_argument(changes, words):
 @pytest.mark.parametrize(
     ("uploads", "changes", "words"),
     [
-        ([], {}, "uploads: expected at least one"),
+        ([], {}, "uploads: 0 clients; expected at least one"),
         ("prototype", {}, "uploads: expected an upload"),
         (fedpriv.Gradient([torch.zeros(3)]), {}, "uploads: a gradient of 1 tensors, but the model has 4 parameters"),
         (fedpriv.Gradient([p.detach() * 0 for p in MODEL.parameters()]), {}, "the gradient is zero everywhere"),
@@ -366,7 +366,7 @@ def test_what_does_not_fit_is_refused_by_its_argument(changes, words):
         (
             [[fedpriv.Gradient([p.detach() for p in MODEL.parameters()])]] * 2,
             {},
-            "uploads: weights of 2 rounds; expected those of one round",
+            "uploads: weights of 2 rounds; expected those of one",
         ),
     ],
 )
