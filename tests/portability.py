@@ -2,7 +2,7 @@
 
     python tests/portability.py                                   # the suite under every variation of this installation
     python tests/portability.py --only default,sse41 -- tests/attacks/test_dip.py
-    python tests/portability.py --quick                           # the part and the variation that .ci/run takes
+    python tests/portability.py --quick                           # the most sensitive part, on a plainer processor
     python tests/portability.py --lowest DIR --only lowest        # pyproject.toml's lower bounds, installed into DIR
     python tests/portability.py --numpy 1.26.4 DIR --only numpy   # an older numpy in DIR, in front of everything else
     python tests/portability.py --list

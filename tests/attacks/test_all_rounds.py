@@ -138,8 +138,8 @@ def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
     config = small("fedallrep", per_class=20, clients=3, rounds=3, strangers=0.5, keep=(1, 2))
     run, prepared = trained_small(tmp_path / "run", config)
     card = KnowledgeCard(attacker_data="same_domain", rounds_seen=3)
-    asked = {"n_targets": 6, "seed": 0, "every_extractor": True}
-    evidence = build_case(RunSource(run, prepared, "representation"), card, **asked)
+    asked = {"n_targets": 6, "seed": 0}
+    evidence = build_case(RunSource(run, prepared, "representation"), card, AllRoundsInversion(iterations=5), **asked)
     assert set(evidence.knowledge.earlier) == {(t, k) for t in (1, 2) for k in evidence.knowledge.extractors}
     for target, truth in zip(
         evidence.targets, RunSource(run, prepared, "representation").truths(evidence.targets, seed=0), strict=True
@@ -153,5 +153,5 @@ def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
     )
     assert found.images.shape == (6, 1, 1, 8, 8)
     forgetful, prepared = trained_small(tmp_path / "other", replace(config, keep=()))
-    with pytest.raises(UserError, match=r"the run keeps none; train with keep=2, once for each round"):
-        build_case(RunSource(forgetful, prepared, "representation"), card, **asked)
+    with pytest.raises(UserError, match=r"none is kept; train with keep=2, once for each round"):
+        build_case(RunSource(forgetful, prepared, "representation"), card, AllRoundsInversion(), **asked)

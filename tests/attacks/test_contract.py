@@ -240,6 +240,7 @@ def test_every_recovery_goes_with_every_inversion(name, inversion, world):
             called(name, attack, seen)
         case = CASES[name]
         card = KnowledgeCard(**case.card, attacker_data="same_domain")
-        seen = build_case(RunSource(*world(case.method, **case.config), case.kind), card, attack, n_targets=2, seed=0)
+        by = None if name == "difference" else attack
+        seen = build_case(RunSource(*world(case.method, **case.config), case.kind), card, by, n_targets=2, seed=0)
     found = called(name, attack, seen)
     assert len(found["images"]) == len(seen.targets)
