@@ -24,6 +24,7 @@ def test_states_come_back_as_they_were_put_in_whatever_memory_may_hold(tmp_path,
     for room in (0, module.BYTES_IN_MEMORY):
         monkeypatch.setattr(module, "BYTES_IN_MEMORY", room)
         drawn.clear()
+        (tmp_path / f"run-{room}").mkdir()
         with state_store(RunDirectory(tmp_path / f"run-{room}"), 4, first, CPU) as states:
             for round_ in range(3):
                 for client in range(0, 4, 1 + round_):
