@@ -216,14 +216,14 @@ def test_what_is_no_file_among_the_images_is_said(tmp_path):
 
 def test_folders_that_cannot_be_read_are_said(tmp_path, monkeypatch):
     flat_image(tmp_path / "a" / "1.png", 1)
-    real = os.scandir
+    real = os.listdir
 
-    def scandir(path):
+    def listdir(path):
         if str(path).endswith("a"):
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "listdir", listdir)
     refused("folder", "a: not readable as a folder .Permission denied", data_dir=tmp_path)
     for name in ("folder", "tiny-imagenet", "cifar10", "mnist"):
         for odd in (tmp_path / ("x" * 5000), "a\0b"):
