@@ -150,7 +150,7 @@ class InvertingGradients(DirectionMatching):
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
-    version = 10
+    version = 11
 
     def requirements_for(self, kind: str | None) -> Needs:
         """Return the needs, with images to learn on where the prior is to be learned."""
