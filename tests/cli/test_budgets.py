@@ -180,7 +180,7 @@ def test_tables_fit_the_terminal_and_break_no_word(capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     names = [f"quantity-{number}" for number in range(9)]
     rows = [{name: f"{place}.{number}-value" for number, name in enumerate(names)} for place in range(2)]
-    common.print_table("a table", rows, as_json=False)
+    common.print_table("a table", rows)
     out = capsys.readouterr().out
     assert all(len(line.rstrip()) <= width for line in out.splitlines())
     for row in rows:

@@ -1,6 +1,7 @@
 """Settings of divisions from the command line: published ones through ``data`` and ``cost``, refusals, a study's axis."""
 
 import json
+import re
 
 from command_line import call
 from looped import each
@@ -29,7 +30,7 @@ def test_the_refusal_of_a_least_size_is_a_command_that_works(capsys, tmp_path):
     code, _, err = call(capsys, "data", *DIGITS, *arguments, "--out", tmp_path / "data")
     assert code == 2
     assert err.count("\n") == 1
-    best = int(err.split("use --least-per-client ")[1].split(",")[0])
+    best = int(re.search(r"use least_per_client[ =]'?(\d+)", err)[1])
     rows = clients(capsys, tmp_path, "--clients", 30, "--alpha", 0.05, "--least-per-client", best)
     assert min(row["train"] + row["test"] for row in rows) == best
 
