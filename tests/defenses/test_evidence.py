@@ -46,7 +46,7 @@ def test_secure_aggregation_hands_over_weighted_means_only(tmp_path):
         without = (values * (others / others.sum()).reshape(shape)).sum(0)
         for observation in seen.observations:
             expect_close(get_payload(observation.upload, Model).state[name].double(), mean, atol=1e-6)
-        expect_close(get_payload(seen.permuted[2].upload, Model).state[name].double(), without, atol=1e-6)
+        expect_close(get_payload(seen.shuffled[2].upload, Model).state[name].double(), without, atol=1e-6)
     assert all(int(get_payload(o.upload, SampleCount).count) == int(counts.sum()) for o in seen.observations)
 
 
