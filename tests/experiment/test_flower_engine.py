@@ -132,7 +132,8 @@ def asked(**changes):
 )
 def test_a_node_refuses_what_it_would_compute_differently(changes, told):
     _, packed = asked(**changes)
-    reply = flower_nodes.answer(Message(packed, dst_node_id=7, message_type="train"), grid().contexts[7])
+    node = grid().contexts[7]  # which says whose task this is, before a message is made
+    reply = flower_nodes.answer(Message(packed, dst_node_id=7, message_type="train"), node)
     with pytest.raises(wire.RefusedError, match=told):
         wire.read_result(reply.content, 0, CPU)
 
