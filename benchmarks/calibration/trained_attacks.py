@@ -247,7 +247,6 @@ QUESTIONS = (
     Line(ASKED, "entangled", SPREAD | CLIPPED | {"rounds": 12, "keep": "all"}, note="clip, rounds", clients=16),
     Line(ASKED, "public-logits", ROUNDS),
     *(Line(ASKED, kind, EPOCHS) for kind in WEIGHTS),
-    Line(PropertyInference(by="biases"), "model", EPOCHS, note="biases"),
 )
 LINES = (*IMAGES_OF_VECTORS, *BATCHES, *QUESTIONS)
 
