@@ -172,7 +172,7 @@ def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
     for name, content, complaint in (
         ("study.json", b'{"format": 2, "written": {}}', "of format 2, but this version goes on with format 4; use"),
         ("study.json", b"\xff", "study.json: not readable as JSON"),
-        ("cells.jsonl", b"\xff\n", "cells.jsonl: not readable as lines of JSON"),
+        ("cells.jsonl", b"\xff\n", "cells.jsonl:1: not a line of JSON"),
         ("cells.jsonl", b'{"cell": "x"}\n', "cells.jsonl:1: field 'method' is missing"),
     ):
         write_bytes(tmp_path / "out" / name, content)  # listed anew, as a careful forger would
@@ -204,10 +204,10 @@ def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
         ["data"],
     )
     for command in commands:
-        for out, why in (("file/sub", "Not a directory"), ("x" * 300, "File name too long")):
+        for out, why in (("file/sub", "file is a file"), ("x" * 300, "(File name too long)")):
             code, _, err = call(capsys, *command, "--out", out)
             assert code == 2, err
-            assert f"({why})" in err
+            assert why in err
             assert out[:60] in err
             assert len(err.splitlines()) == 1
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -275,5 +275,3 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
     page = (out / "report.md").read_text()
     for line in ("| pixels, iterations=1 | fedproto width=8", "| pixels, iterations=2 | fedproto width=8"):
         assert line in page
-    with pytest.raises(UserError, match="no cell 'x' in this study"):
-        work_on(out, "x", lambda row, doing: None)

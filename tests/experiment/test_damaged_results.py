@@ -295,18 +295,8 @@ RUN = {
     "config.json is gone": remove("config.json"),
     "config.json is another's": swap("config.json", "fedproto"),
     "config.json has another seed": edit("config.json", seed=7),
-    "ledger.jsonl is cut": lambda folder: (folder / "ledger.jsonl").write_bytes(
-        (folder / "ledger.jsonl").read_bytes()[:-20]
-    ),
-    "an upload has a bit flipped": lambda folder: flip(
-        str(next((folder / "uploads").rglob("*round*2*/*.safetensors"), None) or uploads(folder)[-1]), 0.9
-    )(Path("/")),
     "the marker is damaged": damage_marker,
 }
-
-
-def uploads(folder):
-    return sorted(path for path in folder.rglob("*.safetensors") if "upload" in path.as_posix())
 
 
 @pytest.mark.parametrize("what", cases(RUN, "metrics.jsonl has a line twice", "config.json has another seed"))

@@ -73,8 +73,9 @@ def compare_compiled(*kept):
     plain, compiled = made(), made()
     compiled.compile()
     for rows in kept:
-        plain.keep(rows)
-        compiled.keep(rows)
+        for prior in (plain, compiled):
+            prior.keep(rows)
+            prior.parameters = [values.detach()[rows].requires_grad_() for values in prior.parameters]
         moving = torch.ones(len(rows), dtype=torch.bool)
         for prior in (plain, compiled):
             prior.prepare(0.0)
