@@ -56,7 +56,7 @@ def config_of(method: str, data: str, seed: int, rounds: int) -> RunConfig:
     found: Method = METHODS.load(method)
     return RunConfig(
         **{"method": method, "options": LIKE.get(method, ({}, {}))[0], "rounds": rounds, "seed": seed},
-        **{"capture": "none", "checkpoint_every": rounds, "division_seed": 0, "per_class": 400, "strangers": 0.0},
+        **{"capture": "none", "checkpoint_every": rounds, "division_seed": 0, "per_class": 400, "auxiliary": 0.0},
         **{"dataset": "folder", "data_dir": data, "models": "cnn4", "public": 60 if found.needs_public else 0},
         partition=PartitionOptions(alpha=0.1),
         training=LocalTraining(drop_last=True, shuffle=False),

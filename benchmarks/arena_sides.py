@@ -20,7 +20,7 @@ from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.models.split import SplitModel
 from fedpriv.wire.payloads import Representations
 
@@ -102,7 +102,7 @@ def representations(attack: Callable[[int], Attack], task: Task, evaluations: in
     model, vectors = _vectors(problem)
     seen = (Observation(0, 0, (Representations(vectors, problem.labels),), ()),)
     made = attack(evaluations)
-    card = KnowledgeCard(attacker_data="same_domain" if isinstance(made, DecoderInversion) else "none")
+    card = ThreatModel(attacker_data="same_domain" if isinstance(made, DecoderInversion) else "none")
     shape = (int(problem.images.shape[1]), int(problem.images.shape[2]), int(problem.images.shape[3]))
     public = task.public if card.attacker_data != "none" else None
     known = Knowledge(card, shape, problem.n_classes, extractors={0: model.represent}, public_images=public)

@@ -20,7 +20,7 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.trained import Trained
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline, Sender
@@ -100,7 +100,7 @@ def _found(options: argparse.Namespace) -> tuple[dict[str, tuple[Tensor, float]]
     seen = (Observation(1, 0, upload, ()),)
     defense = rehearsed(pipeline, seen[0], "representation", options.classes, 1) if options.defense else None
     known = Knowledge(
-        KnowledgeCard(attacker_data="same_domain"),
+        ThreatModel(attacker_data="same_domain"),
         (3, *images.shape[2:]),
         options.classes,
         extractors={0: model.represent},

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.features.rounds import Change, Differencing, change_of_target, changed_targets
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.local_training import class_means, classification_loss, represent, train
@@ -69,7 +69,7 @@ def trial(
     model.eval().requires_grad_(False)
     observations = Observation(1, 0, (first,), ()), Observation(2, 0, (upload(model, after),), ())
     targets = changed_targets(observations, "prototype")
-    knowledge = Knowledge(KnowledgeCard(rounds_seen=2), (1, 28, 28), n_classes, extractors={0: model.represent})
+    knowledge = Knowledge(ThreatModel(rounds_seen=2), (1, 28, 28), n_classes, extractors={0: model.represent})
     attack = Differencing(iterations=iterations)
     found = change_of_target(observations, targets[0])
     assert found is not None

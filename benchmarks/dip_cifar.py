@@ -14,7 +14,7 @@ from cifar import Clock, load, psnr, trained_cnn
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.wire.payloads import Representations
 
 KINDS: dict[str, type[DipInversion] | type[PixelInversion] | type[DecoderInversion]] = {
@@ -54,7 +54,7 @@ def main() -> None:
         upload = Representations(model.represent(images[chosen]), labels[chosen])
     observations = (Observation(0, 0, (upload,), ()),)
     public, _ = load(options.data / "train", options.public, skip=options.train_per_class)
-    card = KnowledgeCard(attacker_data="same_domain" if options.attack == "decoder" else "none")
+    card = ThreatModel(attacker_data="same_domain" if options.attack == "decoder" else "none")
     knowledge = Knowledge(card, (3, 32, 32), 10, extractors={0: model.represent}, public_images=public)
     given = {"iterations": options.iterations, "refine": options.refine, "coordinates": options.coordinates}
     attack = KINDS[options.attack](**{name: value for name, value in given.items() if value is not None})

@@ -80,7 +80,7 @@ def one(method: str, arguments: argparse.Namespace, seed: int) -> tuple[float, f
             dataset="folder",
             data_dir=arguments.data,
             per_class=400,
-            strangers=0.0,
+            auxiliary=0.0,
             models="cnn4",
             training=training,
         )

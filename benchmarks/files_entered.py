@@ -31,9 +31,9 @@ def attack() -> str:
         for own, kinds in zip(images, labels, strict=True)
     ]
     more: dict[str, Any] = {"extractor": network, "attacks": ["dip"], "iterations": 3}
-    strangers = torch.rand(60, 1, 8, 8)
+    auxiliary = torch.rand(60, 1, 8, 8)
     result = fedpriv.attack_uploads(
-        uploads, target="prototype", images=images, labels=labels, strangers=strangers, **more
+        uploads, target="prototype", images=images, labels=labels, auxiliary=auxiliary, **more
     )
     return result.verdict
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.vector import DipInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, Reconstruction
+from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, ThreatModel
 from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.wire.payloads import Prototypes
 
@@ -57,7 +57,7 @@ def main() -> None:
         vectors = torch.stack([model.represent(images[group]).mean(0) for group in places])
     counts = None if options.hide_counts else torch.full((len(places),), options.count)
     observations = (Observation(0, 0, (Prototypes(vectors, labels[places[:, 0]], counts),), ()),)
-    knowledge = Knowledge(KnowledgeCard(), (3, 32, 32), 10, extractors={0: model.represent})
+    knowledge = Knowledge(ThreatModel(), (3, 32, 32), 10, extractors={0: model.represent})
     targets = list_targets(observations, "prototype")
     most = 4 if options.hide_counts else options.count
 

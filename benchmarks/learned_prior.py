@@ -23,7 +23,7 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.denoiser import DenoiserTraining, LearnedSettings
 from fedpriv.attacks.trained import Trained
 from fedpriv.models.split import SplitModel
@@ -31,7 +31,7 @@ from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.scoring.intervals import clustered
 from fedpriv.wire.payloads import Prototypes, Representations
 
-CARD = KnowledgeCard(attacker_data="same_domain")
+CARD = ThreatModel(attacker_data="same_domain")
 
 PRIORS = (
     ("nothing", 0.0, 0.0, 0.03),

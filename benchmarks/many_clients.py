@@ -68,7 +68,7 @@ def alone(asked: argparse.Namespace) -> dict[str, float]:
     config = RunConfig(
         method=asked.method,
         per_class=400,
-        strangers=0.0,
+        auxiliary=0.0,
         partition=PartitionOptions(name="iid", least_per_client=1),
         clients=clients,
         participation=asked.participation or TAKING_PART / clients,

@@ -40,9 +40,9 @@ from fedpriv.wire.payloads import Prototypes
 Case = dict[str, Any]
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
-MEAN, STRANGERS, CENTRES = "class mean image", "images of the class", "cluster centres of the class"
+MEAN, AUXILIARY, CENTRES = "class mean image", "images of the class", "cluster centres of the class"
 TRUE, ABOUT = "true mean image", "cluster centres about the true mean"
-GUESSES = (MEAN, STRANGERS, CENTRES)
+GUESSES = (MEAN, AUXILIARY, CENTRES)
 """Guesses that need no upload: one image for all members, or as many images as there are members."""
 
 BEYOND = (TRUE, ABOUT)
@@ -55,7 +55,7 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
 """Attacks of a mean of so many images, by name."""
 
 DRAWS = 20
-"""Sets of strangers' images over which their score is averaged."""
+"""Sets of auxiliary images over which their score is averaged."""
 
 PAIRS: dict[str, tuple[str, Sequence[str]]] = {
     "`learned` beyond the best guess": ("learned", GUESSES),
@@ -72,7 +72,7 @@ COLOURS = {
     "learned": "#0b6e4f",
     "decoder": "#2f6fde",
     MEAN: "#6a7482",
-    STRANGERS: "#c3a13b",
+    AUXILIARY: "#c3a13b",
     CENTRES: "#b4532a",
     TRUE: "#1d232b",
 }
@@ -134,7 +134,7 @@ class Means:
         strange = torch.tensor([nearest(own[pick], truth) for pick in picks]).mean(0)
         return {
             MEAN: nearest(own.mean(0, keepdim=True), truth),
-            STRANGERS: strange.tolist(),
+            AUXILIARY: strange.tolist(),
             CENTRES: nearest(centres, truth),
             TRUE: nearest(mean, truth),
             ABOUT: nearest((centres - centres.mean(0) + mean).clamp(0, 1), truth),

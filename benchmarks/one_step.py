@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Reconstruction
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, Reconstruction, ThreatModel
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
@@ -86,7 +86,7 @@ def with_model(
     model.load_state_dict(before, strict=False)
     shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
     facts = BatchFacts(batch_size, LEARNING_RATE, steps)
-    knowledge = Knowledge(KnowledgeCard(), shape, n_classes, model=model, batch=facts, labels=known)
+    knowledge = Knowledge(ThreatModel(), shape, n_classes, model=model, batch=facts, labels=known)
     return Problem(model, tuple(observations), knowledge, images, labels, n_classes)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors import grouped
 from fedpriv.util.device import pick_device
 from fedpriv.util.numerics import Numerics
@@ -79,7 +79,7 @@ def search(
     """Return the time of an iteration of a search on the 4-layer CNN in both ways."""
     model, labels, features = representations(targets, 0)
     seen = (Observation(0, 0, (Representations(features.cpu(), labels),), ()),)
-    knowledge = Knowledge(KnowledgeCard(), (3, 32, 32), model.head.out_features, extractors={0: model.represent})
+    knowledge = Knowledge(ThreatModel(), (3, 32, 32), model.head.out_features, extractors={0: model.represent})
     wanted = list_targets(seen, "representation")
 
     def seconds(iterations: int) -> float:

@@ -25,7 +25,7 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.spectral import centres_of
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
@@ -135,9 +135,9 @@ def representations(pools: dict[str, Pool], seed: int) -> None:
     (shown, classes), _ = drawn((images[:-OWN], labels[:-OWN]), 24, seed)
     own, own_labels = images[-OWN:], labels[-OWN:].long()
     seen = (Observation(0, 0, (Representations(model.represent(shown), classes),), ()),)
-    card, extractors = KnowledgeCard(attacker_data="same_domain"), {0: model.represent}
+    card, extractors = ThreatModel(attacker_data="same_domain"), {0: model.represent}
     granting = Knowledge(card, (3, 32, 32), 10, extractors=extractors, public_images=own, public_labels=own_labels)
-    blind = Knowledge(KnowledgeCard(), (3, 32, 32), 10, extractors=extractors)
+    blind = Knowledge(ThreatModel(), (3, 32, 32), 10, extractors=extractors)
     sides: list[tuple[str, Attack, Knowledge]] = []
     for number in (400, 3000):
         sides += [

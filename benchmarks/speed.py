@@ -129,7 +129,7 @@ def run_config(case: dict[str, Any]) -> Any:
         dataset="speed:random_images",
         image_size=SIDE,
         per_class=case["per_class"],
-        strangers=0.0,
+        auxiliary=0.0,
         partition=PartitionOptions(alpha=0.1),
         clients=CLIENTS,
         rounds=ENDLESS,
@@ -242,13 +242,13 @@ def dip_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
 
     from fedpriv.attacks.inputs.targets import list_targets
     from fedpriv.attacks.inversion.vector import DipInversion
-    from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+    from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
     from fedpriv.wire.payloads import Representations
 
     torch.set_num_threads(1)
     model, labels, features = representations(case["targets"], case["seed"])
     observations = (Observation(0, 0, (Representations(features, labels),), ()),)
-    knowledge = Knowledge(KnowledgeCard(), (3, SIDE, SIDE), model.head.out_features, extractors={0: model.represent})
+    knowledge = Knowledge(ThreatModel(), (3, SIDE, SIDE), model.head.out_features, extractors={0: model.represent})
     targets = list_targets(observations, "representation")
     attack = DipInversion(iterations=case["iterations"], tolerance=0.0, patience=case["iterations"] + 1)
     turns.run(lambda: attack(observations, knowledge, targets, seed=0))

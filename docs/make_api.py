@@ -40,7 +40,7 @@ CONTRACTS = {
     "Attacks": {
         "fedpriv.attacks.contract": ("Attack", "Declared", "AttackProblem"),
         "fedpriv.attacks.observation": (
-            *("Observation", "Knowledge", "KnowledgeCard", "BatchFacts", "Needs", "TargetId", "Reconstruction", "Cost"),
+            *("Observation", "Knowledge", "ThreatModel", "BatchFacts", "Needs", "TargetId", "Reconstruction", "Cost"),
         ),
         "fedpriv.attacks.inference.base": ("Inference", "InferenceProblem", "Asked", "Candidates", "Scores"),
     },

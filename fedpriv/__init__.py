@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import BatchFacts as BatchFacts
-    from fedpriv.attacks.observation import KnowledgeCard as KnowledgeCard
+    from fedpriv.attacks.observation import ThreatModel as ThreatModel
     from fedpriv.experiment.study.run import StudyResult as StudyResult
     from fedpriv.experiment.verbs.attacking import attack as attack
     from fedpriv.experiment.verbs.auditing import StudyPlan as StudyPlan
@@ -98,7 +98,7 @@ _PLACES = {
     "Update": "fedpriv.sources.messages",
     "Gradient": "fedpriv.sources.messages",
     "BatchFacts": "fedpriv.attacks.observation",
-    "KnowledgeCard": "fedpriv.attacks.observation",
+    "ThreatModel": "fedpriv.attacks.observation",
     "Payload": "fedpriv.wire.payload",
     **dict.fromkeys(
         (

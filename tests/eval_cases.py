@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.attacks.observation import Cost, KnowledgeCard, Reconstruction, TargetId
+from fedpriv.attacks.observation import Cost, Reconstruction, TargetId, ThreatModel
 from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
@@ -38,7 +38,7 @@ ABOUT = About(
     attack="dip",
     method="fedallrep",
     dataset="digits",
-    knowledge=KnowledgeCard(),
+    knowledge=ThreatModel(),
     seed=0,
     command="fedpriv attack --target representation --seed 0",
 )
@@ -111,17 +111,17 @@ def cifar10_jpeg(per_class=200):
     return torch.stack(pictures).float() / 255, torch.tensor(labels)
 
 
-def judge(found, secrets, permuted=None, seed=0, **about):
+def judge(found, secrets, shuffled=None, seed=0, **about):
     """Score a reconstruction; ``about`` changes what is said of it."""
-    return score(found, secrets, permuted, seed=seed, about=but(ABOUT, **about))
+    return score(found, secrets, shuffled, seed=seed, about=but(ABOUT, **about))
 
 
-def stored_attack(home, pictures, secrets, *, permuted=None, **about):
+def stored_attack(home, pictures, secrets, *, shuffled=None, **about):
     """Score an attack and store it as an attack directory."""
     found = reconstruction(pictures, per_client=1)
     about = but(ABOUT, **about)
-    record = score(found, secrets, permuted, seed=0, about=about)
-    save_attack(home, reconstruction=found, truths=secrets, about=about, permuted=permuted, metrics=record)
+    record = score(found, secrets, shuffled, seed=0, about=about)
+    save_attack(home, reconstruction=found, truths=secrets, about=about, shuffled=shuffled, metrics=record)
     return home
 
 
@@ -166,7 +166,7 @@ def finished(config=None, **changes):
 
 def federated(method, seed=0, accuracy=0.9, scalars=100.0, *, bits=32, **changed):
     """What ``about.json`` says of a run of ten clients."""
-    run = dataclasses.replace(RunConfig(dataset="digits", strangers=0, method=method, seed=seed, clients=10), **changed)
+    run = dataclasses.replace(RunConfig(dataset="digits", auxiliary=0, method=method, seed=seed, clients=10), **changed)
     reached = ReachedAccuracy(
         final=accuracy,
         best=accuracy,
@@ -194,7 +194,7 @@ def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, att
         "attack": attack,
         "method": method,
         "dataset": federation["run"].dataset,
-        "knowledge": KnowledgeCard(rounds_seen=rounds_seen),
+        "knowledge": ThreatModel(rounds_seen=rounds_seen),
         "seed": seed,
         "budget": budget,
     }
@@ -226,7 +226,7 @@ def attacked(*comparisons, **changes):
 
 
 CONTROLLED = ControlResult(
-    permuted=Estimate(mean=10.0, ci95=None, n=2),
+    shuffled=Estimate(mean=10.0, ci95=None, n=2),
     floor="noise",
     difference_db=None,
     passes=True,
@@ -251,9 +251,9 @@ def asked(kind="membership", auc=0.7, ci95=(0.6, 0.8), *, control=None, **change
     }[kind]
     shared = {
         **{"target": "prototype", "attack": kind, "method": "fedproto", "dataset": "digits", "seed": 0},
-        **{"knowledge": KnowledgeCard(), "run": RunConfig(), "command": "fedpriv audit s.toml"},
+        **{"knowledge": ThreatModel(), "run": RunConfig(), "command": "fedpriv audit s.toml"},
         **{"round": 1, "n_clients": 6, "cost": Seconds(seconds=1.0)},
-        "permuted": None if control is None else rates(control),
+        "shuffled": None if control is None else rates(control),
     }
     made = {"membership": MembershipRecord, "property": PropertyRecord}[kind]
     return made(**(shared | own | dict(rates(auc, ci95)) | changes))

@@ -22,10 +22,10 @@ from fedpriv.sources.federation import prepare
 from fedpriv.util.config import plain
 from fedpriv.util.files import LOCK, MARKER
 
-QUICK_DATA = {"dataset": "digits", "strangers": 0.0}
+QUICK_DATA = {"dataset": "digits", "auxiliary": 0.0}
 """Small images, all of them among clients: what tests name whose point is not the data."""
 
-DIGITS = ("--dataset", "digits", "--strangers", "0")
+DIGITS = ("--dataset", "digits", "--auxiliary", "0")
 """The same on the command line."""
 
 CPU = torch.device("cpu")

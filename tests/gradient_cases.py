@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Model
 
@@ -86,7 +86,7 @@ def observe(model, images, labels, batch_size, steps=1):
 
 def knowledge_of(model, labels, batch_size=1, steps=1, given=True, rate=RATE, shape=SHAPE):
     return Knowledge(
-        KnowledgeCard(labels="given" if given else "inferred"),
+        ThreatModel(labels="given" if given else "inferred"),
         shape,
         10,
         model=model,

@@ -10,7 +10,7 @@ from eval_cases import ABOUT, asked, but, defended, federated, firsts, reconstru
 from hostile_cases import HOSTILE, Skeleton, Written, cells, plain, steers
 from run_cases import entangled, make_run
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.run_directory import RunConfig
@@ -39,17 +39,17 @@ def scored_once(seed):
     """An attack and its control, scored."""
     secrets = truths([1] * 4, seed=seed)
     found = reconstruction(firsts(secrets) * (1 - 0.1 * seed), per_client=1)
-    permuted = reconstruction(firsts(secrets).roll(2, 0), per_client=1)
-    return found, permuted, secrets, score(found, secrets, permuted, seed=0, about=ABOUT)
+    shuffled = reconstruction(firsts(secrets).roll(2, 0), per_client=1)
+    return found, shuffled, secrets, score(found, secrets, shuffled, seed=0, about=ABOUT)
 
 
 def attack(home, seed, **about):
-    found, permuted, secrets, record = scored_once(seed)
+    found, shuffled, secrets, record = scored_once(seed)
     about = but(ABOUT, **about)
     shared = {name: getattr(about, name) for name in type(record).model_fields if hasattr(about, name)}
     shared.pop("kind")
     record = but(record, **shared)
-    save_attack(home, reconstruction=found, truths=secrets, about=about, permuted=permuted, metrics=record)
+    save_attack(home, reconstruction=found, truths=secrets, about=about, shuffled=shuffled, metrics=record)
     return home
 
 
@@ -64,7 +64,7 @@ def attacks_page(home, names):
     )
     shared = {
         **{"dataset": dataset, "target": "representation"},
-        "knowledge": KnowledgeCard(attacker_data="other_domain", foreign=next(n)),
+        "knowledge": ThreatModel(attacker_data="other_domain", foreign=next(n)),
     }
     bare = federated("fedproto") | {"run": RunConfig(method="fedproto", dataset="folder", clients=10, models=next(n))}
     under = federated("fedproto", accuracy=0.8, scalars=50.0) | {"defenses": (guard,)}

@@ -5,7 +5,7 @@ from federations import DIGITS
 TINY = """
 [federation]
 dataset = "digits"
-strangers = 0
+auxiliary = 0
 per-class = 20
 clients = 4
 partition = "iid"

@@ -47,7 +47,7 @@ OTHERS = (
         "Explanation",
         "Gradient",
         "Holdings",
-        "KnowledgeCard",
+        "ThreatModel",
     ),
     *(
         "Listener",

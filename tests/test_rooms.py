@@ -60,7 +60,7 @@ BUDGET: dict[str, int] = {
     "attacks": 15493,
     "scoring": 6977,
     "claims": 257,
-    "pages": 6052,
+    "pages": 6056,
     "experiment": 6825,
     "cli": 1246,
     "pipeline": 1397,

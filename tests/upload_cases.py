@@ -36,11 +36,11 @@ def classifier():
 
 NETWORK, MODEL = extractor(), classifier()
 IMAGES = [smooth(3, 1), smooth(3, 2)]
-STRANGERS = smooth(60, 3)
+AUXILIARY = smooth(60, 3)
 UPLOADS = [fedpriv.Prototypes(NETWORK(images).detach(), CLASSES) for images in IMAGES]
 MIXTURE = fedpriv.Entangled(torch.ones(64), torch.full((3,), 1 / 3))
 USUAL = {
-    **{"extractor": NETWORK, "images": IMAGES, "labels": [CLASSES, CLASSES], "strangers": STRANGERS},
+    **{"extractor": NETWORK, "images": IMAGES, "labels": [CLASSES, CLASSES], "auxiliary": AUXILIARY},
     **{"target": "prototype", "attacks": "pixels", "iterations": 2},
 }
 

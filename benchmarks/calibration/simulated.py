@@ -14,7 +14,7 @@ from torch import Tensor
 from worlds import CLASSES, SHAPE, World
 
 from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem, Scores
-from fedpriv.attacks.observation import Cost, KnowledgeCard, Reconstruction
+from fedpriv.attacks.observation import Cost, Reconstruction, ThreatModel
 from fedpriv.scoring import inference
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
@@ -34,7 +34,7 @@ SOME = "the truth of some"
 
 def _origin(world: World) -> dict[str, Any]:
     names = dict.fromkeys(("method", "dataset"), "simulated")
-    return {**names, "target": world.kind, "knowledge": KnowledgeCard(), "seed": world.seed}
+    return {**names, "target": world.kind, "knowledge": ThreatModel(), "seed": world.seed}
 
 
 def inverted(world: World, name: str) -> ReconstructionRecord:
@@ -68,7 +68,7 @@ def _null(world: World, name: str, draw: int) -> tuple[Tensor, Tensor]:
     """Images ``(T, c, h, w)`` and vectors ``(T, d)`` that hold nothing of the targets."""
     labels = torch.tensor([target.label for target in world.targets])
     if name == "same mean and covariance":
-        strange, classes = world.strangers
+        strange, classes = world.auxiliary
         means = torch.stack([strange[classes == label].mean(0) for label in range(CLASSES)])
         flat = (strange - means[classes]).flatten(1)
         root = torch.linalg.cholesky(torch.cov(flat.T) + 1e-6 * torch.eye(flat.shape[1]))

@@ -77,7 +77,7 @@ IMAGES, DATA_SET, CLASSES = "another client's", "another data set's", "another d
 """Nulls: private images exchanged for others of the same classes, or of another data set; and, of a question about classes,
 which other images leave as they are, what clients hold in another division."""
 
-CLIENTS, PUBLIC, STRANGERS = 8, 60, 0.4
+CLIENTS, PUBLIC, AUXILIARY = 8, 60, 0.4
 """Clients; images on which they say what they make of them, where a method has such; share of every class that no client
 holds, half of it the attacker's."""
 
@@ -138,7 +138,7 @@ class Line:
         Raises:
             UserError: when a setting is unknown or out of range.
         """
-        chosen = quick_settings(self.kind) | {"strangers": STRANGERS, "clients": self.clients, "capture": "all"}
+        chosen = quick_settings(self.kind) | {"auxiliary": AUXILIARY, "clients": self.clients, "capture": "all"}
         chosen |= {"public": PUBLIC} if "public" in chosen else {}
         chosen |= {"keep": "all"} if self.attack.needs.every_extractor else {}
         chosen |= dict(self.settings) | {"dataset": "folder", "data_dir": data}
@@ -152,8 +152,8 @@ QUICK = DenoiserTraining(iterations=60, width=8)
 ROUNDS = {"rounds": 4}
 ONE_IMAGE = {"models": "lenet-sigmoid"}
 SUMMED = ONE_IMAGE | {"defense": ("secure-aggregation",)}
-FEW = {"strangers": 0.8, "alpha": 10.0}
-FEWEST = FEW | {"strangers": 0.9}
+FEW = {"auxiliary": 0.8, "alpha": 10.0}
+FEWEST = FEW | {"auxiliary": 0.9}
 ONE_CLASS, ONE_IMAGE_EACH = {"option": ("mechanism=RSP",)}, {"option": ("mechanism=RSR",)}
 IN_TURN = FEW | {"participation": 0.5, "rounds": 24, "batch_size": 100, "local_steps": None, "lr": 0.001, "keep": "all"}
 SETTLED = {"rounds": 30, "lr": 0.001}
@@ -225,7 +225,7 @@ MIXED = {"defense": ("mixup:images=2",)}
 ROUND_BY_ROUND = LONG | {"epochs": 5, "rounds": 12, "keep": "all"}
 TRAINED = LONG | {"local_steps": None, "rounds": 3, "keep": "all"}
 EPOCHS = {"batch_size": 5, "epochs": 3, "local_steps": None, "rounds": 3, "lr": 0.1, "keep": "all"}
-SPREAD = ROUNDS | {"alpha": 1.0, "strangers": 0.3}
+SPREAD = ROUNDS | {"alpha": 1.0, "auxiliary": 0.3}
 ASKED = PropertyInference(shadow_clients=16, steps=100)
 MEMBERS, RATIO = MembershipInference(candidates=20), LikelihoodRatio(candidates=20, shadows=16)
 QUESTIONS = (
@@ -255,7 +255,7 @@ def claims_of_page(line: Line, seed: int) -> dict[str, bool]:
     """Train one federation, attack it as it is and with its secrets exchanged, and return of which a page claims a leak.
 
     Everything that the server sees is of the one federation that was trained. In the exchanged ones the private images, and
-    those of the attacker and of strangers, are others under the same labels, or clients hold other classes: what an attack
+    those of the attacker and the auxiliary ones, are others of the same labels, or clients hold other classes: what it
     finds of these it does not know from any upload. Attack, control, guesses and wording are those of ``fedpriv attack``.
 
     Returns:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.sources.case import Case
 from fedpriv.sources.guesses import with_guesses
@@ -35,7 +35,7 @@ CLASSES, WIDTH = 4, 40
 COUNTS = (1, 3, 8, 12)
 """Images of the classes of a client, in an order of its own: one in each stratum."""
 
-STRANGERS = 60
+AUXILIARY = 60
 """Images of each class that no client holds."""
 
 ROUND = 1
@@ -55,7 +55,7 @@ class World:
         seed: of everything drawn.
         sizes: how many representations of each client are attacked; a client's prototypes are attacked alternately.
         kind: of upload.
-        alike: whether clients' images and strangers' are drawn alike: then a client has nothing of its own.
+        alike: whether clients' images and auxiliary images' are drawn alike: then a client has nothing of its own.
     """
 
     seed: int
@@ -111,18 +111,18 @@ class World:
         return tuple(self.draw(self.own_labels(k), "held out", k, look=self.look(k)) for k in self.clients)
 
     @cached_property
-    def strangers(self) -> tuple[Tensor, Tensor]:
+    def auxiliary(self) -> tuple[Tensor, Tensor]:
         """Images ``(n, c, h, w)`` that no client holds, each of somebody else, and their classes ``(n,)``."""
-        labels = torch.arange(CLASSES).repeat_interleave(STRANGERS)
-        somebody = self.of_client * self.smooth(len(labels), "somebody", "strangers")
-        plain = self.draw(labels, "strangers")
-        shared = self.of_client * self.smooth(1, "somebody", "strangers")
+        labels = torch.arange(CLASSES).repeat_interleave(AUXILIARY)
+        somebody = self.of_client * self.smooth(len(labels), "somebody", "auxiliary")
+        plain = self.draw(labels, "auxiliary")
+        shared = self.of_client * self.smooth(1, "somebody", "auxiliary")
         return (plain - shared + somebody).clamp(0, 1), labels
 
     @cached_property
     def pool(self) -> Pool:
         """Strangers, in two parts."""
-        return Pool.divided(*self.strangers, self.seed, "strangers", alike=self.alike)
+        return Pool.divided(*self.auxiliary, self.seed, "strangers", alike=self.alike)
 
     @cached_property
     def weight(self) -> Tensor:
@@ -173,7 +173,7 @@ class World:
     @cached_property
     def knowledge(self) -> Knowledge:
         """White-box extractors, and classes, which uploads tell."""
-        return Knowledge(KnowledgeCard(), SHAPE, CLASSES, extractors=dict.fromkeys(self.clients, self.represent))
+        return Knowledge(ThreatModel(), SHAPE, CLASSES, extractors=dict.fromkeys(self.clients, self.represent))
 
     @cached_property
     def evidence(self) -> Case:
@@ -194,7 +194,7 @@ class World:
     @cached_property
     def held(self) -> Holdings:
         """All images, and who holds which."""
-        strange, strange_labels = self.strangers
+        strange, strange_labels = self.auxiliary
         images = torch.cat([*self.images, *self.held_out, strange])
         own = [self.own_labels(client) for client in self.clients]
         ends = np.cumsum([0, *map(len, own), *map(len, own)])

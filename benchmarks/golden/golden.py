@@ -186,7 +186,7 @@ def attack_values(folder: Path, here: dict[str, str], verdict: dict[str, Any]) -
 
     found: Values = {"verdict": verdict.get("kind", "none")}
     for file in sorted(folder.iterdir()):
-        if (name := here.get(file.name, file.name)) in ("reconstruction.safetensors", "permuted.safetensors"):
+        if (name := here.get(file.name, file.name)) in ("reconstruction.safetensors", "shuffled.safetensors"):
             found |= {f"image {name[:-12]}.{key}": value for key, value in load_file(file).items()}
         elif name in ("metrics.json", "membership.json", "property.json"):
             found |= flat(json.loads(file.read_text()), "score ", here)

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import (
     Knowledge,
-    KnowledgeCard,
     Needs,
     Observation,
     Progress,
     Reconstruction,
     RequirementsByKind,
     TargetId,
+    ThreatModel,
     Unit,
 )
 from fedpriv.attacks.trained import Trained
@@ -82,7 +82,7 @@ class Declared(ABC):
         """True where several rounds of a kind of upload tell it more than one."""
         return self.uses_rounds
 
-    def trains(self, card: KnowledgeCard) -> str:
+    def trains(self, card: ThreatModel) -> str:
         """Return a name for the network that it trains and shares with other attacks on the run; empty for none."""
         return ""
 

@@ -57,7 +57,7 @@ DataAccess = Literal["none", "other_domain", "same_domain"]
 
 
 @dataclass(frozen=True)
-class KnowledgeCard:
+class ThreatModel:
     """The attacker's grants, as printed beside every result. Results under different cards are never ranked together.
 
     Attributes:
@@ -123,7 +123,7 @@ class Knowledge:
         public_labels: their classes ``(p,)`` int64, granted with images of the same domain; None otherwise.
     """
 
-    card: KnowledgeCard
+    card: ThreatModel
     image_shape: tuple[int, int, int]
     n_classes: int
     extractors: Mapping[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
@@ -176,11 +176,11 @@ class Needs:
             every_extractor=self.every_extractor or other.every_extractor,
         )
 
-    def without_what_is_granted(self, card: KnowledgeCard) -> bool:
+    def without_what_is_granted(self, card: ThreatModel) -> bool:
         """True where the card grants an extractor, and the attack is there for who has none: nobody misses it."""
         return self.extractor == ("none",) and card.extractor != "none"
 
-    def refuse(self, attack: str, card: KnowledgeCard) -> None:
+    def refuse(self, attack: str, card: ThreatModel) -> None:
         """Raise a UserError that names the first grant that a card lacks."""
         for name in ("extractor", "labels", "attacker_data"):
             allowed: tuple[str, ...] = getattr(self, name)
@@ -254,7 +254,7 @@ class Reconstruction:
         converged: ``(T,)`` bool, whether the chosen row met the attack's own convergence rule.
         features: ``(T, d)`` representation that the images were fitted to, or None (gradient attacks).
         fits: ``(T, 3)`` float64, the attack's objective (:meth:`fedpriv.attacks.contract.Attack.objective`) against the
-            target's own upload: of these images, of those found from another client's upload, and the lowest of strangers'
+            target's own upload: of these images, of those found from another client's upload, and the lowest of auxiliary
             images. Measured after the attack, where it has a control; else None.
         distance: ``(T,)`` the distance of ``features`` from the true vectors that the attack expects, or None.
         directions: ``(T, d)`` in which each vector stands out from the client's others; None for the differences of

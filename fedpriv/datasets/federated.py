@@ -20,7 +20,7 @@ from fedpriv.datasets.partition import (
     random_classes_partition,
     split_train_test,
 )
-from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples, Strangers, as_unit
+from fedpriv.datasets.types import Auxiliary, ClientData, Dataset, FederatedData, Samples, as_unit
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
@@ -151,7 +151,7 @@ def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, S
     return _without(dataset, chosen), Samples(as_unit(aside.images), aside.labels)
 
 
-def set_strangers_aside(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Strangers | None]:
+def set_auxiliary_aside(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Auxiliary | None]:
     """Keep a share of every class from all clients, half of it for an attacker and half for baselines and decoys.
 
     Args:
@@ -176,7 +176,7 @@ def set_strangers_aside(dataset: Dataset, share: float, seed: int) -> tuple[Data
     if not len(attacker) or not len(pool):
         return dataset, None
     rest = _without(dataset, np.concatenate([*own, *others]))
-    return rest, Strangers(Samples(as_unit(attacker.images), attacker.labels), pool)
+    return rest, Auxiliary(Samples(as_unit(attacker.images), attacker.labels), pool)
 
 
 def _without(dataset: Dataset, taken: np.ndarray) -> Dataset:

@@ -86,7 +86,7 @@ class ClientData:
 
 
 @dataclass(frozen=True)
-class Strangers:
+class Auxiliary:
     """Images of the clients' domain that no client holds.
 
     Attributes:
@@ -105,12 +105,12 @@ class FederatedData:
     Attributes:
         dataset: what is divided.
         clients: who holds what of it.
-        strangers: images that were set aside before, or None.
+        auxiliary: images that were set aside before, or None.
     """
 
     dataset: Dataset
     clients: tuple[ClientData, ...]
-    strangers: Strangers | None = None
+    auxiliary: Auxiliary | None = None
 
     def train(self, client: int) -> Samples:
         """Return the training samples of a client."""

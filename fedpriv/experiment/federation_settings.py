@@ -39,7 +39,7 @@ class FederationSettings(TypedDict, total=False):
         division_seed: of who holds which images, and of those set aside (default: the run's seed).
         clients: number of clients K (default 10).
         public: images set aside as public data (default 0).
-        strangers: share of every class that no client holds, in [0, 1): half of it is what an attacker owns, the other
+        auxiliary: share of every class that no client holds, in [0, 1): half of it is what an attacker owns, the other
             half what blind guesses are made of (default 0.5; published divisions take 0).
         rounds: number of rounds (default 20).
         participation: share of clients in a round, in (0, 1] (default 1).
@@ -79,7 +79,7 @@ class FederationSettings(TypedDict, total=False):
     division_seed: int | None
     clients: int
     public: int
-    strangers: float
+    auxiliary: float
     rounds: int
     participation: float
     unsampled: str
@@ -135,7 +135,7 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
 
     refuse_unknown(flags, FLAG_NAMES)
     direct = (
-        *("dataset", "per_class", "image_size", "clients", "public", "strangers", "rounds"),
+        *("dataset", "per_class", "image_size", "clients", "public", "auxiliary", "rounds"),
         *("participation", "unsampled", "models", "width", "mapping", "capture", "division_seed"),
     )
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
@@ -177,11 +177,11 @@ def sets_images_aside(settings: Mapping[str, Any] | RunConfig) -> bool:
     """Tell whether settings, or the configuration of a run, leave an attacker images of the clients' domain."""
     from fedpriv.federation.run_directory import RunConfig
 
-    public, strangers = (
+    public, auxiliary = (
         getattr(settings, name) if isinstance(settings, RunConfig) else settings.get(name, getattr(RunConfig, name))
-        for name in ("public", "strangers")
+        for name in ("public", "auxiliary")
     )
-    return bool(public or strangers)
+    return bool(public or auxiliary)
 
 
 def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConfig:

@@ -10,10 +10,10 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.attacks.observation import ThreatModel
 
 
-def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool = True) -> KnowledgeCard:
+def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool = True) -> ThreatModel:
     """Return the knowledge card that grants describe; the number of rounds is each attack's own.
 
     Args:
@@ -23,7 +23,7 @@ def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool =
     Raises:
         UserError: for an unknown grant or value.
     """
-    from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.attacks.observation import ThreatModel
     from fedpriv.sources.auxiliary import parse_foreign
     from fedpriv.util.config import parse
 
@@ -35,7 +35,7 @@ def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool =
         raise UserError(f"{_granting(batch=batch)}: expected known or none")
     if "rounds_seen" in values:
         raise UserError(f"{argument('knowledge')} rounds_seen: use {argument('rounds_seen')}")
-    card = parse(KnowledgeCard, values | {"batch": batch == "known"}, argument("knowledge"))
+    card = parse(ThreatModel, values | {"batch": batch == "known"}, argument("knowledge"))
     if card.extractor == "shadow" and card.attacker_data != "same_domain":
         raise UserError(
             f"{_granting(extractor='shadow')}: a shadow extractor is trained on the attacker's own images with their "

@@ -22,7 +22,7 @@ Kind = Literal["attack", "membership", "privacy", "run", "study"]
 
 def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], list[str]]:
     """Return the directories of results, runs and studies among and below the given folders, in order, by kind."""
-    strangers: list[str] = []
+    auxiliary: list[str] = []
     found: dict[Kind, list[Path]] = {"attack": [], "membership": [], "privacy": [], "run": [], "study": []}
     seen: set[Path] = set()
     for path in paths:
@@ -30,16 +30,16 @@ def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], l
             raise UserError(f"{path}: no such folder; expected one that attack, train or audit made")
         kinds = [(place, kind) for place in _inside(path) if (kind := holds(place)) is not None]
         if not kinds:
-            strangers.append(
+            auxiliary.append(
                 f"{path}: holds neither an attack result (about.json) nor a run (config.json), nor a study"
             )
         for place, kind in kinds:
             if place.resolve() not in seen:
                 found[kind].append(place)
                 seen.add(place.resolve())
-    if len(strangers) == len(paths):
-        raise UserError(strangers[0])
-    return found, strangers
+    if len(auxiliary) == len(paths):
+        raise UserError(auxiliary[0])
+    return found, auxiliary
 
 
 def each_once(results: Iterable[tuple[Path, T]]) -> dict[Path, T]:

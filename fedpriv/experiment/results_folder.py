@@ -19,7 +19,7 @@ from fedpriv.util.listener import SILENT, Listener
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
     from fedpriv.attacks.inference.base import Inference
-    from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.attacks.observation import ThreatModel
     from fedpriv.federation.run_directory import RunConfig
     from fedpriv.pipeline.plan import AttackPlan
 
@@ -47,7 +47,7 @@ class Request:
     target: str
     attacks: Mapping[str, Attack]
     inferences: Mapping[str, Inference]
-    knowledge: KnowledgeCard
+    knowledge: ThreatModel
     n_targets: int | None
     round: int | None
     rounds_seen: int | None

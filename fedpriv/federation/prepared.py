@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedpriv.datasets import SourceOptions, load_dataset
-from fedpriv.datasets.federated import federate, public_split, set_strangers_aside
+from fedpriv.datasets.federated import federate, public_split, set_auxiliary_aside
 from fedpriv.datasets.types import Dataset, FederatedData, Samples, as_unit
 from fedpriv.federation.defense import Defense, DefensePipeline, ProtectionPlan
 from fedpriv.federation.local_training import has_batch_norm, steps
@@ -107,10 +107,10 @@ def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedDa
     public = None
     if config.public:
         dataset, public = public_split(dataset, config.public, seed)
-    dataset, strangers = set_strangers_aside(dataset, config.strangers, seed)
+    dataset, auxiliary = set_auxiliary_aside(dataset, config.auxiliary, seed)
     with blaming("partition"):
         divided = federate(dataset, config.partition, config.clients, seed)
-    return replace(divided, strangers=strangers), public
+    return replace(divided, auxiliary=auxiliary), public
 
 
 def load_division(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, ImageShape]:
@@ -186,7 +186,7 @@ def prepare(
         blueprints=blueprints,
     )
     tests = tuple(data.test(k).to(device) for k in range(config.clients))
-    own = public if public is not None or data.strangers is None else data.strangers.attacker
+    own = public if public is not None or data.auxiliary is None else data.auxiliary.attacker
     attacker = None if own is None else own.to(device)
     return Federation(config, method, data, setups, server, tests, attacker, pipeline)
 

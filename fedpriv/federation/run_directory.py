@@ -112,7 +112,7 @@ class RunConfig:
         mapping: representation mapping to that width.
         training: local training.
         public: images set aside as public data before the rest is divided.
-        strangers: share of every class of the rest that no client holds, in [0, 1); half of it is the attacker's own.
+        auxiliary: share of every class of the rest that no client holds, in [0, 1); half of it is the attacker's own.
         seed: of every random draw.
         division_seed: of who holds which images, and of those set aside; None for ``seed``.
         capture: rounds whose messages are stored: ``all``, ``last``, ``none``, or ``auto``: all whose uploads are together
@@ -140,7 +140,7 @@ class RunConfig:
     mapping: Literal["ap", "mp", "fc"] = "ap"
     training: LocalTraining = field(default_factory=LocalTraining)
     public: Annotated[int, Ge(0)] = 0
-    strangers: Annotated[float, Ge(0), Lt(1)] = 0.5
+    auxiliary: Annotated[float, Ge(0), Lt(1)] = 0.5
     seed: Annotated[int, Ge(0)] = 0
     division_seed: Annotated[int, Ge(0)] | None = None
     capture: Literal["all", "last", "none", "auto"] = "auto"

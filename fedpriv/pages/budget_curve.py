@@ -15,7 +15,7 @@ import numpy as np
 from fedpriv.pages.curves import house_style, open_axes, svg_text
 from fedpriv.pages.labels import upload_title
 from fedpriv.scoring.convergence import convergence
-from fedpriv.scoring.floors import CONTROL, LABELS, PERMUTED, blind_floors
+from fedpriv.scoring.floors import CONTROL, LABELS, SHUFFLED, blind_floors
 from fedpriv.scoring.ranking import budget_value, by_budget, stage_name
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.sections import Means
@@ -36,7 +36,7 @@ class Point:
         psnr: mean PSNR in dB.
         advantage: mean over targets of the PSNR above the best blind guess, dB.
         interval: its 95 % interval, or None with one client.
-        permuted: the same mean on permuted uploads, or None where that was not run.
+        shuffled: the same mean on shuffled uploads, or None where that was not run.
         converged: share of targets that met the attack's own rule.
         specific: share of targets of a single image whose fit is specific; None where it was not measured.
         objective: median objective.
@@ -48,7 +48,7 @@ class Point:
     psnr: float
     advantage: float
     interval: tuple[float, float] | None
-    permuted: float | None
+    shuffled: float | None
     converged: float
     specific: float | None
     objective: float | None
@@ -115,7 +115,7 @@ def _point(record: ReconstructionRecord, floor: str) -> Point:
     )
     gain = means.of(mine - blind, range(len(mine)))
     search = convergence(record)
-    permuted = record.image_floors.get(PERMUTED)
+    shuffled = record.image_floors.get(SHUFFLED)
     return Point(
         budget=budget_value(record) or 0,
         iterations=record.cost.iterations,
@@ -123,7 +123,7 @@ def _point(record: ReconstructionRecord, floor: str) -> Point:
         psnr=float(mine.mean()),
         advantage=float((mine - blind).mean()),
         interval=gain.ci95,
-        permuted=None if permuted is None else float(permuted.psnr_db - blind.mean()),
+        shuffled=None if shuffled is None else float(shuffled.psnr_db - blind.mean()),
         converged=search.converged,
         specific=search.specific,
         objective=search.objective,
@@ -187,7 +187,7 @@ def _draw_points(axes: Any, xs: Sequence[float], points: Sequence[Point]) -> Non
             axes.plot([x, x], point.interval, color=_LINE, linewidth=1)
         face = _LINE if point.converged >= 0.5 else "#ffffff"
         axes.plot([x], [point.advantage], marker="o", markersize=5, color=_LINE, markerfacecolor=face)
-    wrong = [(x, point.permuted) for x, point in zip(xs, points, strict=True) if point.permuted is not None]
+    wrong = [(x, point.shuffled) for x, point in zip(xs, points, strict=True) if point.shuffled is not None]
     if len(wrong) == 1:  # it was run at the largest budget only, and stands for all
         axes.axhline(wrong[0][1], color=_CONTROL, linewidth=1, linestyle=(0, (1, 2)), label=CONTROL)
     elif wrong:

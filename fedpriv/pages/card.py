@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.scoring.records import KnowledgeCard
+from fedpriv.scoring.records import ThreatModel
 from fedpriv.util.config import plain
 
 
-def card_words(knowledge: KnowledgeCard) -> dict[str, str]:
+def card_words(knowledge: ThreatModel) -> dict[str, str]:
     """Return every grant with its value as flags spell it; empty ones are left out.
 
-    >>> card_words(KnowledgeCard(labels="inferred"))["labels"], card_words(KnowledgeCard())["batch"]
+    >>> card_words(ThreatModel(labels="inferred"))["labels"], card_words(ThreatModel())["batch"]
     ('inferred', 'known')
     """
     said = {True: "known", False: "none"}
@@ -24,7 +24,7 @@ def spaced(name: str, value: str) -> str:
     return value if name == "foreign" else value.replace("_", " ")
 
 
-def differing(cards: Sequence[KnowledgeCard]) -> list[str]:
+def differing(cards: Sequence[ThreatModel]) -> list[str]:
     """Return for each card, in words, the grants in which the cards differ; empty texts where they are equal."""
     told = [card_words(card) for card in cards]
     names = [name for name in told[0] if len({words.get(name) for words in told}) > 1] if told else []

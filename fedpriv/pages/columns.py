@@ -131,7 +131,7 @@ RESULTS: Columns = (
         advantage_db_high="upper end",
     ),
     *_numbers(SHARE, share_3db="of targets that are 3 dB or more beyond the guess"),
-    *_numbers("dB", permuted_psnr_db="mean PSNR of the same attack on other clients' uploads"),
+    *_numbers("dB", shuffled_psnr_db="mean PSNR of the same attack on other clients' uploads"),
     *_flags(control_passes="whether that is no better than a guess"),
     *_numbers(
         SHARE,
@@ -191,7 +191,7 @@ FRONTIER: Columns = (
         seeds="of the attacked runs, separated by semicolons",
         verdict_kind="of all attacks the gravest finding, in a word",
     ),
-    *_flags(bettered="whether another is as good in all and better in one"),
+    *_flags(dominated="whether another is as good in all and better in one"),
     *(column for name in MEASURES for column in _effect(name)),
     *_WORTH,
     *_texts(
@@ -221,7 +221,7 @@ REACH: Columns = (
     *_numbers(
         "dB",
         best_floor_psnr_db="mean PSNR of that guess",
-        permuted_psnr_db="mean PSNR of the same attack on other clients' uploads",
+        shuffled_psnr_db="mean PSNR of the same attack on other clients' uploads",
         advantage_db="mean over targets of PSNR less that of the guess, or of the control where that is better",
         advantage_db_low="lower end of its 95 % interval over clients",
         advantage_db_high="upper end",

@@ -11,9 +11,9 @@ from fedpriv.pages.columns import RESULTS
 from fedpriv.pages.frontier import MOMENTS, Frontier, Point, run_figures
 from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.convergence import convergence
-from fedpriv.scoring.floors import PERMUTED
+from fedpriv.scoring.floors import SHUFFLED
 from fedpriv.scoring.ranking import budget_value, in_order, reach_label, stage_name
-from fedpriv.scoring.records import Comparison, KnowledgeCard, Verdict
+from fedpriv.scoring.records import Comparison, ThreatModel, Verdict
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import words
 
@@ -38,7 +38,7 @@ def _point_row(point: Point, *, best: bool) -> dict[str, object]:
         "upload": point.label,
         "seeds": ";".join(str(seed) for seed in point.seeds),
         "verdict_kind": point.kind,
-        "bettered": not best,
+        "dominated": not best,
         "accuracy_after_training": point.trained.mean,
         "accuracy_after_broadcast": None if point.received is None else point.received.mean,
         **_gains(point.gains),
@@ -57,7 +57,7 @@ def _gains(found: Mapping[str, Comparison | None]) -> dict[str, object]:
     return row
 
 
-def _card(card: KnowledgeCard) -> str:
+def _card(card: ThreatModel) -> str:
     return ";".join(f"{key}={value}" for key, value in card_words(card).items())
 
 
@@ -83,7 +83,7 @@ def _csv_row(attack: AttackRecord, verdict: Verdict, alone: Baselines) -> dict[s
     metrics, gain, cost = record.metrics, record.advantage_db, record.cost
     reached, gained = metrics.psnr_db.ci95 or (None, None), gain.ci95 or (None, None)
     (trained, received, _), size, search = run_figures(about), upload_size(about), convergence(record)
-    permuted = record.image_floors.get(PERMUTED)
+    shuffled = record.image_floors.get(SHUFFLED)
     return {
         **{
             key: getattr(record, key)
@@ -103,7 +103,7 @@ def _csv_row(attack: AttackRecord, verdict: Verdict, alone: Baselines) -> dict[s
         "advantage_db_low": gained[0],
         "advantage_db_high": gained[1],
         "share_3db": gain.share_3db,
-        "permuted_psnr_db": None if permuted is None else permuted.psnr_db,
+        "shuffled_psnr_db": None if shuffled is None else shuffled.psnr_db,
         "control_passes": record.control.passes,
         "seed": record.seed,
         "run_seed": None if about.run is None else about.run.seed,

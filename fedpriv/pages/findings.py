@@ -11,7 +11,7 @@ from fedpriv.pages.frontier import point_labels
 from fedpriv.pages.labels import local_work
 from fedpriv.pages.reached import Reached, first_beyond, furthest, reach_sentence, reached, span_of
 from fedpriv.scoring.ranking import card_key, card_numbers, reach_label
-from fedpriv.scoring.records import Kind, KnowledgeCard, Provenance, Verdict
+from fedpriv.scoring.records import Kind, Provenance, ThreatModel, Verdict
 from fedpriv.scoring.records.made import Reach
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import BADGES, briefly, gain, headline, inferred, untested
@@ -32,7 +32,7 @@ class Told:
     """
 
     verdict: Verdict
-    card: KnowledgeCard
+    card: ThreatModel
     by: str
     folders: tuple[Path, ...]
 
@@ -174,10 +174,12 @@ def _finding(key: str, upload: str, about: Provenance, told: Sequence[Told]) -> 
     images = [one for one in told if one.verdict.makes_images]
     asked = [one for one in told if not one.verdict.makes_images]
     kinds = {one.verdict.kind for one in told}
-    gravest = next((kind for kind in IMAGES if kind in {one.verdict.kind for one in images}), None)
-    standing = [kind for kind in BADGES if kind == gravest or (kind in kinds and kind in ("membership", "property"))]
+    most_severe = next((kind for kind in IMAGES if kind in {one.verdict.kind for one in images}), None)
+    standing = [
+        kind for kind in BADGES if kind == most_severe or (kind in kinds and kind in ("membership", "property"))
+    ]
     nothing: Kind = "untested" if "untested" in kinds else "none"
-    shown = [one for one in images if one.verdict.kind == (gravest or nothing)] or images
+    shown = [one for one in images if one.verdict.kind == (most_severe or nothing)] or images
     first = max(shown, key=_mean_gain, default=None)
     said = tuple(standing) or (nothing,)
     return Finding(
@@ -191,7 +193,7 @@ def _finding(key: str, upload: str, about: Provenance, told: Sequence[Told]) -> 
         short=_short(said[0], first, asked),
         images="" if first is None else _of_images(first),
         setting=about.reach,
-        sentence=_sentence(gravest, images) if images else "No attack that makes images was run.",
+        sentence=_sentence(most_severe, images) if images else "No attack that makes images was run.",
         members=" ".join(dict.fromkeys(_question(one, asked) for one in asked)),
         told=tuple(told),
         first=first,
@@ -224,12 +226,14 @@ def _question(one: Told, asked: Sequence[Told]) -> str:
     return f"{one.verdict.attack}: {text}" if len(names) > 1 else text
 
 
-def _sentence(gravest: Kind | None, images: Sequence[Told]) -> str:
-    if gravest is None:
+def _sentence(most_severe: Kind | None, images: Sequence[Told]) -> str:
+    if most_severe is None:
         return _nothing(images)
-    parts = [] if gravest == "vectors" else [headline(one.verdict, one.by) for one in _strongest(images, gravest)]
+    parts = (
+        [] if most_severe == "vectors" else [headline(one.verdict, one.by) for one in _strongest(images, most_severe)]
+    )
     parts += _recovered(images)
-    if gravest in ("vectors", "classes"):
+    if most_severe in ("vectors", "classes"):
         parts.append(f"Images are not shown to come back: {_nearest(images)}.")
     return " ".join(parts)
 

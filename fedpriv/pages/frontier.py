@@ -21,7 +21,7 @@ from fedpriv.pages.baselines import Baselines, beside, gain_over_local
 from fedpriv.pages.labels import defense_label, local_work, method_label
 from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
-from fedpriv.scoring.records import About, Comparison, Kind, KnowledgeCard, Provenance, Verdict
+from fedpriv.scoring.records import About, Comparison, Kind, Provenance, ThreatModel, Verdict
 from fedpriv.scoring.verdict import BADGES
 from fedpriv.util.config import plain
 
@@ -39,7 +39,7 @@ MOMENTS = ("after_training", "after_broadcast")
 _CLEARLY_LESS = 0.99
 """Traffic settles an order only from 1 % less on: below that lie labels, ids and the scales of encoders."""
 
-_TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public", "strangers")
+_TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public", "auxiliary")
 """Settings under which alone accuracy and leakage compare."""
 
 
@@ -133,7 +133,7 @@ class Frontier:
             objective; True for the others.
     """
 
-    card: KnowledgeCard
+    card: ThreatModel
     task: Mapping[str, Any]
     points: tuple[Point, ...]
     best: tuple[bool, ...]

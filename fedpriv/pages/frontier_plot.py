@@ -69,7 +69,7 @@ def describe(frontier: Frontier) -> str:
         received += f", over local {bought}" if bought else ""
         told.append(
             f"{point.label}: {BADGES[point.kind]}; {', '.join([*leaks, ''])}{100 * point.trained.mean:.1f} %{received}, "
-            f"{point.scalars.mean:,.0f} scalars{'' if best else ' (bettered)'}"
+            f"{point.scalars.mean:,.0f} scalars{'' if best else ' (dominated)'}"
         )
     alone = ", ".join(f"{100 * value:.1f} %" for value in frontier.locals)
     return "; ".join([*told, f"without exchange {alone}" if alone else WITHOUT_LOCAL])

@@ -1,4 +1,4 @@
-"""A picture of targets chosen by fixed quantiles of the score: truth, reconstruction, floor, permuted uploads."""
+"""A picture of targets chosen by fixed quantiles of the score: truth, reconstruction, floor, shuffled uploads."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def grid_columns(
         raise UserError(f"{attack.directory}: no picture without the private truth")
     record, truths = scored(attack), attack.truths
     own = own_guesses(settle(attack.reconstruction.to_cpu().images)[0], truths)
-    permuted = attack.permuted
-    control = None if permuted is None else own_guesses(settle(permuted.to_cpu().images)[0], truths)
+    shuffled = attack.shuffled
+    control = None if shuffled is None else own_guesses(settle(shuffled.to_cpu().images)[0], truths)
     scores = [score_guesses(shots, truth, None) for shots, truth in zip(own, truths, strict=True)]
     several = max(len(shots) for shots in own) > 1
     # With several guesses a column is a pair of one private image and the guess assigned to it.
@@ -128,7 +128,7 @@ def grid_columns(
     mixed = not several and any(truth.n_c > 1 for truth in truths)
     names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
     names += ["reconstruction", "floor:\n" + textwrap.fill(LABELS[blind], 18)] + (
-        [] if control is None else ["permuted uploads\n(negative control)"]
+        [] if control is None else ["shuffled uploads\n(negative control)"]
     )
     columns = []
     for position, heading in zip(picked, headings, strict=False):

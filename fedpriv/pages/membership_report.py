@@ -20,7 +20,7 @@ INTRODUCTION = (
 
 def row(record: MembershipRecord) -> dict[str, str]:
     """Return one line of a table."""
-    control, classes, baseline = record.permuted, record.classes, record.baseline
+    control, classes, baseline = record.shuffled, record.classes, record.baseline
     return {
         "attack": record.attack,
         **upload_columns(record),
@@ -31,7 +31,7 @@ def row(record: MembershipRecord) -> dict[str, str]:
         "found at 1 % false": with_interval(record.tpr_at_1_percent, 1, 100) + " %",
         "found at 0.1 % false": with_interval(record.tpr_at_0_1_percent, 1, 100)
         + (" %" if record.n_nonmembers >= 1000 else " % (fewer than 1,000 non-members)"),
-        "AUC, permuted uploads": "not run" if control is None else with_interval(control.auc, 3, 1),
+        "AUC, shuffled uploads": "not run" if control is None else with_interval(control.auc, 3, 1),
         "AUC, baseline": "no network known" if baseline is None else with_interval(baseline.auc, 3, 1),
         "AUC by images of the class": areas(record.strata),
         "AUC by rarity of the image": areas(record.rarity),

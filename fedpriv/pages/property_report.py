@@ -16,7 +16,7 @@ INTRODUCTION = (
 
 def row(record: PropertyRecord) -> dict[str, str]:
     """Return one line of a table."""
-    control = record.permuted
+    control = record.shuffled
     few = "" if record.n_pairs - record.n_yes >= 1000 else " (fewer than 1,000 noes)"
     return {
         **upload_columns(record),
@@ -27,7 +27,7 @@ def row(record: PropertyRecord) -> dict[str, str]:
         "found at 1 % false": with_interval(record.tpr_at_1_percent, 1, 100) + " %",
         "found at 0.1 % false": with_interval(record.tpr_at_0_1_percent, 1, 100) + " %" + few,
         "AUC, number of classes alone": with_interval(record.classes_alone.auc, 3, 1),
-        "AUC, permuted uploads": "not run" if control is None else with_interval(control.auc, 3, 1),
+        "AUC, shuffled uploads": "not run" if control is None else with_interval(control.auc, 3, 1),
         **_share_columns(record),
     }
 

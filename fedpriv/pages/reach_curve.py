@@ -12,7 +12,7 @@ from fedpriv.pages.findings import Finding
 from fedpriv.pages.labels import upload_title
 from fedpriv.pages.reached import by_work, first_beyond, furthest
 from fedpriv.scoring.convergence import convergence
-from fedpriv.scoring.floors import CONTROL, LABELS, PERMUTED, blind_floors
+from fedpriv.scoring.floors import CONTROL, LABELS, SHUFFLED, blind_floors
 from fedpriv.scoring.records import Kind, ReconstructionRecord
 from fedpriv.scoring.records.made import Reach
 from fedpriv.scoring.storage import AttackRecord, scored
@@ -35,7 +35,7 @@ class ReachPoint:
         iterations: what the row that took most used.
         psnr: mean PSNR in dB, with its 95 % interval, or None with one client.
         floor: mean PSNR of the best blind guess in dB, and which it is.
-        permuted: mean PSNR on permuted uploads, or None where that was not run.
+        shuffled: mean PSNR on shuffled uploads, or None where that was not run.
         advantage: mean over targets of the PSNR above the floor, control included, with its interval.
         converged: share of targets that met the attack's own rule.
         specific: share of targets of a single image whose fit is specific; None where it was not measured.
@@ -48,7 +48,7 @@ class ReachPoint:
     iterations: int
     psnr: tuple[float, tuple[float, float] | None]
     floor: tuple[float, str]
-    permuted: float | None
+    shuffled: float | None
     advantage: tuple[float, tuple[float, float] | None]
     converged: float
     specific: float | None
@@ -134,7 +134,7 @@ def _point(record: ReconstructionRecord, kind: Kind) -> ReachPoint:
     assert record.reach is not None
     gain, reached, search = record.advantage_db, record.metrics.psnr_db, convergence(record)
     best = max(blind_floors(record.image_floors), key=lambda name: record.image_floors[name].psnr_db)
-    permuted = record.image_floors.get(PERMUTED)
+    shuffled = record.image_floors.get(SHUFFLED)
     return ReachPoint(
         setting=record.reach,
         attack=record.attack,
@@ -142,7 +142,7 @@ def _point(record: ReconstructionRecord, kind: Kind) -> ReachPoint:
         iterations=record.cost.iterations,
         psnr=(reached.mean, reached.ci95),
         floor=(record.image_floors[best].psnr_db, LABELS.get(best, best)),
-        permuted=None if permuted is None else permuted.psnr_db,
+        shuffled=None if shuffled is None else shuffled.psnr_db,
         advantage=(gain.mean, gain.ci95),
         converged=search.converged,
         specific=search.specific,
@@ -171,7 +171,7 @@ def _row(curve: ReachCurve, point: ReachPoint) -> dict[str, object]:
         "psnr_db_high": reached[1],
         "best_floor": point.floor[1],
         "best_floor_psnr_db": point.floor[0],
-        "permuted_psnr_db": point.permuted,
+        "shuffled_psnr_db": point.shuffled,
         "advantage_db": point.advantage[0],
         "advantage_db_low": gained[0],
         "advantage_db_high": gained[1],
@@ -216,8 +216,8 @@ def _draw_attack(axes: Any, xs: Sequence[float], points: Sequence[ReachPoint], c
             axes.plot([x, x], interval, color=colour, linewidth=1)
         face = "#ffffff" if point.kind in ("untested", "none") else colour
         axes.plot([x], [mean], marker="o", markersize=5, color=colour, markerfacecolor=face)
-        if point.permuted is not None:
-            axes.plot([x], [point.permuted], marker="D", markersize=4, color=colour, markerfacecolor="#ffffff")
+        if point.shuffled is not None:
+            axes.plot([x], [point.shuffled], marker="D", markersize=4, color=colour, markerfacecolor="#ffffff")
 
 
 def _draw_floor(axes: Any, curve: ReachCurve, places: Mapping[str, int]) -> None:

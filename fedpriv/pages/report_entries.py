@@ -16,7 +16,7 @@ from fedpriv.scoring.convergence import Convergence, convergence
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.leakage import METRICS
 from fedpriv.scoring.ranking import strongest_first, title
-from fedpriv.scoring.records import About, KnowledgeCard, ReconstructionRecord, Summary, Verdict
+from fedpriv.scoring.records import About, ReconstructionRecord, Summary, ThreatModel, Verdict
 from fedpriv.scoring.records.reconstruction import (
     ClassAccuracy,
     FeatureIdentification,
@@ -176,7 +176,7 @@ def _group(number: int, members: Sequence[AttackRecord], verdicts: Verdicts, roo
     )
 
 
-def card_grants(knowledge: KnowledgeCard) -> tuple[Grant, ...]:
+def card_grants(knowledge: ThreatModel) -> tuple[Grant, ...]:
     """Return the lines of a knowledge card with what each means."""
     found = []
     for name, value in card_words(knowledge).items():
@@ -273,9 +273,9 @@ def _remark(key: str, value: Summary, record: ReconstructionRecord) -> str:
         return f"true images {value.real:.2f}; {floors}"
     if (
         isinstance(value, (Identification, FeatureIdentification, FeatureMeasure, OtherMeasure))
-        and value.permuted is not None
+        and value.shuffled is not None
     ):
-        remark += f"; on permuted uploads {number(value.permuted.mean)}"
+        remark += f"; on shuffled uploads {number(value.shuffled.mean)}"
     return remark
 
 

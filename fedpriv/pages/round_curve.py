@@ -9,7 +9,7 @@ from typing import Any
 from fedpriv.pages.curves import house_style, open_axes, svg_text
 from fedpriv.pages.stage_table import along_training, title_of
 from fedpriv.scoring.convergence import convergence
-from fedpriv.scoring.floors import CONTROL, LABELS, PERMUTED
+from fedpriv.scoring.floors import CONTROL, LABELS, SHUFFLED
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.records.made import Stage
 from fedpriv.scoring.storage import AttackRecord, scored
@@ -30,7 +30,7 @@ class RoundPoint:
         targets: number of targets.
         psnr: mean PSNR in dB.
         floor: mean PSNR of the floor in dB, and which it is, in words; the best blind guess of this round.
-        permuted: mean PSNR on permuted uploads, or None where that was not run.
+        shuffled: mean PSNR on shuffled uploads, or None where that was not run.
         advantage: mean over targets of the PSNR above the floor, dB.
         interval: its 95 % interval, or None with one client.
         identified: share of targets whose own image is the nearest among decoys; None where that was not measured.
@@ -45,7 +45,7 @@ class RoundPoint:
     targets: int
     psnr: float
     floor: tuple[float, str]
-    permuted: float | None
+    shuffled: float | None
     advantage: float
     interval: tuple[float, float] | None
     identified: float | None
@@ -94,7 +94,7 @@ def _curve(members: Sequence[tuple[Stage, AttackRecord]]) -> RoundCurve:
 
 
 def _point(stage: Stage, record: ReconstructionRecord) -> RoundPoint:
-    gain, permuted = record.advantage_db, record.image_floors.get(PERMUTED)
+    gain, shuffled = record.advantage_db, record.image_floors.get(SHUFFLED)
     identification, search = record.metrics.identification_top1, convergence(record)
     return RoundPoint(
         round=stage.round,
@@ -103,7 +103,7 @@ def _point(stage: Stage, record: ReconstructionRecord) -> RoundPoint:
         targets=record.n_targets,
         psnr=record.metrics.psnr_db.mean,
         floor=(record.image_floors[gain.best_floor].psnr_db, LABELS.get(gain.best_floor, gain.best_floor)),
-        permuted=None if permuted is None else permuted.psnr_db,
+        shuffled=None if shuffled is None else shuffled.psnr_db,
         advantage=gain.mean,
         interval=gain.ci95,
         identified=identification.mean,
@@ -130,7 +130,7 @@ def round_curve_svg(curve: RoundCurve) -> str:
         left.plot(rounds, [point.psnr for point in curve.points], color=_LINE, linewidth=1.6, label="attack", **marker)
         floors = [point.floor[0] for point in curve.points]
         left.plot(rounds, floors, color=_FLOOR, linewidth=1.2, linestyle=(0, (4, 2)), label="floor (best blind guess)")
-        wrong = [(point.round, point.permuted) for point in curve.points if point.permuted is not None]
+        wrong = [(point.round, point.shuffled) for point in curve.points if point.shuffled is not None]
         if wrong:
             left.plot(*zip(*wrong, strict=True), color=_CONTROL, linewidth=1, linestyle=(0, (1, 2)), label=CONTROL)
         left.set_ylabel("PSNR (dB)")

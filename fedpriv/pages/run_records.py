@@ -243,7 +243,7 @@ def settings(config: RunConfig, images: str = "") -> dict[str, str]:
         "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",
         "clients of no round yet": None if config.unsampled == "counted" else config.unsampled.replace("_", " "),
         "public images": config.public or None,
-        "strangers": f"{config.strangers:g}",
+        "auxiliary": f"{config.auxiliary:g}",
         "models": config.models,
         "representation width": config.width,
         "mapping": config.mapping,
@@ -270,7 +270,7 @@ TEST_IMAGES = (
     "clients",
     "public images",
     "least images of a client",
-    "strangers",
+    "auxiliary",
     "seed",
 )
 """Settings that decide which images a client is tested on."""

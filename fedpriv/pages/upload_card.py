@@ -52,7 +52,7 @@ def short_name(row: str) -> str:
     """
     names = {
         "reconstruction": "attack",
-        "permuted uploads (negative control)": "control",
+        "shuffled uploads (negative control)": "control",
         "mean of the true images": "truth",
         "nearest true image": "",
     }
@@ -139,9 +139,9 @@ def marks(verdicts: Sequence[Verdict]) -> tuple[Mark, ...]:
     images = [one for one in verdicts if one.makes_images]
     vectors = [one for one in images if any(part.measure in _VECTORS for part in one.compared)]
     asked = {kind: [one for one in verdicts if _asks(one, kind)] for kind in ("membership", "property")}
-    gravest = next((kind for kind in _TOLD if any(one.kind == kind for one in images)), None)
+    most_severe = next((kind for kind in _TOLD if any(one.kind == kind for one in images)), None)
     return (
-        _mark("images", images, _IMAGES, "" if gravest is None else BADGES[gravest].removeprefix("images ")),
+        _mark("images", images, _IMAGES, "" if most_severe is None else BADGES[most_severe].removeprefix("images ")),
         _mark("representations", vectors, _VECTORS, "recovered"),
         _mark("membership", asked["membership"], None, "leaks"),
         _mark("properties", asked["property"], None, _in_clear(asked["property"])),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem, Declared
-from fedpriv.attacks.observation import KnowledgeCard, Reconstruction, TargetId
+from fedpriv.attacks.observation import Reconstruction, TargetId, ThreatModel
 from fedpriv.attacks.trained import Trained
 from fedpriv.pages.grid import grid_png
 from fedpriv.pipeline.plan import PARTS, AttackPlan, Job
@@ -181,7 +181,7 @@ def run_job(
         reconstruction=reconstruction,
         truths=truths,
         about=about,
-        permuted=control,
+        shuffled=control,
         metrics=record,
         judge=judge,
     )
@@ -319,7 +319,7 @@ def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> A
 
 
 def described(
-    ground: AttackContext, plan: AttackPlan, name: str, attack: Declared, card: KnowledgeCard, command: str
+    ground: AttackContext, plan: AttackPlan, name: str, attack: Declared, card: ThreatModel, command: str
 ) -> Provenance:
     """Return the part of a record that says how it was made."""
     source = ground.source.described(plan.round)

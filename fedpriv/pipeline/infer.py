@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.attacks.inference.base import Inference
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.pipeline.execute import AttackContext, described
 from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.scoring import inference as scoring
@@ -113,11 +113,11 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> In
     return InferenceCase(case, truth, plan.target, plan.seed, source.disclosed(plan.round), earlier)
 
 
-def _case(ground: AttackContext, plan: AttackPlan, card: KnowledgeCard, number: int | None) -> Case:
+def _case(ground: AttackContext, plan: AttackPlan, card: ThreatModel, number: int | None) -> Case:
     return build_case(ground.source, card, n_targets=EVERYTHING, seed=plan.seed, round_=number, trained=ground.trained)
 
 
-def _is_enough(inference: Inference, kind: str, card: KnowledgeCard) -> bool:
+def _is_enough(inference: Inference, kind: str, card: ThreatModel) -> bool:
     try:
         inference.requirements_for(kind).refuse(inference.name, card)
     except UserError:
@@ -126,7 +126,7 @@ def _is_enough(inference: Inference, kind: str, card: KnowledgeCard) -> bool:
 
 
 def _earlier(
-    ground: AttackContext, plan: AttackPlan, inference: Inference, last: int, card: KnowledgeCard
+    ground: AttackContext, plan: AttackPlan, inference: Inference, last: int, card: ThreatModel
 ) -> tuple[Case, ...]:
     """Return the cases of earlier rounds of which everything is at hand that the inference takes."""
     if not inference.uses_rounds_on(plan.target):

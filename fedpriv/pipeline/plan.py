@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from fedpriv.attacks.contract import Attack, Declared
     from fedpriv.attacks.inference.base import Inference
-    from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.attacks.observation import ThreatModel
 
-PARTS = ("reconstruction", "permuted")
+PARTS = ("reconstruction", "shuffled")
 """Parts of an attack that can be carried out apart: the search for what was uploaded, and the one for the control."""
 
 
@@ -105,7 +105,7 @@ class AttackPlan:
 
     target: str
     attacks: Mapping[str, Attack]
-    card: KnowledgeCard
+    card: ThreatModel
     inferences: Mapping[str, Inference] = field(default_factory=dict)
     n_targets: int | None = None
     seed: int = 0
@@ -145,7 +145,7 @@ class AttackPlan:
         control = self.control and budget == max(self.budgets)
         return Job(name, replace(made, **{str(made.budget): budget}), budget, control, self.suffix)
 
-    def card_for(self, attack: Attack, stored: int) -> KnowledgeCard:
+    def card_for(self, attack: Attack, stored: int) -> ThreatModel:
         """Return an attack's card, which says how many of the stored rounds it uses."""
         least = attack.needs.min_rounds
         seen = 1 if least == 1 else self.rounds_seen or stored
@@ -163,7 +163,7 @@ class AttackPlan:
 def plan_of(
     target: str,
     chosen: Mapping[str, Any],
-    card: KnowledgeCard,
+    card: ThreatModel,
     budgets: tuple[int, ...],
     settings: Mapping[str, Any],
     **more: Any,
@@ -228,7 +228,7 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
 
 
 def granted(
-    chosen: Mapping[str, Any], named: Sequence[str], target: str, card: KnowledgeCard, rounds_seen: int | None
+    chosen: Mapping[str, Any], named: Sequence[str], target: str, card: ThreatModel, rounds_seen: int | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the attacks whose needs the card meets, and a line for each that is missed."""
     kept: dict[str, Any] = {}

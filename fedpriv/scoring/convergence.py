@@ -9,7 +9,7 @@ from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.records.reconstruction import Fit
 
 SPECIFIC = 0.1
-"""Share of the objective of strangers' images that images found from an upload must stay below to be specific.
+"""Share of the objective of auxiliary images that images found from an upload must stay below to be specific.
 
 One step from the same start already leads below the objective of other images, so that below alone would say nothing.
 """
@@ -18,7 +18,7 @@ One step from the same start already leads below the objective of other images, 
 def is_specific(fit: Fit | None) -> bool | None:
     """Return, target by target, whether images explain their own upload better than images that were found without it.
 
-    Far better (:data:`SPECIFIC`) than strangers' images; better than images found from permuted uploads, which may be good
+    Far better (:data:`SPECIFIC`) than auxiliary images; better than images found from shuffled uploads, which may be good
     guesses where an attack starts from what it knows of the class. A network that tells no images apart lets any image
     explain any upload. Then a search converges at once, and neither its success nor its failure says anything.
 
@@ -32,8 +32,8 @@ def is_specific(fit: Fit | None) -> bool | None:
         return None
     if fit.own is None:
         return False
-    permuted = fit.permuted is None or fit.own < fit.permuted
-    return permuted and (fit.strangers is None or fit.own < SPECIFIC * fit.strangers)
+    shuffled = fit.shuffled is None or fit.own < fit.shuffled
+    return shuffled and (fit.auxiliary is None or fit.own < SPECIFIC * fit.auxiliary)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def of_inferences(before: InferenceResult, after: InferenceResult) -> Difference
     return Difference("AUC", first.value, second.value, mean, (mean - down, mean + up), p_value, False)
 
 
-def told_apart(found: Sequence[Difference]) -> list[bool]:
+def separated(found: Sequence[Difference]) -> list[bool]:
     """Return which differences are more than noise, all of them tested together by Holm's rule."""
     known = [one.p_value for one in found if one.p_value is not None]
     adjusted = iter(holm(known, LEVEL))

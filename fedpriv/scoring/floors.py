@@ -1,4 +1,4 @@
-"""Guesses at images: what scores without the target's upload. Made of strangers alone, scored by the attack's rule."""
+"""Guesses at images: what scores without the target's upload. Made of auxiliary images, scored by the attack's rule."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from fedpriv.attacks.observation import TargetId
 from fedpriv.sources.truth import Truth, psnr_optimal
 from fedpriv.util.seeds import generator
 
-PERMUTED = "permuted"
+SHUFFLED = "shuffled"
 
 DECOYS = "decoys"
 """Any of the decoys: what a guess without the upload reaches where chance alone decided which images are decoys."""
 
-NEAREST = "nearest_stranger"
-"""The choice of the upload among strangers: beside the floor and no part of it, for it is not blind."""
+NEAREST = "nearest_auxiliary"
+"""The choice of the upload among auxiliary images: beside the floor and no part of it, for it is not blind."""
 
 
 def mean_colour(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the strangers' mean of each channel as flat images ``(M, c, h, w)``."""
+    """Return the auxiliary images' mean of each channel as flat images ``(M, c, h, w)``."""
     colour = truth.pool.mean.mean(dim=(1, 2)).float().clamp(0, 1)
     return colour[None, :, None, None].expand(n_guesses, *truth.image_shape).clone()
 
 
 def mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the strangers' mean image, M times."""
+    """Return the auxiliary images' mean image, M times."""
     return _times(truth.pool.mean, n_guesses)
 
 
 def optimal_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the image of the highest mean PSNR over strangers, M times; see :func:`fedpriv.sources.truth.psnr_optimal`."""
+    """Return the image of the highest mean PSNR over them, M times; see :func:`fedpriv.sources.truth.psnr_optimal`."""
     return _times(truth.pool.optimal, n_guesses)
 
 
 def class_mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return class mean images of the strangers ``(M, c, h, w)``.
+    """Return class mean images of the auxiliary images ``(M, c, h, w)``.
 
     One guess: the class means mixed by the target's shares of classes (one class for a prototype, the label encoding
-    for an entangled upload). M guesses: guess j is the mean of the class of member j mod m. A class without strangers
+    for an entangled upload). M guesses: guess j is the mean of the class of member j mod m. A class without auxiliary images
     is stood in for by the mean over all.
     """
     means, shares = truth.pool.class_means, truth.label_weights()
@@ -51,9 +51,9 @@ def class_mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tens
 
 
 def optimal_class_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return images of the highest mean PSNR over strangers of the target's classes ``(M, c, h, w)``.
+    """Return images of the highest mean PSNR over auxiliary images of the target's classes ``(M, c, h, w)``.
 
-    Classes as in :func:`class_mean_image`; a mixture's image is the best over strangers that count by its shares.
+    Classes as in :func:`class_mean_image`; a mixture's image is the best over auxiliary images that count by its shares.
     """
     pool, shares = truth.pool, truth.label_weights()
     if n_guesses == 1 and len(shares) > 1:
@@ -64,7 +64,7 @@ def optimal_class_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> T
 
 
 def random_same_class(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return M strangers of the target's classes, distinct while they last ``(M, c, h, w)``.
+    """Return M auxiliary images of the target's classes, distinct while they last ``(M, c, h, w)``.
 
     The class of guess j is that of member j mod m; for a single guess at several members it is drawn by their weights.
     """
@@ -85,19 +85,19 @@ def random_same_class(truth: Truth, n_guesses: int, rng: torch.Generator) -> Ten
 
 
 def random_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return M strangers of any class, distinct while they last ``(M, c, h, w)``."""
+    """Return M auxiliary images of any class, distinct while they last ``(M, c, h, w)``."""
     order = torch.randperm(len(truth.pool.guesses), generator=rng)
     return truth.pool.guesses[order[torch.arange(n_guesses) % len(order)]].clone()
 
 
-def nearest_stranger(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the M strangers whose representations are nearest to the uploaded vector ``(M, c, h, w)``.
+def nearest_auxiliary(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
+    """Return the M auxiliary images whose representations are nearest to the uploaded vector ``(M, c, h, w)``.
 
     Raises:
         ValueError: where it is not known which these are.
     """
     if truth.nearest is None:
-        raise ValueError("no strangers were compared with the upload")
+        raise ValueError("no auxiliary images were compared with the upload")
     return truth.pool.guesses[truth.nearest[torch.arange(n_guesses) % len(truth.nearest)]].clone()
 
 
@@ -142,10 +142,10 @@ LABELS = {
     "random_image": "random image of any class",
     "noise": "uniform noise",
     "mid_grey": "mid-grey",
-    NEAREST: "the stranger nearest to the upload",
-    PERMUTED: "permuted uploads",
+    NEAREST: "the auxiliary image nearest to the upload",
+    SHUFFLED: "shuffled uploads",
     DECOYS: "chance among the decoys",
-    "strangers": "class mean of strangers through the granted extractor",
+    "auxiliary": "class mean of auxiliary images through the granted extractor",
     "head_rows": "row of the broadcast classifier, scaled",
     "other_uploads": "the class in other clients' uploads",
     "mean_upload": "mean of other clients' uploads",
@@ -155,7 +155,7 @@ LABELS = {
 }
 """Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.sources.guesses`)."""
 
-FLOOR, CONTROL = "floor (best blind guess)", "permuted uploads (negative control)"
+FLOOR, CONTROL = "floor (best blind guess)", "shuffled uploads (negative control)"
 """Names in tables of the strongest guess made without the upload, and the attack itself on other clients' uploads."""
 
 
@@ -165,7 +165,7 @@ def floor_words(name: str) -> str:
     >>> floor_words("mean_image")
     'the floor (best blind guess: mean image)'
     """
-    return "the floor (" + (CONTROL if name == PERMUTED else f"best blind guess: {LABELS.get(name, name)}") + ")"
+    return "the floor (" + (CONTROL if name == SHUFFLED else f"best blind guess: {LABELS.get(name, name)}") + ")"
 
 
 def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) -> Tensor:
@@ -174,7 +174,7 @@ def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) 
     The draw depends on the seed, the floor and the target alone, so neither order nor company of targets matters.
     """
     rng = generator(seed, "floor", name, target.round, target.client, target.index)
-    return (nearest_stranger if name == NEAREST else FLOORS[name])(truth, n_guesses, rng)
+    return (nearest_auxiliary if name == NEAREST else FLOORS[name])(truth, n_guesses, rng)
 
 
 def guessers(truths: Sequence[Truth]) -> tuple[str, ...]:

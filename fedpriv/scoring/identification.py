@@ -2,8 +2,8 @@
 
 Where chance alone decided which images of a class the client holds and which are decoys, a guess without the upload is
 right once in as many times as there are images to choose from, whatever it shows: that is known and need not be measured.
-Elsewhere a client's images may be nearer to some guess than strangers' are, so every guess is ranked by the same rule on the
-very targets and decoys.
+Elsewhere a client's images may be nearer to some guess than auxiliary ones are, so every guess is ranked by the same
+rule on the very targets and decoys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpriv.attacks.observation import TargetId
 from fedpriv.scoring.chance import ByDesign
 from fedpriv.scoring.definitions import squared_errors
-from fedpriv.scoring.floors import DECOYS, NEAREST, PERMUTED
+from fedpriv.scoring.floors import DECOYS, NEAREST, SHUFFLED
 from fedpriv.scoring.intervals import Kind, Values
 from fedpriv.scoring.panel import ScoredGuesses
 from fedpriv.scoring.records import Summary
@@ -30,11 +30,11 @@ from fedpriv.sources.truth import ENOUGH_DECOYS, Truth
 _NO_ERROR = 1e-12
 """Errors below this count as this, so that nothing is divided by none."""
 
-NO_DECOYS = f"not measured: no target has {ENOUGH_DECOYS} strangers of its class as decoys"
+NO_DECOYS = f"not measured: no target has {ENOUGH_DECOYS} auxiliary images of its class as decoys"
 
 
 FOUND_BY_CHANCE = 0.05
-"""Where so good a result of permuted uploads is rarer than this by chance, they tell images apart, and are compared with."""
+"""Where so good a result of shuffled uploads is rarer than this by chance, they tell images apart, and are compared with."""
 
 NOT_ALIKE = 0.01
 """Where so good a result of any blind guess is rarer than this by chance, over all of them, images were not drawn alike."""
@@ -172,7 +172,7 @@ def identification(
     rates = {name: float(own.mean()) for name, own in guesses.items()}
     of = max(rates, key=lambda name: rates[name])
     own = judged.finite(shares, "share")
-    permuted = control_of(own, hits[PERMUTED].tolist(), judged, "difference") if PERMUTED in hits else None
+    shuffled = control_of(own, hits[SHUFFLED].tolist(), judged, "difference") if SHUFFLED in hits else None
     record = IdentificationRecord.model_validate(
         dict(own)
         | {
@@ -182,7 +182,7 @@ def identification(
             "mean_rank": float(np.mean([one.mean_rank for one in seen])),
             "decoys": tuple(sorted({one.decoys for one in seen})),
             "n_left_out": len(targets) - len(rows),
-            "permuted": permuted,
+            "shuffled": shuffled,
             "blind": {name: float(own.mean()) for name, own in hits.items()},
         }
     )
@@ -198,9 +198,9 @@ def _nothing(n_targets: int) -> IdentificationRecord:
 def _by_design(
     truths: Sequence[Truth], found: Sequence[Identification], guesses: Mapping[str, Values], means: Means
 ) -> ByDesign | None:
-    """Return the guess that is right as often as chance, or as permuted uploads where these find more; None for measuring.
+    """Return the guess that is right as often as chance, or as shuffled uploads where these find more; None for measuring.
 
-    Guesses are measured of clients with images of their own; where permuted uploads surely find more than chance does, for
+    Guesses are measured of clients with images of their own; where shuffled uploads surely find more than chance does, for
     what they show came from elsewhere than the client's upload, and the attack is to be better than they are, target by
     target; and where a blind guess does, for then images are not alike, whoever said so.
     """
@@ -210,13 +210,13 @@ def _by_design(
     for name, hits in guesses.items():
         one = means.compare({name: hits - chance.rates}, "identified", 0.0, (), chance)[0]
         if one.p_value is not None and one.p_value <= (
-            FOUND_BY_CHANCE if name == PERMUTED else NOT_ALIKE / len(guesses)
+            FOUND_BY_CHANCE if name == SHUFFLED else NOT_ALIKE / len(guesses)
         ):
             return None
-    rate = float(guesses[PERMUTED].mean()) if PERMUTED in guesses else 0.0
+    rate = float(guesses[SHUFFLED].mean()) if SHUFFLED in guesses else 0.0
     if rate <= float(chance.rates.mean()):
         return chance
-    return ByDesign(PERMUTED, np.full(len(found), rate), chance.decoys)
+    return ByDesign(SHUFFLED, np.full(len(found), rate), chance.decoys)
 
 
 def control_of(own: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:

@@ -21,7 +21,7 @@ def check(inference: Inference, case: InferenceCase) -> None:
 
 
 def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> InferenceResult:
-    """Run an inference, and its control on permuted uploads, and return the record.
+    """Run an inference, and its control on shuffled uploads, and return the record.
 
     Args:
         inference: what to run.

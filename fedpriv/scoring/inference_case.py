@@ -58,7 +58,7 @@ class InferenceCase:
             asked = replace(asked, earlier=tuple(Moment(one.observations, one.knowledge) for one in self.earlier))
         return asked
 
-    def permuted(self, problem: InferenceProblem) -> InferenceProblem | None:
+    def shuffled(self, problem: InferenceProblem) -> InferenceProblem | None:
         """Return the problem with another client's upload in the place of each, in every round; None where there is none."""
         if self.evidence.shuffled is None:
             return None

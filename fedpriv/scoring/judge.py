@@ -138,7 +138,7 @@ def class_accuracy(
         float((truth.weights * (judge.classes(t.client, truth.members) == truth.labels)).sum() / truth.weights.sum())
         for t, truth in zip(targets, truths, strict=True)
     ]
-    # Every stranger's image is judged, for one drawn at random says little.
+    # Every auxiliary image is judged, for one drawn at random says little.
     found["random_image"] = [
         _share(judge, t, truth, truth.pool.guesses) for t, truth in zip(targets, truths, strict=True)
     ]

@@ -6,7 +6,7 @@ is worth nothing either. Where nobody brings held-out images, others' images tak
 Scores of a client are put on a common scale by the median and spread of all its candidates, which needs no knowledge of who
 is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % and 0.1 % false positives (Carlini
 et al. 2022, Membership inference attacks from first principles), with intervals over clients; the difference to chance, to
-permuted uploads and to a score without the upload (:mod:`fedpriv.scoring.membership_baseline`); and the same among
+shuffled uploads and to a score without the upload (:mod:`fedpriv.scoring.membership_baseline`); and the same among
 candidates that are alike (:mod:`fedpriv.scoring.membership_strata`).
 """
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedpriv.attacks.inference.base import Candidates, Inference
 from fedpriv.attacks.inputs.targets import Said
-from fedpriv.scoring.floors import PERMUTED
+from fedpriv.scoring.floors import SHUFFLED
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.membership_baseline import baseline_scores
@@ -129,7 +129,7 @@ def on_common_scale(scores: Values) -> Values:
 
 
 def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> MembershipRecord:
-    """Ask about every client's candidates, and by permuted uploads, and return the record.
+    """Ask about every client's candidates, and by shuffled uploads, and return the record.
 
     Args:
         inference: one that asks about images.
@@ -150,11 +150,11 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         return Ranked.of(scores, member, units)
 
     found = inference(problem)
-    ranked, wrong = rank(found.values), case.permuted(problem)
-    permuted = None if wrong is None else rank(inference(wrong).values)
+    ranked, wrong = rank(found.values), case.shuffled(problem)
+    shuffled = None if wrong is None else rank(inference(wrong).values)
     name, alone = baseline_scores(problem)
     baseline = rank(alone) if alone else None
-    guesses = {PERMUTED: permuted, name: baseline}
+    guesses = {SHUFFLED: shuffled, name: baseline}
     strata = _strata(trials)
     return MembershipRecord(
         **dict(about),
@@ -168,7 +168,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         baseline=None if baseline is None else Baseline(name=name, auc=baseline.area()),
         strata=strata.areas(ranked, tuple(SIZES)),
         rarity=strata.areas(ranked, tuple(RARITIES)),
-        permuted=None if permuted is None else permuted.rates(),
+        shuffled=None if shuffled is None else shuffled.rates(),
         comparisons=ranked.against(guesses, MEASURES) + strata.compared(ranked, guesses),
         classes=_classes(problem.said(), case.truth),
         cost=Seconds(seconds=found.seconds),

@@ -1,6 +1,6 @@
 """Members told apart among candidates that are alike: of classes of some size at the client, or typical of their class.
 
-Each stratum is compared with chance, permuted uploads and the baseline like all candidates together are, and takes part in
+Each stratum is compared with chance, shuffled uploads and the baseline like all candidates together are, and takes part in
 the page's tests, so that no stratum is claimed by chance (:mod:`fedpriv.scoring.judgement`). A stratum in which fewer
 clients have candidates than support a claim, or that is all there is, is shown and not tested.
 """

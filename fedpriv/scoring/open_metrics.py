@@ -68,7 +68,7 @@ def vector_measures(
         beside = None
         if control is not None:
             beside = control_of(own, function(control, true).tolist(), means)
-        return OtherMeasure(**dict(own), permuted=beside, **_facts(metric))
+        return OtherMeasure(**dict(own), shuffled=beside, **_facts(metric))
 
     return {name: _or_reason(metric, measured) for name, metric in metrics.items() if metric.of == "vectors"}
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem
 from fedpriv.attacks.inference.property import QUESTIONS as QUESTIONS
 from fedpriv.attacks.inputs.targets import Said
-from fedpriv.scoring.floors import PERMUTED
+from fedpriv.scoring.floors import SHUFFLED
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.intervals import Values, clustered
 from fedpriv.scoring.records import PropertyRecord, Provenance, Rate
@@ -62,7 +62,7 @@ def _refuse_one_answer(told: Answers, name: str = "property") -> None:
 
 
 def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> PropertyRecord:
-    """Ask about every client's classes, and of permuted uploads, and return the record.
+    """Ask about every client's classes, and of shuffled uploads, and return the record.
 
     Args:
         inference: one that asks about classes.
@@ -81,7 +81,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
     said = problem.said()
     crowds = [_crowd(said[k], len(own)) for k, own in zip(found.asked.classes, answers, strict=True)]
     ranked, alone = Ranked.of(scores, answers, units), Ranked.of(crowds, answers, units)
-    permuted = None if len(scores) < 2 else Ranked.of(_of_the_next(classes, scores), answers, units)
+    shuffled = None if len(scores) < 2 else Ranked.of(_of_the_next(classes, scores), answers, units)
     return PropertyRecord(
         **dict(about),
         **dict(ranked.rates()),
@@ -91,9 +91,9 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
         n_clients=len(set(units)),
         n_pairs=int(sum(map(len, answers))),
         n_yes=int(sum(told.sum() for told in answers)),
-        permuted=None if permuted is None else permuted.rates(),
+        shuffled=None if shuffled is None else shuffled.rates(),
         classes_alone=alone.rates(),
-        comparisons=ranked.against({PERMUTED: permuted, CLASSES_ALONE: alone}, {"property": "auc"}),
+        comparisons=ranked.against({SHUFFLED: shuffled, CLASSES_ALONE: alone}, {"property": "auc"}),
         shares=_shares(found.shares, case.counts(problem), said, about),
         cost=Seconds(seconds=found.seconds),
     )
@@ -119,7 +119,7 @@ def _shares(
     guesses = {
         EVEN: torch.stack([_equal(told[client].classes, wanted.shape[1]) for client in clients]),
         OTHERS: others,
-        PERMUTED: estimated.roll(-1, 0),
+        SHUFFLED: estimated.roll(-1, 0),
     }
     return ShareDistances(
         estimated=distance(estimated), guesses={name: distance(guess) for name, guess in guesses.items()}

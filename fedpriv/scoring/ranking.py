@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from fedpriv.scoring.records import About, KnowledgeCard, ReconstructionRecord
+from fedpriv.scoring.records import About, ReconstructionRecord, ThreatModel
 from fedpriv.scoring.records.made import Identity
 from fedpriv.util.config import plain
 
@@ -31,7 +31,7 @@ def strongest_first(items: Sequence[T], record: Callable[[T], ReconstructionReco
     return sorted(ranked, key=lambda members: gain(members[0]), reverse=True)
 
 
-def card_key(knowledge: KnowledgeCard) -> str:
+def card_key(knowledge: ThreatModel) -> str:
     """Return the key that is the same for all attacks under one knowledge card."""
     return json.dumps(plain(knowledge), sort_keys=True)
 

@@ -103,7 +103,7 @@ def why(reason: Reason, verdict: Verdict) -> str:
     return {
         "premise": "" if reason.premise is None else premise_fails(reason.premise),
         "few_clients": f"{value:.0f} {units.removesuffix('s') if value == 1 else units}, and {beside:.0f} are the least",
-        "no_control": "the attack was not run on permuted uploads",
+        "no_control": "the attack was not run on shuffled uploads",
         "no_held_out": "non-members are others' images, which a client's own look tells apart; bring each client's "
         "held-out images (held_out), or attack the run of an older result again",
         "not_converged": f"its search converged for {percent(value)} of the targets",

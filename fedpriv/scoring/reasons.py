@@ -60,12 +60,12 @@ def _own(record: Record) -> list[Reason]:
     if not record.comparisons:
         found.append(Reason(name="no_comparison"))
     if not isinstance(record, ReconstructionRecord):
-        if record.permuted is None:
+        if record.shuffled is None:
             found.append(Reason(name="no_control"))
         if isinstance(record, MembershipRecord) and record.nonmembers == "others":
             found.append(Reason(name="no_held_out"))
         return found
-    if record.control.permuted is None:
+    if record.control.shuffled is None:
         found.append(Reason(name="no_control"))
     search = convergence(record)
     if search.converged < CONVERGED:

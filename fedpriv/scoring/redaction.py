@@ -1,7 +1,7 @@
 """Rules by which pictures of people are kept out of what is passed on.
 
 A true image is shown by no rule but ``none``. Neither is a reconstruction, which where it leaks is the person; nor a guess
-made of strangers' images, for a client's strangers are other clients' images, and a mean over few of them is one of them.
+made of auxiliary images, for those of a client are other clients' images, and a mean over few of them is one of them.
 """
 
 from __future__ import annotations

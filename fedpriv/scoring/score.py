@@ -14,7 +14,7 @@ import torch
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.scoring import effects
 from fedpriv.scoring.definitions import TEXTS, comparison
-from fedpriv.scoring.floors import PERMUTED, guess, guessers
+from fedpriv.scoring.floors import SHUFFLED, guess, guessers
 from fedpriv.scoring.identification import identification
 from fedpriv.scoring.judge import ClassEvaluator, class_accuracy
 from fedpriv.scoring.leakage import (
@@ -54,7 +54,7 @@ from fedpriv.util.errors import UserError
 def score(
     reconstruction: Reconstruction,
     truths: tuple[Truth, ...],
-    permuted: Reconstruction | None,
+    shuffled: Reconstruction | None,
     *,
     seed: int,
     about: About,
@@ -66,7 +66,7 @@ def score(
     Args:
         reconstruction: what the attack returned, T targets.
         truths: T truths in the same order.
-        permuted: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
+        shuffled: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
         seed: seed of floors, decoys and comparison sets.
         about: how the reconstruction was made.
         judge: an independent classifier, for attacks that make class images; adds the metric ``class_accuracy``.
@@ -91,16 +91,16 @@ def score(
         shots = [guess(name, *one, seed) for one in zip(truths, targets, numbers, strict=True)]
         floors[name] = measure(shots, truths, beside)
     best_blind = best_floor(floors, "T1")
-    if permuted is not None:
-        permuted = permuted.to_cpu()
-        _check("permuted", permuted, truths)
-        floors[PERMUTED] = measure(own_guesses(settle(permuted.images)[0], truths), truths, beside)
+    if shuffled is not None:
+        shuffled = shuffled.to_cpu()
+        _check("shuffled", shuffled, truths)
+        floors[SHUFFLED] = measure(own_guesses(settle(shuffled.images)[0], truths), truths, beside)
     best = best_floor(floors, "T1")
     advantage = attack.psnr - floors[best].psnr
     rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
     details = {name: _image_metrics(panel, truths, means, others) for name, panel in floors.items()}
     images = _image_metrics(attack, truths, means, others)
-    vectors = score_vectors(reconstruction, permuted, truths, means, others)
+    vectors = score_vectors(reconstruction, shuffled, truths, means, others)
     told = identification(targets, truths, attack, floors, means)
     strata = [stratum(truth.n_c) for truth in truths]
     comparisons = image_comparisons(attack, floors, strata, means)

@@ -14,7 +14,7 @@ from fedpriv.scoring import effects
 from fedpriv.scoring.chance import ByDesign
 from fedpriv.scoring.convergence import is_specific
 from fedpriv.scoring.definitions import TEXTS, ComparisonSet
-from fedpriv.scoring.floors import NEAREST, PERMUTED, floor_words
+from fedpriv.scoring.floors import NEAREST, SHUFFLED, floor_words
 from fedpriv.scoring.intervals import Kind, Values, clustered, compare, finite_summary, summary
 from fedpriv.scoring.panel import ScoredGuesses
 from fedpriv.scoring.records import Comparison, Estimate, FiniteSummary, Measure, Summary
@@ -147,7 +147,7 @@ def _fits(reconstruction: Reconstruction) -> list[Fit | None]:
     if reconstruction.fits is None:
         return [None] * len(reconstruction.targets)
     rows = [[value if math.isfinite(value) else None for value in row] for row in reconstruction.fits.tolist()]
-    return [Fit(own=own, permuted=permuted, strangers=strangers) for own, permuted, strangers in rows]
+    return [Fit(own=own, shuffled=shuffled, auxiliary=auxiliary) for own, shuffled, auxiliary in rows]
 
 
 def target_rows(
@@ -228,10 +228,10 @@ def definitions_part(
 
 def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Means) -> ControlResult:
     """Return ``control``: whether the attack on other clients' uploads stays at the best blind floor."""
-    if PERMUTED not in floors:
-        text = "Permuted uploads (negative control): not run."
-        return ControlResult(permuted=None, floor=None, difference_db=None, passes=None, verdict=text)
-    values = floors[PERMUTED].psnr
+    if SHUFFLED not in floors:
+        text = "Shuffled uploads (negative control): not run."
+        return ControlResult(shuffled=None, floor=None, difference_db=None, passes=None, verdict=text)
+    values = floors[SHUFFLED].psnr
     everything = range(len(values))
     gain = values - floors[best_blind].psnr
     difference = means.of(gain, everything)
@@ -239,15 +239,15 @@ def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Me
     mean = float(gain.mean())
     size = f"{abs(mean):.1f} dB {'above' if mean >= 0 else 'below'} {floor_words(best_blind)}"
     if passes is None:
-        text = f"Permuted uploads (negative control), one client: the attack scores {size}."
+        text = f"Shuffled uploads (negative control), one client: the attack scores {size}."
     elif passes:
         text = (
-            f"Permuted uploads (negative control): the attack scores {size}: nothing beyond a guess, as it should be."
+            f"Shuffled uploads (negative control): the attack scores {size}: nothing beyond a guess, as it should be."
         )
     else:
         text = (
-            f"Permuted uploads (negative control): the attack scores {size}: part of what it reaches comes from what "
+            f"Shuffled uploads (negative control): the attack scores {size}: part of what it reaches comes from what "
             "uploads share or from its own prior, not from the target."
         )
-    permuted = means.of(values, everything)
-    return ControlResult(permuted=permuted, floor=best_blind, difference_db=difference, passes=passes, verdict=text)
+    shuffled = means.of(values, everything)
+    return ControlResult(shuffled=shuffled, floor=best_blind, difference_db=difference, passes=passes, verdict=text)

@@ -2,7 +2,7 @@
 
     about.json                    what was attacked, how, under which knowledge; digests of the others; written last
     reconstruction.safetensors    the attack's result, all that an attacker would have
-    permuted.safetensors          the same attack on other clients' uploads (where it was run)
+    shuffled.safetensors          the same attack on other clients' uploads (where it was run)
     truth.safetensors             PRIVATE: the clients' images behind the targets. For the evaluator only; leave it out
                                   when a directory is passed on. Without it nothing can be scored again or drawn.
     judge.safetensors             PRIVATE: the classifier that judged class images (class inversion only); trained on other
@@ -45,7 +45,7 @@ from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
 CLAIM, PRIVACY_AUDIT = "claim.json", "audit-dp.json"
-RECONSTRUCTION, PERMUTED, TRUTH = "reconstruction.safetensors", "permuted.safetensors", "truth.safetensors"
+RECONSTRUCTION, SHUFFLED, TRUTH = "reconstruction.safetensors", "shuffled.safetensors", "truth.safetensors"
 FILES: dict[type[AnyRecord], str] = {
     About: ABOUT,
     ReconstructionRecord: METRICS,
@@ -141,7 +141,7 @@ class AttackRecord:
     Attributes:
         directory: where it was read from.
         reconstruction: what the attack returned.
-        permuted: the control, or None.
+        shuffled: the control, or None.
         truths: one a target, or None where the private file was left out.
         about: how it was made.
         metrics: the record, or None where it was not scored yet.
@@ -150,7 +150,7 @@ class AttackRecord:
 
     directory: Path
     reconstruction: Reconstruction
-    permuted: Reconstruction | None
+    shuffled: Reconstruction | None
     truths: tuple[Truth, ...] | None
     about: About
     metrics: ReconstructionRecord | None
@@ -172,7 +172,7 @@ def save_attack(
     reconstruction: Reconstruction,
     truths: tuple[Truth, ...],
     about: About,
-    permuted: Reconstruction | None = None,
+    shuffled: Reconstruction | None = None,
     metrics: ReconstructionRecord | None = None,
     judge: ClassEvaluator | None = None,
 ) -> None:
@@ -187,10 +187,10 @@ def save_attack(
     (directory / ABOUT).unlink(missing_ok=True)
     (directory / METRICS).unlink(missing_ok=True)
     save_reconstruction(directory / RECONSTRUCTION, withheld(reconstruction, about.redacted))
-    if permuted is None:
-        (directory / PERMUTED).unlink(missing_ok=True)
+    if shuffled is None:
+        (directory / SHUFFLED).unlink(missing_ok=True)
     else:
-        save_reconstruction(directory / PERMUTED, withheld(permuted, about.redacted))
+        save_reconstruction(directory / SHUFFLED, withheld(shuffled, about.redacted))
     if kept:
         save_truths(directory / TRUTH, truths)
     else:
@@ -203,7 +203,7 @@ def save_attack(
         (directory / JUDGE).unlink(missing_ok=True)
     if not kept:
         forget(directory)
-    files = [name for name in (RECONSTRUCTION, PERMUTED, TRUTH, JUDGE) if (directory / name).is_file()]
+    files = [name for name in (RECONSTRUCTION, SHUFFLED, TRUTH, JUDGE) if (directory / name).is_file()]
     write_record(directory, about.model_copy(update={"files": {name: digest(directory / name) for name in files}}))
 
 
@@ -256,14 +256,14 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
         if digest(path) != expected:
             raise UserError(f"{path}: content was altered; its SHA-256 is not the one in {ABOUT}")
     reconstruction = load_reconstruction(directory / RECONSTRUCTION)
-    permuted = None
-    if PERMUTED in about.files:
-        permuted = load_reconstruction(directory / PERMUTED)
-        if permuted.images.shape[2:] != reconstruction.images.shape[2:] or len(permuted.images) != len(
+    shuffled = None
+    if SHUFFLED in about.files:
+        shuffled = load_reconstruction(directory / SHUFFLED)
+        if shuffled.images.shape[2:] != reconstruction.images.shape[2:] or len(shuffled.images) != len(
             reconstruction.images
         ):
             raise UserError(
-                f"{directory / PERMUTED}: images {tuple(permuted.images.shape)} do not fit the reconstruction's "
+                f"{directory / SHUFFLED}: images {tuple(shuffled.images.shape)} do not fit the reconstruction's "
                 f"{tuple(reconstruction.images.shape)}"
             )
     truths = None
@@ -283,7 +283,7 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
             )
     channels, height, width = reconstruction.images.shape[2:]
     judge = load_class_evaluator(directory, (channels, height, width)) if JUDGE in about.files else None
-    return AttackRecord(directory, reconstruction, permuted, truths, about, metrics, judge)
+    return AttackRecord(directory, reconstruction, shuffled, truths, about, metrics, judge)
 
 
 def scored(attack: AttackRecord) -> ReconstructionRecord:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.scoring import effects
-from fedpriv.scoring.floors import PERMUTED
+from fedpriv.scoring.floors import SHUFFLED
 from fedpriv.scoring.identification import control_of
 from fedpriv.scoring.leakage import Metric, cosine, relative_error
 from fedpriv.scoring.open_metrics import vector_measures
@@ -40,7 +40,7 @@ class VectorScores:
 
 def score_vectors(
     reconstruction: Reconstruction,
-    permuted: Reconstruction | None,
+    shuffled: Reconstruction | None,
     truths: Sequence[Truth],
     means: Means,
     others: Mapping[str, Metric],
@@ -49,7 +49,7 @@ def score_vectors(
 
     Args:
         reconstruction: T targets, on the CPU.
-        permuted: the control, or None.
+        shuffled: the control, or None.
         truths: T truths; guesses are those that all of them have.
         means: makes the intervals.
         others: measures of other packages.
@@ -58,16 +58,16 @@ def score_vectors(
     if reconstruction.features is None or len(known) != len(truths):
         return VectorScores()
     true, own = torch.stack(known), reconstruction.features
-    control = None if permuted is None else permuted.features
+    control = None if shuffled is None else shuffled.features
     found: dict[str, Any] = {"others": vector_measures(others, own, control, true, means)}
     for name, function in (("relative_error", relative_error), ("cosine", cosine)):
         values = means.summary(function(own, true).numpy())
         beside = None if control is None else control_of(values, function(control, true).tolist(), means)
-        found[name] = FeatureMeasure(**dict(values), permuted=beside)
+        found[name] = FeatureMeasure(**dict(values), shuffled=beside)
     names = [name for name in truths[0].vectors if all(name in truth.vectors for truth in truths)]
     guesses = {name: torch.stack([truth.vectors[name] for truth in truths]) for name in names}
     if control is not None:
-        guesses[PERMUTED] = control
+        guesses[SHUFFLED] = control
     if reconstruction.distance is not None:
         norms = own.double().norm(dim=1)
         expected = torch.where(norms > 0, reconstruction.distance.double() / norms, torch.inf)
@@ -77,8 +77,8 @@ def score_vectors(
     theirs = {name: identify_features(guess, true, clients)[0] for name, guess in guesses.items()}
     found["feature_identification"] = _told(hits, theirs, formula, means)
     which = {name: identify_directions(guess, true, clients) for name, guess in guesses.items()}
-    if permuted is not None and permuted.directions is not None:
-        which[PERMUTED] = identify_directions(permuted.directions, true, clients, centred=True)
+    if shuffled is not None and shuffled.directions is not None:
+        which[SHUFFLED] = identify_directions(shuffled.directions, true, clients, centred=True)
     led = reconstruction.directions
     straight = identify_directions(own if led is None else led, true, clients, centred=led is not None)
     found["direction_identification"] = _told(straight, which, formula, means)
@@ -149,9 +149,9 @@ def _told(hits: list[float], guessed: Mapping[str, list[float]], formula: float,
     """Return a rate beside that of the strongest guess, or of the formula where there is no guess."""
     told, rates = means.finite(hits, "share"), {name: float(np.mean(one)) for name, one in guessed.items()}
     of = max(rates, key=lambda name: rates[name], default="vectors")
-    beside = control_of(told, guessed[PERMUTED], means, "difference") if PERMUTED in guessed else None
+    beside = control_of(told, guessed[SHUFFLED], means, "difference") if SHUFFLED in guessed else None
     return FeatureIdentification(
-        **dict(told), chance=rates.get(of, formula), chance_of=of, permuted=beside, blind=rates
+        **dict(told), chance=rates.get(of, formula), chance_of=of, shuffled=beside, blind=rates
     )
 
 

@@ -119,7 +119,7 @@ def _back(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
     return f"{percent(one.value)} of {which} come back{_to(by)}, 3 dB or more beyond the best guess ({_guess(one)})."
 
 
-def _told_apart(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
+def _separated(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
     one = claims[0]
     which = "the images" if _everywhere(claims) else f"the images of targets {_of_strata(claims)}"
     return f"{percent(one.value)} of {which} are told from decoys{_by(by)} ({_guess(one)})."
@@ -144,7 +144,7 @@ def _classes(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> s
 _CLAIMED: dict[str, Callable[[Sequence[JudgedComparison], Verdict, str], str]] = {
     "images": _images,
     "beyond_3db": _back,
-    "identified": _told_apart,
+    "identified": _separated,
     "vectors": _vectors,
     "vectors_identified": _own,
     "classes": _classes,

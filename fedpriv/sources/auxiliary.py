@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.datasets import DATASETS, SourceOptions, load_dataset
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.util.arguments import argument
@@ -32,7 +32,7 @@ def parse_foreign(text: str) -> tuple[str, Path | None]:
     return name, Path(folder).expanduser() if folder else None
 
 
-def refuse_foreign(card: KnowledgeCard, config: RunConfig) -> None:
+def refuse_foreign(card: ThreatModel, config: RunConfig) -> None:
     """Check that a card's foreign images can be had, and are foreign to the clients of a run."""
     name, folder = parse_foreign(card.foreign)
     clients = None if config.data_dir is None else Path(config.data_dir)

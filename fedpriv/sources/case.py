@@ -14,7 +14,7 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, Declared
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_extractor, shadow_model
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.sources.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
@@ -52,7 +52,7 @@ class Case:
 
 def build_case(
     source: Source,
-    card: KnowledgeCard,
+    card: ThreatModel,
     attack: Declared | None = None,
     *,
     n_targets: int,
@@ -146,7 +146,7 @@ def choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: i
 
 
 def _classes(
-    source: Source, observations: Sequence[Observation], newest: Observation, card: KnowledgeCard
+    source: Source, observations: Sequence[Observation], newest: Observation, card: ThreatModel
 ) -> list[TargetId]:
     """Return one target for each class behind a client's upload; of a mixture, for each that it has and ever gave weight."""
     number, client = newest.round, newest.client
@@ -167,7 +167,7 @@ class _Grants:
     """The grants of a card about the attacked clients and round, loaded or trained once each."""
 
     source: Source
-    card: KnowledgeCard
+    card: ThreatModel
     observations: tuple[Observation, ...]
     round: int
     seed: int
@@ -178,7 +178,7 @@ class _Grants:
         source, card, number = self.source, self.source.settled(self.card), self.round
         kind, clients = source.kind, sorted(clients)
         updates = kind in NETWORKS | LAYERS
-        images, labels = source.auxiliary(card, self.seed)
+        images, labels = source.auxiliary_images(card, self.seed)
         granted = replace(self, card=card)
         extractors: dict[int, Callable[[Tensor], Tensor]] = {}
         heads: dict[int, tuple[Tensor, Tensor]] = {}
@@ -243,7 +243,7 @@ class _Grants:
 
     def fitted(self, what: str, fit: Callable[..., T], number: int, client: int) -> T:
         """Return a substitute that is trained on the attacker's own images."""
-        images, labels = self.source.auxiliary(self.card, self.seed)
+        images, labels = self.source.auxiliary_images(self.card, self.seed)
         if images is None or labels is None:
             raise UserError(
                 "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; grant "

@@ -57,7 +57,7 @@ def read_uploads(
     images: Any,
     labels: Any,
     extractor: Any,
-    strangers: Any,
+    auxiliary: Any,
     settings: Mapping[str, Any],
     *,
     numbers: Sequence[int] = (),
@@ -118,8 +118,8 @@ def read_uploads(
         summed=summed,
         seen=tuple(seen),
         images=own,
-        strangers=_strangers(strangers, settings.get("stranger_labels"), own, shape),
-        alike=settings.get("strangers_alike", False),
+        auxiliary=_auxiliary(auxiliary, settings.get("auxiliary_labels"), own, shape),
+        alike=settings.get("auxiliary_alike", False),
         shares={
             k: _check_shares(w, len(own[k])) for k, w in _given("weights", settings.get("weights"), clients).items()
         },
@@ -267,22 +267,22 @@ def _labelled(name: str, settings: Mapping[str, Any], shape: Sequence[int]) -> S
     return Samples(checked, check_labels(f"{name}_labels", labels, len(checked)))
 
 
-def _strangers(given: Any, labels: Any, own: Mapping[int, Samples], shape: Sequence[int]) -> Samples:
+def _auxiliary(given: Any, labels: Any, own: Mapping[int, Samples], shape: Sequence[int]) -> Samples:
     """Return the images that no upload was computed from with their classes, -1 where these are not known."""
-    images = _check_images("strangers", given, shape)
+    images = _check_images("auxiliary", given, shape)
     if len(images) < 2:
         raise UserError(
-            f"{argument('strangers')}: expected at least 2 images, got {len(images)}; a few hundred serve well"
+            f"{argument('auxiliary')}: expected at least 2 images, got {len(images)}; a few hundred serve well"
         )
     known = {image_key(image): client for client, each in own.items() for image in each.images}
     for place, image in enumerate(images):
         if (client := known.get(image_key(image))) is not None:  # baselines would be as good as the truth
             raise UserError(
-                f"{argument('strangers')}: image {place} is one of client {client}'s; expected images that no upload was "
+                f"{argument('auxiliary')}: image {place} is one of client {client}'s; expected images that no upload was "
                 "computed from"
             )
     unknown = torch.full((len(images),), -1)
-    return Samples(images, unknown if labels is None else check_labels("stranger_labels", labels, len(images)))
+    return Samples(images, unknown if labels is None else check_labels("auxiliary_labels", labels, len(images)))
 
 
 def _held_out(
@@ -508,9 +508,9 @@ def _check_together(source: ExternalSource) -> None:
     together = sum(tensor.numel() for tensor in [*sent, *(own.images for own in source.images.values())])
     if together > MOST_TOGETHER:
         raise UserError(f"{argument('uploads')}: {together:,} values together with images; at most {MOST_TOGETHER:,}")
-    if source.alike and bool((source.strangers.labels < 0).all()):
+    if source.alike and bool((source.auxiliary.labels < 0).all()):
         raise UserError(
-            f"{argument('strangers_alike')}: needs {argument('stranger_labels')}: decoys are strangers of an image's class"
+            f"{argument('auxiliary_alike')}: needs {argument('auxiliary_labels')}: decoys are those of an image's class"
         )
     if source.model is not None and source.kind in WHOLE:
         first = next(iter(source.images.values()))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.attacks.observation import BatchFacts, KnowledgeCard, Observation, Statistics, TargetId
+from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
@@ -39,7 +39,7 @@ class ExternalSource(Source):
     Attributes:
         seen: one observation for each round and client that took part in it.
         images: client -> its private images and their classes.
-        strangers: images that no upload was computed from; classes are -1 where they are not known.
+        auxiliary: images that no upload was computed from; classes are -1 where they are not known.
         alike: whether chance alone decided which images of a class are strangers.
         shares: client -> each image's share in its mixture, where that was handed in.
         extractors: (round, client) -> network in evaluation mode, a copy; of earlier rounds only where they were handed in.
@@ -66,7 +66,7 @@ class ExternalSource(Source):
     summed: bool = False
     seen: tuple[Observation, ...]
     images: Mapping[int, Samples]
-    strangers: Samples
+    auxiliary: Samples
     alike: bool = False
     shares: Mapping[int, Tensor] = field(default_factory=dict)
     extractors: Mapping[tuple[int, int], nn.Module] = field(default_factory=dict)
@@ -114,12 +114,12 @@ class ExternalSource(Source):
     ) -> tuple[tuple[Observation, ...], tuple[Observation, ...] | None]:
         return (observations, None) if self.summed else super().view(observations)
 
-    def usable_rounds(self, card: KnowledgeCard) -> Sequence[int]:
+    def usable_rounds(self, card: ThreatModel) -> Sequence[int]:
         # Networks are those behind the last round: of others only uploads count that hold all that is looked at.
         known = {o.round for o in self.seen if NETWORKS.first(o.broadcast) is not None} if self.kind in WHOLE else set()
         return sorted(self.rounds()) if self.kind in ANSWERS else sorted({*known, self.last})
 
-    def extractor(self, round_: int, client: int, card: KnowledgeCard) -> Callable[[Tensor], Tensor]:
+    def extractor(self, round_: int, client: int, card: ThreatModel) -> Callable[[Tensor], Tensor]:
         return self.extractors[round_, client]
 
     def extractor_rounds(self) -> Collection[int]:
@@ -137,10 +137,10 @@ class ExternalSource(Source):
     def batch(self, round_: int, client: int) -> BatchFacts | None:
         return self.batches.get(client)
 
-    def statistics(self, card: KnowledgeCard, client: int, seen: Observation) -> Statistics | None:
+    def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         return self.running.get(client) if card.batch_norm == "running" and seen.round == self.last else None
 
-    def auxiliary(self, card: KnowledgeCard, seed: int) -> tuple[Tensor | None, Tensor | None]:
+    def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
         if self.public is None or card.attacker_data == "none":
             return None, None
         return self.public.images, self.public.labels if card.attacker_data == "same_domain" else None
@@ -165,12 +165,12 @@ class ExternalSource(Source):
 
     def pool(self, client: int, seed: int, kept: Trained) -> Pool:
         def draw() -> Pool:
-            images, labels = self.strangers.images, self.strangers.labels
+            images, labels = self.auxiliary.images, self.auxiliary.labels
             order = torch.randperm(len(images), generator=generator(seed, "strangers"))
             order = order[: MOST_VALUES // images[0].numel()]
             return Pool.divided(images[order], labels[order], seed, "strangers", alike=self.alike)
 
-        return kept.get(("pool", seed, Same(self.strangers)), draw)
+        return kept.get(("pool", seed, Same(self.auxiliary)), draw)
 
     @torch.no_grad()
     def feature(self, target: TargetId, images: Tensor) -> Tensor | None:
@@ -200,19 +200,19 @@ class ExternalSource(Source):
             known = [place for key, place in places.items() if key in attackers]
             used = {client: np.setdiff1d(index, known) for client, index in train.items()} if known else {}
         held_out = {client: placed(own) for client, own in self.held_out.items()}
-        everything = torch.cat([torch.stack(images), self.strangers.images])
-        samples = Samples(everything, torch.cat([torch.stack(labels), self.strangers.labels]))
+        everything = torch.cat([torch.stack(images), self.auxiliary.images])
+        samples = Samples(everything, torch.cat([torch.stack(labels), self.auxiliary.labels]))
         return Holdings(samples, train, used, held_out, self.device)
 
     def described(self, round_: int | None) -> dict[str, Any]:
         return {"method": self.method, "dataset": self.dataset, "groups": self.groups, "defenses": self.defenses}
 
 
-def derive_card(source: ExternalSource, wanted: Mapping[str, Any]) -> KnowledgeCard:
+def derive_card(source: ExternalSource, wanted: Mapping[str, Any]) -> ThreatModel:
     """Return the card that follows from what was handed in, with what is wanted instead."""
     normed = source.model is not None and bool(batch_norms(source.model))
     private, no_statistics = source.extractors or source.heads, normed and not source.running
-    derived: dict[str, Any] = plain(KnowledgeCard()) | {
+    derived: dict[str, Any] = plain(ThreatModel()) | {
         "extractor": "white_box" if private else "none",
         "batch": bool(source.batches),
         "batch_norm": "none" if no_statistics else "running",
@@ -221,7 +221,7 @@ def derive_card(source: ExternalSource, wanted: Mapping[str, Any]) -> KnowledgeC
     values = dict(wanted)
     if values.get("batch") in ("known", "none"):
         values["batch"] = values["batch"] == "known"
-    card = parse(KnowledgeCard, derived | values, argument("knowledge"))
+    card = parse(ThreatModel, derived | values, argument("knowledge"))
     lacking = {
         "extractor": ("extractor", card.extractor in ("white_box", "query") and not private),
         "batch": ("batch", card.batch and not source.batches),

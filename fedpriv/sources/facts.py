@@ -72,9 +72,9 @@ class Facts:
             were trained on, and their classes ``(n,)``. For scoring alone.
         held_out: of a partition: images that its client holds and did not train on, and their classes: the non-members of
             membership inference, without which it claims no leak.
-        strangers: of no argument: images that no client has, and their classes; blind guesses are made of them.
-        strangers_alike: whether one data set was divided, and chance alone decided which images of a class clients hold and
-            which are strangers: what attacks tell from decoys is then held against chance itself.
+        auxiliary: of no argument: images that no client has, and their classes; blind guesses are made of them.
+        auxiliary_alike: whether one data set was divided, and chance alone decided which images of a class clients hold and
+            which are auxiliary images: what attacks tell from decoys is then held against chance itself.
         public: of no argument: the attacker's own images and their classes.
         extractor: of a partition: its extractor after the newest round, a module from images to representations ``(n, d)``.
             Of a partition and a round: after that round, which attacks on all rounds together need.
@@ -95,8 +95,8 @@ class Facts:
     model: Any = None
     data: Any = None
     held_out: Any = None
-    strangers: Any = None
-    strangers_alike: bool = False
+    auxiliary: Any = None
+    auxiliary_alike: bool = False
     public: Any = None
     extractor: Any = None
     normalize: Normalize | None = None
@@ -189,7 +189,7 @@ def read_facts(run: Path, given: Any) -> OwnerFacts:
     if given is None and not path.exists():
         return OwnerFacts(Facts(), f"facts (no {path.name} beside the run)", path.parent)
     facts = parse(Facts, toml_file(path, expected="facts about a recorded run, in TOML"), str(path))
-    functions = (facts.model, facts.data, facts.strangers, facts.public, facts.extractor)
+    functions = (facts.model, facts.data, facts.auxiliary, facts.public, facts.extractor)
     check_modules(*(one for one in functions if isinstance(one, str) and is_reference(one)), file=path)
     return OwnerFacts(facts, str(path), path.absolute().parent)
 

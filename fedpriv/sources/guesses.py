@@ -76,7 +76,7 @@ def _guesses(tables: Mapping[str, Tensor], truth: Truth, features: Tensor | None
             result[name] = table[0]
         elif told:
             result[name] = torch.stack([share * table[label] for label, share in truth.label_weights().items()]).sum(0)
-        elif name == "strangers" and features is not None:
+        elif name == "auxiliary" and features is not None:
             result[name] = features.mean(0)
     return result
 
@@ -92,9 +92,9 @@ def _tables(case: Case, target: TargetId, features: Tensor | None, pool: Pool) -
     if features is not None:
         known = pool.guess_labels >= 0
         if bool(known.any()):
-            tables["strangers"] = prior_of_images(features[known], pool.guess_labels[known], n_classes)
+            tables["auxiliary"] = prior_of_images(features[known], pool.guess_labels[known], n_classes)
     rows, mixing = _head_rows(own), torch.eye(n_classes) if seen.mixing is None else seen.mixing
-    vectors = tables.get("strangers") if seen.mixing is None else seen.vectors
+    vectors = tables.get("auxiliary") if seen.mixing is None else seen.vectors
     if rows is not None and vectors is not None and rows.shape == (n_classes, vectors.shape[1]):
         centred = (rows - rows.mean(0)).double()
         tables["head_rows"] = start_of_others(vectors.double(), mixing.double(), centred).float()

@@ -150,7 +150,7 @@ def _source(
     partitions = {number: partition for number, partition in clients.values() if number in there}
     images, labels, batches = _data(facts, partitions, gathered.numbers[-1], trained=model is not None)
     own: dict[str, Any] = {name: settings[name] for name in ("device",) if name in settings}
-    own |= {"model": model, "n_classes": stated.n_classes, "strangers_alike": stated.strangers_alike}
+    own |= {"model": model, "n_classes": stated.n_classes, "auxiliary_alike": stated.auxiliary_alike}
     own |= {"batch": {k: batches.get(k) for k in images}} if batches else {}
     if stated.public is not None:
         own["public"], own["public_labels"] = facts.images("public")
@@ -168,16 +168,16 @@ def _source(
             of_round = [{c: clients[c] for c in gathered.uploads[place] if c in clients} for place in kept]
             earlier = zip(of_round[:-1], kept[:-1], strict=True)
             own["earlier_extractors"] = [_extractors(facts, part, gathered.numbers[place]) for part, place in earlier]
-    if stated.strangers is None:
+    if stated.auxiliary is None:
         raise UserError(
-            f"{facts.where}: no strangers (a function of no argument that returns images which no client has, and their "
+            f"{facts.where}: no auxiliary images (a function without arguments: images that no client has, and their "
             "labels, package.module:NAME); no attack can be told from a guess without"
         )
-    strangers, own["stranger_labels"] = facts.images("strangers", labelled=False)
+    auxiliary, own["auxiliary_labels"] = facts.images("auxiliary", labelled=False)
     sent = [uploads[place] for place in kept]
     rounds = [gathered.numbers[place] for place in kept]
     return read_uploads(
-        sent, target, images, labels, extractors, strangers, own, numbers=rounds, summed=gathered.summed
+        sent, target, images, labels, extractors, auxiliary, own, numbers=rounds, summed=gathered.summed
     )
 
 

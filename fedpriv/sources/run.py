@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.inputs.updates import read_update
-from fedpriv.attacks.observation import BatchFacts, KnowledgeCard, Observation, Statistics, TargetId
+from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.federated import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
@@ -128,19 +128,19 @@ class RunSource(Source):
             return len(self.used(round_, client)) > 0
         return bool(step_sizes(self.federation, client))
 
-    def usable_rounds(self, card: KnowledgeCard) -> Sequence[int]:
+    def usable_rounds(self, card: ThreatModel) -> Sequence[int]:
         uploads_alone = self.kind in ANSWERS or (self.kind in HEADS and card.extractor == "none")
         return sorted(self.rounds()) if uploads_alone else rounds_with_networks(self.run, self.kind)
 
     # ------------------------------------------------------------ grants
 
-    def settled(self, card: KnowledgeCard) -> KnowledgeCard:
+    def settled(self, card: ThreatModel) -> ThreatModel:
         if card.attacker_data == "other_domain":
             refuse_foreign(card, self.run.config)
         if card.attacker_data == "same_domain" and self.federation.attacker is None:
             raise UserError(
                 f"{argument('knowledge', {'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
-                f"{argument('strangers')} 0.5 or {argument('public')} N, or grant attacker_data=none"
+                f"{argument('auxiliary')} 0.5 or {argument('public')} N, or grant attacker_data=none"
             )
         if self.model is not None and batch_norms(self.model):
             return card
@@ -150,7 +150,7 @@ class RunSource(Source):
                 why = "the uploaded network has no batch norm, and so no statistics; drop the grant"
             raise UserError(f"knowledge batch_norm=exact: {why}")
         # Without batch norm there is nothing to grant, and cards do not differ in it.
-        return card if self.model is None else replace(card, batch_norm=KnowledgeCard().batch_norm)
+        return card if self.model is None else replace(card, batch_norm=ThreatModel().batch_norm)
 
     @cached_property
     def model(self) -> SplitModel | None:  # type: ignore[override]
@@ -161,7 +161,7 @@ class RunSource(Source):
         shared = self.federation.method.shared(first.blueprint, first.options)
         return build_model(shared, 0).to(self.device).eval()
 
-    def extractor(self, round_: int, client: int, card: KnowledgeCard) -> Callable[[Tensor], Tensor]:
+    def extractor(self, round_: int, client: int, card: ThreatModel) -> Callable[[Tensor], Tensor]:
         model = build_model(self.federation.clients[client].blueprint, 0)
         fresh = {name: value.clone() for name, value in model.named_buffers()}
         put(model, self._state(round_, client), "model")
@@ -240,7 +240,7 @@ class RunSource(Source):
         expected = float(min(training.batch_size, len(setup.train))) if training.poisson else None
         return GuardedGradient(training.guards, expected)
 
-    def statistics(self, card: KnowledgeCard, client: int, seen: Observation) -> Statistics | None:
+    def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         if self.model is None or card.batch_norm == "none" or not batch_norms(self.model):
             return None
         if card.batch_norm == "exact":
@@ -287,7 +287,7 @@ class RunSource(Source):
             copied(images.to(device))
         return result
 
-    def auxiliary(self, card: KnowledgeCard, seed: int) -> tuple[Tensor | None, Tensor | None]:
+    def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
         if card.attacker_data == "other_domain":
             return foreign_images(card.foreign, self.image_shape, seed), None
         own = self.federation.attacker if card.attacker_data == "same_domain" else None
@@ -326,7 +326,7 @@ class RunSource(Source):
         client trained on.
         """
         data = self.federation.data
-        parts = [data.dataset.samples] + ([] if data.strangers is None else [data.strangers.others])
+        parts = [data.dataset.samples] + ([] if data.auxiliary is None else [data.auxiliary.others])
         images, labels = torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
         order = torch.randperm(len(images), generator=generator(seed, "strangers"))
         order[np.concatenate([each.train_index for each in data.clients])] += len(images)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.observation import (
     BatchFacts,
-    KnowledgeCard,
     LocalGradient,
     Observation,
     Statistics,
     TargetId,
+    ThreatModel,
     Unit,
 )
 from fedpriv.attacks.trained import Trained
@@ -78,7 +78,7 @@ class Source(ABC):
         """True where an image is behind an upload: random batches may all be empty."""
         return True
 
-    def usable_rounds(self, card: KnowledgeCard) -> Sequence[int]:
+    def usable_rounds(self, card: ThreatModel) -> Sequence[int]:
         """Return the rounds of which everything is at hand that an inference takes of a round, ascending."""
         return sorted(self.rounds())
 
@@ -95,12 +95,12 @@ class Source(ABC):
 
     # ------------------------------------------------------------ what a threat model may grant
 
-    def settled(self, card: KnowledgeCard) -> KnowledgeCard:
+    def settled(self, card: ThreatModel) -> ThreatModel:
         """Return the card that results carry."""
         return card
 
     @abstractmethod
-    def extractor(self, round_: int, client: int, card: KnowledgeCard) -> Callable[[Tensor], Tensor]:
+    def extractor(self, round_: int, client: int, card: ThreatModel) -> Callable[[Tensor], Tensor]:
         """Return a client's own extractor behind the upload of a round."""
 
     def extractor_rounds(self) -> Collection[int]:
@@ -127,11 +127,11 @@ class Source(ABC):
         """Return the gradient of a batch as a client's defenses of local training compute it; None without such."""
         return None
 
-    def statistics(self, card: KnowledgeCard, client: int, seen: Observation) -> Statistics | None:
+    def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         """Return the statistics of batch norms that a card grants about an upload, or None."""
         return None
 
-    def auxiliary(self, card: KnowledgeCard, seed: int) -> tuple[Tensor | None, Tensor | None]:
+    def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
         """Return the attacker's own images, and their classes where these are of the clients' domain."""
         return None, None
 

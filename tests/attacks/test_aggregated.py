@@ -11,7 +11,7 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation, solve, taken_apart
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.sources.shuffled import mean_upload, summed, summed_without_own
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier
@@ -98,7 +98,7 @@ def apart(seen, clients):
     """What is taken apart of clients, and who is told from others."""
     last = max(one.round for one in seen)
     targets = tuple(TargetId(last, client) for client in clients)
-    parts, told = taken_apart(problem(seen, Knowledge(KnowledgeCard(), (1, 1, 6), 4), targets))
+    parts, told = taken_apart(problem(seen, Knowledge(ThreatModel(), (1, 1, 6), 4), targets))
     return parts, {client for client, one in zip(clients, told.tolist(), strict=True) if one}
 
 
@@ -174,7 +174,7 @@ def test_images_are_matched_to_the_part_of_their_client():
         for one in summed([separate[k] for k in group])
     )
     knowledge = Knowledge(
-        KnowledgeCard(rounds_seen=3), (1, 8, 8), 10, model=model, batch=BatchFacts(1, RATE, 1),
+        ThreatModel(rounds_seen=3), (1, 8, 8), 10, model=model, batch=BatchFacts(1, RATE, 1),
         labels={(2, k): LABELS[k : k + 1] for k in (0, 2)},
     )  # fmt: skip
     wanted = (TargetId(2, 0), TargetId(2, 2))
@@ -194,7 +194,7 @@ def test_a_layers_update_leads_to_class_means_of_its_own_client():
     groups = [(0, 1), (1, 2), (0, 2)]
     seen = tuple(replace(o, round=t) for t, group in enumerate(groups) for o in summed([own[k] for k in group]))
     knowledge = Knowledge(
-        KnowledgeCard(rounds_seen=3), (1, 1, 6), 4, batch=BatchFacts(1, RATE, 1),
+        ThreatModel(rounds_seen=3), (1, 1, 6), 4, batch=BatchFacts(1, RATE, 1),
         extractors={k: lambda images: images.flatten(1) for k in (0, 2)},
     )  # fmt: skip
     wanted = (TargetId(2, 0, 0, 0), TargetId(2, 2, 0, 2))

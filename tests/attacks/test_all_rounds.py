@@ -1,4 +1,4 @@
-"""All rounds together: extractors complete each other, noise averages out while they move, and strangers give nothing."""
+"""All rounds: extractors complete each other, noise averages out while they move, and auxiliary images give nothing."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from federations import CPU, small, trained_small
 from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
@@ -24,7 +24,7 @@ from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes, Representations
 
 ROUNDS = 6
-CARD = KnowledgeCard(attacker_data="same_domain", rounds_seen=ROUNDS)
+CARD = ThreatModel(attacker_data="same_domain", rounds_seen=ROUNDS)
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +135,9 @@ def test_what_is_missing_is_said(digits):
 
 
 def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
-    config = small("fedallrep", per_class=20, clients=3, rounds=3, strangers=0.5, keep=(1, 2))
+    config = small("fedallrep", per_class=20, clients=3, rounds=3, auxiliary=0.5, keep=(1, 2))
     run, prepared = trained_small(tmp_path / "run", config)
-    card = KnowledgeCard(attacker_data="same_domain", rounds_seen=3)
+    card = ThreatModel(attacker_data="same_domain", rounds_seen=3)
     asked = {"n_targets": 6, "seed": 0}
     evidence = build_case(RunSource(run, prepared, "representation"), card, AllRoundsInversion(iterations=5), **asked)
     assert set(evidence.knowledge.earlier) == {(t, k) for t in (1, 2) for k in evidence.knowledge.extractors}

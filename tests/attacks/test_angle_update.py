@@ -13,7 +13,7 @@ from fedpriv.attacks.features.closed_form import (
     means_of_angle,
     recover_from_angle,
 )
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import AngleMatrix
 
@@ -46,7 +46,7 @@ class Client:
 
     def knowledge(self, extractors=None):
         return Knowledge(
-            card=KnowledgeCard(),
+            card=ThreatModel(),
             image_shape=(1, 8, 8),
             n_classes=CLASSES,
             extractors=extractors or {},
@@ -90,8 +90,8 @@ def test_the_diagonal_alone_gives_one_image_where_entries_are_not_negative(seed)
     found = fit_nonnegative(client.step(WIDTH), client.labels, torch.Generator().manual_seed(0))
     assert found.settled
     assert error(found.means, client.features) < 0.3
-    stranger = Client(seed + 10, [seed])
-    assert error(found.means, stranger.features) > 0.7
+    auxiliary = Client(seed + 10, [seed])
+    assert error(found.means, auxiliary.features) > 0.7
 
 
 def test_the_diagonal_does_not_give_many_classes():
@@ -105,9 +105,9 @@ def test_from_float32_messages():
     found = recover_from_angle(client.seen(4), client.knowledge())
     assert found.classes.tolist() == [2, 6]
     assert error(found.means, client.features) < 1e-3
-    stranger = Client(6, [2, 6])
-    permuted = Observation(1, 0, stranger.seen(4).upload, client.seen(4).broadcast)
-    wrong = recover_from_angle(permuted, client.knowledge())
+    auxiliary = Client(6, [2, 6])
+    shuffled = Observation(1, 0, auxiliary.seen(4).upload, client.seen(4).broadcast)
+    wrong = recover_from_angle(shuffled, client.knowledge())
     assert error(wrong.means, client.features) > 0.3
 
 
@@ -130,4 +130,4 @@ def test_what_is_missing_is_named():
     with pytest.raises(UserError, match="broadcast of client 0"):
         recover_from_angle(Observation(1, 0, client.seen(1).upload, ()), client.knowledge())
     with pytest.raises(UserError, match="labels=given"):
-        AngleUpdate.needs.refuse("angle-update", KnowledgeCard(labels="inferred"))
+        AngleUpdate.needs.refuse("angle-update", ThreatModel(labels="inferred"))

@@ -10,7 +10,7 @@ from federations import CPU
 
 from fedpriv.attacks.features.rounds import AveragedInversion, average, average_rows
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model, Prototypes, Representations
@@ -136,7 +136,7 @@ def test_the_attack_recovers_the_rows_and_reports_them(inversion):
         sent = pipeline.upload((clean,), Sender(t, 0, 3, torch.arange(3), (), 24), 0)
         seen.append(Observation(t, 0, sent, ()))
     knowledge = Knowledge(
-        KnowledgeCard(rounds_seen=24), (1, 8, 8), 3, extractors={0: lambda shown: shown.flatten(1) @ matrix}
+        ThreatModel(rounds_seen=24), (1, 8, 8), 3, extractors={0: lambda shown: shown.flatten(1) @ matrix}
     )
     targets = list_targets(seen[-1:], "prototype")
     attack = AveragedInversion(iterations=120, inversion=inversion)
@@ -152,7 +152,7 @@ def test_the_attack_recovers_the_rows_and_reports_them(inversion):
 def test_what_is_missing_is_said():
     seen, _ = rounds(number=2)
     targets = list_targets(seen[-1:], "representation")
-    knowledge = Knowledge(KnowledgeCard(), (1, 8, 8), 6, extractors={})
+    knowledge = Knowledge(ThreatModel(), (1, 8, 8), 6, extractors={})
     with pytest.raises(UserError, match="at least 2 rounds"):
         AveragedInversion()(seen, knowledge, targets, seed=0, device=CPU)
     wrong = Observation(1, 0, (Model({"weight": draw(2, 2)}),), ())

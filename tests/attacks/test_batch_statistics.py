@@ -14,14 +14,14 @@ from fedpriv.attacks.gradients.matching import Matcher
 from fedpriv.attacks.gradients.row_gradients import RowGradients
 from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import LocalStep, StepModel
-from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
+from fedpriv.attacks.observation import BatchFacts, ThreatModel
 from fedpriv.attacks.search.candidates import rows_of
 from fedpriv.federation.method import LocalTraining
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
 
-CARD = KnowledgeCard()
+CARD = ThreatModel()
 
 
 def card(access):

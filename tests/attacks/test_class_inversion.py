@@ -12,7 +12,7 @@ from fedpriv.attacks.inputs.outputs import output_distance, read_outputs, upload
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.class_outputs import Answers, ClassInversion
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_model
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
@@ -59,7 +59,7 @@ def upload_of(model, digits, classes, *, softmax=True):
 def knowledge_of(*models):
     heads = {client: (one.head.weight, one.head.bias) for client, one in enumerate(models)}
     return Knowledge(
-        KnowledgeCard(), SHAPE, 10, extractors={c: one.represent for c, one in enumerate(models)}, heads=heads
+        ThreatModel(), SHAPE, 10, extractors={c: one.represent for c, one in enumerate(models)}, heads=heads
     )
 
 
@@ -129,7 +129,7 @@ def test_distances_by_hand():
 
 def test_what_is_missing_is_named(model, digits):
     observations = (Observation(3, 0, (upload_of(model, digits, [1]),), ()),)
-    blind = Knowledge(KnowledgeCard(), SHAPE, 10, extractors={0: model.represent})
+    blind = Knowledge(ThreatModel(), SHAPE, 10, extractors={0: model.represent})
     with pytest.raises(UserError, match="no head of client 0"):
         ClassInversion()(observations, blind, list_targets(observations, "logits"), seed=0, device=CPU)
     with pytest.raises(UserError, match=r"expected 0\.\.0"):
@@ -169,7 +169,7 @@ def test_an_independent_classifier_recognises_the_classes_and_not_the_controls(s
     assert found["real"] > 0.85
     assert found["floors"]["class_mean_image"] > 0.9
     assert found["floors"]["random_image"] < 0.25
-    assert found["ci95"][0] > found["floors"]["permuted"] + 0.05
+    assert found["ci95"][0] > found["floors"]["shuffled"] + 0.05
     assert found["mean"] > 2 * found["floors"]["random_image"]
     assert found["chance"] == found["floors"][found["chance_of"]] == max(found["floors"].values())
     text = (suite / "report.md").read_text()

@@ -16,7 +16,7 @@ from fedpriv.attacks import ATTACKS
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.features.base import INVERSIONS, RecoverThenInvert
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem
-from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
+from fedpriv.attacks.observation import Cost, Needs, Reconstruction, ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
@@ -55,7 +55,7 @@ def evidence_for(world, name, **options):
     case, kind = CASES[name], ATTACKS.load(name)
     little = {kind.budget: 2} if kind.budget else {}
     attack = kind(**case.options | little | options)
-    card = KnowledgeCard(**case.card)
+    card = ThreatModel(**case.card)
     if kind.result == "scores":
         return attack, build_case(
             RunSource(*world(case.method, **case.config), case.kind), attack.card(card, case.kind), n_targets=99, seed=0
@@ -177,7 +177,7 @@ def test_any_images_have_an_objective_and_those_of_the_attack_the_one_it_reports
 @each("name", ATTACKS)
 def test_an_attack_refuses_a_card_that_lacks_what_it_says_it_needs(name, world):
     attack, seen = evidence_for(world, name)
-    needs, poor = attack.requirements_for(CASES[name].kind), KnowledgeCard(extractor="none", batch=False)
+    needs, poor = attack.requirements_for(CASES[name].kind), ThreatModel(extractor="none", batch=False)
     if not (needs.extractor or needs.batch or needs.attacker_data):
         needs.refuse(name, poor)  # which it does not
         return
@@ -239,7 +239,7 @@ def test_every_recovery_goes_with_every_inversion(name, inversion, world):
         with pytest.raises(UserError, match="needs attacker_data"):
             called(name, attack, seen)
         case = CASES[name]
-        card = KnowledgeCard(**case.card, attacker_data="same_domain")
+        card = ThreatModel(**case.card, attacker_data="same_domain")
         by = None if name == "difference" else attack
         seen = build_case(RunSource(*world(case.method, **case.config), case.kind), card, by, n_targets=2, seed=0)
     found = called(name, attack, seen)

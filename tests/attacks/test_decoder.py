@@ -9,7 +9,7 @@ from compare import expect_close, expect_same
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion, pairs, through_defenses
 from fedpriv.attacks.inversion.decoder_network import ClassMeans, DecoderTraining, Pairs, train_decoder
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.util.errors import UserError
@@ -17,7 +17,7 @@ from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes, Representations
 
 CPU = torch.device("cpu")
-CARD = KnowledgeCard(attacker_data="same_domain")
+CARD = ThreatModel(attacker_data="same_domain")
 FAST = DecoderInversion(iterations=200, width=64)
 
 
@@ -193,7 +193,7 @@ def test_training_ends_when_held_out_images_gain_nothing():
 def test_what_is_missing_is_refused(digits, extractor, known):
     seen = (raw(extractor(digits[0][:1]), digits[1][:1]),)
     with pytest.raises(UserError, match="needs attacker_data=same_domain"):
-        invert(FAST, seen, dataclasses.replace(known, card=KnowledgeCard()))
+        invert(FAST, seen, dataclasses.replace(known, card=ThreatModel()))
     with pytest.raises(UserError, match="got 3 images to train on; expected at least 16"):
         invert(FAST, seen, dataclasses.replace(known, public_images=digits[0][:3]))
     with pytest.raises(UserError, match="no extractor of client 0"):

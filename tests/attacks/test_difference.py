@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from fedpriv.attacks.features.rounds import Differencing, change_of_class, change_of_target, changed_targets, drift
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.sources.case import choose_targets
@@ -51,7 +51,7 @@ def seen(before, after):
 
 
 def knowledge_of(extractor):
-    return Knowledge(KnowledgeCard(rounds_seen=2), SHAPE, N_CLASSES, extractors={0: extractor})
+    return Knowledge(ThreatModel(rounds_seen=2), SHAPE, N_CLASSES, extractors={0: extractor})
 
 
 def psnr(guess, truth):

@@ -5,7 +5,7 @@ import torch
 from compare import expect_same
 
 from fedpriv.attacks.inputs.extractors import OwnExtractors, represent_rows
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard
+from fedpriv.attacks.observation import Knowledge, ThreatModel
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 
@@ -23,7 +23,7 @@ OWNERS = torch.tensor([5, 0, 2, 3, 0, 4, 2, 2, 1, 5, 0])
 @pytest.fixture(scope="module")
 def knowledge():
     models = [model(name, seed) for seed, name in enumerate(NAMES)]
-    return Knowledge(KnowledgeCard(), SHAPE, 10, extractors={k: one.represent for k, one in enumerate(models)})
+    return Knowledge(ThreatModel(), SHAPE, 10, extractors={k: one.represent for k, one in enumerate(models)})
 
 
 def images(number=11):

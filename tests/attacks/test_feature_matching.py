@@ -7,7 +7,7 @@ from torch.nn import functional
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.search.objectives import DISTANCES, direction_distance, nonzero_distance, pruned_distance
 from fedpriv.defenses.clip import clip_rows
 from fedpriv.defenses.diagonal import one_block
@@ -45,7 +45,7 @@ def test_the_vector_itself_is_at_distance_zero_and_others_are_not(name):
 
 
 def shown(changed, images, body, attack):
-    knowledge = Knowledge(KnowledgeCard(), (1, 8, 8), len(images), extractors={0: body})
+    knowledge = Knowledge(ThreatModel(), (1, 8, 8), len(images), extractors={0: body})
     held = Prototypes(changed, torch.arange(len(images)), torch.ones(len(images), dtype=torch.int64))
     seen = (Observation(0, 0, (held,), ()),)
     found = attack(seen, knowledge, list_targets(seen, "prototype"), seed=0, device=CPU)
@@ -72,9 +72,9 @@ def test_positive_control_what_a_defense_hides_from_one_comparison_another_sees(
         return (batch - 0.5).flatten(1) @ matrix + 0.3 * offset
 
     fooled, _ = shown(change(body(images)), images, body, kind(iterations=120))
-    adapted, permuted = shown(change(body(images)), images, body, kind(iterations=120, match=match))
+    adapted, shuffled = shown(change(body(images)), images, body, kind(iterations=120, match=match))
     assert adapted < 0.5 * fooled
-    assert permuted > 2 * adapted
+    assert shuffled > 2 * adapted
 
 
 def test_an_unknown_comparison_is_refused():

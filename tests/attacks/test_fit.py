@@ -11,7 +11,7 @@ from looped import each
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, TargetId
+from fedpriv.attacks.observation import Knowledge, TargetId, ThreatModel
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.grouped import RowDraws, normal
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
@@ -162,7 +162,7 @@ def test_of_four_rows_two_end_and_then_one():
 @each("chunk_rows", [1, 5, None])
 def test_a_chunk_holds_all_rows_of_its_targets(chunk_rows):
     targets = tuple(TargetId(0, 0, place, 0) for place in range(2))
-    problem = AttackProblem((), Knowledge(KnowledgeCard(), SHAPE, 10), targets, chunk_rows=chunk_rows)
+    problem = AttackProblem((), Knowledge(ThreatModel(), SHAPE, 10), targets, chunk_rows=chunk_rows)
     schedule, sizes = Schedule(20, 1e-2, tolerance=0.0, halvings=(0.25,)), []
 
     def solve(rows, tick):

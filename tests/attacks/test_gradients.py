@@ -10,7 +10,7 @@ from torch.nn import functional
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.update import StepModel, infer_labels, last_layer, local_step
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model
 
@@ -18,7 +18,7 @@ from fedpriv.wire.payloads import Model
 def run(attack, model, images, labels, batch_size=1, given=True, steps=1, **rest):
     observations = observe(model, images, labels, batch_size, steps)
     knowledge = Knowledge(
-        KnowledgeCard(labels="given" if given else "inferred"),
+        ThreatModel(labels="given" if given else "inferred"),
         SHAPE,
         10,
         model=model,
@@ -65,7 +65,7 @@ def test_negative_control_noise_for_a_gradient_gives_no_image():
         noise = {name: value + 0.01 * torch.randn(value.shape, generator=draw) for name, value in sent.items()}
         observations.append(Observation(0, seen.client, (Model(noise),), seen.broadcast))
     knowledge = Knowledge(
-        KnowledgeCard(),
+        ThreatModel(),
         SHAPE,
         10,
         model=model,
@@ -163,11 +163,11 @@ def test_missing_labels_model_and_facts_are_named():
     targets = list_targets(observations, "model")
     facts = BatchFacts(1, RATE, 1)
     cases = {
-        "shared architecture": Knowledge(KnowledgeCard(), SHAPE, 10, batch=facts),
-        "batch facts": Knowledge(KnowledgeCard(batch=False), SHAPE, 10, model=model),
-        "none were handed over": Knowledge(KnowledgeCard(), SHAPE, 10, model=model, batch=facts),
+        "shared architecture": Knowledge(ThreatModel(), SHAPE, 10, batch=facts),
+        "batch facts": Knowledge(ThreatModel(batch=False), SHAPE, 10, model=model),
+        "none were handed over": Knowledge(ThreatModel(), SHAPE, 10, model=model, batch=facts),
         r"3 labels .* expected 1 to 1: 1 step\(s\) of a batch of 1": Knowledge(
-            KnowledgeCard(), SHAPE, 10, model=model, batch=facts, labels={(0, 0): labels.repeat(3)}
+            ThreatModel(), SHAPE, 10, model=model, batch=facts, labels={(0, 0): labels.repeat(3)}
         ),
     }
     for message, knowledge in cases.items():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, TargetId
+from fedpriv.attacks.observation import Knowledge, TargetId, ThreatModel
 from fedpriv.attacks.search.candidates import Solved
 from fedpriv.attacks.search.halving import Rung, climb, ladder
 
@@ -18,7 +18,7 @@ TARGETS = tuple(TargetId(0, client) for client in range(5))
 
 
 def problem(chunk_rows=None, targets=TARGETS, progress=None):
-    knowledge = Knowledge(KnowledgeCard(), SHAPE, 10)
+    knowledge = Knowledge(ThreatModel(), SHAPE, 10)
     return AttackProblem((), knowledge, targets, seed=3, chunk_rows=chunk_rows, progress=progress)
 
 

@@ -9,7 +9,7 @@ from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.separation import members_of_head
 from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.wire.payloads import Model
@@ -115,7 +115,7 @@ def step():
     model.zero_grad()
     seen = (Observation(1, 0, (Model(after),), (Model(before),)),)
     facts = BatchFacts(4, RATE, 1)
-    knowledge = Knowledge(KnowledgeCard(), SHAPE, CLASSES, model=model, batch=facts, labels={(1, 0): labels})
+    knowledge = Knowledge(ThreatModel(), SHAPE, CLASSES, model=model, batch=facts, labels={(1, 0): labels})
     return images, AttackProblem(seen, knowledge, list_targets(list(seen), "model"))
 
 

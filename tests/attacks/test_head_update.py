@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.features.closed_form import HeadStep, HeadUpdate, means_of_head, recover_from_head
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier
 
@@ -48,7 +48,7 @@ def seen(features, labels, *, seed=0, learning_rate=0.1, scale=0.1):
 
 def knowledge(batch_size, *, labels=None, extractor=None, card=None, steps=1):
     return Knowledge(
-        card=card or KnowledgeCard(labels="inferred" if labels is None else "given"),
+        card=card or ThreatModel(labels="inferred" if labels is None else "given"),
         image_shape=(1, 8, 8),
         n_classes=CLASSES,
         extractors={} if extractor is None else {0: extractor},
@@ -128,7 +128,7 @@ def test_from_float32_messages_a_batch_of_distinct_classes_is_recovered(given):
     assert error(found.means, features) < (1e-3 if given else 0.05)
 
 
-def test_permuted_uploads_give_somebody_elses_representation():
+def test_shuffled_uploads_give_somebody_elses_representation():
     other = images_behind(20, 1)
     found = recover_from_head(seen(other, torch.tensor([2])), knowledge(1))
     assert error(found.means, other) < 1e-4
@@ -140,7 +140,7 @@ def test_what_is_missing_is_named():
     with pytest.raises(UserError, match=r"needs the batch facts.*knowledge=\{'batch': 'known'\}"):
         HeadUpdate()(
             (step,),
-            knowledge(1, card=KnowledgeCard(batch=False)),
+            knowledge(1, card=ThreatModel(batch=False)),
             (TargetId(1, 0),),
             seed=0,
             device=torch.device("cpu"),

@@ -9,7 +9,7 @@ from fedpriv.attacks.features.unmixing import expected_weights, infer_hidden
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property_features import describe
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.wire.payloads import Classifier, Entangled
 
 WIDTH, N_CLASSES, ROUNDS = 48, 6, 30
@@ -89,7 +89,7 @@ def observation(encoding):
 
 def test_no_encoding_rules_a_member_out_that_is_not_believed():
     held = Candidates(0, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 0]))
-    knowledge = Knowledge(KnowledgeCard(), (1, 1, 2), 2, extractors={0: lambda images: images})
+    knowledge = Knowledge(ThreatModel(), (1, 1, 2), 2, extractors={0: lambda images: images})
     seen = observation([1.0, 0.0])
     problem = InferenceProblem((seen,), knowledge, candidates={0: held})
     assert MembershipInference()(problem).values[0].tolist() == pytest.approx([-torch.inf, -2.0])

@@ -10,7 +10,7 @@ from torch.nn import functional
 from fedpriv.attacks.inputs.targets import list_targets, target_feature
 from fedpriv.attacks.inversion import vector as inversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, total_variation
 from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.util.errors import UserError
@@ -60,7 +60,7 @@ def seen_by_server(extractor, images, labels, clients=1):
 
 
 def knowledge_of(extractor, clients=1, **rest):
-    return Knowledge(KnowledgeCard(), SHAPE, 10, extractors=dict.fromkeys(range(clients), extractor), **rest)
+    return Knowledge(ThreatModel(), SHAPE, 10, extractors=dict.fromkeys(range(clients), extractor), **rest)
 
 
 def attack_all(attack, observations, knowledge, **rest):
@@ -184,7 +184,7 @@ def test_every_client_is_met_with_its_own_extractor(digits, extractor):
     own = {0: extractor, 1: lambda x: functional.pad(narrow(x), (0, 59))}
     first, second = (Observation(0, client, (Representations(own[client](images), labels),), ()) for client in own)
     targets = (TargetId(0, 1, 0), TargetId(0, 0, 1), TargetId(0, 1, 1))
-    knowledge = Knowledge(KnowledgeCard(), SHAPE, 10, extractors=own)
+    knowledge = Knowledge(ThreatModel(), SHAPE, 10, extractors=own)
     found = PixelInversion(iterations=50)((first, second), knowledge, targets, seed=0, device=CPU)
     single = PixelInversion(iterations=50)((second,), knowledge, targets[2:], seed=0, device=CPU)
     torch.testing.assert_close(found.images[2], single.images[0], rtol=0, atol=1e-3)
@@ -214,11 +214,11 @@ def test_targets_are_read_from_the_upload():
 def test_missing_grants_and_extractors_are_named(digits, extractor):
     observations = seen_by_server(extractor, digits[0][:1], digits[1][:1])
     targets = list_targets(observations, "representation")
-    blind = Knowledge(KnowledgeCard(extractor="query"), SHAPE, 10, extractors={0: extractor})
+    blind = Knowledge(ThreatModel(extractor="query"), SHAPE, 10, extractors={0: extractor})
     with pytest.raises(UserError, match="extractor=white_box"):
         DipInversion()(observations, blind, targets, seed=0, device=CPU)
     with pytest.raises(UserError, match="no extractor of client 0"):
-        DipInversion()(observations, Knowledge(KnowledgeCard(), SHAPE, 10), targets, seed=0, device=CPU)
+        DipInversion()(observations, Knowledge(ThreatModel(), SHAPE, 10), targets, seed=0, device=CPU)
 
 
 def test_total_variation_by_hand():

@@ -54,8 +54,8 @@ def test_negative_control_another_clients_upload_gives_the_floor(made):
     images, labels = images_and_labels(4)
     model = sigmoid_net()
     seen = clients(model, images, labels)
-    permuted = tuple(replace(own, upload=other.upload) for own, other in zip(seen, seen[1:] + seen[:1], strict=True))
-    found = attack(made, model, images, labels, observations=permuted)
+    shuffled = tuple(replace(own, upload=other.upload) for own, other in zip(seen, seen[1:] + seen[:1], strict=True))
+    found = attack(made, model, images, labels, observations=shuffled)
     floor = psnr(images.mean(0, keepdim=True).expand_as(images), images)
     assert (psnr(found.images[:, 0], images) < floor + 2).all()
 

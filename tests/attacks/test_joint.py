@@ -9,7 +9,7 @@ from compare import expect_close, expect_rows_close, expect_same
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.joint import JointInversion, uploaded_count
 from fedpriv.attacks.inversion.vector import DipInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
@@ -42,7 +42,7 @@ def observed(extractor, groups, labels, counts):
 
 
 def knowledge(extractor, card=None):
-    return Knowledge(card or KnowledgeCard(), (1, 8, 8), 10, extractors={0: extractor})
+    return Knowledge(card or ThreatModel(), (1, 8, 8), 10, extractors={0: extractor})
 
 
 def psnr(guesses, members):
@@ -148,7 +148,7 @@ def test_a_count_beyond_the_most_uses_the_most(digits, extractor):
 def test_what_is_missing_is_refused(digits, extractor):
     seen = observed(extractor, [digits[0][:2]], torch.tensor([0]), None)
     with pytest.raises(UserError, match="needs extractor=white_box or shadow"):
-        invert(JointInversion(), seen, knowledge(extractor, KnowledgeCard(extractor="none")))
+        invert(JointInversion(), seen, knowledge(extractor, ThreatModel(extractor="none")))
     with pytest.raises(UserError, match="no extractor of client 0"):
         invert(JointInversion(), seen, dataclasses.replace(knowledge(extractor), extractors={}))
     raw = (Observation(1, 0, (Representations(extractor(digits[0][:1]), torch.tensor([0])),), ()),)

@@ -13,7 +13,7 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.denoiser import (
     DenoiserTraining,
     LearnedImages,
@@ -30,7 +30,7 @@ from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Prototypes, Representations
 
 CPU = torch.device("cpu")
-CARD = KnowledgeCard(attacker_data="same_domain")
+CARD = ThreatModel(attacker_data="same_domain")
 QUICK = DenoiserTraining(iterations=40, width=8)
 FAST = LearnedInversion(iterations=120, denoiser=QUICK)
 
@@ -214,8 +214,8 @@ def test_images_behind_gradients_come_back():
 def test_another_clients_gradient_gives_the_floor():
     images, labels = images_and_labels(4)
     seen = clients(sigmoid_net(), images, labels)
-    permuted = tuple(replace(own, upload=other.upload) for own, other in zip(seen, seen[1:] + seen[:1], strict=True))
-    found = gradients(images, labels, permuted)
+    shuffled = tuple(replace(own, upload=other.upload) for own, other in zip(seen, seen[1:] + seen[:1], strict=True))
+    found = gradients(images, labels, shuffled)
     floor = psnr(images.mean(0, keepdim=True).expand_as(images), images)
     assert (psnr(found.images[:, 0], images) < floor + 2).all()
 

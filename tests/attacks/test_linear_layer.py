@@ -11,7 +11,7 @@ from fedpriv.attacks.gradients.separated_batch import LayerInputs, as_affine, fi
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
 from fedpriv.attacks.gradients.update import infer_labels_through_head, local_step
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
@@ -56,7 +56,7 @@ def observe(model, images, labels, energy=None, kind=Model, steps=1, loss=functi
 def run(model, seen, labels, attack=None, steps=1, given=True, **rest):
     kind = seen.upload[0].kind
     knowledge = Knowledge(
-        KnowledgeCard(labels="given" if given else "inferred"),
+        ThreatModel(labels="given" if given else "inferred"),
         SHAPE,
         10,
         model=model,

@@ -14,7 +14,7 @@ from fedpriv.attacks.inference.base import InferenceProblem, Moment
 from fedpriv.attacks.inference.mean_uploads import MeanRound, read_mean_round
 from fedpriv.attacks.inference.member_counts import can_count_members, estimate_member_counts, shares_by_counts
 from fedpriv.attacks.inference.property import BY_DEVIATION, PropertyInference
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.scoring.storage import load_scores
 from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes
@@ -90,7 +90,7 @@ def seen_of(kind, rows, round_, weights=None):
 def test_it_answers_the_question_where_images_and_extractors_are_granted(kind):
     own, labels = drawn(400, 80)
     pictures, draw = own.view(-1, 1, 6, 6).float(), torch.Generator().manual_seed(82)
-    card = KnowledgeCard(attacker_data="same_domain")
+    card = ThreatModel(attacker_data="same_domain")
     granted = Knowledge(
         card, (1, 6, 6), CLASSES, extractors={0: lambda x: x.flatten(1)}, public_images=pictures, public_labels=labels
     )
@@ -124,7 +124,7 @@ def test_what_a_named_defense_does_is_reckoned_with(kind):
         return given + 0.3 * torch.randn(given.shape, generator=draw) if kind == "noise" else given / 2
 
     granted = Knowledge(
-        KnowledgeCard(attacker_data="same_domain"),
+        ThreatModel(attacker_data="same_domain"),
         (1, 6, 6),
         CLASSES,
         extractors={0: lambda x: x.flatten(1)},
@@ -144,7 +144,7 @@ def test_what_a_named_defense_does_is_reckoned_with(kind):
 @pytest.mark.parametrize(("noise", "counted"), [(1.0, False), (0.01, True)])
 def test_mixtures_that_differ_too_much_over_rounds_are_not_taken_apart(noise, counted):
     own, labels = drawn(400, 95)
-    card = KnowledgeCard(attacker_data="same_domain")
+    card = ThreatModel(attacker_data="same_domain")
     pictures = own.view(-1, 1, 6, 6).float()
     granted = Knowledge(
         card, (1, 6, 6), CLASSES, extractors={0: lambda x: x.flatten(1)}, public_images=pictures, public_labels=labels
@@ -163,14 +163,14 @@ def test_mixtures_that_differ_too_much_over_rounds_are_not_taken_apart(noise, co
 
 
 def test_who_is_granted_what():
-    attack, granted = PropertyInference(), KnowledgeCard(attacker_data="same_domain")
+    attack, granted = PropertyInference(), ThreatModel(attacker_data="same_domain")
     assert attack.card(granted, "prototype").extractor == attack.card(granted, "entangled").extractor == "white_box"
     assert attack.card(granted, "logits").extractor == "white_box"
     assert attack.card(replace(granted, extractor="query"), "logits").extractor == "none"
-    assert attack.card(KnowledgeCard(), "prototype").extractor == "none"
+    assert attack.card(ThreatModel(), "prototype").extractor == "none"
     assert PropertyInference(encodings="hidden").card(granted, "entangled").extractor == "none"
     assert attack.rounds_on("entangled", granted) == 15
-    assert attack.rounds_on("prototype", granted) == attack.rounds_on("entangled", KnowledgeCard()) == 1
+    assert attack.rounds_on("prototype", granted) == attack.rounds_on("entangled", ThreatModel()) == 1
     assert [attack.uses_rounds_on(kind) for kind in ("entangled", "prototype", "logits")] == [True, False, False]
 
 
@@ -182,7 +182,7 @@ def record(target, *extra):
     return load_scores(Path("out/property"))
 
 
-COUNTED = ["--strangers", "0.5", "--per-class", "60", "--clients", "5", "--alpha", "0.5"]
+COUNTED = ["--auxiliary", "0.5", "--per-class", "60", "--clients", "5", "--alpha", "0.5"]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_class_outputs_are_held_against_outputs_of_their_kind(softmax, step):
     rows, classes = means(answers, labels)
     rows = rows if not step else (rows / step).round() * step
     known = Knowledge(
-        KnowledgeCard(attacker_data="same_domain"),
+        ThreatModel(attacker_data="same_domain"),
         (1, 6, 6),
         CLASSES,
         extractors={0: lambda x: x.flatten(1)},

@@ -18,7 +18,7 @@ from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference, calibrate_by_class, calibrate_by_other_clients
 from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.inputs.targets import class_counts, held_classes
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import on_common_scale
@@ -75,7 +75,7 @@ def images(number, seed=0):
 
 
 def knowledge(heads=None):
-    return Knowledge(KnowledgeCard(), (1, 4, 4), 3, extractors={0: lambda batch: batch.flatten(1)}, heads=heads or {})
+    return Knowledge(ThreatModel(), (1, 4, 4), 3, extractors={0: lambda batch: batch.flatten(1)}, heads=heads or {})
 
 
 def infer(inference, seen, candidates, known, kind=None):
@@ -113,7 +113,7 @@ def beside(pictures, anchors):
         Observation(1, k, (Prototypes(one[None], torch.tensor([0])),), ()) for k, one in enumerate(anchors)
     )
     flat = {k: lambda batch: batch.flatten(1) for k in range(len(anchors))}
-    known = Knowledge(KnowledgeCard(), (1, 4, 4), 3, extractors=flat)
+    known = Knowledge(ThreatModel(), (1, 4, 4), 3, extractors=flat)
     asked = Candidates(0, pictures, torch.zeros(len(pictures), dtype=torch.int64))
     return MembershipInference()(InferenceProblem(observations, known, "prototype", {0: asked})).values[0]
 
@@ -238,7 +238,7 @@ def record(target, *extra):
         return json.load(file)
 
 
-def test_prototypes_of_one_image_give_it_away_and_permuted_ones_do_not():
+def test_prototypes_of_one_image_give_it_away_and_shuffled_ones_do_not():
     found = record("prototype", *SMALL, "--alpha", "0.1")
     strata = found["strata"]
     fewest, *_ = strata.values()  # images that are the only ones of their class have no held-out image beside them here
@@ -246,7 +246,7 @@ def test_prototypes_of_one_image_give_it_away_and_permuted_ones_do_not():
     assert fewest["auc"] > strata[">10"]["auc"]
     assert (found["nonmembers"], found["baseline"]["name"]) == ("held_out", "assumed_extractor")
     assert found["n_left_out"] > 0
-    low, high = found["permuted"]["auc"]["ci95"]
+    low, high = found["shuffled"]["auc"]["ci95"]
     assert low < 0.5 < high
     assert found["classes"]["exact"] == found["classes"]["clients"] == 4
     assert (found["run"]["method"], found["run"]["defenses"]) == (found["method"], [])
@@ -260,9 +260,9 @@ def test_prototypes_of_one_image_give_it_away_and_permuted_ones_do_not():
 
 
 @pytest.mark.parametrize("target", ["model", "low-rank-model", "classifier", "angle-matrix"])
-def test_one_step_on_one_image_gives_it_away_and_permuted_uploads_do_not(target):
+def test_one_step_on_one_image_gives_it_away_and_shuffled_uploads_do_not(target):
     found = record(target, "--reach", "none")
     assert found["auc"]["value"] == 1.0
     assert found["n_candidates"] + 2 * found["n_left_out"] == 20  # ten clients' one image each
     assert found["n_candidates"] >= 10
-    assert found["permuted"]["auc"]["value"] < 0.95  # of eighteen candidates its standard deviation is 0.14
+    assert found["shuffled"]["auc"]["value"] < 0.95  # of eighteen candidates its standard deviation is 0.14

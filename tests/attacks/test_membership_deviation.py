@@ -16,7 +16,7 @@ from fedpriv.attacks.inference.mean_uploads import (
 )
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.membership_scores import deviation_scores
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.wire.payloads import Entangled, Prototypes
 
 
@@ -116,14 +116,14 @@ def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(k
     seen = Observation(1, 0, (upload,), ())
     asked = {0: Candidates(0, inside.view(-1, 1, 6, 6).float(), labels)}
     granted = Knowledge(
-        KnowledgeCard(attacker_data="same_domain"),
+        ThreatModel(attacker_data="same_domain"),
         (1, 6, 6),
         CLASSES,
         extractors={0: lambda batch: batch.flatten(1)},
         public_images=own.view(-1, 1, 6, 6).float(),
         public_labels=own_labels,
     )
-    bare = Knowledge(KnowledgeCard(), (1, 6, 6), CLASSES, extractors=granted.extractors)
+    bare = Knowledge(ThreatModel(), (1, 6, 6), CLASSES, extractors=granted.extractors)
     deviation, distance = (
         MembershipInference()(InferenceProblem((seen,), known, kind, asked)).values[0] for known in (granted, bare)
     )
@@ -135,7 +135,7 @@ def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(k
 
 def granted_for(own, own_labels, defend):
     return Knowledge(
-        KnowledgeCard(attacker_data="same_domain"),
+        ThreatModel(attacker_data="same_domain"),
         (1, 6, 6),
         CLASSES,
         extractors={0: lambda batch: batch.flatten(1)},

@@ -12,7 +12,7 @@ from fedpriv.attacks.inference.membership import FLOOR, MembershipInference, cal
 from fedpriv.attacks.inference.membership_scores import WIDTH, kernel_signals
 from fedpriv.attacks.inference.property_features import known_classes
 from fedpriv.attacks.inputs.outputs import extrapolate, extrapolation_weights
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.scoring.roc import area
 from fedpriv.sources.shuffled import shuffle
 from fedpriv.util.seeds import generator
@@ -22,7 +22,7 @@ C, SIDE, CLIENTS, EACH = 3, 6, 6, 20
 
 
 def knowing(images=None, labels=None):
-    card = KnowledgeCard(extractor="none", attacker_data="none" if images is None else "same_domain")
+    card = ThreatModel(extractor="none", attacker_data="none" if images is None else "same_domain")
     return Knowledge(card, (1, SIDE, SIDE), C, public_images=images, public_labels=labels)
 
 
@@ -93,8 +93,8 @@ def test_the_signal_is_the_cosine_of_extrapolated_features_and_the_class_whateve
     # Without the classes of public images the length is left.
     length = rows.square().sum(1) / (features - features.mean(0)).square().sum(1).mean()
     expect_close(kernel_signals([seen], images, labels, knowing())[0], length, atol=1e-5)
-    stranger = knowing(torch.rand(4, 1, SIDE, SIDE, generator=rng), torch.zeros(4).long())
-    expect_close(kernel_signals([seen], images, labels, stranger)[0], length, atol=1e-5)
+    auxiliary = knowing(torch.rand(4, 1, SIDE, SIDE, generator=rng), torch.zeros(4).long())
+    expect_close(kernel_signals([seen], images, labels, auxiliary)[0], length, atol=1e-5)
 
 
 def test_images_that_are_not_the_attackers_own_have_no_class():

@@ -12,7 +12,7 @@ from fedpriv.algebra.matrices import diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate, recover_from_angle, recover_from_head
 from fedpriv.attacks.features.multi_step import angle_steps, head_steps, simulate_clients, work_of
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.attacks.trained import Trained
 from fedpriv.wire.payloads import AngleMatrix, Classifier
 
@@ -78,7 +78,7 @@ IMAGES = drawn(OWN, 1000).view(-1, 1, SIDE, SIDE)
 
 def knowledge(labels=LABELS, sizes=SIZES, *, images=True, own=OWN):
     return Knowledge(
-        card=KnowledgeCard(labels="inferred" if labels is None else "given", attacker_data="same_domain"),
+        card=ThreatModel(labels="inferred" if labels is None else "given", attacker_data="same_domain"),
         image_shape=(1, SIDE, SIDE),
         n_classes=CLASSES,
         extractors={0: EXTRACTOR},
@@ -142,8 +142,8 @@ def test_simulated_clients_hold_the_classes_of_the_real_one_in_its_batches():
     expect_same(places.sort(1).values, some.images.sort(1).values)  # each once a pass
     # Of a class with less than two images all of its own stand for it.
     few = torch.where(OWN == 4, 5, OWN)
-    strangers = simulate_clients(work, few, 5, torch.Generator().manual_seed(0)).images[:, work.labels == 4]
-    assert len(few[strangers].unique()) > 3
+    auxiliary = simulate_clients(work, few, 5, torch.Generator().manual_seed(0)).images[:, work.labels == 4]
+    assert len(few[auxiliary].unique()) > 3
 
 
 @pytest.mark.parametrize("part", ["head", "angle"])

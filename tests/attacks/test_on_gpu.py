@@ -14,7 +14,7 @@ from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import vector_distance
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
@@ -48,7 +48,7 @@ def distance_on(device):
         for k, (body, own) in enumerate(zip(bodies, shown, strict=True))
     )
     networks = {k: body.eval().requires_grad_(False).to(device) for k, body in enumerate(bodies)}
-    knowledge = Knowledge(KnowledgeCard(), SHAPE, 10, extractors=networks)
+    knowledge = Knowledge(ThreatModel(), SHAPE, 10, extractors=networks)
     problem = AttackProblem(seen, knowledge, list_targets(seen, "representation"), device=device)
     apart, places = vector_distance(problem), Last(lambda which: which.clone())
     return lambda images, which: apart(images.unsqueeze(1), places(which))
@@ -198,7 +198,7 @@ def test_gradient_attacks_that_are_replayed_find_the_same_in_every_bit(made, rep
 
 def test_a_prior_that_was_learned_is_replayed_with_the_same_bits(replays, monkeypatch):
     images, labels = images_and_labels(4)
-    model, card = sigmoid_net(), KnowledgeCard(attacker_data="same_domain")
+    model, card = sigmoid_net(), ThreatModel(attacker_data="same_domain")
     seen = clients(model, images, labels)
     own = images_and_labels(40)[0][4:]
     known = replace(knowledge_of(model, labels), card=replace(card, labels="given"), public_images=own)

@@ -12,7 +12,7 @@ from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.separation import linear_gradient, separate
 from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.wire.payloads import Model, PublicLoss
@@ -67,7 +67,7 @@ def step():
     model.zero_grad()
     seen = (Observation(1, 0, (Model(after),), (Model(before),)),)
     knowledge = Knowledge(
-        KnowledgeCard(),
+        ThreatModel(),
         SHAPE,
         10,
         model=model,

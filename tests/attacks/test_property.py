@@ -15,7 +15,7 @@ from fedpriv.attacks.inference.property_features import class_similarity, descri
 from fedpriv.attacks.inference.shadow_clients import shadow_clients
 from fedpriv.attacks.inputs.targets import said
 from fedpriv.attacks.inversion.surrogate import ShadowTraining
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
 from fedpriv.scoring.judgement import judge
@@ -144,7 +144,7 @@ def test_shadow_clients_upload_what_they_are_shown():
         assert all(2 <= int(counts.sum()) <= 70 for _, counts in made)
         for (_, first), (_, second) in zip(made, again, strict=True):
             expect_same(first, second)
-    card = KnowledgeCard(attacker_data="same_domain")
+    card = ThreatModel(attacker_data="same_domain")
     few = Knowledge(card, (1, 8, 8), 10, public_images=images[:20], public_labels=own.labels[:20])
     with pytest.raises(UserError, match="expected at least 40"):
         PropertyInference(question="majority")(InferenceProblem((like,), few))

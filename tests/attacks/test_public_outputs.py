@@ -17,7 +17,7 @@ from fedpriv.attacks.inference.property_features import public_logit_shares
 from fedpriv.attacks.inversion import class_outputs as paired_logits
 from fedpriv.attacks.inversion.class_outputs import PairedLogits
 from fedpriv.attacks.inversion.decoder import divided
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.scoring.leakage import psnr_of_mse
 from fedpriv.scoring.roc import area
@@ -28,7 +28,7 @@ from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Kernel, PublicLogits, get_payload
 
 C = 4
-CARD = KnowledgeCard(extractor="none", attacker_data="same_domain")
+CARD = ThreatModel(extractor="none", attacker_data="same_domain")
 
 
 def seen(client, values, samples=None, round_=1):
@@ -63,7 +63,7 @@ def bayes_clients(number, *, tell=True, softmax=True, noise=0.3):
 
 def asked_of(uploads, question):
     attack = PropertyInference(question=question)
-    knowledge = Knowledge(KnowledgeCard(extractor="none"), (1, 2, 2), C)
+    knowledge = Knowledge(ThreatModel(extractor="none"), (1, 2, 2), C)
     return attack, attack(InferenceProblem(tuple(uploads.values()), knowledge, "public-logits"))
 
 
@@ -147,7 +147,7 @@ def test_negative_control_outputs_that_are_sure_of_nobody_give_nobody_away():
 
 def test_members_are_asked_for_only_with_the_public_images():
     observations, candidates, _, knowledge = membership_world(tell=True)
-    blind = Knowledge(KnowledgeCard(), knowledge.image_shape, C)
+    blind = Knowledge(ThreatModel(), knowledge.image_shape, C)
     with pytest.raises(UserError, match="'membership' needs attacker_data=same_domain"):
         MembershipInference()(InferenceProblem(observations, blind, "public-logits", candidates))
     alone = InferenceProblem(observations[:1], knowledge, "public-logits", {0: candidates[0]})
@@ -254,14 +254,14 @@ def test_rounds_are_put_together_and_samples_are_places_in_the_public_set(monkey
 
 def test_what_is_missing_is_named():
     observations, knowledge, _ = template_world(number=40)
-    blind = Knowledge(KnowledgeCard(extractor="none"), (1, SIDE, SIDE), C)
+    blind = Knowledge(ThreatModel(extractor="none"), (1, SIDE, SIDE), C)
     one = (TargetId(1, 0, 0, 1),)
     with pytest.raises(UserError, match=r"'paired-logits' needs attacker_data=same_domain.*grants attacker_data=none"):
         PairedLogits()(observations, blind, one)
-    foreign = Knowledge(KnowledgeCard(attacker_data="other_domain", foreign="digits"), (1, SIDE, SIDE), C)
+    foreign = Knowledge(ThreatModel(attacker_data="other_domain", foreign="digits"), (1, SIDE, SIDE), C)
     with pytest.raises(UserError, match="needs attacker_data=same_domain"):
         PairedLogits()(observations, foreign, one)
-    unlabelled = knowing(knowledge.public_images, card=KnowledgeCard(labels="inferred", attacker_data="same_domain"))
+    unlabelled = knowing(knowledge.public_images, card=ThreatModel(labels="inferred", attacker_data="same_domain"))
     with pytest.raises(UserError, match="needs labels=given"):
         PairedLogits()(observations, unlabelled, one)
     with pytest.raises(UserError, match="no class is named for target 0 of client 0"):
@@ -291,7 +291,7 @@ def test_all_of_them_on_a_run_of_either_method(tmp_path, monkeypatch, capsys):
         assert found.learned_from == "the other public outputs of the round"
         assert found.auc.value > 0.6
         guesses = {name: one.value for name, one in found.shares.guesses.items()}
-        assert set(guesses) == {"equal shares", "mean of the others", "permuted"}
+        assert set(guesses) == {"equal shares", "mean of the others", "shuffled"}
         assert found.shares.estimated.value < min(guesses.values())
         assert "class shares, distance" in Path(f"{method}-out/report.md").read_text(encoding="utf-8")
         assert load_scores(Path(f"{method}-out/membership")).n_candidates > 0

@@ -10,7 +10,7 @@ from torch import nn
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion, LearnedFit, learned_fit
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.spectral import general_spectrum
 from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Representations
@@ -35,7 +35,7 @@ def extractor():
 
 @pytest.fixture(scope="module")
 def known(images, extractor):
-    card = KnowledgeCard(attacker_data="same_domain")
+    card = ThreatModel(attacker_data="same_domain")
     return Knowledge(card, SHAPE, 10, extractors={0: extractor}, public_images=images[:300])
 
 
@@ -59,7 +59,7 @@ def test_coordinates_of_a_spectrum_lead_nearer_and_a_strange_upload_leads_nowher
 def test_images_too_small_for_a_spectrum_are_fitted_over_pixels(images):
     small = images[..., :8, :8]
     extractor = nn.Sequential(nn.Flatten(), nn.Tanh())
-    card = KnowledgeCard(attacker_data="same_domain")
+    card = ThreatModel(attacker_data="same_domain")
     known = Knowledge(card, (3, 8, 8), 10, extractors={0: extractor}, public_images=small[:300])
     attack, features = DecoderInversion(iterations=20, width=16, refine=100), extractor(small[300:304])
     decoded, fitted = (

@@ -1,4 +1,4 @@
-"""The posterior over rounds: by hand, its old settings, what head and strangers add, and that it knows its error."""
+"""The posterior over rounds: by hand, its old settings, what head and auxiliary images add, and that it knows its error."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from fedpriv.attacks.features.posterior import (
     stand_out,
 )
 from fedpriv.attacks.features.unmixing import UnmixedInversion, posterior_mean, unmix_by_block
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.vectors import identify_directions
 from fedpriv.wire.payloads import Classifier, Entangled
 
@@ -173,7 +173,7 @@ def test_the_distance_that_it_expects_is_the_one_that_it_has():
 
 
 def test_block_by_block_a_head_stays_a_head():
-    """One block of all coordinates is the whole; taken for strangers' means, the rows of a head made it another."""
+    """One block of all coordinates is the whole; taken for auxiliary images' means, the rows of a head made it another."""
     uploads, _, rows = made(5, drift=0.2, common=1.0)
     expect_close(
         unmix_by_block(uploads, lambda some: [headed(some, rows)]),
@@ -181,7 +181,7 @@ def test_block_by_block_a_head_stays_a_head():
     )
 
 
-def test_what_early_rounds_leave_of_strangers_means_passes_for_no_drift():
+def test_what_early_rounds_leave_of_auxiliary_means_passes_for_no_drift():
     """Where extractors moved on since, a posterior that may call the rest drift expects a fifth of the error it has."""
     ratios, errors, guesses, before = [], [], [], []
     for seed in range(5):
@@ -259,7 +259,7 @@ def test_the_attack_hands_over_what_it_expects():
     uploads, truth, rows = made(0, drift=0.1, common=0.3)
     seen = observations(uploads, rows)
     knowledge = Knowledge(
-        KnowledgeCard(rounds_seen=20),
+        ThreatModel(rounds_seen=20),
         (1, 8, 8),
         N_CLASSES,
         extractors={0: lambda images: images.flatten(1)[:, :WIDTH]},

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, TargetId
+from fedpriv.attacks.observation import Knowledge, TargetId, ThreatModel
 from fedpriv.attacks.search.candidates import Row, Solved, rows_of, rows_that_fit, solve_rows
 from fedpriv.util import memory
 from fedpriv.util.errors import UserError
@@ -32,7 +32,7 @@ def draw_solver(seed):
 
 
 def solve(chunk_rows=None, restarts=4, solver=None, progress=None, bytes_per_row=100):
-    problem = AttackProblem((), Knowledge(KnowledgeCard(), (1, 2, 2), 10), TARGETS, 7, CPU, chunk_rows, progress)
+    problem = AttackProblem((), Knowledge(ThreatModel(), (1, 2, 2), 10), TARGETS, 7, CPU, chunk_rows, progress)
     return solve_rows(problem, solver or draw_solver(7), restarts=restarts, iterations=5, bytes_per_row=bytes_per_row)
 
 
@@ -119,7 +119,7 @@ def test_a_chunk_that_a_gpu_cannot_hold_is_halved_and_said(most):
     told, seen = [], []
     solver, asked = card_of(most)
     problem = AttackProblem(
-        *((), Knowledge(KnowledgeCard(), (1, 2, 2), 10), TARGETS, 7, CPU, None),
+        *((), Knowledge(ThreatModel(), (1, 2, 2), 10), TARGETS, 7, CPU, None),
         progress=lambda done, planned: seen.append(done / planned),
         say=told.append,
     )

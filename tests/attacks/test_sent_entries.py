@@ -13,7 +13,7 @@ from fedpriv.attacks.gradients.step_attack import restricted
 from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inputs.updates import SentEntries, Tangent, sent_entries, stacked_entries, stacked_projection
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard
+from fedpriv.attacks.observation import BatchFacts, Knowledge, ThreatModel
 from fedpriv.defenses.percentile_privacy import truncated
 from fedpriv.defenses.prune import pruned
 from fedpriv.defenses.sign import scaled_sign
@@ -33,7 +33,7 @@ def attacked(attack, change, number=COUNT):
         changed = {name: before[name] + change(after[name] - before[name]) for name in before}
         seen.append(replace(one, upload=(Model(changed),)))
     knowledge = Knowledge(
-        KnowledgeCard(),
+        ThreatModel(),
         SHAPE,
         10,
         model=model,
@@ -46,10 +46,10 @@ def attacked(attack, change, number=COUNT):
 
 def test_dlg_gets_pruned_images_back_only_if_it_leaves_out_what_was_not_sent():
     fooled, _ = attacked(DeepLeakage(outer_steps=15, redraws=1), lambda update: pruned(update, 0.1))
-    adapted, permuted = attacked(DeepLeakage(outer_steps=20, match="sent"), lambda update: pruned(update, 0.1))
+    adapted, shuffled = attacked(DeepLeakage(outer_steps=20, match="sent"), lambda update: pruned(update, 0.1))
     assert fooled.median() < 15
     assert adapted.median() > 30
-    assert permuted.median() < 15
+    assert shuffled.median() < 15
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_dlg_gets_pruned_images_back_only_if_it_leaves_out_what_was_not_sent():
 def test_inverting_gradients_gains_by_matching_what_was_sent(match, change, gain):
     attack = InvertingGradients(iterations=250, total_variation=1e-3)
     fooled, _ = attacked(attack, change)
-    adapted, permuted = attacked(replace(attack, match=match), change)
+    adapted, shuffled = attacked(replace(attack, match=match), change)
     assert adapted.mean() > fooled.mean() + gain
-    assert permuted.mean() < adapted.mean() - 5
+    assert shuffled.mean() < adapted.mean() - 5
 
 
 def test_dlg_gets_truncated_images_back_only_if_it_knows_what_was_truncated():
@@ -71,10 +71,10 @@ def test_dlg_gets_truncated_images_back_only_if_it_knows_what_was_truncated():
 
     fooled, _ = attacked(DeepLeakage(outer_steps=5, redraws=0), thin, 2)
     sent, _ = attacked(DeepLeakage(outer_steps=5, redraws=0, match="sent"), thin, 2)
-    adapted, permuted = attacked(DeepLeakage(outer_steps=20, match="censored"), thin, 2)
+    adapted, shuffled = attacked(DeepLeakage(outer_steps=20, match="censored"), thin, 2)
     assert max(fooled.median(), sent.median()) < 15
     assert adapted.median() > 30
-    assert permuted.median() < 15
+    assert shuffled.median() < 15
 
 
 def test_a_censored_update_is_matched_where_it_says_something():

@@ -11,7 +11,7 @@ from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.separated_batch import cross_entropy_slopes, logits_behind, reachable
 from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.wire.payloads import Model
@@ -36,7 +36,7 @@ def step(change=torch.clone, card=None):
     model.zero_grad()
     seen = (Observation(1, 0, (Model({name: before[name] + update[name] for name in before}),), (Model(before),)),)
     knowledge = Knowledge(
-        card or KnowledgeCard(), SHAPE, 10, model=model, batch=BatchFacts(COUNT, RATE, 1), labels={(1, 0): LABELS}
+        card or ThreatModel(), SHAPE, 10, model=model, batch=BatchFacts(COUNT, RATE, 1), labels={(1, 0): LABELS}
     )
     return images, AttackProblem(seen, knowledge, list_targets(list(seen), "model"))
 
@@ -61,7 +61,7 @@ def test_every_image_is_known_in_the_order_of_the_labels(change):
 
 
 def test_labels_that_are_not_given_are_read_off():
-    found = told(step(card=replace(KnowledgeCard(), labels="inferred"))[1])
+    found = told(step(card=replace(ThreatModel(), labels="inferred"))[1])
     assert sorted(found.labels.tolist()) == sorted(LABELS.tolist())
 
 

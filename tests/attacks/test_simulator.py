@@ -19,7 +19,7 @@ from fedpriv.attacks.inversion.surrogate import (
     train_simulator,
     worth_among,
 )
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.models.build import build_model
@@ -28,7 +28,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Classifier, Prototypes, Representations
 
-CARD = KnowledgeCard(extractor="none", attacker_data="same_domain")
+CARD = ThreatModel(extractor="none", attacker_data="same_domain")
 BRIEF = SimulatedInversion(iterations=250, simulators=2)
 WIDTH = 48
 

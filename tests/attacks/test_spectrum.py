@@ -15,7 +15,7 @@ from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.spectral import (
     PIXEL,
     Frame,
@@ -93,13 +93,13 @@ def test_a_frame_clamps_what_it_shows_and_lets_derivatives_through():
 
 def test_a_frame_is_of_own_images_only_where_the_card_grants_enough_of_the_same_data_set():
     own, labels = drawn_images(30), torch.arange(30) % 3
-    card = KnowledgeCard(attacker_data="same_domain")
+    card = ThreatModel(attacker_data="same_domain")
     known = Knowledge(card, (3, SIZE, SIZE), 3, public_images=own, public_labels=labels)
     wanted = torch.tensor([[1]])
     expect_same(frame_of(known, Trained(), wanted).centres[0, 0], own[labels == 1].mean(0))
     few = replace(known, public_images=own[:10], public_labels=labels[:10])
-    blind = replace(known, card=KnowledgeCard())
-    foreign = replace(known, card=KnowledgeCard(attacker_data="other_domain", foreign="digits"))
+    blind = replace(known, card=ThreatModel())
+    foreign = replace(known, card=ThreatModel(attacker_data="other_domain", foreign="digits"))
     general = general_spectrum((3, SIZE, SIZE)).deviations
     for other in (few, blind, foreign):
         found = frame_of(other, Trained(), wanted)
@@ -134,7 +134,7 @@ def seen():
     body.requires_grad_(False)
     labels = torch.arange(12) % 3
     upload = (Observation(0, 0, (Representations(body(images), labels),), ()),)
-    return images, upload, Knowledge(KnowledgeCard(), (3, SIZE, SIZE), 3, extractors={0: body})
+    return images, upload, Knowledge(ThreatModel(), (3, SIZE, SIZE), 3, extractors={0: body})
 
 
 def found_by(made, upload, known):
@@ -166,7 +166,7 @@ def test_own_images_bring_pixels_nearer_than_a_general_spectrum(seen):
     shifted = (images + offset).clamp(0, 1)
     upload = (Observation(0, 0, (Representations(body(shifted), upload[0].upload[0].labels),), ()),)
     own = (drawn_images(60, seed=11) + offset).clamp(0, 1)
-    granting = replace(known, card=KnowledgeCard(attacker_data="same_domain"), public_images=own)
+    granting = replace(known, card=ThreatModel(attacker_data="same_domain"), public_images=own)
     with_own, without = (
         psnr(found_by(PixelInversion(iterations=200), upload, which), shifted).mean() for which in (granting, known)
     )

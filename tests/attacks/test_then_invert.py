@@ -9,7 +9,7 @@ from federations import CPU
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.inputs.targets import list_targets, target_feature
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.util.seeds import generator
@@ -54,7 +54,7 @@ def problem():
     def extractor(shown):
         return torch.relu((shown.flatten(1) - 0.3) @ matrix)
 
-    card = KnowledgeCard(attacker_data="same_domain")
+    card = ThreatModel(attacker_data="same_domain")
     known = Knowledge(card, (1, 8, 8), 10, extractors={0: extractor}, public_images=images[:400])
     chosen = torch.stack([(labels[1000:] == label).nonzero()[0, 0] + 1000 for label in range(10)])
     seen = (Observation(1, 0, (Prototypes(extractor(images[chosen]), torch.arange(10)),), ()),)

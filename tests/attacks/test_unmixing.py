@@ -13,7 +13,7 @@ from fedpriv.attacks.features.unmixing import (
     prior_of_images,
     prior_of_others,
 )
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.vectors import identify_features
 from fedpriv.sources.shuffled import shuffle
 from fedpriv.util.errors import UserError
@@ -64,7 +64,7 @@ def targets_of(observation):
 def knowledge_of(n_clients=6, **rest):
     # One pixel a coordinate: the extractor is the identity, so that features can be compared with images too.
     extractors = {client: lambda images: images.flatten(1)[:, :WIDTH] for client in range(n_clients)}
-    return Knowledge(KnowledgeCard(rounds_seen=2), (1, 4, 4), N_CLASSES, extractors=extractors, **rest)
+    return Knowledge(ThreatModel(rounds_seen=2), (1, 4, 4), N_CLASSES, extractors=extractors, **rest)
 
 
 def recovered(attack, observations, client, **rest):
@@ -171,13 +171,13 @@ def test_fixed_weights_leave_many_rounds_at_chance_but_not_the_prior():
 
 def test_negative_control_another_clients_upload_under_the_own_weights_misleads():
     observations = seen("RAP")
-    permuted = shuffle(observations)
+    shuffled = shuffle(observations)
     own_errors, errors, own_hits, hits = [], [], 0, 0
     for client in range(6):
         own, truth = recovered(PriorUnmixing(iterations=1), observations, client)
         # In the prior the client's own vector, now under another client's weights, would teach what is to be found.
         mine = get_payload(observations[client].upload, Entangled).feature
-        others = tuple(o for o in permuted if not torch.equal(get_payload(o.upload, Entangled).feature, mine))
+        others = tuple(o for o in shuffled if not torch.equal(get_payload(o.upload, Entangled).feature, mine))
         assert len(others) == 5
         other, _ = recovered(PriorUnmixing(iterations=1), others, client)
         own_errors.append(error(own, truth))

@@ -6,7 +6,7 @@ from gradient_cases import CPU, clients, knowledge_of, sigmoid_net
 
 from fedpriv.attacks.features.transformation import TransformationSearch, completed, uncropped
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.observation import KnowledgeCard, TargetId
+from fedpriv.attacks.observation import TargetId, ThreatModel
 from fedpriv.defenses.transform import cropped, transform
 from fedpriv.util.errors import UserError
 
@@ -68,7 +68,7 @@ def test_an_update_of_a_transformed_image_leads_to_the_image():
     knowledge = type(knowledge)(
         **{
             **vars(knowledge),
-            "card": KnowledgeCard(attacker_data="same_domain"),
+            "card": ThreatModel(attacker_data="same_domain"),
             "public_images": pictures(40, 1),
             "public_labels": labels.repeat(40),
         }

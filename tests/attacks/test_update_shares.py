@@ -19,7 +19,7 @@ from fedpriv.attacks.inference.property_features import (
     shares_of,
 )
 from fedpriv.attacks.inference.update_scores import Training
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.scoring.storage import load_scores
 from fedpriv.util.errors import UserError
@@ -141,7 +141,7 @@ def stepped(client, shares, own):
 def knowing(own=None, extractors=()):
     images, labels = own or (None, None)
     return Knowledge(
-        KnowledgeCard(attacker_data="none" if own is None else "same_domain"),
+        ThreatModel(attacker_data="none" if own is None else "same_domain"),
         (1, 1, WIDTH),
         C,
         extractors=dict.fromkeys(extractors, lambda images: images.flatten(1)),
@@ -180,19 +180,19 @@ def test_heads_are_told_by_gradients_biases_or_not_at_all():
 
 
 def test_who_is_granted_what():
-    attack, granted = PropertyInference(), KnowledgeCard(attacker_data="same_domain")
-    query = KnowledgeCard(attacker_data="same_domain", extractor="query")
+    attack, granted = PropertyInference(), ThreatModel(attacker_data="same_domain")
+    query = ThreatModel(attacker_data="same_domain", extractor="query")
     kinds = ("model", "small-model", "low-rank-model", "extractor", "classifier", "angle-matrix")
     assert [attack.card(granted, kind).extractor for kind in kinds] == ["none"] * 3 + ["white_box"] * 3
     assert [attack.card(query, kind).extractor for kind in kinds] == ["none"] * 4 + ["query", "none"]
-    assert {attack.card(KnowledgeCard(), kind).extractor for kind in kinds} == {"none"}
+    assert {attack.card(ThreatModel(), kind).extractor for kind in kinds} == {"none"}
     assert all(attack.uses_rounds_on(kind) and attack.rounds_on(kind, granted) == 15 for kind in kinds)
 
 
 # ---------------------------------------------------------------- on real runs
 
 SEVERAL = [
-    *("--strangers", "0.5", "--per-class", "60", "--clients", "5", "--alpha", "0.5", "--rounds", "4"),
+    *("--auxiliary", "0.5", "--per-class", "60", "--clients", "5", "--alpha", "0.5", "--rounds", "4"),
     *("--epochs", "1", "--batch-size", "10", "--lr", "0.05"),
 ]
 ASKED = ["--attack", "property", "--reach", "none", "--quiet"]
@@ -217,7 +217,7 @@ def test_every_kind_of_trained_weights_tells_its_clients_classes(target):
     assert found.knowledge.rounds_seen == 4
     least = 0.65 if target == "small-model" else 0.75  # FedMRL trains it beside another one, which is not followed
     assert found.auc.value > least
-    assert found.auc.value > found.permuted.auc.value
+    assert found.auc.value > found.shuffled.auc.value
     assert found.shares.estimated.value < found.shares.guesses["equal shares"].value
     one = record(target, "--run", "out/run", "--rounds-seen", "1", out="one")
     assert one.knowledge.rounds_seen == 1

@@ -49,7 +49,7 @@ def test_every_budget_has_its_folder_and_says_so(budgets):
         assert record["budget"] == {"field": "iterations", "value": budget}
         assert record["cost"]["iterations"] <= budget
         assert json.loads((home / "about.json").read_text())["options"]["iterations"] == budget
-        assert (home / "permuted.safetensors").exists() == (budget == 40)
+        assert (home / "shuffled.safetensors").exists() == (budget == 40)
 
 
 def test_a_curve_is_drawn_the_same_every_time_and_holds_what_the_records_say(budgets):
@@ -62,16 +62,16 @@ def test_a_curve_is_drawn_the_same_every_time_and_holds_what_the_records_say(bud
         mean = sum(per_target) / len(per_target)
         assert point.psnr == pytest.approx(record.metrics.psnr_db.mean)
         assert point.advantage == pytest.approx(point.psnr - mean)
-        if record.advantage_db.best_floor != "permuted":
+        if record.advantage_db.best_floor != "shuffled":
             assert point.interval == record.advantage_db.ci95
-    assert curve.points[0].permuted is None
-    assert curve.points[1].permuted is not None
+    assert curve.points[0].shuffled is None
+    assert curve.points[1].shuffled is not None
     assert curve_svg(curve) == curve_svg(curve)
     assert len(curve_svg(curve)) < 80_000
 
 
 def _best_blind(record):
-    floors = {name: values.psnr_db for name, values in record.floors.items() if name != "permuted"}
+    floors = {name: values.psnr_db for name, values in record.floors.items() if name != "shuffled"}
     return max(floors, key=floors.get)
 
 
@@ -90,7 +90,7 @@ def test_the_report_shows_the_curve_and_the_table_every_budget(budgets, capsys, 
 
 def test_iterations_reach_every_stage_of_a_search_and_the_record_counts_them(tmp_path):
     """``learned`` finds the images of a mean together first: of an iteration of its own there are two of these."""
-    words = ["attack", "--target", "prototype", "--method", "fedproto", *SMALL, "--strangers", "0.5", "--targets", "5"]
+    words = ["attack", "--target", "prototype", "--method", "fedproto", *SMALL, "--auxiliary", "0.5", "--targets", "5"]
     words += ["--attack", "learned", "--iterations", "1", "--no-control", "--workers", "1", "--quiet"]
     assert run([*words, "--out", str(tmp_path / "r")]) == 0
     metrics = json.loads((tmp_path / "r" / "learned" / "metrics.json").read_text())

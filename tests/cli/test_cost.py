@@ -111,7 +111,7 @@ def test_operations_are_those_of_a_run(capsys, tmp_path):
         "3",
         "--models",
         "small-cnn,small-mlp",
-        "--strangers",
+        "--auxiliary",
         "0",
     )
     found = cost(capsys, "--method", "fedgh,local", *sizes, "--operations", "--epochs", "2", "--batch-size", "7")

@@ -6,7 +6,7 @@ import re
 from command_line import call
 from looped import each
 
-DIGITS = ("--dataset", "digits", "--strangers", 0)
+DIGITS = ("--dataset", "digits", "--auxiliary", 0)
 RANDOM = ("--partition", "pathological", "--assignment", "random")
 
 

@@ -9,7 +9,7 @@ from command_line import words
 from federations import DIGITS
 from looped import each
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.experiment.federation_settings import FederationSettings
 from fedpriv.experiment.verbs.attacking import AttackSettings
@@ -35,7 +35,7 @@ def test_the_page_names_every_setting(text, settings):
     assert {name for name in settings.__annotations__ if f"`{name.replace('_', '-')}`" not in text} == set()
 
 
-@each("grant", sorted(KnowledgeCard.__annotations__.keys() - {"rounds_seen"}))
+@each("grant", sorted(ThreatModel.__annotations__.keys() - {"rounds_seen"}))
 def test_the_page_names_every_grant(text, grant):
     assert f"| `{grant}` |" in text
 

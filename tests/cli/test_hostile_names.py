@@ -64,7 +64,7 @@ def classes(tmp_path_factory):
 
 
 def test_classes_may_be_called_anything(classes, tmp_path, capsys, recwarn):
-    flags = ("--dataset", "folder", "--data-dir", classes, "--clients", "2", "--partition", "iid", "--strangers", "0")
+    flags = ("--dataset", "folder", "--data-dir", classes, "--clients", "2", "--partition", "iid", "--auxiliary", "0")
     code, out, err = call(capsys, "data", *flags, "--out", tmp_path / "shown")
     assert code == 0, err
     assert steers(out + err) == set()

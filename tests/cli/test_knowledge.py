@@ -16,11 +16,11 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_by_default_the_attacker_owns_some_of_the_strangers(capsys):
-    few = [*DIGITS, "--strangers", "0.5", "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "1"]
+def test_by_default_the_attacker_owns_some_of_the_auxiliary(capsys):
+    few = [*DIGITS, "--auxiliary", "0.5", "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "1"]
     command = ["attack", "--target", "prototype", "--attack", "pixels", *few, "--iterations", "2", "--json"]
     cards = []
-    for more in ([], ["--knowledge", "attacker_data=none"], ["--strangers", "0"]):
+    for more in ([], ["--knowledge", "attacker_data=none"], ["--auxiliary", "0"]):
         code, out, _ = call(capsys, *command, *more, "--out", f"r{len(cards)}")
         assert code == 0
         cards.append(json.loads(out)["attacks"]["pixels"]["knowledge"]["attacker_data"])

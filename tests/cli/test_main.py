@@ -99,7 +99,7 @@ def test_train_names_every_accuracy_and_warns_of_clients_that_no_round_samples(c
 
 def test_a_configuration_file_gives_defaults_and_flags_override_it(capsys, tmp_path):
     (tmp_path / "run.toml").write_text(
-        'method = "fedre"\ndataset = "digits"\nstrangers = 0\nper-class = 20\n'
+        'method = "fedre"\ndataset = "digits"\nauxiliary = 0\nper-class = 20\n'
         'clients = 4\npartition = "iid"\nrounds = 3\n[option]\nmechanism = "VAP"\n'
     )
     code, _, _ = call(capsys, "train", "--config", "run.toml", "--rounds", "1", "--out", "run", "--quiet")
@@ -142,7 +142,7 @@ def test_an_attack_leaves_grid_table_report_and_records(attacked):
         assert key in record
     assert {"mean", "median", "sd", "ci95", "per_target"} <= set(record["metrics"]["psnr_db"])
     assert record["n_targets"] == 4
-    assert "permuted" in record["floors"]
+    assert "shuffled" in record["floors"]
     assert not (attacked / "dip" / ".partial").exists()
     with open(attacked / "results.csv") as file:
         assert {row["attack"] for row in csv.DictReader(file)} >= {"dip", "pixels"}

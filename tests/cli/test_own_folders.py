@@ -25,7 +25,7 @@ def test_a_folder_has_one_name_and_what_is_done_to_its_images_is_kept(birds, tmp
     monkeypatch.chdir(tmp_path)
     given = ["--dataset", "folder", "--data-dir", "birds", "--image-size", "8", "--partition", "iid", "--clients", "2"]
     done = "32 of 32 images scaled, cropped or converted to 8x8 grey"
-    code, told, _ = call(capsys, "train", "--method", "fedgh", "--rounds", "1", "--strangers", "0", *given)
+    code, told, _ = call(capsys, "train", "--method", "fedgh", "--rounds", "1", "--auxiliary", "0", *given)
     assert code == 0
     assert f"birds: {done}" in told
     path = tmp_path / "runs" / "fedgh-birds"

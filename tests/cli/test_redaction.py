@@ -20,7 +20,7 @@ from fedpriv.util.errors import UserError
 DRAW = torch.Generator().manual_seed(0)
 PRIVATE = torch.rand(4, 1, 28, 28, generator=DRAW)
 """Four patients, one a client: noise, so that nothing looks like them by chance."""
-STRANGERS = torch.rand(24, 1, 28, 28, generator=DRAW)
+AUXILIARY = torch.rand(24, 1, 28, 28, generator=DRAW)
 RULES = ("blur", "omit")
 
 
@@ -41,8 +41,8 @@ def attacked(out, **more):
         model=model,
         images=[image[None] for image in PRIVATE],
         labels=[torch.tensor([1])] * 4,
-        strangers=STRANGERS,
-        stranger_labels=torch.arange(24) % 3,
+        auxiliary=AUXILIARY,
+        auxiliary_labels=torch.arange(24) % 3,
         attacks="linear-layer",
         out=out,
         **more,
@@ -61,7 +61,7 @@ def redacted(request, tmp_path_factory):
 
 def test_the_attack_reads_patients_off_and_the_search_finds_them_everywhere(plain):
     assert plain.records["linear-layer"].metrics.psnr_db.mean > 60  # what it makes is the patient
-    stored = [f"linear-layer/{name}.safetensors" for name in ("permuted", "reconstruction", "truth")]
+    stored = [f"linear-layer/{name}.safetensors" for name in ("shuffled", "reconstruction", "truth")]
     assert found_in(plain.path, PRIVATE) == ["linear-layer/grid.png", *stored, "report.html"]
     assert found_in(plain.path, torch.rand(4, 1, 28, 28)) == []
 
@@ -97,7 +97,7 @@ def test_no_list_of_a_redacted_attack_has_a_digest_of_what_is_hidden(redacted, p
 
 def test_nothing_of_a_redacted_attack_holds_a_patient(redacted, plain):
     rule, result = redacted
-    assert found_in(result.path, torch.cat([PRIVATE, STRANGERS])) == []
+    assert found_in(result.path, torch.cat([PRIVATE, AUXILIARY])) == []
     names = {path.name for path in (result.path / "linear-layer").iterdir()}
     assert "truth.safetensors" not in names
     assert ("grid.png" in names) == (rule == "blur")
@@ -119,7 +119,7 @@ def test_what_is_stored_redacted_is_never_shown_by_a_milder_rule(redacted, tmp_p
     for asked in (None, "none", "blur", "omit"):
         report = fedpriv.report(result, out=tmp_path / str(asked), redact=asked)
         page = (report.path / "report.html").read_text()
-        assert found_in(report.path, torch.cat([PRIVATE, STRANGERS])) == []
+        assert found_in(report.path, torch.cat([PRIVATE, AUXILIARY])) == []
         assert ("data:image/png" in page) == (rule == "blur" and asked != "omit")
 
 
@@ -127,7 +127,7 @@ def test_a_page_over_what_is_not_redacted_may_be(plain, tmp_path):
     assert found_in(fedpriv.report(plain, out=tmp_path / "all").path, PRIVATE) == ["report.html"]
     for rule in RULES:
         report = fedpriv.report(plain, out=tmp_path / rule, redact=rule)
-        assert found_in(report.path, torch.cat([PRIVATE, STRANGERS])) == []
+        assert found_in(report.path, torch.cat([PRIVATE, AUXILIARY])) == []
         assert ("data:image/png" in (report.path / "report.html").read_text()) == (rule == "blur")
         assert (report.path / "results.csv").read_bytes() == (tmp_path / "all" / "results.csv").read_bytes()
 
@@ -137,7 +137,7 @@ def test_score_redacts_a_stored_attack_for_good(plain, tmp_path, rule, capsys):
     shutil.copytree(plain.path, tmp_path / "out")
     code, out, err = call(capsys, "score", tmp_path / "out", "--redact", rule)
     assert (code, "pages that were made of these before" in out + err) == (0, True)
-    assert found_in(tmp_path / "out" / "linear-layer", torch.cat([PRIVATE, STRANGERS])) == []
+    assert found_in(tmp_path / "out" / "linear-layer", torch.cat([PRIVATE, AUXILIARY])) == []
     assert json.loads((tmp_path / "out" / "linear-layer" / "about.json").read_text())["redacted"] == rule
     code, _, err = call(capsys, "score", tmp_path / "out")
     assert (code, len(err.splitlines())) == (2, 1)
@@ -159,7 +159,7 @@ def test_no_command_stores_or_draws_a_patient(folder, tmp_path, capsys, monkeypa
     monkeypatch.chdir(tmp_path)
     home, images = folder
     data = [*words("--dataset folder --data-dir"), str(home), *words("--clients 2 --partition iid --image-size 28")]
-    data += ["--rounds", "1", "--lr", "0.1", "--models", "small-mlp", "--strangers", "0"]
+    data += ["--rounds", "1", "--lr", "0.1", "--models", "small-mlp", "--auxiliary", "0"]
     cheap = ["--target", "prototype", "--attack", "pixels", "--iterations", "2", "--targets", "2", "--workers", "1"]
     code, _, err = call(capsys, "attack", *cheap, *data, "--out", "plain", "--quiet")
     assert code == 0, err

@@ -23,7 +23,7 @@ def study(tmp_path):
     stated = {"source": "derived here", "guarantee": "none (stated)"}
     answers = (Answer(("dip",), ("representation",), note="looks closely"),)
     run = RunConfig(
-        dataset="digits", strangers=0, method="fedallrep", clients=10, rounds=2, partition=PartitionOptions(name="iid")
+        dataset="digits", auxiliary=0, method="fedallrep", clients=10, rounds=2, partition=PartitionOptions(name="iid")
     )
     about = but(ABOUT, run=run, defenses=(but(defended(scale=0.3), **stated, answers=answers),))
     record = score(found, secrets, None, seed=0, about=about)
@@ -100,7 +100,7 @@ def csv_lines(folder):
     return (folder / "results.csv").read_text().splitlines()[1:]
 
 
-def test_several_studies_and_strangers_drop_no_result(study, capsys, tmp_path):
+def test_several_studies_and_auxiliary_drop_no_result(study, capsys, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(study, other)
     described = json.loads((other / "study.json").read_text())

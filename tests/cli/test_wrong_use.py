@@ -10,8 +10,8 @@ from fedpriv.cli.main import run
 ENTANGLED, PROTOTYPE, OF_RUN = (
     f"attack --out r --target {rest}" for rest in ("entangled", "prototype", "prototype --attack pixels --run run")
 )
-WHOLE = "attack --out r --target representation --dataset digits --strangers 0"
-DATA = "data --dataset digits --strangers 0 --out r"
+WHOLE = "attack --out r --target representation --dataset digits --auxiliary 0"
+DATA = "data --dataset digits --auxiliary 0 --out r"
 COST, REPRODUCE, REPORT = "cost --width 4 --classes 10", "reproduce fedre-table-1 --out r", "report --out page"
 
 CASES = [
@@ -73,7 +73,7 @@ CASES = [
     (f"{WHOLE} --attack decoder", "attack 'decoder' needs attacker_data=same_domain"),
     (
         f"{WHOLE} --knowledge attacker_data=same_domain",
-        "no images are set aside for the attacker; pass strangers 0.5",
+        "no images are set aside for the attacker; pass auxiliary 0.5",
     ),
     (f"{WHOLE} --knowledge extractor=shadow", "pass knowledge={'attacker_data': 'same_domain'}"),
     (f"{WHOLE} --knowledge extractor=none --attack dip", "needs extractor=white_box or shadow"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedpriv.datasets import PARTITIONS, load_dataset
-from fedpriv.datasets.federated import PartitionOptions, federate, public_split, set_strangers_aside
+from fedpriv.datasets.federated import PartitionOptions, federate, public_split, set_auxiliary_aside
 from fedpriv.datasets.holdings import class_counts, draw_holdings, holdings_table
 from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples
 from fedpriv.util.errors import UserError
@@ -148,27 +148,27 @@ def test_public_images_must_leave_something(n_public):
         public_split(made(10, 10), n_public, 0)
 
 
-def test_half_of_every_class_stays_with_strangers():
+def test_half_of_every_class_stays_with_auxiliary():
     dataset = made(40, 21, 1, n_train=30)
-    rest, strangers = set_strangers_aside(dataset, 0.5, 1)
-    own = (strangers.attacker.images.flatten() * 255).round().long().tolist()
-    others = strangers.others.images.flatten().long().tolist()
+    rest, auxiliary = set_auxiliary_aside(dataset, 0.5, 1)
+    own = (auxiliary.attacker.images.flatten() * 255).round().long().tolist()
+    others = auxiliary.others.images.flatten().long().tolist()
     left = rest.samples.images.flatten().tolist()
     assert sorted(own + others + left) == list(range(62))
-    assert [torch.bincount(part.labels).tolist() for part in (strangers.attacker, strangers.others)] == [[10, 5]] * 2
+    assert [torch.bincount(part.labels).tolist() for part in (auxiliary.attacker, auxiliary.others)] == [[10, 5]] * 2
     assert left == sorted(left)
     assert rest.n_official_train == sum(value < 30 for value in left)
-    again, other = (set_strangers_aside(dataset, 0.5, seed)[1] for seed in (1, 2))
-    expect_same(strangers.attacker.images, again.attacker.images)
-    assert not torch.equal(strangers.attacker.images, other.attacker.images)
-    assert set_strangers_aside(dataset, 0.0, 1) == (dataset, None)
-    assert set_strangers_aside(made(3, 3), 0.5, 1)[1] is None
+    again, other = (set_auxiliary_aside(dataset, 0.5, seed)[1] for seed in (1, 2))
+    expect_same(auxiliary.attacker.images, again.attacker.images)
+    assert not torch.equal(auxiliary.attacker.images, other.attacker.images)
+    assert set_auxiliary_aside(dataset, 0.0, 1) == (dataset, None)
+    assert set_auxiliary_aside(made(3, 3), 0.5, 1)[1] is None
 
 
-def test_an_attacker_owns_no_more_than_a_thousand_strangers():
-    _, strangers = set_strangers_aside(made(*[600] * 10), 0.5, 0)
-    assert torch.bincount(strangers.attacker.labels).tolist() == [100] * 10
-    assert torch.bincount(strangers.others.labels).tolist() == [200] * 10
+def test_an_attacker_owns_no_more_than_a_thousand_auxiliary():
+    _, auxiliary = set_auxiliary_aside(made(*[600] * 10), 0.5, 0)
+    assert torch.bincount(auxiliary.attacker.labels).tolist() == [100] * 10
+    assert torch.bincount(auxiliary.others.labels).tolist() == [200] * 10
 
 
 def by_hand():

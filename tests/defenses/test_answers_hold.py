@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.inference.update_scores import update_signals
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.wire.payloads import AngleMatrix, Classifier, Entangled
@@ -56,7 +56,7 @@ def area(text, kind, seed, *, own=True):
     )
     message = defended(text, (upload,), (before,))
     knowledge = Knowledge(
-        KnowledgeCard(), (1, 1, WIDTH), N_CLASSES, extractors={0: lambda x: x.flatten(1)}, heads={0: head}
+        ThreatModel(), (1, 1, WIDTH), N_CLASSES, extractors={0: lambda x: x.flatten(1)}, heads={0: head}
     )
     scores = update_signals([Observation(1, 0, message, (before,))], images, labels, knowledge)[0]
     return float((scores[:MEMBERS, None] > scores[None, MEMBERS:]).double().mean())
@@ -103,7 +103,7 @@ def mixtures(schedule, rounds=24):
 
 
 def error(attack, seen, prototypes):
-    found = attack.unmixed(seen, 0, Knowledge(KnowledgeCard(), (1, 4, 4), N_CLASSES)).prototypes
+    found = attack.unmixed(seen, 0, Knowledge(ThreatModel(), (1, 4, 4), N_CLASSES)).prototypes
     return float((found - prototypes).norm() / prototypes.norm())
 
 
@@ -116,7 +116,7 @@ def test_blocks_of_mixtures_are_put_together_over_rounds():
 def test_blocks_that_are_never_sent_stay_unknown():
     seen, prototypes = mixtures("fixed")
     found = (
-        UnmixedInversion(zeros="missing").unmixed(seen, 0, Knowledge(KnowledgeCard(), (1, 4, 4), N_CLASSES)).prototypes
+        UnmixedInversion(zeros="missing").unmixed(seen, 0, Knowledge(ThreatModel(), (1, 4, 4), N_CLASSES)).prototypes
     )
     shown = found.abs().amax(0) > 0
     assert int(shown.sum()) == 4

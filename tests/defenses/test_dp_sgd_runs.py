@@ -6,7 +6,7 @@ from dataclasses import replace
 from compare import expect_same
 from federations import CPU, small, trained_small
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.shared.accounting import epsilon
 from fedpriv.federation import rounds
@@ -66,7 +66,7 @@ def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
     )
     directory, federation = trained_small(tmp_path / "run", config)
     drawn = {k: RunSource(directory, federation, "model").used(1, k) for k in range(6)}
-    found = build_case(RunSource(directory, federation, "model"), KnowledgeCard(labels="given"), n_targets=10, seed=0)
+    found = build_case(RunSource(directory, federation, "model"), ThreatModel(labels="given"), n_targets=10, seed=0)
     assert {target.client for target in found.targets} == {k for k, batch in drawn.items() if len(batch)}
     assert 0 < len(found.targets) < 6
     assert found.knowledge.batch.batch_size == 1

@@ -8,7 +8,7 @@ from compare import expect_close
 from federations import small, trained_small
 
 from fedpriv.attacks.features.unmixing import uploads_of
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import parse_choice
 from fedpriv.federation.local_training import represent
 from fedpriv.federation.states import put
@@ -24,7 +24,7 @@ CONFIG = small(
     rounds=3,
     alpha=0.5,
 )
-CARD = KnowledgeCard()
+CARD = ThreatModel()
 
 
 def train(path, *texts, **changes):

@@ -12,7 +12,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.precode import divergent_step
 from fedpriv.defenses.soteria import low, pruned_step, scores
@@ -183,7 +183,7 @@ def one_step(model, step, images, labels, rate=0.1):
 
 def knowledge_of(model, labels):
     return Knowledge(
-        card=KnowledgeCard(labels="given"),
+        card=ThreatModel(labels="given"),
         image_shape=SHAPE,
         n_classes=CLASSES,
         model=model,

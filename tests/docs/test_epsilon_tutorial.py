@@ -43,7 +43,7 @@ def test_the_app_is_recorded_and_audited(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "app")
     monkeypatch.syspath_prepend(str(tmp_path / "app"))
     before = set(sys.modules)
-    importlib.import_module("make_data").write(Path("data"), strangers=60)
+    importlib.import_module("make_data").write(Path("data"), auxiliary=60)
     settings = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     settings |= {"num-server-rounds": 12, "fraction-evaluate": 0.0}
     grid = LocalGrid(importlib.import_module("audited_clients").app, {900 + k: k for k in range(5)})

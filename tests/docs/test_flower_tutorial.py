@@ -25,7 +25,7 @@ def app(tmp_path, monkeypatch):
     shutil.copytree(TUTORIAL, tmp_path / "app", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path / "app")
     monkeypatch.syspath_prepend(str(tmp_path / "app"))
-    importlib.import_module("make_data").write(Path("data"), strangers=60)
+    importlib.import_module("make_data").write(Path("data"), auxiliary=60)
     yield tmp_path / "app"
     for name in [name for name in sys.modules if name.partition(".")[0] in ("my_app", "make_data", "audit")]:
         del sys.modules[name]

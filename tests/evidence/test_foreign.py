@@ -8,7 +8,7 @@ from compare import expect_same
 from federations import DIGITS
 from PIL import Image
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.sources.auxiliary import MOST_IMAGES, foreign_images, parse_foreign, refuse_foreign
@@ -70,12 +70,12 @@ def test_a_name_may_carry_a_folder():
 
 def test_the_clients_own_data_set_is_not_foreign(folder):
     with pytest.raises(UserError, match="the clients hold images of that data set"):
-        refuse_foreign(KnowledgeCard(foreign="digits"), RunConfig(dataset="digits"))
+        refuse_foreign(ThreatModel(foreign="digits"), RunConfig(dataset="digits"))
     own = RunConfig(dataset="folder", data_dir=str(folder))
     with pytest.raises(UserError, match="the clients hold images of that data set"):
-        refuse_foreign(KnowledgeCard(foreign=f"folder:{folder}"), own)
-    refuse_foreign(KnowledgeCard(foreign="digits"), own)
-    refuse_foreign(KnowledgeCard(foreign=f"folder:{folder}"), RunConfig(dataset="digits"))
+        refuse_foreign(ThreatModel(foreign=f"folder:{folder}"), own)
+    refuse_foreign(ThreatModel(foreign="digits"), own)
+    refuse_foreign(ThreatModel(foreign=f"folder:{folder}"), RunConfig(dataset="digits"))
 
 
 def test_a_decoder_trains_on_foreign_images_and_the_card_says_which(folder, capsys, tmp_path, monkeypatch):

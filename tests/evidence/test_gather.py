@@ -10,7 +10,7 @@ from federations import small, trained_small
 from fedpriv.algebra.entanglement import MECHANISMS
 from fedpriv.attacks.features.unmixing import PriorUnmixing
 from fedpriv.attacks.inversion.vector import PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.pipeline.execute import AttackContext, search
 from fedpriv.pipeline.plan import PARTS, AttackPlan
@@ -21,7 +21,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT
 from fedpriv.wire.payloads import Entangled, LabelCounts, Model, Prototypes, Representations, get_payload
 
-CARD = KnowledgeCard()
+CARD = ThreatModel()
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import torch
 from compare import expect_close, expect_same
 from federations import small, trained_small
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.attacks.trained import Trained
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice
@@ -20,7 +20,7 @@ from fedpriv.sources.run import RunSource
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
-CARD = KnowledgeCard()
+CARD = ThreatModel()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_extractors_are_loaded_once_and_never_mixed_up(worlds):
 
 
 def test_images_that_were_set_aside_come_with_their_labels(worlds):
-    world = worlds("fedgh", strangers=0.4)
+    world = worlds("fedgh", auxiliary=0.4)
     found = granted(world, "prototype", but(attacker_data="same_domain"))
     expect_same(found.public_images, world[1].attacker.images)
     expect_same(found.public_labels, world[1].attacker.labels)
@@ -121,7 +121,7 @@ def test_foreign_images_come_without_labels_in_the_form_of_the_clients(worlds, m
     asked = []
     monkeypatch.setattr(run, "foreign_images", lambda *given: asked.append(given) or torch.zeros(2, 1, 8, 8))
     monkeypatch.setattr(run, "refuse_foreign", lambda card, config: asked.append((card.foreign, config)))
-    world = worlds("fedgh", strangers=0.4)
+    world = worlds("fedgh", auxiliary=0.4)
     found = granted(world, "prototype", but(attacker_data="other_domain", foreign="other"), seed=7)
     assert asked == [("other", world[0].config), ("other", (1, 8, 8), 7)]
     assert found.public_images.shape == (2, 1, 8, 8)
@@ -150,7 +150,7 @@ SHADOW = but(extractor="shadow", attacker_data="same_domain")
 
 
 def test_substitutes_are_trained_on_the_attackers_own_images(worlds, quick):
-    world = worlds("fedgh", strangers=0.4)
+    world = worlds("fedgh", auxiliary=0.4)
     found = granted(world, "prototype", SHADOW, seed=5)
     number = len(world[1].attacker)
     assert [found.extractors[k](None) for k in (0, 2)] == [("extractor", k, 1, number, 10, 5, 3) for k in (0, 2)]
@@ -158,7 +158,7 @@ def test_substitutes_are_trained_on_the_attackers_own_images(worlds, quick):
 
 
 def test_of_class_outputs_alone_a_whole_model_is_fitted(worlds, quick):
-    world, kept = worlds("fd", strangers=0.4), Trained()
+    world, kept = worlds("fd", auxiliary=0.4), Trained()
     found = granted(world, "logits", SHADOW, seed=5, trained=kept)
     number = len(world[1].attacker)
     assert [found.extractors[k](None) for k in (0, 2)] == [("model", k, 1, number, 10, 5, 3) for k in (0, 2)]
@@ -169,7 +169,7 @@ def test_of_class_outputs_alone_a_whole_model_is_fitted(worlds, quick):
 
 def test_a_shadow_without_images_of_the_clients_domain_is_refused(worlds, quick):
     with pytest.raises(UserError, match=r"extractor=shadow: .* grant attacker_data=same_domain too"):
-        granted(worlds("fd", strangers=0.4), "logits", but(SHADOW, attacker_data="none"))
+        granted(worlds("fd", auxiliary=0.4), "logits", but(SHADOW, attacker_data="none"))
 
 
 # ---------------------------------------------------------------- weights: architecture, batches, batch norm

@@ -1,4 +1,4 @@
-"""Guesses at vectors and images: made of strangers, broadcasts and other clients' uploads, and of nothing of the target."""
+"""Guesses at vectors and images: made of auxiliary images, broadcasts and other clients' uploads, not of the target."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import torch
 from compare import expect_same
 
 from fedpriv.attacks.features.unmixing import PriorUnmixing
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 def trained(folder, method, **changes):
     settings = {
-        **{"dataset": "digits", "strangers": 0.4, "method": method, "per_class": 40, "clients": 3, "rounds": 2},
+        **{"dataset": "digits", "auxiliary": 0.4, "method": method, "per_class": 40, "clients": 3, "rounds": 2},
         **{
             "models": "small-mlp",
             "partition": PartitionOptions(alpha=1.0),
@@ -49,7 +49,7 @@ def mixtures(tmp_path_factory):
 
 def guessed(world, kind, unit, **grants):
     directory, federation = world
-    card = KnowledgeCard(rounds_seen=2, **grants)
+    card = ThreatModel(rounds_seen=2, **grants)
     evidence = build_case(
         RunSource(directory, federation, kind), card, PriorUnmixing() if unit == "class" else None, n_targets=30, seed=0
     )
@@ -93,9 +93,9 @@ def test_no_guess_sees_the_targets_upload_or_its_members(kind, unit, prototypes,
 def test_mixtures_have_guesses_at_every_class(mixtures):
     _, found = guessed(mixtures, "entangled", "class")
     for truth in found:
-        assert set(truth.vectors) == {"strangers", "head_rows", "other_uploads", "mean_upload"}
+        assert set(truth.vectors) == {"auxiliary", "head_rows", "other_uploads", "mean_upload"}
         assert truth.nearest is None
         assert all(guess.shape == truth.feature.shape for guess in truth.vectors.values())
-    blind = torch.stack([truth.vectors["strangers"] for truth in found])
+    blind = torch.stack([truth.vectors["auxiliary"] for truth in found])
     true = torch.stack([truth.feature for truth in found])
     assert ((blind - true).norm(dim=1) / true.norm(dim=1)).median() < 0.6

@@ -6,17 +6,17 @@ import pytest
 import torch
 from compare import expect_close
 
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.sources.case import Case
 from fedpriv.sources.guesses import with_guesses
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.wire.payloads import Classifier, Entangled, Kernel, Prototypes, Representations
 
 CPU = torch.device("cpu")
-# Strangers of four pixels: 0.1 and 0.3 of class 0, 0.8 of class 1, 0.5 of an unknown class; none of class 2.
-STRANGERS = torch.tensor([0.1, 0.3, 0.8, 0.5])
+# Auxiliary images of four pixels: 0.1 and 0.3 of class 0, 0.8 of class 1, 0.5 of an unknown class; none of class 2.
+AUXILIARY = torch.tensor([0.1, 0.3, 0.8, 0.5])
 POOL = Pool(
-    STRANGERS[:, None, None, None].expand(-1, 1, 2, 2).clone(),
+    AUXILIARY[:, None, None, None].expand(-1, 1, 2, 2).clone(),
     torch.tensor([0, 0, 1, -1]),
     torch.zeros(0, 1, 2, 2),
     torch.zeros(0, dtype=torch.int64),
@@ -44,7 +44,7 @@ def rows(client, values, classes, round_=2, broadcast=()):
 
 def evidence(*observations, targets, extractors=None, labels=None, n_classes=3):
     known = Knowledge(
-        KnowledgeCard(),
+        ThreatModel(),
         (1, 2, 2),
         n_classes,
         extractors={0: twice} if extractors is None else extractors,
@@ -61,24 +61,24 @@ OWN = rows(0, [9, 8], [0, 1])
 TARGET = TargetId(2, 0, 0, 0)
 
 
-# ---------------------------------------------------------------- strangers
+# ---------------------------------------------------------------- auxiliary images
 
 
-def test_strangers_of_a_class_of_several_and_of_none():
+def test_auxiliary_of_a_class_of_several_and_of_none():
     seen = evidence(OWN, targets=(TARGET,) * 4)
     found = guessed([truth(0), truth(1), truth(0, 1, weights=[0.25, 0.75]), truth(2)], seen)
-    # Means 0.2 and 0.8, and of class 2 that of all strangers whose class is known: 0.4; the extractor doubles them.
+    # Means 0.2 and 0.8, and of class 2 that of all auxiliary images whose class is known: 0.4; the extractor doubles them.
     for one, value in zip(found, (0.4, 1.6, 0.25 * 0.4 + 0.75 * 1.6, 0.8), strict=True):
-        expect_close(one.vectors["strangers"], vector(value), atol=1e-6)
-        assert set(one.vectors) == {"strangers"}
+        expect_close(one.vectors["auxiliary"], vector(value), atol=1e-6)
+        assert set(one.vectors) == {"auxiliary"}
         assert one.told
 
 
-def test_where_classes_are_not_told_all_strangers_count_alike():
+def test_where_classes_are_not_told_all_auxiliary_count_alike():
     seen = evidence(OWN, targets=(dataclasses.replace(TARGET, label=-1),))
     (found,) = guessed(truth(1), seen)
     assert not found.told
-    expect_close(found.vectors["strangers"], vector(2 * 1.7 / 4), atol=1e-6)
+    expect_close(found.vectors["auxiliary"], vector(2 * 1.7 / 4), atol=1e-6)
     granted = evidence(OWN, targets=seen.targets, labels={(2, 0): torch.tensor([1])})
     assert guessed(truth(1), granted)[0].told
     elsewhere = evidence(OWN, targets=seen.targets, labels={(1, 0): torch.tensor([1]), (2, 1): torch.tensor([1])})
@@ -86,22 +86,22 @@ def test_where_classes_are_not_told_all_strangers_count_alike():
     assert guessed(truth(0), evidence(OWN, targets=(TARGET,)))[0].told  # class 0 is a class as any other
 
 
-def test_strangers_of_unknown_classes_make_no_guess():
+def test_auxiliary_of_unknown_classes_make_no_guess():
     unknown = dataclasses.replace(POOL, guess_labels=torch.full((4,), -1))
     (found,) = guessed(dataclasses.replace(truth(0), pool=unknown), evidence(OWN, targets=(TARGET,)))
     assert found.vectors == {}
 
 
-# ---------------------------------------------------------------- the nearest strangers
+# ---------------------------------------------------------------- the nearest auxiliary images
 
 
 @pytest.mark.parametrize(("value", "order"), [(0.0, [0, 1, 3, 2]), (1.1, [3, 1, 2, 0]), (9.0, [2, 3, 1, 0])])
-def test_strangers_come_by_their_distance_to_the_uploaded_vector(value, order):
+def test_auxiliary_come_by_their_distance_to_the_uploaded_vector(value, order):
     seen = evidence(rows(0, [value], [0]), targets=(TARGET,))
     assert guessed(truth(0), seen)[0].nearest.tolist() == order
 
 
-def test_where_no_vector_can_be_compared_no_stranger_is_nearest():
+def test_where_no_vector_can_be_compared_no_auxiliary_is_nearest():
     assert guessed(truth(0), evidence(OWN, targets=(TARGET,), extractors={}))[0].nearest is None
     wide = evidence(OWN, targets=(TARGET,), extractors={0: lambda images: images.flatten(1)[:, :3]})
     assert guessed(truth(0), wide)[0].nearest is None
@@ -137,14 +137,14 @@ def test_rows_without_classes_say_their_mean_alone():
 
     mute = [raw[0], dataclasses.replace(raw[1], upload=(silent(raw[1].upload[0]),)), raw[2]]
     found = guessed(truth(0), evidence(*mute, targets=(TARGET,)), kind="representation")[0]
-    assert set(found.vectors) == {"strangers", "mean_upload"}
+    assert set(found.vectors) == {"auxiliary", "mean_upload"}
     expect_close(found.vectors["mean_upload"], vector(2), atol=1e-6)
 
 
 def test_the_one_sum_that_a_server_sees_is_nobody_elses_upload():
     total = OWN.upload
     summed = evidence(OWN, dataclasses.replace(rows(1, [1], [0]), upload=total), targets=(TARGET,))
-    assert set(guessed(truth(0), summed)[0].vectors) == {"strangers"}
+    assert set(guessed(truth(0), summed)[0].vectors) == {"auxiliary"}
 
 
 def test_each_client_has_guesses_of_its_own():
@@ -153,7 +153,7 @@ def test_each_client_has_guesses_of_its_own():
     first, second = guessed([truth(0), truth(0)], both)
     expect_close(first.vectors["other_uploads"], vector(5), atol=1e-6)
     expect_close(second.vectors["other_uploads"], vector(9), atol=1e-6)
-    assert "strangers" not in second.vectors
+    assert "auxiliary" not in second.vectors
 
 
 # ---------------------------------------------------------------- mixtures
@@ -170,7 +170,7 @@ def test_mixtures_of_the_newest_rounds_are_solved_for_classes():
     seen = evidence(own, *pure, later, targets=(TARGET,))
     found = guessed(truth(0), seen, unit="class", kind="entangled")[0]
     expect_close(found.vectors["mean_upload"], vector(4), atol=1e-6)  # of rounds 1 and 2
-    assert set(found.vectors) == {"strangers", "other_uploads", "mean_upload"}
+    assert set(found.vectors) == {"auxiliary", "other_uploads", "mean_upload"}
     two = evidence(own, *pure[:2], targets=(TARGET,))
     found = guessed(truth(0), two, unit="class", kind="entangled")[0]
     expect_close(found.vectors["other_uploads"], vector(3), atol=1e-6)  # of two the mean alone

@@ -6,7 +6,7 @@ from compare import expect_same
 from federations import CPU, small, trained_small
 
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import inner
 from fedpriv.methods.fedhenn import prefix
@@ -15,7 +15,7 @@ from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model, find_payload, get_payload
 
-CARD = KnowledgeCard()
+CARD = ThreatModel()
 
 
 def trained(folder, **changes):

@@ -67,7 +67,7 @@ def test_what_requires_no_gradient_counts_in_no_bound():
 )
 def test_shadow_clients_of_a_run_train_and_upload_behind_its_defenses(tmp_path, monkeypatch, method, kind, second):
     monkeypatch.chdir(tmp_path)
-    wanted = ["--strangers", "0.5", "--per-class", "40", "--clients", "3", "--rounds", "1", "--local-steps", "2"]
+    wanted = ["--auxiliary", "0.5", "--per-class", "40", "--clients", "3", "--rounds", "1", "--local-steps", "2"]
     kept = ["--capture", "all", "--keep", "all", "--models", "small-cnn"]
     train = ["train", "--method", method, *DIGITS, *wanted, *kept, "--out", "run", "--quiet"]
     assert run([*train, "--defense", "mixup:images=2", "--defense", second]) == 0

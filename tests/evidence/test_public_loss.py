@@ -13,7 +13,7 @@ from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.matching import Matcher
 from fedpriv.attacks.gradients.separated_batch import readable_layers, sent_layers
 from fedpriv.attacks.gradients.step_attack import read_problem
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.attacks.search.candidates import Row
 from fedpriv.federation.method import LocalTraining
 from fedpriv.methods import METHODS
@@ -24,7 +24,7 @@ from fedpriv.sources.run import RunSource
 from fedpriv.wire.kinds import NETWORKS
 from fedpriv.wire.payloads import PublicLoss
 
-CARD = KnowledgeCard()
+CARD = ThreatModel()
 TRUE = 1e-3
 """Distance below which images explain an update, up to rounding."""
 FLAT = 1e-4

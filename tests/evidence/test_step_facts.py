@@ -9,12 +9,12 @@ from federations import CPU, small, trained_small
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.matching import Matcher, one_hot
 from fedpriv.attacks.gradients.step_attack import dealt, read_problem
-from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
+from fedpriv.attacks.observation import BatchFacts, ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource, local_steps
 
-CARD = KnowledgeCard()
+CARD = ThreatModel()
 
 
 @pytest.fixture(scope="module")

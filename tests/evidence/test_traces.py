@@ -13,7 +13,7 @@ import fedpriv
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inversion.vector import DipInversion
-from fedpriv.attacks.observation import KnowledgeCard, TargetId
+from fedpriv.attacks.observation import TargetId, ThreatModel
 from fedpriv.federation.capture import load_trace, trace_bytes, trace_path
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
@@ -25,7 +25,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
 
 PACKAGE = Path(fedpriv.__file__).parent
-BLIND = KnowledgeCard(labels="inferred", batch=False, batch_norm="none")
+BLIND = ThreatModel(labels="inferred", batch=False, batch_norm="none")
 """A card that grants nothing that the trace holds."""
 
 
@@ -143,7 +143,7 @@ def test_nothing_but_the_evaluator_reads_the_trace():
         (BLIND, set()),
         (replace(BLIND, batch=True), {"batches"}),
         (replace(BLIND, labels="given"), {"labels"}),
-        (KnowledgeCard(), {"batches", "labels"}),
+        (ThreatModel(), {"batches", "labels"}),
     ],
 )
 def test_a_card_is_handed_what_it_grants_and_no_more(card, handed, finished):
@@ -160,7 +160,7 @@ def test_mixtures_are_attacked_without_the_trace_and_not_scored(bare, finished):
     found, whole = (
         attack(seen.observations, seen.knowledge, seen.targets, seed=0, device=CPU)
         for seen in (
-            build_case(RunSource(*run, "entangled"), KnowledgeCard(), n_targets=2, seed=0)
+            build_case(RunSource(*run, "entangled"), ThreatModel(), n_targets=2, seed=0)
             for run in ((directory, federation), finished["fedre"])
         )
     )

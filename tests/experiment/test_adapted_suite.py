@@ -80,9 +80,9 @@ def test_every_answer_is_met_by_the_suite_that_it_adapts(name):
 def test_uploads_of_ones_own_are_attacked_by_what_is_adapted_to_the_stated_defense():
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Sigmoid())
     images = [torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
-    classes, strangers = torch.arange(3), torch.rand(30, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    classes, auxiliary = torch.arange(3), torch.rand(30, 1, 8, 8, generator=torch.Generator().manual_seed(3))
     sent = [fedpriv.Prototypes(network(own).detach(), classes) for own in images]
-    shared = {"extractor": network, "images": images, "labels": [classes, classes], "strangers": strangers}
+    shared = {"extractor": network, "images": images, "labels": [classes, classes], "auxiliary": auxiliary}
     result = fedpriv.attack_uploads(sent, target="prototype", defense="prune:keep=0.5", iterations=2, **shared)
     told = {name: json.loads((result.path / name / "about.json").read_text())["options"] for name in ("dip", "pixels")}
     assert {name: own["match"] for name, own in told.items()} == {"dip": "pruned", "pixels": "pruned"}

@@ -5,13 +5,13 @@ import re
 import pytest
 from looped import each
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.pipeline.plan import AttackPlan, attack_names, build_attacks, granted, options_by_attack, parse_budgets
 from fedpriv.util.errors import UserError
 
 
 def plan(*names, **changes):
-    return AttackPlan("entangled", build_attacks(names, {}), KnowledgeCard(), **changes)
+    return AttackPlan("entangled", build_attacks(names, {}), ThreatModel(), **changes)
 
 
 def folders(asked):
@@ -30,7 +30,7 @@ def test_one_job_an_attack_where_nothing_else_is_asked():
 def test_budgets_set_the_field_that_the_attack_names():
     jobs = plan("dip", budgets=(10, 30)).jobs()
     assert [(job.folder, job.attack.iterations) for job in jobs] == [("dip@10", 10), ("dip@30", 30)]
-    (job,) = AttackPlan("model", build_attacks(["dlg"], {}), KnowledgeCard(), budgets=(3,)).jobs()
+    (job,) = AttackPlan("model", build_attacks(["dlg"], {}), ThreatModel(), budgets=(3,)).jobs()
     assert job.attack.outer_steps == 3
 
 
@@ -94,7 +94,7 @@ def test_options_that_nobody_has_are_refused(names, pairs, more, complaint):
 
 def test_a_named_attack_without_its_grant_is_refused_and_others_are_left_out():
     chosen = build_attacks(("dip", "membership"), {})
-    card = KnowledgeCard(extractor="query")
+    card = ThreatModel(extractor="query")
     kept, lines = granted(chosen, (), "prototype", card, None)
     assert list(kept) == ["membership"]
     assert "attack 'dip' needs extractor=white_box or shadow" in lines[0]
@@ -110,8 +110,8 @@ def test_names_fit_the_target():
 
 def test_an_attack_for_who_has_no_extractor_runs_there_and_is_not_missed_elsewhere():
     suite = build_attacks(attack_names("representation", ()), {})
-    with_extractor = KnowledgeCard(attacker_data="same_domain")
-    without = KnowledgeCard(extractor="none", attacker_data="same_domain")
+    with_extractor = ThreatModel(attacker_data="same_domain")
+    without = ThreatModel(extractor="none", attacker_data="same_domain")
     kept, left_out = granted(suite, (), "representation", with_extractor, None)
     assert "decoder" in kept
     assert "simulator" not in kept

@@ -7,7 +7,7 @@ from command_line import call
 from eval_cases import firsts, reconstruction, stored_attack, truths
 
 import fedpriv
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 
 SECRETS = truths([1] * 6)
 
@@ -16,13 +16,13 @@ SECRETS = truths([1] * 6)
 def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("compared")
     seen = firsts(SECRETS)
-    permuted = reconstruction(seen.flip(0), per_client=1)
+    shuffled = reconstruction(seen.flip(0), per_client=1)
     sharp, blurred = 0.9 * seen + 0.05, 0.3 * seen + 0.35
-    stored_attack(home / "a" / "dip", sharp, SECRETS, permuted=permuted)
+    stored_attack(home / "a" / "dip", sharp, SECRETS, shuffled=shuffled)
     stored_attack(home / "a" / "pixels", sharp, SECRETS)
     stored_attack(home / "b" / "dip", blurred, SECRETS, options={"iterations": 7})
     stored_attack(home / "b" / "joint", blurred, SECRETS)
-    stored_attack(home / "c" / "dip", sharp, SECRETS, knowledge=KnowledgeCard(extractor="query"))
+    stored_attack(home / "c" / "dip", sharp, SECRETS, knowledge=ThreatModel(extractor="query"))
     return home
 
 

@@ -147,7 +147,7 @@ ATTACK = {
     "the reconstruction has a bit flipped": flip("reconstruction.safetensors", 0.9),
     "the reconstruction is the other attack's": swap("reconstruction.safetensors", "dip"),
     "the reconstruction is gone": remove("reconstruction.safetensors"),
-    "the control has a bit flipped": flip("permuted.safetensors", 0.9),
+    "the control has a bit flipped": flip("shuffled.safetensors", 0.9),
     "the truth has a bit flipped": flip("truth.safetensors", 0.9),
     "the marker is damaged": lambda folder: damage_marker(folder),
 }

@@ -43,7 +43,7 @@ def telling():
 def attacked(network, **changes):
     images = [smooth(3, 1), smooth(3, 2)]
     uploads = [fedpriv.Prototypes(network(own).detach(), CLASSES) for own in images]
-    usual = {"attacks": "dip", "iterations": 150, "extractor": network, "strangers": smooth(60, 3)}
+    usual = {"attacks": "dip", "iterations": 150, "extractor": network, "auxiliary": smooth(60, 3)}
     others = {"images": images, "labels": [CLASSES, CLASSES], "target": "prototype"}
     return fedpriv.attack_uploads(uploads, **usual | others | changes)
 
@@ -62,7 +62,7 @@ def test_images_found_from_an_upload_fit_it_better_than_others_also_when_scored_
     assert all(row.specific for row in rows)
     for row in rows:
         assert row.fit.own == pytest.approx(row.objective, rel=1e-3)
-        assert row.fit.own < min(row.fit.permuted, SPECIFIC * row.fit.strangers)
+        assert row.fit.own < min(row.fit.shuffled, SPECIFIC * row.fit.auxiliary)
     saved = found.save(tmp_path / "kept")
     again = fedpriv.score(saved)[saved.path / "dip"].targets
     assert [(row.fit, row.specific) for row in again] == [(row.fit, row.specific) for row in rows]
@@ -74,7 +74,7 @@ def test_without_a_control_nothing_is_said():
 
 
 @pytest.mark.parametrize(
-    ("own", "permuted", "lowest", "specific"),
+    ("own", "shuffled", "lowest", "specific"),
     [
         (0.1, 1.1, 1.1, True),
         (0.1, 0.2, 1.1, True),
@@ -87,11 +87,11 @@ def test_without_a_control_nothing_is_said():
         (0.1, None, None, True),
     ],
 )
-def test_specific_is_far_below_strangers_and_below_what_permuted_uploads_give(own, permuted, lowest, specific):
-    assert is_specific(Fit(own=own, permuted=permuted, strangers=lowest)) is specific
+def test_specific_is_far_below_auxiliary_and_below_what_shuffled_uploads_give(own, shuffled, lowest, specific):
+    assert is_specific(Fit(own=own, shuffled=shuffled, auxiliary=lowest)) is specific
 
 
-def test_strangers_are_of_the_classes_that_are_told():
+def test_auxiliary_are_of_the_classes_that_are_told():
     pool, classes = smooth(40, 4), torch.arange(40) % 4
     known = Pool(pool, classes, pool[:0], classes[:0])
     truth = Truth.equal(smooth(2, 5), torch.tensor([1, 2]), known)

@@ -22,8 +22,8 @@ CALLS = {
     "report several": lambda value: fedpriv.report([value]),
     "run": lambda value: fedpriv.attack(value, target="prototype"),
     "target": lambda value: fedpriv.attack(target=value),
-    "upload's target": lambda value: fedpriv.attack_uploads([], target=value, images=1, strangers=1),
-    "device": lambda value: fedpriv.attack_uploads([], target="prototype", images=1, strangers=1, device=value),
+    "upload's target": lambda value: fedpriv.attack_uploads([], target=value, images=1, auxiliary=1),
+    "device": lambda value: fedpriv.attack_uploads([], target="prototype", images=1, auxiliary=1, device=value),
 }
 VALUES = {
     **{"number": 5.5, "list": [None], "nul": "a\0b", "long": "x" * 10_000, "bytes": b"\xff", "object": object()},

@@ -14,7 +14,7 @@ from fedpriv.sources.messages import read_message
 torch.manual_seed(0)
 NETWORK = nn.Sequential(nn.Flatten(), nn.Linear(16, 6))
 MODEL = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3))
-IMAGES, STRANGERS, CLASSES = torch.rand(3, 1, 4, 4), torch.rand(2, 1, 4, 4), torch.arange(3)
+IMAGES, AUXILIARY, CLASSES = torch.rand(3, 1, 4, 4), torch.rand(2, 1, 4, 4), torch.arange(3)
 VALUES = torch.rand(3, 6)
 STATE = {name: value.clone() for name, value in MODEL.state_dict().items()}
 AFTER = {name: value + 0.1 if value.is_floating_point() else value for name, value in STATE.items()}
@@ -68,7 +68,7 @@ def door(uploads, target="prototype", **changes):
     given |= {name: changes.pop(name) for name in list(changes) if name in given}
     if target == "model":
         given["settings"] = {"model": MODEL, **given["settings"]}
-    own = (given["images"], given["labels"], given["extractor"], STRANGERS)
+    own = (given["images"], given["labels"], given["extractor"], AUXILIARY)
     return read_uploads(uploads, target, *own, {**given["settings"], **changes})
 
 
@@ -201,7 +201,7 @@ def test_what_disagrees_with_what_was_announced_is_refused(uploads, target, sett
     ],
     ids=range(15),
 )
-def test_weights_from_strangers_are_held_against_the_model(uploads, words):
+def test_weights_from_auxiliary_are_held_against_the_model(uploads, words):
     refused(words, uploads, target="model", batch=fedpriv.BatchFacts(3, 0.1, 1))
 
 
@@ -261,7 +261,7 @@ def with_weight(value):
     ],
     ids=range(8),
 )
-def test_networks_of_strangers_are_tried_first(network, words):
+def test_networks_of_auxiliary_are_tried_first(network, words):
     refused(words, UPLOAD, extractor=network)
 
 
@@ -280,14 +280,14 @@ def test_a_model_that_does_not_take_the_images_is_refused_before_it_is_attacked(
     ],
     ids=range(4),
 )
-def test_images_of_strangers_are_pictures(images, words):
+def test_images_of_auxiliary_are_pictures(images, words):
     refused(words, UPLOAD, images=images)
 
 
 @pytest.mark.parametrize(
     "labels", ["abc", [1 << 70] * 3, [1 << 40] * 3, [-1] * 3, [0.5] * 3, Unprintable(), [[0], [1, 2]], []]
 )
-def test_labels_of_strangers_are_classes(labels):
+def test_labels_of_auxiliary_are_classes(labels):
     refused("labels: ", UPLOAD, labels=labels)
     with pytest.raises(fedpriv.UserError, match="labels: "):
         read_message(VALUES, "prototype", labels, None)

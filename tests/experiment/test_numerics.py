@@ -11,7 +11,7 @@ from torch import nn
 
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.util.errors import UserError
@@ -35,7 +35,7 @@ def body():
 def attacked(attack, body, numerics):
     shown = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     seen = (Observation(0, 0, (Representations(body(shown), torch.zeros(3, dtype=torch.int64)),), ()),)
-    knowledge = Knowledge(KnowledgeCard(), (3, 16, 16), 10, extractors={0: body})
+    knowledge = Knowledge(ThreatModel(), (3, 16, 16), 10, extractors={0: body})
     return attack(seen, knowledge, list_targets(seen, "representation"), seed=0, device=CPU, numerics=numerics)
 
 

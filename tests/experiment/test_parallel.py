@@ -16,7 +16,7 @@ from parallel_cases import square
 from safetensors.torch import load_file
 
 import fedpriv
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.cli.main import run as command
 from fedpriv.experiment.engines import opened
 from fedpriv.experiment.shares import parts_of
@@ -240,7 +240,7 @@ def test_parts_are_the_suite_and_share_what_they_train():
         made = build_attacks(names, {})
         images = {name: one for name, one in made.items() if one.result == "images"}
         scores = {name: one for name, one in made.items() if one.result == "scores"}
-        return AttackPlan("entangled", images, KnowledgeCard(**card), inferences=scores, device="cpu")
+        return AttackPlan("entangled", images, ThreatModel(**card), inferences=scores, device="cpu")
 
     whole = plan(*NAMES, "unmix", attacker_data="same_domain")
     parts = [part.results() for part in parts_of(whole)]

@@ -14,7 +14,7 @@ CLIENTS, RATE = 6, 0.1
 QUICK = {"attacks": "dlg", "iterations": 1, "control": False}
 IMAGES = [smooth(4, 40 + client) for client in range(CLIENTS)]
 LABELS = [torch.tensor([0, 1, 2, 1 + client % 2]) for client in range(CLIENTS)]
-STRANGERS = smooth(40, 90)
+AUXILIARY = smooth(40, 90)
 
 
 def network(dropout=0.0, seed=3):
@@ -67,7 +67,7 @@ def attack(uploads, target="model", images=IMAGES, labels=LABELS, attacks="linea
         target=target,
         images=images,
         labels=labels,
-        strangers=STRANGERS,
+        auxiliary=AUXILIARY,
         attacks=attacks,
         targets=6,
         **settings,
@@ -219,13 +219,13 @@ def test_images_that_are_missing_cannot_be_checked():
 
 def test_inferences_on_the_same_uploads_have_the_premise_too(tmp_path):
     extractor = network()[:3]
-    given = {"extractor": extractor, "images": IMAGES, "labels": LABELS, "strangers": STRANGERS}
+    given = {"extractor": extractor, "images": IMAGES, "labels": LABELS, "auxiliary": AUXILIARY}
     sent = prototypes(network(seed=5)[:3])
     result = fedpriv.attack_uploads(
         sent,
         target="prototype",
         **given,
-        stranger_labels=torch.arange(40) % 3,
+        auxiliary_labels=torch.arange(40) % 3,
         attacks=["membership", "pixels"],
         iterations=1,
     )

@@ -11,7 +11,7 @@ from command_line import call
 import fedpriv
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.reached import Reached, first_beyond, furthest, reach_sentence
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
@@ -98,7 +98,7 @@ def test_settings_are_in_the_order_of_their_work():
 
 
 def plan(*names):
-    return AttackPlan("model", build_attacks(names, {}), KnowledgeCard(), device="cpu")
+    return AttackPlan("model", build_attacks(names, {}), ThreatModel(), device="cpu")
 
 
 SERIES = parse_reach("1,4,16,epoch")
@@ -198,7 +198,7 @@ def test_page_tables_and_pictures_hold_the_curve(attacked, tmp_path):
     for row, name in zip(rows, NAMES, strict=True):
         record = attacked.records[name]
         assert float(row["psnr_db"]) == pytest.approx(record.metrics.psnr_db.mean)
-        assert float(row["permuted_psnr_db"]) == pytest.approx(record.image_floors["permuted"].psnr_db)
+        assert float(row["shuffled_psnr_db"]) == pytest.approx(record.image_floors["shuffled"].psnr_db)
     with (again.path / "results.csv").open(newline="") as file:
         assert {row["reach"] for row in csv.DictReader(file)} == {"1 image", "4 images", "epoch"}
     assert len(list(again.path.glob("reach-*.svg"))) == 1

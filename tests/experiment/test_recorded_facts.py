@@ -28,7 +28,7 @@ def tiny_data(partition):
     return torch.rand(2, 1, 4, 4, generator=rng), torch.tensor([0, 1 + partition % 2])
 
 
-def tiny_strangers():
+def tiny_auxiliary():
     rng = torch.Generator().manual_seed(9)
     return torch.rand(60, 1, 4, 4, generator=rng), torch.arange(60) % 3
 
@@ -64,7 +64,7 @@ def tiny_facts(**more):
     own = {
         "model": tiny,
         "data": tiny_data,
-        "strangers": tiny_strangers,
+        "auxiliary": tiny_auxiliary,
         "batch": {"learning_rate": 0.5, "batch_size": 2},
     }
     return own | {"partitions": {name: k for k, name in NODES.items()}} | more
@@ -181,7 +181,7 @@ def test_members_are_told_from_the_held_out_images_of_their_partition(plain):
 WRONG = [
     ({"model": None}, r"no model \(a function of no argument"),
     ({"data": None}, "no data .*nothing can be scored without"),
-    ({"strangers": None}, "no strangers"),
+    ({"auxiliary": None}, "no auxiliary images"),
     ({"model": "tiny"}, "expected a function or package.module:NAME, got 'tiny'"),
     ({"model": "no_such_app:Net"}, "module 'no_such_app' cannot be imported"),
     ({"model": lambda: 3}, "model: returned int; expected a torch.nn.Module"),
@@ -243,7 +243,7 @@ def test_facts_beside_the_run_and_truth_of_the_clients_serve_the_command_line(tm
         "def strangers(): return torch.rand(60, 1, 4, 4), torch.arange(60) % 3\n"
     )
     (tmp_path / "mine.toml").write_text(
-        'model = "own_app:Net"\ndata = "own_app:data"\nstrangers = "own_app:strangers"\ntruth = "told"\n'
+        'model = "own_app:Net"\ndata = "own_app:data"\nauxiliary = "own_app:strangers"\ntruth = "told"\n'
         "normalize = { mean = [0.5], std = [0.5] }\n[batch]\nlearning_rate = 0.5\nbatch_size = 2\n"
     )
     given = ["attack", "--run", str(run), "--target", "model", "--attack", "dlg", "--iterations", "3", "--quiet"]

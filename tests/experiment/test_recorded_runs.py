@@ -68,14 +68,14 @@ def facts_of(run, federation, **more):
     return {
         "model": model,
         "data": data,
-        "strangers": strangers,
+        "auxiliary": auxiliary,
         "partitions": {name: k for k, name in NODES.items()},
         "batch": {"learning_rate": 0.1, "batch_size": 4},
         "n_classes": 10,
     } | more
 
 
-def strangers():
+def auxiliary():
     rng = torch.Generator().manual_seed(3)
     return torch.rand(120, 1, 8, 8, generator=rng), torch.arange(120) % 10
 
@@ -91,7 +91,7 @@ def test_an_attack_on_the_recorded_run_is_the_attack_on_ours_bit_for_bit(weights
     assert one.reconstruction.targets == other.reconstruction.targets
     for name in ("images", "objective", "chosen", "labels"):
         assert torch.equal(getattr(one.reconstruction, name), getattr(other.reconstruction, name)), name
-    assert torch.equal(one.permuted.images, other.permuted.images)
+    assert torch.equal(one.shuffled.images, other.shuffled.images)
     for name in ("psnr_db", "mse_255", "ssim"):
         assert getattr(ours.records["dlg"].metrics, name) == getattr(theirs.records["dlg"].metrics, name)
     assert replace(theirs.records["dlg"].knowledge, extractor="white_box") == ours.records["dlg"].knowledge

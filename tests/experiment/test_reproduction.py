@@ -46,7 +46,7 @@ seeds = [0, 1]
 known = ["Ten clients."]
 unknown = ["The rest."]
 measure = { what = "accuracy", every = 0.01 }
-setting = { dataset = "digits", per_class = 20, partition = "iid", clients = 5, rounds = 2, strangers = 0.0, lr = 0.1 }
+setting = { dataset = "digits", per_class = 20, partition = "iid", clients = 5, rounds = 2, auxiliary = 0.0, lr = 0.1 }
 columns = [{ name = "digits", data = "Digits" }]
 
 [[rows]]

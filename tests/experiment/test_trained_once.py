@@ -7,7 +7,7 @@ import pytest
 import torch
 from federations import DIGITS
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.cli.main import run
 from fedpriv.federation.run_directory import RunDirectory
@@ -57,7 +57,7 @@ def test_attacks_controls_and_budgets_share_what_was_trained(trained, monkeypatc
 def test_what_is_kept_is_what_training_anew_gives(trained, extractor):
     directory = RunDirectory.open(trained)
     federation = prepare(directory.config, torch.device("cpu"))
-    card, kept = KnowledgeCard(extractor=extractor, attacker_data="same_domain"), Trained()
+    card, kept = ThreatModel(extractor=extractor, attacker_data="same_domain"), Trained()
     images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
     def asked(trained):

@@ -9,12 +9,12 @@ from federations import QUICK_DATA
 from torch import nn
 from torch.nn import functional
 from upload_cases import (
+    AUXILIARY,
     CLASSES,
     IMAGES,
     MIXTURE,
     MODEL,
     NETWORK,
-    STRANGERS,
     UPLOADS,
     attack,
     extractor,
@@ -44,11 +44,11 @@ def test_prototypes_of_single_images_are_recovered_far_above_the_floors(recovere
     assert float(closer.max()) < 0.01
 
 
-def test_permuted_uploads_reach_the_floor_and_no_more(recovered):
+def test_shuffled_uploads_reach_the_floor_and_no_more(recovered):
     record = recovered.records["pixels"]
     floors = record.floors
-    blind = max(value.psnr_db for name, value in floors.items() if name != "permuted")
-    assert floors["permuted"].psnr_db < blind + 1
+    blind = max(value.psnr_db for name, value in floors.items() if name != "shuffled")
+    assert floors["shuffled"].psnr_db < blind + 1
     assert recovered.notices == ()
 
 
@@ -74,7 +74,7 @@ def test_a_gradient_of_a_small_network_is_inverted():
         model=MODEL,
         images=image,
         labels=label,
-        strangers=STRANGERS,
+        auxiliary=AUXILIARY,
         target="model",
         attacks="dlg",
     )
@@ -89,7 +89,7 @@ def test_state_dicts_before_and_after_are_a_gradient():
     optimiser = torch.optim.SGD(after.parameters(), lr=0.5)
     functional.cross_entropy(after(image), label).backward()
     optimiser.step()
-    given = {"images": image, "labels": label, "strangers": STRANGERS, "target": "model", "attacks": "dlg"}
+    given = {"images": image, "labels": label, "auxiliary": AUXILIARY, "target": "model", "attacks": "dlg"}
     given |= {"model": MODEL, "batch": fedpriv.BatchFacts(1, 0.5, 1)}
     start, end = MODEL.state_dict(), after.state_dict()
     arrays = {name: value.numpy() for name, value in end.items()}
@@ -106,9 +106,9 @@ def test_state_dicts_before_and_after_are_a_gradient():
 def test_state_dicts_alone_are_refused_with_what_to_pass_instead():
     """Weights after training would otherwise be attacked as if they were gradients, with a confident wrong answer."""
     state = MODEL.state_dict()
-    given = {"images": [smooth(1, 4)] * 2, "labels": [torch.tensor([3])] * 2, "strangers": STRANGERS}
+    given = {"images": [smooth(1, 4)] * 2, "labels": [torch.tensor([3])] * 2, "auxiliary": AUXILIARY}
     for uploads in (state, [state, state], {0: state, 1: state}, [[state, state], [state, state]]):
-        alone = {name: one[:1] for name, one in given.items() if name != "strangers"} if uploads is state else {}
+        alone = {name: one[:1] for name, one in given.items() if name != "auxiliary"} if uploads is state else {}
         for target in ("model", "classifier"):
             with pytest.raises(fedpriv.UserError) as caught:
                 fedpriv.attack_uploads(uploads, **{**given, **alone}, model=MODEL, target=target)
@@ -214,8 +214,8 @@ def asked():
     images = [smooth(12, seed) for seed in range(20, 26)]
     labels = [torch.tensor([k % 3, (k + 1) % 3]).repeat_interleave(torch.tensor([9, 3])) for k in range(6)]
     uploads = [fedpriv.Representations(NETWORK(own).detach(), told) for own, told in zip(images, labels, strict=True)]
-    strangers, classes = smooth(90, 30), torch.arange(90) % 3
-    given = {"images": images, "labels": labels, "strangers": strangers, "stranger_labels": classes}
+    auxiliary, classes = smooth(90, 30), torch.arange(90) % 3
+    given = {"images": images, "labels": labels, "auxiliary": auxiliary, "auxiliary_labels": classes}
     return lambda **changes: attack(
         uploads,
         **{**given, "target": "representation", "attacks": ["membership", "property"], "iterations": None, **changes},
@@ -227,20 +227,20 @@ def test_members_and_properties_are_told_of_uploads_from_elsewhere(asked, tmp_pa
     member, held = result.scores["membership"], result.scores["property"]
     assert not result.records
     assert member.auc.value == 1  # a representation is at distance zero from its own image's
-    assert abs(member.permuted.auc.value - 0.5) < 0.15
+    assert abs(member.shuffled.auc.value - 0.5) < 0.15
     assert (member.n_clients, member.n_candidates, member.n_nonmembers) == (6, 144, 72)
     assert held.auc.value == 1  # how many rows of a class there are is sent in clear
     assert held.knowledge.rounds_seen == 1
     assert fedpriv.report(result.save(tmp_path / "kept")).pages
 
 
-def test_where_chance_drew_the_strangers_images_are_held_against_chance(asked):
+def test_where_chance_drew_the_auxiliary_images_are_held_against_chance(asked):
     def identified(**changes):
         compared = asked(attacks="pixels", iterations=2, targets=6, **changes).records["pixels"].comparisons
         return next(one for one in compared if one.measure == "identified")
 
     assert identified().by_design is None
-    assert identified(strangers_alike=True).by_design >= 1 / 16  # 15 decoys of a class; or what permuted uploads find
+    assert identified(auxiliary_alike=True).by_design >= 1 / 16  # 15 decoys of a class; or what shuffled uploads find
 
 
 def test_inferences_resample_groups(asked):
@@ -259,7 +259,7 @@ def test_members_are_told_from_the_clients_held_out_images_or_nothing_is_claimed
     assert "no_held_out" in [reason.name for reason in verdict.reasons]
     own = [(smooth(6, 60 + client), torch.arange(6) % 3) for client in range(6)]
     for given in (own, dict(enumerate(own))):
-        found = asked(attacks="membership", held_out=given, stranger_labels=None)
+        found = asked(attacks="membership", held_out=given, auxiliary_labels=None)
         record = found.scores["membership"]
         assert record.nonmembers == "held_out"
         assert record.n_candidates == 2 * record.n_nonmembers > 0
@@ -313,9 +313,9 @@ def test_a_round_in_which_not_everybody_took_part():
         ({"labels": [CLASSES, CLASSES - 1]}, "labels: classes -1 to 1; expected 0"),
         ({"labels": [CLASSES.float(), CLASSES]}, "labels: expected whole numbers"),
         ({"n_classes": 2}, r"uploads: client 0: prototype.classes: class 2; expected 0..1 \(n_classes=2\)"),
-        ({"strangers": STRANGERS[:, :, :4]}, r"strangers: images \(1, 4, 8\), expected \(1, 8, 8\)"),
-        ({"strangers": STRANGERS[:1]}, "strangers: expected at least 2"),
-        ({"strangers": torch.cat([STRANGERS, IMAGES[1][:1]])}, "strangers: image 60 is one of client 1's"),
+        ({"auxiliary": AUXILIARY[:, :, :4]}, r"auxiliary: images \(1, 4, 8\), expected \(1, 8, 8\)"),
+        ({"auxiliary": AUXILIARY[:1]}, "auxiliary: expected at least 2"),
+        ({"auxiliary": torch.cat([AUXILIARY, IMAGES[1][:1]])}, "auxiliary: image 60 is one of client 1's"),
         ({"extractor": NETWORK.forward}, "extractor: expected a torch.nn.Module"),
         ({"extractor": NETWORK[:2]}, r"extractor: expected representations \(n, d\)"),
         ({"extractor": NETWORK[:5]}, "extractor: returns vectors of width 256, but those of client 0's upload have 64"),
@@ -329,7 +329,7 @@ def test_a_round_in_which_not_everybody_took_part():
         ({"held_out": [smooth(3, 40), smooth(3, 41)]}, r"held_out: expected .images, labels. for client 0, got Tensor"),
         ({"held_out": [(smooth(3, 40), CLASSES), (IMAGES[1], CLASSES)]}, "held_out: image 0 of client 1 is one behind the"),
         ({"held_out": {0: (smooth(3, 40), CLASSES)}}, "held_out: nothing for client 1"),
-        ({"strangers_alike": True}, "strangers_alike: needs stranger_labels"),
+        ({"auxiliary_alike": True}, "auxiliary_alike: needs auxiliary_labels"),
         ({"attacks": "dip", "rounds_seen": 2}, r"rounds_seen=2: 1 round\(s\) were handed in"),
         ({"groups": ["one"]}, "groups: 1 given for 2 uploads"),
         ({"groups": "one"}, "groups='one': expected one label a client"),
@@ -371,6 +371,6 @@ def test_what_does_not_fit_is_refused_by_its_argument(changes, words):
     ],
 )
 def test_weights_that_do_not_fit_are_refused(uploads, changes, words):
-    given = {"model": MODEL, "images": smooth(1, 4), "labels": torch.tensor([3]), "strangers": STRANGERS}
+    given = {"model": MODEL, "images": smooth(1, 4), "labels": torch.tensor([3]), "auxiliary": AUXILIARY}
     with pytest.raises(fedpriv.UserError, match=words):
         fedpriv.attack_uploads(uploads, **{**given, "target": "model", "attacks": "dlg", **changes})

@@ -82,7 +82,7 @@ def mixtures(**changes):
     usual = {
         **{"target": "entangled", "images": images, "labels": labels, "attacks": "membership"},
         **{"public": smooth(200, 23), "public_labels": torch.arange(200) % 3, "iterations": None},
-        **{"stranger_labels": torch.arange(60) % 3},
+        **{"auxiliary_labels": torch.arange(60) % 3},
         **{"weights": [torch.ones(9) / 9] * 2},
     }
     return attack(sent, **{**usual, **changes})

@@ -13,7 +13,7 @@ from browser import axe, faint, overflowing, show, unfold
 from eval_cases import federated, firsts, images, reconstruction, truths
 from eval_cases import stored_attack as attack
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
 
@@ -41,11 +41,11 @@ def report(tmp_path_factory):
                 home / f"{method}-{seed}" / name,
                 blurred,
                 secrets,
-                permuted=reconstruction(images(12, shape=(3, 32, 32), seed=100 + number)[:, None]),
+                shuffled=reconstruction(images(12, shape=(3, 32, 32), seed=100 + number)[:, None]),
                 attack=name,
                 method=method,
                 target=methods[method],
-                knowledge=KnowledgeCard(rounds_seen=12 if name == "unmix" else 1),
+                knowledge=ThreatModel(rounds_seen=12 if name == "unmix" else 1),
                 **federated(method, seed % 2, 0.9 + 0.01 * (seed % 2), SCALARS[method], defenses=chosen),
             )
         )

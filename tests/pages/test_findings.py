@@ -23,7 +23,7 @@ def attack(*comparisons, folder=None, control=True, **how):
     errors = summary(0.056, kind=FeatureMeasure, per_target=(0.056, 0.056))
     record = but(one.metrics, comparisons=made, metrics=but(one.metrics.metrics, relative_error=errors))
     if not control:
-        record = but(record, control=but(record.control, permuted=None))
+        record = but(record, control=but(record.control, shuffled=None))
     name = folder or f"{record.attack}-{record.seed}-{record.knowledge.rounds_seen}-{record.method}-{id(record)}"
     return dataclasses.replace(one, directory=Path("suite") / name, metrics=record)
 
@@ -33,7 +33,7 @@ def images(mean, **changes):
 
 
 def vectors(works=True, **changes):
-    return compared("vectors", 0.3, SURE if works else 0.9, against="strangers", **changes)
+    return compared("vectors", 0.3, SURE if works else 0.9, against="auxiliary", **changes)
 
 
 def all_of(attacks, members=None):
@@ -62,11 +62,11 @@ def test_what_was_not_tested_hard_enough_is_never_called_safe():
     found = only([attack(-3.4), attack(-5.0, attack="pixels", control=False)])
     assert found.kinds == ("untested",)
     assert found.sentence.startswith(
-        "Not tested hard enough to say of pixels: the attack was not run on permuted uploads. So far -5.0 dB"
+        "Not tested hard enough to say of pixels: the attack was not run on shuffled uploads. So far -5.0 dB"
     )
 
 
-def test_the_gravest_attack_speaks():
+def test_the_most_severe_attack_speaks():
     found = only([attack(-3.4), attack(4.0, attack="joint"), attack(-1.0, attack="pixels", control=False)])
     assert found.kinds == ("leaks",)
     assert found.sentence.startswith("Images leak to joint: mean PSNR 100.0 dB, +4.0 dB against the best guess")
@@ -138,7 +138,7 @@ def test_seeds_are_judged_together():
 # ---------------------------------------------------------------- several uploads
 
 
-def test_uploads_are_apart_and_the_gravest_comes_first():
+def test_uploads_are_apart_and_the_most_severe_comes_first():
     noisy = attack(-4.0, defenses=(DefenseChoice("noise", {"scale": 0.3}),))
     found = all_of([attack(-3.0), noisy, attack(2.0, method="fedgh"), attack(-1.0, control=False, method="fd")])
     assert [one.name for one in found] == [

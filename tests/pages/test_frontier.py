@@ -74,7 +74,7 @@ def test_bettering_is_an_order(one, two, three):
 # ---------------------------------------------------------------- points
 
 
-def test_one_point_an_upload_with_the_gravest_of_all_its_attacks():
+def test_one_point_an_upload_with_the_most_severe_of_all_its_attacks():
     vectors = (judged(mean=-5.0), judged("vectors", 0.3, stands=True))
     unmixed = (result("fedre", attack="unmix", target="entangled", rounds_seen=30), vectors, ())
     (found,) = page(image(9.0, method="fedre", target="entangled"), unmixed, member(method="fedre", target="entangled"))

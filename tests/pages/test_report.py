@@ -16,7 +16,7 @@ from page_cases import Page
 from PIL import Image
 from table_cases import told
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.pages.alike import judge_results
 from fedpriv.pages.comparison_table import comparison_rows
 from fedpriv.pages.grid import at_quantiles, grid_png
@@ -35,10 +35,10 @@ def three(tmp_path_factory):
     home, secrets, single = tmp_path_factory.mktemp("report"), truths([1, 2, 5, 12] * 3), truths([1] * 6)
     seen, control = firsts(single), reconstruction(firsts(single).roll(2, 0))
     means = torch.stack([truth.mean_image()[None].float() for truth in secrets])
-    card = KnowledgeCard(extractor="shadow", attacker_data="same_domain")
+    card = ThreatModel(extractor="shadow", attacker_data="same_domain")
     return [
         attack(home / "weak", 1 - seen, single, attack="weak <b>&|name"),
-        attack(home / "strong", seen * 0.9, single, attack="strong", permuted=control),
+        attack(home / "strong", seen * 0.9, single, attack="strong", shuffled=control),
         attack(home / "seen", means, secrets, attack="seen", target="prototype", knowledge=card),
     ]
 
@@ -200,10 +200,10 @@ def test_quantiles_are_ranks_and_never_the_best():
     assert [values[p] for p in picked] == [10.0, 50.0, 90.0]
 
 
-def grid_of(pictures, secrets, permuted=None, **how):
+def grid_of(pictures, secrets, shuffled=None, **how):
     found = reconstruction(pictures)
-    record = score(found, secrets, permuted, seed=0, about=ABOUT)
-    attack = AttackRecord(Path("x"), found, permuted, secrets, ABOUT, record)
+    record = score(found, secrets, shuffled, seed=0, about=ABOUT)
+    attack = AttackRecord(Path("x"), found, shuffled, secrets, ABOUT, record)
     return np.asarray(Image.open(io.BytesIO(grid_png(attack, **how))).convert("RGB"))
 
 

@@ -65,7 +65,7 @@ def test_seeds_data_sets_and_stages_are_told_where_they_differ():
     assert "seed" not in cells(markdown)[0]
     assert "data set" not in cells(markdown)[0]
     bare = three(MEMBERSHIP)[0]
-    other = but(bare, run=RunConfig(dataset="digits", strangers=0, seed=1), stage=stage("early"), dataset="cifar10")
+    other = but(bare, run=RunConfig(dataset="digits", auxiliary=0, seed=1), stage=stage("early"), dataset="cifar10")
     _, markdown = sections([bare, other])
     assert [(row["seed"], row["data set"]) for row in cells(markdown)] == [("0", "digits"), ("1", "cifar10")]
     assert "fedproto, prototype, early, cifar10, seed 1:" in markdown

@@ -15,7 +15,7 @@ from fedpriv.scoring.storage import load_attack
 def leak(tmp_path):
     secrets = truths([1] * 6)
     control = reconstruction(firsts(secrets).roll(2, 0))
-    return load_attack(attack(tmp_path / "leak", firsts(secrets) * 0.9, secrets, permuted=control))
+    return load_attack(attack(tmp_path / "leak", firsts(secrets) * 0.9, secrets, shuffled=control))
 
 
 def judged(*attacks):

@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity
 
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.update import StepModel, local_step
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
@@ -20,7 +20,7 @@ from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
 
-CARD = KnowledgeCard()
+CARD = ThreatModel()
 RATE = 0.05
 KINDS = {
     "fedavg": "model",

@@ -110,7 +110,7 @@ def test_a_round_without_answers_errors_and_seconds_are_recorded_as_such(tmp_pat
     assert torch.equal(run.arrays(run.messages(3)[2])["arrays"]["w"], torch.full((2, 3), 3.0))  # the first of the two
 
 
-def test_a_strangers_folder_and_a_folder_in_use_are_told_and_left(tmp_path):
+def test_a_auxiliary_folder_and_a_folder_in_use_are_told_and_left(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     said = []

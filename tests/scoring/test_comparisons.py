@@ -27,39 +27,39 @@ def test_many_guesses_of_noise_find_no_more_than_one_image_in_as_many_as_there_a
     assert judged(found).claims == ()
 
 
-def test_an_attack_that_does_as_well_on_permuted_uploads_identifies_nothing():
+def test_an_attack_that_does_as_well_on_shuffled_uploads_identifies_nothing():
     secrets = truths([30] * 6, pool=240)
     control = reconstruction(batches_of_noise(500), per_client=1)
     nothing = judge(reconstruction(batches_of_noise(100), per_client=1), secrets, control)
     told = nothing.metrics.identification_top1
-    low, high = told.permuted.difference.ci95
+    low, high = told.shuffled.difference.ci95
     assert low <= 0 <= high
-    assert told.permuted.difference.mean == pytest.approx(told.mean - told.permuted.mean)
-    assert told.chance == max(told.blind.values()) >= told.permuted.mean == told.blind["permuted"]
+    assert told.shuffled.difference.mean == pytest.approx(told.mean - told.shuffled.mean)
+    assert told.chance == max(told.blind.values()) >= told.shuffled.mean == told.blind["shuffled"]
     assert judged(nothing).claims == ()
     hints = torch.stack(
         [0.4 * truth.members + 0.6 * noise for truth, noise in zip(secrets, control.images, strict=True)]
     )
     something = judge(reconstruction(hints, per_client=1), secrets, control)
     # Of six clients none does worse, which leaves up to 46 % who might.
-    assert something.metrics.identification_top1.permuted.difference.ci95[0] > 0.1
+    assert something.metrics.identification_top1.shuffled.difference.ci95[0] > 0.1
     assert "told from decoys" in words(judged(something))
 
 
 def test_single_images_stand_beside_their_control_as_well():
     secrets = truths([1] * 8)
     right = reconstruction(firsts(secrets), per_client=1)
-    leaky = judge(right, secrets, right)  # the same on permuted uploads: known from elsewhere than the upload
+    leaky = judge(right, secrets, right)  # the same on shuffled uploads: known from elsewhere than the upload
     told = leaky.metrics.identification_top1
-    assert (told.mean, told.permuted.mean) == (1, 1)
-    assert told.permuted.difference.mean == 0
-    assert told.permuted.difference.ci95 == pytest.approx(
+    assert (told.mean, told.shuffled.mean) == (1, 1)
+    assert told.shuffled.difference.mean == 0
+    assert told.shuffled.difference.ci95 == pytest.approx(
         (-0.37, 0.37), abs=0.01
     )  # eight clients are not all there are
     assert judged(leaky).kind == "none"
     fine = judge(right, secrets, reconstruction(firsts(secrets).roll(1, 0), per_client=1))
     told = fine.metrics.identification_top1
-    assert (told.mean, told.permuted.mean, told.n_left_out, told.decoys) == (1, 0, 0, (20,))
+    assert (told.mean, told.shuffled.mean, told.n_left_out, told.decoys) == (1, 0, 0, (20,))
     assert "100 % of the images are told from decoys (" in words(judged(fine))
 
 
@@ -67,9 +67,9 @@ def test_scoring_files_again_gives_the_same_identification(tmp_path):
     secrets = truths([6] * 4)
     found, control = (reconstruction(batches_of_noise(seed, 4, 6)) for seed in (100, 500))
     record = judge(found, secrets, control)
-    told = but(record.metrics.identification_top1, permuted=None, blind={}, chance=1 / 41)
+    told = but(record.metrics.identification_top1, shuffled=None, blind={}, chance=1 / 41)
     stale = but(record, metrics=but(record.metrics, identification_top1=told))
-    save_attack(tmp_path / "dip", reconstruction=found, truths=secrets, about=ABOUT, permuted=control, metrics=stale)
+    save_attack(tmp_path / "dip", reconstruction=found, truths=secrets, about=ABOUT, shuffled=control, metrics=stale)
     assert run(["score", str(tmp_path / "dip"), "--quiet"]) == 0
     again = load_metrics(tmp_path / "dip")
     assert again.metrics.identification_top1 == record.metrics.identification_top1
@@ -117,20 +117,20 @@ def test_recovered_vectors_are_compared_with_guesses_at_them():
     rare = torch.tensor([truth.n_c == 1 for truth in secrets])[:, None]
     close, far = true * 1.1, true * 0.2
     secrets = tuple(
-        dataclasses.replace(truth, feature=feature, vectors={"strangers": near, "head_rows": bad})
+        dataclasses.replace(truth, feature=feature, vectors={"auxiliary": near, "head_rows": bad})
         for truth, feature, near, bad in zip(secrets, true, torch.where(rare, far, close), far, strict=True)
     )
     record = judge(reconstruction(firsts(secrets), features=true * 1.2, per_client=4), secrets)
-    assert record.floors["strangers"].relative_error == pytest.approx((0.8 + 0.1) / 2, rel=1e-4)
+    assert record.floors["auxiliary"].relative_error == pytest.approx((0.8 + 0.1) / 2, rel=1e-4)
     assert record.floors["head_rows"].relative_error == pytest.approx(0.8, rel=1e-4)
     found = {one.stratum: one for one in record.comparisons if one.measure == "vectors"}
     assert found["1"].mean == pytest.approx(0.6, rel=1e-4)
     assert found["1"].least == pytest.approx(0.08, rel=1e-4)
     assert found[">10"].mean == pytest.approx(-0.1, rel=1e-4)
     assert found["all"].mean == pytest.approx(0.25, rel=1e-4)
-    assert (found["all"].against, found["all"].n_clients) == ("strangers", 3)
+    assert (found["all"].against, found["all"].n_clients) == ("auxiliary", 3)
     told = record.metrics.feature_identification
-    assert told.blind == {name: record.floors[name].feature_identification for name in ("strangers", "head_rows")}
+    assert told.blind == {name: record.floors[name].feature_identification for name in ("auxiliary", "head_rows")}
     assert told.chance == max(told.blind.values())
     assert {one.stratum for one in record.comparisons if one.measure == "vectors_identified"} == {"all", "1", ">10"}
 
@@ -140,7 +140,7 @@ def test_a_vector_that_is_not_finite_counts_as_zero_and_is_never_dropped():
     true = torch.eye(4)
     true[3] = 0  # has no relative error
     secrets = tuple(
-        dataclasses.replace(truth, feature=feature, vectors={"strangers": feature + 0.5})
+        dataclasses.replace(truth, feature=feature, vectors={"auxiliary": feature + 0.5})
         for truth, feature in zip(secrets, true, strict=True)
     )
     own = true.clone()

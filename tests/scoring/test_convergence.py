@@ -11,19 +11,19 @@ from fedpriv.scoring.records.reconstruction import Fit
     ("fit", "specific"),
     [
         (None, None),
-        (Fit(own=None, permuted=1.0, strangers=1.0), False),
-        (Fit(own=0.05, permuted=0.1, strangers=1.0), True),
-        (Fit(own=0.05, permuted=0.05, strangers=1.0), False),
-        (Fit(own=0.1, permuted=0.2, strangers=1.0), False),  # not below a tenth of strangers'
-        (Fit(own=0.09, permuted=0.2, strangers=1.0), True),
-        (Fit(own=0.15, permuted=0.2, strangers=2.0), True),
-        (Fit(own=0.15, permuted=0.2, strangers=0.5), False),
-        (Fit(own=0.3, permuted=0.2, strangers=9.0), False),
-        (Fit(own=0.05, permuted=None, strangers=1.0), True),
-        (Fit(own=0.5, permuted=None, strangers=1.0), False),
-        (Fit(own=0.5, permuted=1.0, strangers=None), True),
-        (Fit(own=1.5, permuted=1.0, strangers=None), False),
-        (Fit(own=0.5, permuted=None, strangers=None), True),
+        (Fit(own=None, shuffled=1.0, auxiliary=1.0), False),
+        (Fit(own=0.05, shuffled=0.1, auxiliary=1.0), True),
+        (Fit(own=0.05, shuffled=0.05, auxiliary=1.0), False),
+        (Fit(own=0.1, shuffled=0.2, auxiliary=1.0), False),  # not below a tenth of auxiliary images'
+        (Fit(own=0.09, shuffled=0.2, auxiliary=1.0), True),
+        (Fit(own=0.15, shuffled=0.2, auxiliary=2.0), True),
+        (Fit(own=0.15, shuffled=0.2, auxiliary=0.5), False),
+        (Fit(own=0.3, shuffled=0.2, auxiliary=9.0), False),
+        (Fit(own=0.05, shuffled=None, auxiliary=1.0), True),
+        (Fit(own=0.5, shuffled=None, auxiliary=1.0), False),
+        (Fit(own=0.5, shuffled=1.0, auxiliary=None), True),
+        (Fit(own=1.5, shuffled=1.0, auxiliary=None), False),
+        (Fit(own=0.5, shuffled=None, auxiliary=None), True),
     ],
 )
 def test_a_fit_is_specific_where_it_is_far_below_that_of_other_images(fit, specific):

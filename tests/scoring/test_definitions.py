@@ -139,7 +139,7 @@ def test_a_class_without_nonmembers_falls_back_to_all():
     assert floor("random_same_class", truth).unique().item() in [pytest.approx(0.2), pytest.approx(0.6)]
 
 
-def test_an_optimal_image_of_a_class_without_strangers_is_that_of_all():
+def test_an_optimal_image_of_a_class_without_auxiliary_is_that_of_all():
     truth = a_truth([0.9, 0.8], labels=[7, 1], pool=[0.1, 0.2, 0.8], pool_labels=[0, 0, 1])
     of_all = floor("optimal_image", truth)
     assert of_all.unique().item() == pytest.approx(truth.pool.optimal[0, 0, 0].item())
@@ -152,7 +152,7 @@ def test_an_optimal_image_of_a_class_without_strangers_is_that_of_all():
     expect_same(floor("optimal_class_image", mixed), of_all)  # nobody is of either class
 
 
-def test_a_mixtures_mean_takes_all_strangers_for_a_class_without_any():
+def test_a_mixtures_mean_takes_all_auxiliary_for_a_class_without_any():
     truth = a_truth([0.9, 0.8], weights=[0.25, 0.75], labels=[7, 1], pool=[0.2, 0.6], pool_labels=[0, 1])
     assert floor("class_mean_image", truth).unique().item() == pytest.approx(0.25 * 0.4 + 0.75 * 0.6)
     assert floor("class_mean_image", truth, 3)[:, 0, 0, 0].tolist() == pytest.approx([0.4, 0.6, 0.4])
@@ -211,9 +211,9 @@ def test_what_guesses_are_called():
     assert set(LABELS) == {
         *FLOORS,
         NEAREST,
-        "permuted",
+        "shuffled",
         "decoys",
-        "strangers",
+        "auxiliary",
         "head_rows",
         "other_uploads",
         "mean_upload",
@@ -222,9 +222,9 @@ def test_what_guesses_are_called():
     assert len(set(LABELS.values())) == len(LABELS)
     assert floor_words("noise") == "the floor (best blind guess: uniform noise)"
     assert floor_words("of_another_package") == "the floor (best blind guess: of_another_package)"
-    assert floor_words("permuted") == "the floor (permuted uploads (negative control))"
-    assert blind_floors(["noise", "permuted", "mean_image"]) == ("mean_image", "noise")
-    with pytest.raises(ValueError, match="no strangers were compared with the upload"):
+    assert floor_words("shuffled") == "the floor (shuffled uploads (negative control))"
+    assert blind_floors(["noise", "shuffled", "mean_image"]) == ("mean_image", "noise")
+    with pytest.raises(ValueError, match="no auxiliary images were compared with the upload"):
         floor(NEAREST, truths([1])[0])
 
 
@@ -274,9 +274,9 @@ def test_ranks_and_ties_by_hand():
 
 
 def test_the_fewest_decoys_of_a_targets_classes_are_told():
-    members, strangers = flat(0.5, 0.7), flat(*[0.1] * 10, *[0.2] * 14)
+    members, auxiliary = flat(0.5, 0.7), flat(*[0.1] * 10, *[0.2] * 14)
     labels = torch.tensor([0] * 10 + [1] * 14)
-    pool = Pool(flat(0.3), torch.tensor([0]), strangers, labels)
+    pool = Pool(flat(0.3), torch.tensor([0]), auxiliary, labels)
     truth = Truth(members, torch.tensor([0.4, 0.6]), torch.tensor([0, 1]), pool)
     found = identify(flat(0.5, 0.25), truth, torch.tensor([0, 1]))
     assert (found.top1, found.decoys) == (1, 10)  # both by the first guess, whichever they are compared with
@@ -376,7 +376,7 @@ def test_without_the_classes_no_guess_takes_them():
         expect_same(floor(name, unknown), floor(name, other))
 
 
-def test_the_nearest_stranger_is_a_guess_but_not_blind():
+def test_the_nearest_auxiliary_is_a_guess_but_not_blind():
     truth = dataclasses.replace(truths([1])[0], nearest=torch.tensor([4, 2]))
     assert NEAREST in guessers([truth])
     assert NEAREST not in blind_floors(guessers([truth]))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpriv.scoring.difference import Difference, of_inferences, of_reconstructions, told_apart
+from fedpriv.scoring.difference import Difference, of_inferences, of_reconstructions, separated
 
 
 def record(scores, *, floors=None, dataset="digits", comparison=None, sizes=None):
@@ -87,7 +87,7 @@ def test_differences_are_tested_together():
     def difference(p_value):
         return Difference("PSNR", 0.0, 1.0, 1.0, (0.0, 2.0), p_value, True)
 
-    assert told_apart([difference(0.01), difference(None), difference(0.04), difference(0.03)]) == [
+    assert separated([difference(0.01), difference(None), difference(0.04), difference(0.03)]) == [
         *(True, False, False, False)
     ]
-    assert told_apart([difference(0.04)]) == [True]
+    assert separated([difference(0.04)]) == [True]

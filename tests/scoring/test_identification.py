@@ -11,7 +11,7 @@ from fedpriv.attacks.observation import TargetId
 from fedpriv.scoring.chance import ByDesign
 from fedpriv.scoring.definitions import ComparisonSet
 from fedpriv.scoring.family import attainable
-from fedpriv.scoring.floors import DECOYS, NEAREST, PERMUTED
+from fedpriv.scoring.floors import DECOYS, NEAREST, SHUFFLED
 from fedpriv.scoring.identification import control_of, identification, identify
 from fedpriv.scoring.intervals import clustered, combine
 from fedpriv.scoring.panel import ScoredGuesses, measure, own_guesses
@@ -49,18 +49,18 @@ def test_attack_and_guesses_by_one_rule():
     assert own.per_target == (1, 1, None)
     assert (own.mean, own.n, own.n_left_out, own.mean_rank, own.decoys) == (1, 2, 1, 1, (10, 12))
     assert own.ci95 == clustered([1.0, 1.0], [0, 1], "share").interval()
-    assert own.blind == {"noise": 0, "mean_image": 0.5}  # the nearest stranger is not blind
-    assert (own.chance, own.chance_of, own.permuted, own.not_measured) == (0.5, "mean_image", None, "")
+    assert own.blind == {"noise": 0, "mean_image": 0.5}  # the nearest auxiliary image is not blind
+    assert (own.chance, own.chance_of, own.shuffled, own.not_measured) == (0.5, "mean_image", None, "")
     assert found.rows == (0, 1)
     assert {name: gains.tolist() for name, gains in found.gains.items()} == {"noise": [1, 1], "mean_image": [0, 1]}
 
 
 def test_the_control_is_compared_target_by_target():
-    own = identification(TARGETS, TRUTHS, RIGHT, {"noise": WRONG, PERMUTED: HALF}, MEANS).record
-    assert (own.chance, own.chance_of) == (0.5, PERMUTED)
-    assert (own.permuted.mean, own.permuted.median) == (0.5, 0.5)
-    assert own.permuted.difference.mean == 0.5
-    assert own.permuted.difference.ci95 == clustered([0.0, 1.0], [0, 1], "difference").interval()
+    own = identification(TARGETS, TRUTHS, RIGHT, {"noise": WRONG, SHUFFLED: HALF}, MEANS).record
+    assert (own.chance, own.chance_of) == (0.5, SHUFFLED)
+    assert (own.shuffled.mean, own.shuffled.median) == (0.5, 0.5)
+    assert own.shuffled.difference.mean == 0.5
+    assert own.shuffled.difference.ci95 == clustered([0.0, 1.0], [0, 1], "difference").interval()
 
 
 def test_ranks_are_averaged():
@@ -75,8 +75,8 @@ def test_where_nobody_has_enough_decoys_nothing_is_measured():
     own = found.record
     assert own.per_target == (None, None, None)
     assert (own.mean, own.ci95, own.n, own.n_left_out, own.mean_rank, own.decoys) == (None, None, 0, 3, None, ())
-    assert (own.chance, own.chance_of, own.permuted, own.blind) == (None, None, None, {})
-    assert own.not_measured == "not measured: no target has 10 strangers of its class as decoys"
+    assert (own.chance, own.chance_of, own.shuffled, own.blind) == (None, None, None, {})
+    assert own.not_measured == "not measured: no target has 10 auxiliary images of its class as decoys"
     assert (found.rows, found.gains) == ((), {})
 
 
@@ -151,11 +151,11 @@ def drawn_alike(truth):
 
 def test_where_chance_alone_drew_the_decoys_it_is_what_counts():
     alike = tuple(map(drawn_alike, TRUTHS))
-    floors = {"noise": WRONG, "mean_image": HALF, PERMUTED: WRONG}
+    floors = {"noise": WRONG, "mean_image": HALF, SHUFFLED: WRONG}
     found = identification(TARGETS, alike, RIGHT, floors, MEANS)
     chance = (1 / 11 + 1 / 13) / 2
     assert (found.record.chance, found.record.chance_of) == (pytest.approx(chance), DECOYS)
-    assert found.record.blind == {"noise": 0, "mean_image": 0.5, PERMUTED: 0}  # told all the same
+    assert found.record.blind == {"noise": 0, "mean_image": 0.5, SHUFFLED: 0}  # told all the same
     assert (found.by_design.rates.tolist(), found.by_design.decoys) == (pytest.approx([1 / 11, 1 / 13]), 10)
     assert list(found.gains) == [DECOYS]
     assert identification(TARGETS, (alike[0], *TRUTHS[1:]), RIGHT, floors, MEANS).by_design is None
@@ -163,26 +163,26 @@ def test_where_chance_alone_drew_the_decoys_it_is_what_counts():
     assert identification(TARGETS, TRUTHS, RIGHT, {"noise": WRONG}, MEANS).record.chance_of == "noise"
 
 
-def test_permuted_uploads_that_find_images_are_what_counts():
+def test_shuffled_uploads_that_find_images_are_what_counts():
     many = tuple(drawn_alike(a_truth(0.9, 20)) for _ in range(5))
     targets, means = [TargetId(1, client, 0, 0) for client in range(5)], Means(tuple(range(5)))
 
     def against(*control):
-        floors = {"noise": panel(*[0.0] * 5, of=many), PERMUTED: panel(*control, of=many)}
+        floors = {"noise": panel(*[0.0] * 5, of=many), SHUFFLED: panel(*control, of=many)}
         found = identification(targets, many, panel(*[0.9] * 5, of=many), floors, means)
         return found.record.chance_of, found.by_design
 
     assert against(0.0, 0.0, 0.0, 0.0, 0.0)[0] == DECOYS
     name, known = against(0.0, 0.0, 0.0, 0.0, 0.9)  # one of five by luck: more than chance, and known as that
-    assert (name, known.rates.tolist(), known.decoys) == (PERMUTED, [0.2] * 5, 20)
-    assert against(0.0, 0.9, 0.9, 0.9, 0.9) == (PERMUTED, None)
+    assert (name, known.rates.tolist(), known.decoys) == (SHUFFLED, [0.2] * 5, 20)
+    assert against(0.0, 0.9, 0.9, 0.9, 0.9) == (SHUFFLED, None)
 
 
-def test_images_that_a_blind_guess_finds_were_not_drawn_alike():
+def test_images_that_a_baseline_finds_were_not_drawn_alike():
     many = tuple(drawn_alike(a_truth(0.9, 20)) for _ in range(5))
     targets, means = [TargetId(1, client, 0, 0) for client in range(5)], Means(tuple(range(5)))
     nothing = panel(*[0.0] * 5, of=many)
-    floors = {"noise": nothing, "mean_image": panel(*[0.9] * 5, of=many), PERMUTED: nothing}
+    floors = {"noise": nothing, "mean_image": panel(*[0.9] * 5, of=many), SHUFFLED: nothing}
     found = identification(targets, many, panel(*[0.9] * 5, of=many), floors, means)
     assert (found.by_design, found.record.chance_of) == (None, "mean_image")
 

@@ -11,7 +11,7 @@ from eval_cases import ABOUT, asked, but
 
 from fedpriv.attacks.inference.base import Asked, Inference, Scores
 from fedpriv.attacks.inputs.targets import Said
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.pages.membership_report import row
 from fedpriv.scoring import inference as judged
@@ -67,10 +67,10 @@ def seen(client, numbers, round_=3):
     return Observation(round_, client, (LabelCounts(torch.tensor(numbers)),), ())
 
 
-def case_of(observations, permuted=None, told=None, truth=TRUTH):
-    knowledge = Knowledge(KnowledgeCard(), (1, 2, 2), 4)
+def case_of(observations, shuffled=None, told=None, truth=TRUTH):
+    knowledge = Knowledge(ThreatModel(), (1, 2, 2), 4)
     told = {client: Said(None, None) for client in HELD} if told is None else told
-    return InferenceCase(Case(tuple(observations), permuted, knowledge, ()), truth, "label-counts", 0, told)
+    return InferenceCase(Case(tuple(observations), shuffled, knowledge, ()), truth, "label-counts", 0, told)
 
 
 OWN = tuple(seen(client, own.tolist()) for client, own in HELD.items())
@@ -129,7 +129,7 @@ def test_candidates_are_as_many_as_asked_for_and_in_mixed_order():
     assert torch.equal(again.candidates.images, trial.candidates.images)
 
 
-def test_members_are_those_that_went_into_the_upload_and_no_stranger_is_the_clients():
+def test_members_are_those_that_went_into_the_upload_and_no_auxiliary_is_the_clients():
     used = dataclasses.replace(TRUTH, used={0: np.array([4, 1])})
     (trial,) = draw_trials(used, [0], 100, 0)
     numbers = np.array([number_of(image) for image in trial.candidates.images])
@@ -164,9 +164,9 @@ def test_who_knows_every_member_is_always_right_and_its_control_is_not():
     assert (found.kind, found.round, found.n_clients) == ("membership", 3, 2)
     assert found.auc.value == 1
     assert (found.n_candidates, found.n_nonmembers, found.n_left_out) == (30, 15, 1)
-    assert found.permuted.auc.value < 0.7
+    assert found.shuffled.auc.value < 0.7
     assert [one.measure for one in found.comparisons] == ["membership", "members_found"]
-    assert found.comparisons[0].against in ("chance", "permuted")
+    assert found.comparisons[0].against in ("chance", "shuffled")
     assert found.classes is None
     assert 0 < found.cost.seconds < 60
     assert found.attack == ABOUT.attack
@@ -180,7 +180,7 @@ def test_membership_is_told_by_the_number_of_images_of_a_class():
         "2-3": (2 * 8, 1.0),
         "4-10": (2 * 4, 1.0),
     }
-    assert found.permuted is None
+    assert found.shuffled is None
     assert [one.against for one in found.comparisons] == ["chance", "chance"]
     crowd = Holdings(SAMPLES, {0: np.arange(0, 36, 4), 1: HELD[1]}, held_out={0: np.array([36]), 1: HELD_OUT[1]})
     assert list(judged.evaluate(Knows(), case_of(OWN, truth=crowd), PROVENANCE).strata) == ["1", "2-3", "4-10"]
@@ -275,7 +275,7 @@ def test_a_property_by_hand():
     assert (found.n_pairs, found.n_yes, found.n_clients, found.round) == (8, 4, 2, 3)
     assert found.auc.value == 1  # 5, 3 of client 0 and 3, 2 of client 1 are yes; the others are 1, 1, 1 and 0
     # By another's upload 1, 3, 0, 2 and 5, 1, 3, 1: the yes score 1, 0, 1, 1, the no 3, 2, 5, 3: none is above.
-    assert found.permuted.auc.value == 0
+    assert found.shuffled.auc.value == 0
     # Of four classes each counts a quarter, of two a half: two yes and two no in either client.
     assert found.classes_alone.auc.value == 0.5
     assert (found.comparisons[0].measure, len(found.comparisons)) == ("property", 1)
@@ -291,7 +291,7 @@ def test_the_number_of_classes_alone_tells_something_of_clients_with_few():
     assert found.comparisons[0].against == "number of classes"
     assert found.comparisons[0].mean == pytest.approx(1 - 2 / 3)
     # Of client 0 what client 1 lacks comes one below its least: class 1 has 3, the others 2. Class 1 of client 1 scores 1.
-    assert found.permuted.auc.value == pytest.approx((0.25 + 0.25 + 0) / 3)
+    assert found.shuffled.auc.value == pytest.approx((0.25 + 0.25 + 0) / 3)
     silent = judged.evaluate(asks, case_of(COUNTS), PROVENANCE)
     assert silent.classes_alone.auc.value == 0.5  # uploads name no classes
     nothing = judged.evaluate(asks, case_of(COUNTS, told=told | {1: Said((), None)}), PROVENANCE)
@@ -300,7 +300,7 @@ def test_the_number_of_classes_alone_tells_something_of_clients_with_few():
 
 def test_one_client_has_no_other_to_take_an_upload_from():
     found = judged.evaluate(Guesses(at_least=2), case_of(COUNTS[:1]), PROVENANCE)
-    assert (found.permuted, found.n_clients, found.auc.ci95) == (None, 1, None)
+    assert (found.shuffled, found.n_clients, found.auc.ci95) == (None, 1, None)
 
 
 @pytest.mark.parametrize(("least", "answer"), [(0, "yes"), (9, "no")])
@@ -315,7 +315,7 @@ def test_a_question_with_one_answer_is_refused(least, answer):
 
 
 def test_whose_words_are_not_at_hand_is_asked_by_the_newest_upload():
-    knowledge = Knowledge(KnowledgeCard(), (1, 2, 2), 4)
+    knowledge = Knowledge(ThreatModel(), (1, 2, 2), 4)
     case = InferenceCase(Case(COUNTS, None, knowledge, ()), TRUTH, "label-counts", 5)
     problem = case.problem(Guesses())
     assert (problem.disclosed, problem.candidates, problem.kind, problem.seed) == ({}, {}, "label-counts", 5)

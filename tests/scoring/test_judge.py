@@ -42,9 +42,9 @@ def flat(*values):
 
 
 def a_truth(values, labels, weights=None, pool=(0.1, 0.2, 0.9, 0.3)):
-    strangers = Pool(flat(*pool), torch.zeros(len(pool), dtype=torch.int64), flat(), torch.zeros(0, dtype=torch.int64))
+    auxiliary = Pool(flat(*pool), torch.zeros(len(pool), dtype=torch.int64), flat(), torch.zeros(0, dtype=torch.int64))
     shares = torch.tensor(weights or [1 / len(values)] * len(values))
-    return Truth(flat(*values), shares, torch.tensor(labels), strangers)
+    return Truth(flat(*values), shares, torch.tensor(labels), auxiliary)
 
 
 def test_each_client_is_judged_by_its_own_half():
@@ -68,7 +68,7 @@ def test_shares_of_recognised_classes_by_hand():
     assert found.per_target == (0.5, 0.75)
     assert (found.mean, found.n) == (0.625, 2)
     assert found.real == pytest.approx((1 + 0.25) / 2)  # of the second target the judge names class 1 both times
-    # Strangers: one of four is bright, so 1/4 of the first; 3/4 * 3/4 + 1/4 * 1/4 of the second.
+    # Auxiliary images: one of four is bright, so 1/4 of the first; 3/4 * 3/4 + 1/4 * 1/4 of the second.
     assert found.floors == pytest.approx({"noise": 0.125, NEAREST: (1 + 0.75) / 2, "random_image": (0.25 + 0.625) / 2})
     assert (found.chance_of, found.chance) == ("random_image", pytest.approx(0.4375))  # the nearest one is not blind
     assert found.trained_on == (10,)

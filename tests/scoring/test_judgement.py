@@ -155,7 +155,7 @@ def test_what_a_claim_makes_of_an_attack(measure, kind):
     assert judge(attacked(compared(measure, p_value=0.6))).kind == "none"
 
 
-def test_the_gravest_claim_counts_and_all_are_kept():
+def test_the_most_severe_claim_counts_and_all_are_kept():
     stands = [compared(measure, p_value=SURE) for measure in ("classes", "vectors", "identified")]
     verdict = judge(attacked(compared(p_value=0.9), *stands))
     assert verdict.kind == "some"
@@ -215,7 +215,7 @@ def test_fewer_than_five_clients_claim_nothing():
 
 def test_no_control():
     record = attacked(compared())
-    bare = but(record, control=but(record.control, permuted=None))
+    bare = but(record, control=but(record.control, shuffled=None))
     assert names(judge(bare)) == ["no_control"]
     assert names(judge(asked(comparisons=(compared("membership"),)))) == ["no_control"]
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from worlds import World
 
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment, Scores
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import evaluate
@@ -28,7 +28,7 @@ PROVENANCE = Provenance(**{name: value for name, value in ABOUT if name in Prove
 
 
 def known(**changes):
-    return Knowledge(KnowledgeCard(), (1, 8, 8), 10, extractors={0: nn.Flatten()}, **changes)
+    return Knowledge(ThreatModel(), (1, 8, 8), 10, extractors={0: nn.Flatten()}, **changes)
 
 
 def problem(kind, knowledge, seen=SEEN):
@@ -72,7 +72,7 @@ def test_the_losses_of_assumed_models_by_hand():
         ("kernel", known()),
         ("public-logits", known()),
         ("logits", known()),
-        ("prototype", replace(known(), card=KnowledgeCard(extractor="shadow"))),
+        ("prototype", replace(known(), card=ThreatModel(extractor="shadow"))),
         ("prototype", replace(known(), extractors={})),
         ("extractor", replace(known(), extractors={})),
     ],

@@ -7,7 +7,7 @@ from eval_cases import ABOUT
 
 from fedpriv.algebra.matrices import linear_kernel
 from fedpriv.attacks.inference.membership import MembershipInference
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judgement import judge
@@ -37,7 +37,7 @@ def case(kind, seed):
         else:
             sent = Observation(1, client, (PublicLogits(fit, torch.arange(PUBLIC)),), ())
         observations.append(sent)
-    card = KnowledgeCard(extractor="none", attacker_data="same_domain")
+    card = ThreatModel(extractor="none", attacker_data="same_domain")
     granted = Knowledge(card, (1, 6, 6), C, public_images=public, public_labels=known)
     held = {k: np.arange(k * EACH, (k + 1) * EACH) for k in range(CLIENTS)}
     seen = Case(tuple(observations), shuffle(observations), granted, ())

@@ -56,7 +56,7 @@ def scored(found, clients=8, each=40, seed=0):
 def test_a_stratum_that_leaks_alone_is_compared_and_the_others_are_not_far_from_chance():
     ranked, strata = scored(lambda alone: alone)
     wrong, _ = scored(lambda alone: np.zeros_like(alone), seed=1)
-    compared = {one.stratum: one for one in strata.compared(ranked, {"permuted": wrong})}
+    compared = {one.stratum: one for one in strata.compared(ranked, {"shuffled": wrong})}
     assert set(compared) == {"1", ">10", *RARITIES}
     assert {one.measure for one in compared.values()} == {"membership"}
     assert compared["1"].p_value < 1e-3 < 0.05 < compared[">10"].p_value

@@ -39,11 +39,11 @@ def outside(tmp_path, monkeypatch):
     sys.modules.pop("gauges", None)
 
 
-def scored(*metrics, features=None, permuted=None):
+def scored(*metrics, features=None, shuffled=None):
     secrets = truths([1, 1, 2, 2])
     images = 0.5 * firsts(secrets)
     found = reconstruction(images, features=features)
-    return score(found, secrets, permuted, seed=0, about=ABOUT, metrics=metrics)
+    return score(found, secrets, shuffled, seed=0, about=ABOUT, metrics=metrics)
 
 
 def test_an_installed_measure_is_taken_of_attack_and_floors_alike():
@@ -71,7 +71,7 @@ def test_a_measure_of_vectors_is_beside_the_control():
     found = reconstruction(firsts(secrets), features=true + 1)
     control = reconstruction(firsts(secrets), features=true + 2)
     other = score(found, secrets, control, seed=0, about=ABOUT, metrics=["gauges:SPACE"]).metrics.others["space"]
-    assert (other.mean, other.permuted.mean, other.permuted.difference.mean) == (5, 20, -15)
+    assert (other.mean, other.shuffled.mean, other.shuffled.difference.mean) == (5, 20, -15)
 
 
 @pytest.mark.parametrize(("name", "why"), [("BROKEN", "ZeroDivisionError"), ("SCALAR", "gave (), expected")])
@@ -105,13 +105,13 @@ def test_the_facts_of_a_measure_are_told_even_where_it_fails():
     assert (broken.unit, broken.higher_is_better, broken.description) == ("", True, "fails")
     assert broken.not_measured == "not measured: ZeroDivisionError: division by zero"
     assert scalar.not_measured == "not measured: gave (), expected a tensor of shape (1,)"  # target by target
-    assert (broken.n, broken.permuted, fine.not_measured) == (0, None, "")
+    assert (broken.n, broken.shuffled, fine.not_measured) == (0, None, "")
 
 
 def test_a_measure_of_something_else_is_not_taken_of_images():
     assert set(scored("gauges:SPACE").metrics.others) == {"error"}
     control = reconstruction(firsts(truths([1, 1, 2, 2])), features=None)
-    assert set(scored(permuted=control).metrics.others) == {"error"}
+    assert set(scored(shuffled=control).metrics.others) == {"error"}
 
 
 def test_messages_about_measures():

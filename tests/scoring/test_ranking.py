@@ -2,7 +2,7 @@
 
 from eval_cases import attacked, but, result, summary
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.scoring.ranking import (
     budget_value,
     by_budget,
@@ -28,7 +28,7 @@ def gaining(gain, **changes):
     return attacked(advantage_db=summary(gain, None, Advantage, share_3db=0.0, best_floor="noise"), **changes)
 
 
-SEEN, MORE = KnowledgeCard(), KnowledgeCard(rounds_seen=3)
+SEEN, MORE = ThreatModel(), ThreatModel(rounds_seen=3)
 WEAK, STRONG, OTHER, BEST = (
     *(gaining(1.0, knowledge=SEEN), gaining(3.0, knowledge=SEEN)),
     *(gaining(-2.0, knowledge=MORE), gaining(4.0, knowledge=MORE)),
@@ -44,7 +44,7 @@ def test_rankings_and_their_members_begin_with_the_strongest():
 
 
 def test_cards_are_the_same_where_all_grants_are():
-    assert card_key(KnowledgeCard()) == card_key(KnowledgeCard(rounds_seen=1))
+    assert card_key(ThreatModel()) == card_key(ThreatModel(rounds_seen=1))
     assert card_key(SEEN) != card_key(MORE)
 
 

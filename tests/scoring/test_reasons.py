@@ -29,7 +29,7 @@ def test_few_clients(number):
 def test_what_is_missing():
     assert told(attacked()) == [("no_comparison", None, None, "")]
     bare = attacked(compared())
-    assert told(but(bare, control=but(bare.control, permuted=None))) == [("no_control", None, None, "")]
+    assert told(but(bare, control=but(bare.control, shuffled=None))) == [("no_control", None, None, "")]
     assert told(asked()) == [("no_comparison", None, None, ""), ("no_control", None, None, "")]
     assert told(attacked(compared(), caveat="Two losses.")) == [("caveat", None, None, "Two losses.")]
 

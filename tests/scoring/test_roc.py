@@ -65,8 +65,8 @@ def test_the_strongest_guess_is_compared_answer_by_answer():
         Ranked.of([one + 0.05 * draw.normal(size=40) for one in scores], yes, units),
         Ranked.of(*trials(draw, 8, 20, 0.0)),
     )
-    found = own.against({"permuted": same, "weak": weak, "absent": None}, {"membership": "auc"})[0]
-    assert found.against == "permuted"
+    found = own.against({"shuffled": same, "weak": weak, "absent": None}, {"membership": "auc"})[0]
+    assert found.against == "shuffled"
     assert found.mean == pytest.approx(0, abs=0.01)
     low, high = own.rates().auc.ci95
     assert found.ci95[1] - found.ci95[0] < 0.2 * (high - low)  # what both share cancels

@@ -22,7 +22,7 @@ def resolved(part, whole):
     return part
 
 
-def refuse_strangers(value, part, whole, where=""):
+def refuse_auxiliary(value, part, whole, where=""):
     """Check that an object has the fields of its schema, no more and no fewer, at every depth that is not a choice."""
     part = resolved(part, whole)
     if not isinstance(value, dict) or "properties" not in part:
@@ -30,7 +30,7 @@ def refuse_strangers(value, part, whole, where=""):
     assert set(value) == set(part["properties"]), where
     assert part["additionalProperties"] is False, where
     for name, entry in value.items():
-        refuse_strangers(entry, part["properties"][name], whole, f"{where}.{name}")
+        refuse_auxiliary(entry, part["properties"][name], whole, f"{where}.{name}")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def refuse_strangers(value, part, whole, where=""):
 )
 def test_a_record_has_the_fields_of_its_schema(file, record):
     whole = json.loads((FOLDER / f"{file}.schema.json").read_text())
-    refuse_strangers((record or scored_once()).model_dump(mode="json"), whole, whole)
+    refuse_auxiliary((record or scored_once()).model_dump(mode="json"), whole, whole)
 
 
 @pytest.mark.skipif(

@@ -10,7 +10,7 @@ from eval_cases import ABOUT, but, firsts, images, judge, reconstruction, truths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.scoring.convergence import Convergence, convergence
 from fedpriv.scoring.floors import FLOORS, guess
 from fedpriv.scoring.judgement import judge as judged
@@ -60,13 +60,13 @@ def test_the_best_floor_as_attack_has_no_advantage():
 
 def test_verdicts_follow_the_comparisons():
     secrets = truths([1] * 8)
-    permuted = reconstruction(firsts(secrets).roll(1, 0), per_client=1)
-    below = judged(judge(reconstruction(1 - firsts(secrets), per_client=1), secrets, permuted))
+    shuffled = reconstruction(firsts(secrets).roll(1, 0), per_client=1)
+    below = judged(judge(reconstruction(1 - firsts(secrets), per_client=1), secrets, shuffled))
     assert (below.kind, below.reasons) == ("none", ())
     assert words(below).startswith("Nothing is found beyond a guess, though tested hard enough: -")
     mixed = firsts(secrets)
     mixed[::2] = 1 - mixed[::2]
-    some = judged(judge(reconstruction(mixed, per_client=1), secrets, permuted))
+    some = judged(judge(reconstruction(mixed, per_client=1), secrets, shuffled))
     assert some.overall("beyond_3db").value == 0.5
     alone = judged(judge(reconstruction(firsts(secrets)[:1]), secrets[:1]))
     assert alone.kind == "untested"
@@ -112,7 +112,7 @@ def test_numbers_add_up():
     secrets = truths([1, 2, 5, 12] * 3, shape=(3, 12, 12))
     found = reconstruction(firsts(secrets) * 0.8)
     record = judge(found, secrets, reconstruction(firsts(secrets).roll(3, 0)))
-    assert {*FLOORS, "permuted"} == set(record.floors) == set(record.image_floors)
+    assert {*FLOORS, "shuffled"} == set(record.floors) == set(record.image_floors)
     best = record.advantage_db.best_floor
     assert record.floors[best].psnr_db == max(floor.psnr_db for floor in record.floors.values())
     gains = [row.psnr_db - row.floor_psnr_db for row in record.targets]
@@ -141,7 +141,7 @@ def test_the_record_has_the_promised_keys():
         ABOUT.attack_version,
         SCORING_VERSION,
     )
-    assert record.knowledge == KnowledgeCard()
+    assert record.knowledge == ThreatModel()
     assert record.n_targets == 4
     assert list(record.metrics.measured) == [
         *("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "identification_top1", "lpips"),
@@ -173,11 +173,11 @@ def test_recovered_features_and_labels_are_measured():
     secrets = tuple(dataclasses.replace(truth, feature=feature) for truth, feature in zip(secrets, true, strict=True))
     found = reconstruction(firsts(secrets), features=true * 1.1)
     found = dataclasses.replace(found, labels=torch.tensor([[0], [1], [0]]))
-    record = judge(found, secrets, knowledge=KnowledgeCard(labels="inferred"))
+    record = judge(found, secrets, knowledge=ThreatModel(labels="inferred"))
     assert record.metrics.relative_error.mean == pytest.approx(0.1, rel=1e-5)
     assert record.metrics.cosine.mean == pytest.approx(1)
     assert record.metrics.label_accuracy.per_target == (1, 1, 0)
-    assert judge(found, secrets, knowledge=KnowledgeCard(labels="given")).metrics.label_accuracy is None
+    assert judge(found, secrets, knowledge=ThreatModel(labels="given")).metrics.label_accuracy is None
 
 
 def test_the_control_is_judged():
@@ -188,7 +188,7 @@ def test_the_control_is_judged():
     assert fine.difference_db.mean < 0
     leaky = judge(perfect, secrets, perfect)
     assert leaky.control.passes is False
-    assert leaky.advantage_db.best_floor == "permuted"
+    assert leaky.advantage_db.best_floor == "shuffled"
     assert leaky.advantage_db.mean == 0
     assert judge(perfect, secrets).control.passes is None
 
@@ -238,7 +238,7 @@ def test_wrong_input_is_named():
         judge(found, secrets[:3])
     with pytest.raises(UserError, match="do not fit target 0"):
         judge(reconstruction(images(4, shape=(1, 9, 9))[:, None]), secrets)
-    with pytest.raises(UserError, match="permuted: 3 targets"):
+    with pytest.raises(UserError, match="shuffled: 3 targets"):
         judge(found, secrets, reconstruction(firsts(secrets)[:3]))
 
 
@@ -263,8 +263,8 @@ def test_a_small_batch_beside_large_ones_is_scored_as_if_alone():
     own = [(truth.members * 0.7).roll(1, 0) for truth in secrets]
     wide = torch.stack([in_turn(shots, max(sizes)) for shots in own])
     control = torch.stack([in_turn(images(size, seed=50 + size), max(sizes)) for size in sizes])
-    found, permuted = reconstruction(wide), reconstruction(control)
-    together = judge(found, secrets, permuted)
+    found, shuffled = reconstruction(wide), reconstruction(control)
+    together = judge(found, secrets, shuffled)
     for row, size in enumerate(sizes):
         alone = judge(
             dataclasses.replace(reconstruction(wide[row : row + 1, :size]), targets=found.targets[row : row + 1]),

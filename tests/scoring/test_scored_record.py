@@ -7,7 +7,7 @@ import pytest
 import torch
 from eval_cases import ABOUT, firsts, images, judge, reconstruction, truths
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.scoring import score as scores
 from fedpriv.scoring.floors import FLOORS
 from fedpriv.scoring.judge import ClassEvaluator
@@ -23,7 +23,7 @@ def test_refusals_word_by_word():
     assert str(refused.value) == (
         "reconstruction: images (4, 1, 1, 9, 9) do not fit target 0, expected (T, M, c, h, w) with (1, 8, 8)"
     )
-    with pytest.raises(UserError, match=r"^permuted: images \(4, 1, 8, 8\) do not fit target 0"):
+    with pytest.raises(UserError, match=r"^shuffled: images \(4, 1, 8, 8\) do not fit target 0"):
         judge(found, secrets, dataclasses.replace(found, images=found.images[:, 0]))
     with pytest.raises(UserError) as refused:
         judge(dataclasses.replace(found, targets=(), images=found.images[:0]), ())
@@ -83,7 +83,7 @@ def test_labels_are_counted_with_their_number():
         dataclasses.replace(one, labels=torch.tensor(own)) for one, own in zip(secrets, ([0, 0], [1, 2]), strict=True)
     )
     found = dataclasses.replace(reconstruction(images(4).reshape(2, 2, 1, 8, 8)), labels=torch.tensor([[0, 1], [2, 1]]))
-    inferred = {"knowledge": KnowledgeCard(labels="inferred")}
+    inferred = {"knowledge": ThreatModel(labels="inferred")}
     assert judge(found, secrets, **inferred).metrics.label_accuracy.per_target == (0.5, 1.0)
     unknown = dataclasses.replace(found, labels=torch.tensor([[0, -1], [2, 1]]))
     assert judge(unknown, secrets, **inferred).metrics.label_accuracy is None
@@ -105,8 +105,8 @@ def test_floors_have_the_means_of_their_details():
     assert record.floor_details[best].lpips.not_measured
     assert all(detail.lpips is None for name, detail in record.floor_details.items() if name != best)
     assert record.metrics.lpips.not_measured == record.floor_details[best].lpips.not_measured
-    assert record.control.floor != "permuted"
-    assert record.control.permuted.mean == record.floors["permuted"].psnr_db
+    assert record.control.floor != "shuffled"
+    assert record.control.shuffled.mean == record.floors["shuffled"].psnr_db
 
 
 def test_perceptual_distance_is_of_the_attack_and_its_strongest_guess(monkeypatch):

@@ -9,7 +9,7 @@ import torch
 from eval_cases import reconstruction, truths
 
 from fedpriv.scoring.definitions import TEXTS, ComparisonSet, TargetScore
-from fedpriv.scoring.floors import NEAREST, PERMUTED
+from fedpriv.scoring.floors import NEAREST, SHUFFLED
 from fedpriv.scoring.intervals import clustered
 from fedpriv.scoring.panel import ScoredGuesses, settle
 from fedpriv.scoring.records.reconstruction import Fit
@@ -125,7 +125,7 @@ def test_rows_by_hand():
     assert [row.converged for row in rows] == [True, False, True, True]
     assert [row.specific for row in rows] == [True, False, False, True]
     assert [row.diverged for row in rows] == [False, False, True, False]
-    assert rows[2].fit == Fit(own=None, permuted=1.0, strangers=None)
+    assert rows[2].fit == Fit(own=None, shuffled=1.0, auxiliary=None)
     assert rows[0].fit.own == pytest.approx(0.05)
     bare = target_rows(found(), truths([1] * 4), ATTACK, FLOORS["noise"], [False] * 4)
     assert [(row.fit, row.specific) for row in bare] == [(None, None)] * 4
@@ -188,22 +188,22 @@ def test_definitions_by_hand():
 
 
 def controlled(*psnr, means=MEANS):
-    return control_part({"noise": FLOORS["noise"], PERMUTED: panel(*psnr)}, "noise", means)
+    return control_part({"noise": FLOORS["noise"], SHUFFLED: panel(*psnr)}, "noise", means)
 
 
 def test_a_control_that_was_not_run():
     found = control_part(FLOORS, "noise", MEANS)
     assert dict(found) == {
-        **{"permuted": None, "floor": None, "difference_db": None, "passes": None},
-        "verdict": "Permuted uploads (negative control): not run.",
+        **{"shuffled": None, "floor": None, "difference_db": None, "passes": None},
+        "verdict": "Shuffled uploads (negative control): not run.",
     }
 
 
 def test_a_control_that_reaches_no_more_than_a_guess():
     below = controlled(6.0, 7.0, 7.0, 8.0)
-    assert (below.passes, below.floor, below.permuted.mean, below.difference_db.mean) == (True, "noise", 7, -1.25)
+    assert (below.passes, below.floor, below.shuffled.mean, below.difference_db.mean) == (True, "noise", 7, -1.25)
     assert below.verdict == (
-        "Permuted uploads (negative control): the attack scores 1.2 dB below the floor (best blind guess: uniform "
+        "Shuffled uploads (negative control): the attack scores 1.2 dB below the floor (best blind guess: uniform "
         "noise): "
         "nothing beyond a guess, as it should be."
     )
@@ -218,7 +218,7 @@ def test_a_control_that_reaches_more():
     above = controlled(18.0, 18.0, 18.0, 18.5)
     assert above.passes is False
     assert above.verdict == (
-        "Permuted uploads (negative control): the attack scores 9.9 dB above the floor (best blind guess: uniform "
+        "Shuffled uploads (negative control): the attack scores 9.9 dB above the floor (best blind guess: uniform "
         "noise): part "
         "of what it reaches comes from what uploads share or from its own prior, not from the target."
     )
@@ -228,7 +228,7 @@ def test_a_control_of_one_client_is_not_judged():
     alone = controlled(18.0, 18.0, 18.0, 19.0, means=Means((4, 4, 4, 4)))
     assert (alone.passes, alone.difference_db.ci95) == (None, None)
     assert alone.verdict == (
-        "Permuted uploads (negative control), one client: the attack scores 10.0 dB above the floor (best blind "
+        "Shuffled uploads (negative control), one client: the attack scores 10.0 dB above the floor (best blind "
         "guess: uniform "
         "noise)."
     )

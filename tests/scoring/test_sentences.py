@@ -30,12 +30,12 @@ def inference(kind, *compared, **changes):
 
 WORSE = comparison(mean=-1.0, stands=False)
 BACK = comparison("beyond_3db", 0.5, 0.4, against="random_image")
-APART = comparison("identified", 0.75, 0.5, against="permuted")
-ERROR = comparison("vectors", 0.2, 0.3, against="strangers")
+APART = comparison("identified", 0.75, 0.5, against="shuffled")
+ERROR = comparison("vectors", 0.2, 0.3, against="auxiliary")
 OWN = comparison("vectors_identified", 0.9, 0.6, against="head_rows")
 CLASSES = comparison("classes", 0.6, 0.4, against="own_prior_guess")
 AREA = comparison("membership", 0.7, 0.2, against="chance", ci95=(0.1, 0.3))
-FOUND = comparison("members_found", 0.083, 0.073, against="permuted")
+FOUND = comparison("members_found", 0.083, 0.073, against="shuffled")
 ALONE = comparison("membership", 1.0, 0.5, against="chance", ci95=(0.3, 0.5), stratum="1")
 RARE = comparison("membership", 0.8, 0.3, against="chance", ci95=(0.2, 0.4), stratum="unusual")
 ASKED = comparison("property", 0.7, 0.2, against="chance", ci95=(0.1, 0.3))
@@ -74,7 +74,7 @@ FACTS = {
         verdict("some", comparison("beyond_3db", 0.5, 0.4, stratum="4-10"), comparison(stands=False)),
         "50 % of the images of targets made of 4-10 images come back",
     ),
-    "told apart": (verdict("some", APART, WORSE), "75 % of the images are told from decoys", "permuted uploads: 25 %"),
+    "told apart": (verdict("some", APART, WORSE), "75 % of the images are told from decoys", "shuffled uploads: 25 %"),
     "vectors": (verdict("vectors", WORSE, ERROR), "prototypes are recovered", "error 20 %", ": 50 %)", *NOT_SHOWN),
     "representations": (verdict("vectors", ERROR, subject="representations"), "Representations are recovered"),
     "own vectors": (verdict("vectors", WORSE, OWN), "told from the client's others", "90 %", ": 30 %)", *NOT_SHOWN),
@@ -90,7 +90,7 @@ FACTS = {
         *("20 % are told from decoys", "at most 15 points more", "110 % relative error", "mean image: 100 %"),
         *("30 % of class prototypes", "at most 80 points more", "40 % are of a class", "at most 9.0 points more"),
     ),
-    "open": (OPEN, "Not tested hard enough", "permuted uploads", "4 groups, and 5", "So far -1.0 dB", "75 %", ": 25 %"),
+    "open": (OPEN, "Not tested hard enough", "shuffled uploads", "4 groups, and 5", "So far -1.0 dB", "75 %", ": 25 %"),
     "one group": (
         verdict("untested", reasons=(FEW.model_copy(update={"value": 1}),), units="groups"),
         "1 group, and 5",
@@ -201,7 +201,7 @@ def test_a_gain_of_nothing_and_of_groups():
     [
         (FEW, "4 clients, and 5 are the least"),
         (Reason(name="few_clients", value=1, beside=5), "1 client, and 5 are the least"),
-        (BARE, "not run on permuted uploads"),
+        (BARE, "not run on shuffled uploads"),
         (Reason(name="not_converged", value=0.25, beside=0.5), "converged for 25 % of the targets"),
         (Reason(name="not_converged", value=0.0, beside=0.5), "converged for 0 % of the targets"),
         (Reason(name="not_specific", value=0.25, beside=0.5), "for 25 % of the targets of a single image"),

@@ -28,12 +28,12 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import MARKER, digest, placing, write_text
 
 
-def stored(home, *, permuted=True, metrics=True, **change):
+def stored(home, *, shuffled=True, metrics=True, **change):
     secrets = truths([1, 2, 5, 12])
     found = dataclasses.replace(reconstruction(firsts(secrets) * 0.9), **change)
-    control = reconstruction(firsts(secrets).roll(2, 0)) if permuted else None
+    control = reconstruction(firsts(secrets).roll(2, 0)) if shuffled else None
     record = score(found, secrets, control, seed=0, about=ABOUT) if metrics else None
-    save_attack(home, reconstruction=found, truths=secrets, about=ABOUT, permuted=control, metrics=record)
+    save_attack(home, reconstruction=found, truths=secrets, about=ABOUT, shuffled=control, metrics=record)
     return found, secrets, record
 
 
@@ -70,7 +70,7 @@ def test_round_trip(tmp_path):
     assert again.metrics == record
     assert again.about.command == ABOUT.command
     assert is_attack_directory(tmp_path)
-    rescored = score(again.reconstruction, again.truths, again.permuted, seed=again.about.seed, about=again.about)
+    rescored = score(again.reconstruction, again.truths, again.shuffled, seed=again.about.seed, about=again.about)
     assert rescored == record
 
 
@@ -80,7 +80,7 @@ def test_no_temporary_files_stay_behind(tmp_path):
         MARKER,
         "about.json",
         "metrics.json",
-        "permuted.safetensors",
+        "shuffled.safetensors",
         "reconstruction.safetensors",
         "truth.safetensors",
     ]
@@ -91,7 +91,7 @@ def test_every_image_is_stored_once_and_bytes_stay_bytes(tmp_path):
     bytes_ = (images(120, seed=3) * 255).round() / 255
     pools = [Pool.divided(bytes_[start:], torch.arange(start, 120) % 3, 1) for start in (0, 30)]
     secrets = tuple(dataclasses.replace(truth, pool=pools[row % 2]) for row, truth in enumerate(secrets))
-    guess = {"strangers": torch.randn(4)}
+    guess = {"auxiliary": torch.randn(4)}
     secrets = (dataclasses.replace(secrets[0], told=False, nearest=torch.tensor([3, 1]), vectors=guess), *secrets[1:])
     save_attack(tmp_path, reconstruction=reconstruction(firsts(secrets)), truths=secrets, about=ABOUT)
     blocks = load_file(tmp_path / "truth.safetensors")
@@ -105,14 +105,14 @@ def test_every_image_is_stored_once_and_bytes_stay_bytes(tmp_path):
     assert again[0].pool is again[2].pool
     assert (again[0].told, again[1].told) == (False, True)
     assert again[0].nearest.tolist() == [3, 1]
-    expect_same(again[0].vectors["strangers"], guess["strangers"])
+    expect_same(again[0].vectors["auxiliary"], guess["auxiliary"])
     assert again[1].nearest is None
 
 
 def test_equal_results_are_equal_files(tmp_path):
     for number in range(4):
         stored(tmp_path / str(number))
-    for name in ("reconstruction.safetensors", "permuted.safetensors", "truth.safetensors"):
+    for name in ("reconstruction.safetensors", "shuffled.safetensors", "truth.safetensors"):
         assert len({(tmp_path / str(number) / name).read_bytes() for number in range(4)}) == 1
 
 
@@ -142,14 +142,14 @@ def test_without_the_private_truth_the_rest_still_reads(tmp_path):
 
 def test_writing_again_leaves_nothing_of_the_old(tmp_path):
     stored(tmp_path)
-    stored(tmp_path, permuted=False, metrics=False)
+    stored(tmp_path, shuffled=False, metrics=False)
     again = load_attack(tmp_path)
-    assert again.permuted is None
+    assert again.shuffled is None
     assert again.metrics is None
-    assert not (tmp_path / "permuted.safetensors").exists()
+    assert not (tmp_path / "shuffled.safetensors").exists()
 
 
-@pytest.mark.parametrize("name", ["reconstruction.safetensors", "permuted.safetensors", "truth.safetensors"])
+@pytest.mark.parametrize("name", ["reconstruction.safetensors", "shuffled.safetensors", "truth.safetensors"])
 def test_an_altered_file_is_noticed(tmp_path, name):
     stored(tmp_path)
     content = bytearray((tmp_path / name).read_bytes())
@@ -159,7 +159,7 @@ def test_an_altered_file_is_noticed(tmp_path, name):
         load_attack(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["reconstruction.safetensors", "permuted.safetensors", "about.json"])
+@pytest.mark.parametrize("name", ["reconstruction.safetensors", "shuffled.safetensors", "about.json"])
 def test_a_missing_file_is_named(tmp_path, name):
     stored(tmp_path)
     (tmp_path / name).unlink()
@@ -175,7 +175,7 @@ def test_a_missing_file_is_named(tmp_path, name):
         ("reconstruction.safetensors", lambda b: b.update(chosen=b["chosen"] + 5), "'chosen' should lie in 0..1"),
         ("reconstruction.safetensors", lambda b: b.update(labels=b["labels"].float()), "'labels' is torch.float32"),
         (
-            "permuted.safetensors",
+            "shuffled.safetensors",
             lambda b: b.update(images=b["images"][..., :4].contiguous()),
             "do not fit the reconstruction's",
         ),
@@ -306,6 +306,6 @@ def test_a_value_that_is_not_finite_is_none_in_the_record(tmp_path):
     error = record.metrics.relative_error
     assert (error.mean, error.sum, error.per_target[1]) == (None, None, None)
     assert error.per_target[0] == pytest.approx(2**0.5 / 5)
-    assert dict(error.permuted) == {"mean": None, "median": None, "difference": None}
+    assert dict(error.shuffled) == {"mean": None, "median": None, "difference": None}
     write_record(tmp_path, record)
     assert load_metrics(tmp_path) == record

@@ -28,8 +28,8 @@ def found(features):
 
 
 def scored(features, control=None, sizes=(), others=None, **vectors):
-    permuted = None if control is None else found(control)
-    return score_vectors(found(features), permuted, secrets(*sizes, **vectors), MEANS, others or {})
+    shuffled = None if control is None else found(control)
+    return score_vectors(found(features), shuffled, secrets(*sizes, **vectors), MEANS, others or {})
 
 
 def test_a_vector_is_told_apart_from_those_of_its_client_alone():
@@ -49,9 +49,9 @@ def test_measures_by_hand():
     metrics = scored(0.5 * TRUE).metrics
     assert metrics["relative_error"].per_target == pytest.approx((0.5,) * 4)
     assert metrics["cosine"].per_target == pytest.approx((1,) * 4)
-    assert metrics["relative_error"].permuted is metrics["cosine"].permuted is None
+    assert metrics["relative_error"].shuffled is metrics["cosine"].shuffled is None
     told = metrics["feature_identification"]
-    assert (told.mean, told.chance, told.chance_of, told.permuted, told.blind) == (1, 0.5, "vectors", None, {})
+    assert (told.mean, told.chance, told.chance_of, told.shuffled, told.blind) == (1, 0.5, "vectors", None, {})
     assert metrics["others"] == {}
 
 
@@ -60,16 +60,16 @@ def test_the_control_stands_beside_every_measure():
     control[0] = TRUE[0]
     part = scored(0.5 * TRUE, control)
     error, like = part.metrics["relative_error"], part.metrics["cosine"]
-    assert (error.permuted.mean, error.permuted.median) == (0.75, 1)
-    assert error.permuted.difference.mean == pytest.approx(0.5 - 0.75)
-    assert like.permuted.mean == pytest.approx(0.25)
+    assert (error.shuffled.mean, error.shuffled.median) == (0.75, 1)
+    assert error.shuffled.difference.mean == pytest.approx(0.5 - 0.75)
+    assert like.shuffled.mean == pytest.approx(0.25)
     told = part.metrics["feature_identification"]
     rates = identify_features(control, TRUE, [0, 0, 1, 1])[0]
-    assert told.permuted.mean == told.blind["permuted"] == sum(rates) / 4
-    assert told.permuted.difference.mean == 1 - sum(rates) / 4
-    assert (told.chance, told.chance_of) == (sum(rates) / 4, "permuted")
-    assert part.floors["permuted"].relative_error == pytest.approx(0.75)
-    assert {one.against for one in part.comparisons} == {"permuted"}
+    assert told.shuffled.mean == told.blind["shuffled"] == sum(rates) / 4
+    assert told.shuffled.difference.mean == 1 - sum(rates) / 4
+    assert (told.chance, told.chance_of) == (sum(rates) / 4, "shuffled")
+    assert part.floors["shuffled"].relative_error == pytest.approx(0.75)
+    assert {one.against for one in part.comparisons} == {"shuffled"}
 
 
 def test_guesses_are_held_to_the_same_rules():
@@ -113,8 +113,8 @@ def test_vectors_that_are_not_finite_have_no_mean_error():
     broken[1, 0] = torch.inf
     part = scored(TRUE, broken, near=broken)
     assert part.floors["near"].relative_error is None
-    assert part.metrics["relative_error"].permuted.mean is None
-    assert part.metrics["relative_error"].permuted.difference is None
+    assert part.metrics["relative_error"].shuffled.mean is None
+    assert part.metrics["relative_error"].shuffled.difference is None
     errors = next(one for one in part.comparisons if one.measure == "vectors")
     assert errors.mean == pytest.approx(1 / 4)  # as a zero vector it is off by its whole length
 
@@ -132,7 +132,7 @@ def test_measures_of_other_packages_see_recovered_vectors():
     length = Metric("length", "", True, "length", lambda own, true: own.norm(dim=1), "vectors")
     part = scored(TRUE, 2 * TRUE, others={"length": length})
     assert part.metrics["others"]["length"].mean == pytest.approx(float(TRUE.norm(dim=1).mean()))
-    assert part.metrics["others"]["length"].permuted.mean == pytest.approx(float(2 * TRUE.norm(dim=1).mean()))
+    assert part.metrics["others"]["length"].shuffled.mean == pytest.approx(float(2 * TRUE.norm(dim=1).mean()))
 
 
 def test_images_beside_vectors_do_not_matter():
@@ -169,8 +169,8 @@ def test_directions_and_expected_errors_are_scored_beside_guesses_and_the_contro
     control = dataclasses.replace(found(TRUE), directions=mean - TRUE)
     part = score_vectors(own, control, secrets(near=0.9 * TRUE), MEANS, {})
     told = part.metrics["direction_identification"]
-    assert (told.mean, told.permuted.mean) == (1, 0)
-    assert told.blind == {"near": 1, "permuted": 0}
+    assert (told.mean, told.shuffled.mean) == (1, 0)
+    assert told.blind == {"near": 1, "shuffled": 0}
     assert part.floors["near"].direction_identification == 1
     expected = (torch.tensor([0.5, 1.0, 2.0, 0.0]) / mean.norm(dim=1)).tolist()
     assert part.metrics["expected_error"].per_target == pytest.approx(expected)

@@ -24,7 +24,7 @@ def test_a_small_gain_is_called_small():
 def test_vectors_are_told_by_stratum_with_errors_called_errors():
     record = attacked(
         compared("images", -3.5, 0.9),
-        compared("vectors", 0.26, SURE, stratum="2-3", n=1, against="strangers"),
+        compared("vectors", 0.26, SURE, stratum="2-3", n=1, against="auxiliary"),
         upload=Upload(vectors="class prototypes"),
     )
     errors = summary(0.3, kind=FeatureMeasure, per_target=(0.2, 0.4))

@@ -17,6 +17,6 @@ def data(partition: int) -> tuple[Tensor, Tensor]:
     return images(f"data/hospital-{partition}/train")
 
 
-def strangers() -> tuple[Tensor, Tensor]:
+def auxiliary() -> tuple[Tensor, Tensor]:
     """Return images that no hospital has: blind guesses are made of them."""
     return images("data/strangers")

@@ -7,12 +7,12 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 
-def write(data: Path = Path("data"), hospitals: int = 5, of_each: int = 2, strangers: int = 300) -> None:
+def write(data: Path = Path("data"), hospitals: int = 5, of_each: int = 2, auxiliary: int = 300) -> None:
     """Write ``of_each`` images of every hospital for training, eight for testing, and images that no hospital has."""
     digits = load_digits()
     left = iter(zip(digits.images, digits.target, strict=True))
     parts = [(f"hospital-{k}/{part}", n) for k in range(hospitals) for part, n in (("train", of_each), ("test", 8))]
-    for name, number in [*parts, ("strangers", strangers)]:
+    for name, number in [*parts, ("auxiliary", auxiliary)]:
         for label in range(10):
             (data / name / str(label)).mkdir(parents=True, exist_ok=True)
         for place in range(number):

@@ -31,6 +31,6 @@ def load_data(site: str, *, folder: str | Path = BESIDE) -> tuple[Tensor, Tensor
     return torch.from_numpy(held["images"]), torch.from_numpy(held["labels"]).long()
 
 
-def strangers() -> tuple[Tensor, Tensor]:
+def auxiliary() -> tuple[Tensor, Tensor]:
     """Return images that no site has, and their classes: blind guesses are made of them."""
-    return load_data("strangers")
+    return load_data("auxiliary")

@@ -17,7 +17,7 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, Reconstruction, TargetId, ThreatModel, Unit
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import SEPARATE
 from fedpriv.wire.payloads import Message, Prototypes
@@ -97,7 +97,7 @@ class RecoverThenInvert(Attack):
         """Return further options of the inversion, for all but the decoder."""
         return {}
 
-    def trains(self, card: KnowledgeCard) -> str:
+    def trains(self, card: ThreatModel) -> str:
         """Return the name of the network that its inversion trains."""
         return self._chosen(card.attacker_data != "none")().trains(card)
 

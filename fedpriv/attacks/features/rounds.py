@@ -42,7 +42,7 @@ from fedpriv.attacks.inputs.extractors import require_extractors
 from fedpriv.attacks.inputs.targets import list_targets, observation_of, rounds_of, target_feature, upload_holds
 from fedpriv.attacks.inversion.decoder import REFINED
 from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.observation import KnowledgeCard, Needs, Observation, Reconstruction, Rehearsal, TargetId
+from fedpriv.attacks.observation import Needs, Observation, Reconstruction, Rehearsal, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
@@ -361,7 +361,7 @@ class AllRoundsInversion(Attack):
         needs = super().requirements_for(kind)
         return needs if self.inversion == "auto" else needs.together(_WHOLE_INVERSIONS[self.inversion].needs)
 
-    def trains(self, card: KnowledgeCard) -> str:
+    def trains(self, card: ThreatModel) -> str:
         """Return a name of its own: no other attack decodes what all rounds tell."""
         return self.name
 

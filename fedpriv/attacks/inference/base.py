@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Declared
 from fedpriv.attacks.inputs.targets import Said, said
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, Progress
+from fedpriv.attacks.observation import Knowledge, Observation, Progress, ThreatModel
 from fedpriv.attacks.trained import Trained
 from fedpriv.util.errors import UserError
 
@@ -127,11 +127,11 @@ class Inference(Declared):
     reads_every_round: ClassVar[bool] = False
     most_rounds: ClassVar[int] = 1
 
-    def takes_extractor(self, kind: str, granted: KnowledgeCard) -> bool:
+    def takes_extractor(self, kind: str, granted: ThreatModel) -> bool:
         """True if it uses clients' extractors, where granted, on a kind of upload."""
         return True
 
-    def card(self, granted: KnowledgeCard, kind: str) -> KnowledgeCard:
+    def card(self, granted: ThreatModel, kind: str) -> ThreatModel:
         """Return the grants that it uses: one round, and an extractor only where it takes one."""
         extractor = granted.extractor if self.takes_extractor(kind, granted) else "none"
         return replace(granted, rounds_seen=1, extractor=extractor)
@@ -141,7 +141,7 @@ class Inference(Declared):
         """True where it combines several rounds."""
         return self.most_rounds > 1
 
-    def rounds_on(self, kind: str, card: KnowledgeCard) -> int:
+    def rounds_on(self, kind: str, card: ThreatModel) -> int:
         """Return the default number of rounds for a kind of upload and these grants."""
         return self.most_rounds
 

@@ -45,7 +45,7 @@ from fedpriv.attacks.inference.membership_scores import (
 )
 from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.inputs.targets import upload_holds
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, RequirementsByKind
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import (
     ANSWERS,
@@ -101,7 +101,7 @@ class MembershipInference(Inference):
         (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
 
-    def rounds_on(self, kind: str, card: KnowledgeCard) -> int:
+    def rounds_on(self, kind: str, card: ThreatModel) -> int:
         """Return the default number of rounds: of distances the newest alone; several do no better."""
         if kind in AVERAGES and card.attacker_data == "same_domain":
             return MOST_ROUNDS_OF_MEANS

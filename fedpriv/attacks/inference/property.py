@@ -36,7 +36,7 @@ from fedpriv.attacks.inference.property_features import (
 from fedpriv.attacks.inference.shadow_clients import BATCH, LEAST_IMAGES, RATE, shadow_clients
 from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.inversion.surrogate import ShadowTraining
-from fedpriv.attacks.observation import KnowledgeCard, Needs, Observation, RequirementsByKind
+from fedpriv.attacks.observation import Needs, Observation, RequirementsByKind, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -147,7 +147,7 @@ class PropertyInference(Inference):
         "else that"
     )
 
-    def takes_extractor(self, kind: str, granted: KnowledgeCard) -> bool:
+    def takes_extractor(self, kind: str, granted: ThreatModel) -> bool:
         """True where shares of classes are computed from deviations, or from gradients through what a client kept."""
         if granted.attacker_data != "same_domain" or not self._computes_shares(kind):
             return False
@@ -161,7 +161,7 @@ class PropertyInference(Inference):
     def _computes_shares(self, kind: str) -> bool:
         return kind in MEANS | TRAINED and not (kind in MIXTURES and self.encodings == "hidden")
 
-    def rounds_on(self, kind: str, card: KnowledgeCard) -> int:
+    def rounds_on(self, kind: str, card: ThreatModel) -> int:
         """Return the default number of rounds."""
         one_by_one = kind in TRAINED or self.takes_extractor(kind, card)
         return self.most_rounds if self.uses_rounds_on(kind) and one_by_one else 1

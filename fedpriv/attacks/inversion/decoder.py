@@ -31,12 +31,12 @@ from fedpriv.attacks.inversion.vector import FITS, uploaded_vectors, vector_dist
 from fedpriv.attacks.observation import (
     Cost,
     Knowledge,
-    KnowledgeCard,
     Needs,
     Observation,
     Reconstruction,
     Rehearsal,
     TargetId,
+    ThreatModel,
 )
 from fedpriv.attacks.priors.denoiser import LEAST_IMAGES, images_to_train_on
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
@@ -132,7 +132,7 @@ class DecoderInversion(Attack):
     budget = "iterations"
     needs = Needs(extractor=("white_box", "query", "shadow"), attacker_data=("same_domain", "other_domain"))
 
-    def trains(self, card: KnowledgeCard) -> str:
+    def trains(self, card: ThreatModel) -> str:
         """Return its name: a decoder serves all attacks that decode."""
         return self.name
 

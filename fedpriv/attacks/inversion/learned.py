@@ -23,7 +23,7 @@ from fedpriv.attacks.inversion.decoder import TRIED, DecoderInversion, defenses_
 from fedpriv.attacks.inversion.decoder_network import Pairs
 from fedpriv.attacks.inversion.joint import JointInversion, repeated, uploaded_count
 from fedpriv.attacks.inversion.vector import FITS, Fitting, uploaded_vectors, vector_distance
-from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Observation, Progress, Reconstruction
+from fedpriv.attacks.observation import Cost, Needs, Observation, Progress, Reconstruction, ThreatModel
 from fedpriv.attacks.priors.denoiser import Denoiser, DenoiserTraining, LearnedImages, LearnedSettings, own_denoiser
 from fedpriv.attacks.search.candidates import Row, Solved, by_target, fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Schedule
@@ -74,7 +74,7 @@ class LearnedInversion(Fitting, Attack):
         """Adam with a step size that falls to zero."""
         return replace(super().schedule, anneal=True)
 
-    def trains(self, card: KnowledgeCard) -> str:
+    def trains(self, card: ThreatModel) -> str:
         """Return the name of what it trains first: a decoder serves all attacks that decode."""
         return "decoder"
 

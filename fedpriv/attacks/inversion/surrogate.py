@@ -529,7 +529,7 @@ class SimulatedInversion(Attack):
         if images is None or labels is None:
             raise UserError(
                 f"attack {self.name!r} needs labelled images of the clients' domain (train the run with "
-                f"{argument('strangers', 0.5)})"
+                f"{argument('auxiliary', 0.5)})"
             )
         seed = derive_seed(problem.seed, "simulator", target.client)
         training = SimulatorTraining(self.iterations, self.batch_size, self.learning_rate, self.matching)
@@ -558,7 +558,7 @@ class SimulatedInversion(Attack):
         if int(alike.sum()) < LEAST_IMAGES:
             raise UserError(
                 f"attack {self.name!r}: the attacker has {int(alike.sum())} images of a client's classes; expected at "
-                f"least {LEAST_IMAGES} (set more strangers aside)"
+                f"least {LEAST_IMAGES} (set more auxiliary images aside)"
             )
         near, n_classes = Samples(own.images[alike], own.labels[alike]), problem.knowledge.n_classes
         simulators = tuple(simulator_network(answers, own, seed, number) for number in range(self.simulators))

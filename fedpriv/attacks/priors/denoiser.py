@@ -126,7 +126,7 @@ def images_to_train_on(attack: str, knowledge: Knowledge) -> Tensor:
     if images is None or len(images) < LEAST_IMAGES:
         raise UserError(
             f"attack {attack!r} got {0 if images is None else len(images)} images to train on; expected at least "
-            f"{LEAST_IMAGES} (train the run with {argument('strangers', 0.5)}, or name a larger foreign data set)"
+            f"{LEAST_IMAGES} (train the run with {argument('auxiliary', 0.5)}, or name a larger foreign data set)"
         )
     return images
 

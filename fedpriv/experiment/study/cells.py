@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MOST_LETTERS = 90
 """Of a label in the name of a folder, which holds two labels and may not have more than 255."""
 
-DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public", "strangers")
+DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public", "auxiliary")
 """Fields of a run's configuration that, with the seed, say which client holds which images."""
 
 _DIVIDING_IF_SET = ("division_seed",)
@@ -278,7 +278,7 @@ def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> N
         with at(("knowledge",)):
             refuse_foreign(card, config)
     if card.attacker_data == "same_domain" and not sets_images_aside(config):
-        told = f"no images are set aside for the attacker of {method.label}; set strangers in the federation"
+        told = f"no images are set aside for the attacker of {method.label}; set auxiliary images in the federation"
         raise wrong(("knowledge",), f"attacker_data={card.attacker_data}: {told}")
 
 

@@ -25,7 +25,7 @@ from fedpriv.pages.baselines import ALONE
 from fedpriv.util.config import dataclass_in, parse, plain
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.attacks.observation import ThreatModel
     from fedpriv.federation.run_directory import DefenseChoice
     from fedpriv.util.numerics import Precision
 
@@ -117,7 +117,7 @@ class Study:
     defenses: tuple[DefenseEntry, ...]
     attacks: tuple[AttackEntry, ...] | None
     seeds: tuple[int, ...]
-    card: KnowledgeCard
+    card: ThreatModel
     targets: int
     control: bool
     local: bool
@@ -273,10 +273,10 @@ def _methods(entry: WrittenMethod, axes: Mapping[str, list[Any]], keys: Keys) ->
             parsed = plain(parse(method.options, chosen, f"options of method {method.name}"))
         changed = _dotted(point) | set_
         title = None if entry.label else with_values(method.name, _flat(chosen) | given)
-        made_up = with_values(str(title), {"target": target} if target else {})
+        simulated = with_values(str(title), {"target": target} if target else {})
         found.append(
             MethodEntry(
-                label=with_values(entry.label, changed) if entry.label else made_up,
+                label=with_values(entry.label, changed) if entry.label else simulated,
                 title=title,
                 name=entry.name,
                 options=parsed,

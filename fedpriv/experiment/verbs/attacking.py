@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.experiment.federation_settings import (
     EVERY_ROUND,
@@ -153,7 +153,7 @@ def attack(
         target: kind of upload to attack: ``fedpriv list targets``.
         attacks: names of attacks; none for all that fit.
         knowledge: changes to the knowledge card: extractor, labels, batch, batch_norm, attacker_data, foreign. Where
-            images were set aside (``strangers``, ``public``), attacker_data is ``same_domain`` by default.
+            images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain`` by default.
         seed: of targets, attacks and scores, and of the run that is trained.
         out: folder to make; None for a temporary result, which is gone with the returned object.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
@@ -285,7 +285,7 @@ def _plan(
     target: str,
     suite: AdaptedSuite,
     named: tuple[str, ...],
-    card: KnowledgeCard,
+    card: ThreatModel,
     seed: int,
     settings: Mapping[str, Any],
 ) -> tuple[AttackPlan, list[str]]:
@@ -326,7 +326,7 @@ def _first_config(plan: AttackPlan, settings: AttackSettings) -> RunConfig:
         refuse_foreign(card, config)
     if card.attacker_data == "same_domain" and not sets_images_aside(config):
         where = argument("knowledge", {"attacker_data": card.attacker_data})
-        raise UserError(f"{where}: no images are set aside for the attacker; pass {argument('strangers')} 0.5")
+        raise UserError(f"{where}: no images are set aside for the attacker; pass {argument('auxiliary')} 0.5")
     kinds = METHODS.load(config.method).uploads
     if config.defenses:  # which may put another kind in the place of one
         kinds = prepare(config, pick_device("cpu"), download=settings.get("download", False)).uploads

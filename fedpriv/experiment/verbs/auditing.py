@@ -36,7 +36,7 @@ class StudySettings(FederationSettings, total=False):
         seeds: of training, targets and attacks (default 0).
         knowledge: changes to the knowledge card.
         targets: how many targets a cell at most (default 48).
-        control: also attack permuted uploads (default True).
+        control: also attack shuffled uploads (default True).
         local: also train the clients of each federation without any exchange, where no method is ``local`` (default True).
         redact: ``blur`` or ``omit`` pictures of people in all that is stored of attacks and drawn (docs/redaction.md).
         rounds_seen: rounds of uploads that attacks across rounds use.

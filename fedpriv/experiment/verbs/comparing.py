@@ -126,11 +126,11 @@ def _results(given: AttackResult | str | Path) -> dict[str, _Stored]:
 
 
 def _rows(pairs: Mapping[str, tuple[_Stored, _Stored]]) -> Iterator[dict[str, Any]]:
-    from fedpriv.scoring.difference import told_apart
+    from fedpriv.scoring.difference import separated
 
     found = {name: _difference(first, second) for name, (first, second) in pairs.items()}
     known = [one for one in found.values() if not isinstance(one, str)]
-    apart = iter(told_apart(known))
+    apart = iter(separated(known))
     for name, one in found.items():
         accuracy = {
             f"accuracy {when}": None if own.record.training is None else own.record.training.accuracy

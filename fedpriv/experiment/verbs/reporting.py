@@ -91,7 +91,7 @@ def report(
     """
     rule = read_rule(redact)
     given = given_folders(results, (AttackResult, Run, PrivacyAudit))
-    found, strangers = result_directories(given)
+    found, auxiliary = result_directories(given)
     studies, no_studies = readable(found["study"], read_results)
     attacks, no_attacks = readable(found["attack"], load_scored)
     scores, no_scores = readable(found["membership"], load_scores)
@@ -114,7 +114,7 @@ def report(
     left_out, runs = [*left_out, *damaged], runs | of_studies
     leaks = bool(attacks or scores or audits or studies.keys() - trained_only.keys())
     target, figure = _target(target_accuracy, target_of, bool(runs), studies)
-    complaints = [f"{line}; left out of the report" for line in [*strangers, *map(str, left_out)]] + unfinished(given)
+    complaints = [f"{line}; left out of the report" for line in [*auxiliary, *map(str, left_out)]] + unfinished(given)
     complaints += [
         f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
         for study, own in studies.items()

@@ -88,7 +88,7 @@ def _score(directory: Path, seed: int | None, metrics: Sequence[str], rule: str)
     if saved.truths is None:
         raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
     used = saved.about.seed if seed is None else seed
-    given = (saved.reconstruction, saved.truths, saved.permuted)
+    given = (saved.reconstruction, saved.truths, saved.shuffled)
     record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge, metrics=metrics)
     about = saved.about.model_copy(update={"redacted": rule})
     draw(replace(saved, metrics=record, about=about))
@@ -100,7 +100,7 @@ def _score(directory: Path, seed: int | None, metrics: Sequence[str], rule: str)
             reconstruction=saved.reconstruction,
             truths=saved.truths,
             about=about,
-            permuted=saved.permuted,
+            shuffled=saved.shuffled,
             metrics=record,
         )
     return record

@@ -21,7 +21,7 @@ from fedpriv.util.pairs import texts
 
 
 class UploadSettings(TypedDict, total=False):
-    """Keyword arguments beside uploads, extractor, images, labels and strangers: more evidence, and circumstances.
+    """Keyword arguments beside uploads, extractor, images, labels and auxiliary images: more evidence, and circumstances.
 
     Attributes:
         model: architecture of uploaded weights or gradients, a ``torch.nn.Module`` from images ``(n, c, h, w)`` to logits
@@ -39,14 +39,14 @@ class UploadSettings(TypedDict, total=False):
             clients or a mapping by client, where clients are not independent: intervals and their number of units then go
             by group.
         rounds_seen: rounds of uploads that attacks across rounds use, the last ones (default: all that are handed in).
-        stranger_labels: ``(p,)`` classes of the strangers; without them floors know no classes, no image is identified among
+        auxiliary_labels: ``(p,)`` classes of these images; without them floors know no classes, no image is identified among
             decoys, which have to be of its class, and without ``held_out`` membership inference has no non-members.
         held_out: each client's own images that it did not train on, with their classes: a pair (images ``(n, c, h, w)`` in
             [0, 1], labels ``(n,)``) for each client, a list or a mapping by client, of the classes that it trained on. They
             are the non-members of membership inference, without which it claims no leak.
-        strangers_alike: True where one data set was divided and chance alone decided which images of a class a client holds
-            and which are strangers (default False): what attacks tell from decoys is then held against chance itself,
-            which takes fewer images. Needs ``stranger_labels``. Not believed where a blind guess finds more than chance.
+        auxiliary_alike: True where one data set was divided and chance alone decided which images of a class a client holds
+            and which are auxiliary images (default False): what attacks tell from decoys is then held against chance itself,
+            which takes fewer images. Needs ``auxiliary_labels``. Not believed where a blind guess finds more than chance.
         public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
         public_labels: ``(p,)`` their classes.
         n_classes: C (default: what uploads, model and labels say).
@@ -63,7 +63,7 @@ class UploadSettings(TypedDict, total=False):
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
         compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
-        seed: of targets, attacks, strangers and scores (default 0).
+        seed: of targets, attacks, auxiliary images and scores (default 0).
         out: folder to make; None for a temporary result, which is gone with the returned object.
         redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md).
         force: replace ``out`` if it exists.
@@ -80,9 +80,9 @@ class UploadSettings(TypedDict, total=False):
     weights: Any
     groups: Sequence[int | str] | Mapping[int, int | str]
     rounds_seen: int
-    stranger_labels: Any
+    auxiliary_labels: Any
     held_out: Any
-    strangers_alike: bool
+    auxiliary_alike: bool
     public: Tensor
     public_labels: Any
     n_classes: int
@@ -113,7 +113,7 @@ def attack_uploads(
     *,
     target: str,
     images: Any,
-    strangers: Tensor,
+    auxiliary: Tensor,
     labels: Any = None,
     extractor: Any = None,
     attacks: str | Sequence[str] = (),
@@ -121,7 +121,7 @@ def attack_uploads(
 ) -> AttackResult:
     """Attack uploads that were made elsewhere; score what comes out beside blind guesses and shuffled uploads.
 
-    Attacks see the uploads and what the knowledge card grants; images, labels and strangers are for the scores alone,
+    Attacks see the uploads and what the knowledge card grants; images, labels and auxiliary images are for the scores alone,
     except that labels of a gradient's batch are granted unless ``knowledge={"labels": "inferred"}``.
 
     Args:
@@ -132,7 +132,7 @@ def attack_uploads(
             mapping a round, the oldest first; the last round is attacked.
         target: kind of upload to attack: ``fedpriv list targets``.
         images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
-        strangers: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: blind guesses are made of them.
+        auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: blind guesses are made of them.
         labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it.
         extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
             client. It is copied and used in evaluation mode. None where the attacker has none.
@@ -147,7 +147,7 @@ def attack_uploads(
     refuse_small(settings, ("targets", "rounds_seen", "iterations", "restarts", "chunk_rows"))
     refuse_small(settings, ("n_classes",), 2)
     refuse_small(settings, ("seed",), 0)
-    source = read_uploads(uploads, target, images, labels, extractor, strangers, settings)
+    source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
     folder, scratch = place(settings.get("out"))
     with access.sharing(settings.get("share_group", False)):
         records, scores, notices = attack_source(source, named, settings, folder)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.scoring.records.base import (
     RECORD_VERSION,
     SCORING_VERSION,
@@ -43,7 +43,6 @@ __all__ = [
     "Interval",
     "JudgedComparison",
     "Kind",
-    "KnowledgeCard",
     "Labels",
     "Measure",
     "MembershipRecord",
@@ -56,6 +55,7 @@ __all__ = [
     "Reason",
     "ReconstructionRecord",
     "Summary",
+    "ThreatModel",
     "Verdict",
 ]
 

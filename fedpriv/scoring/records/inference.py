@@ -39,15 +39,15 @@ class InferenceRecord(Provenance, Rates):
     Attributes:
         round: that was attacked.
         n_clients: independent units of whom something was asked: clients, or declared groups.
-        permuted: the same from other clients' uploads; None where that was not run.
-        comparisons: with the strongest of chance, permuted uploads and what needs no upload; what verdicts rest on.
+        shuffled: the same from other clients' uploads; None where that was not run.
+        comparisons: with the strongest of chance, shuffled uploads and what needs no upload; what verdicts rest on.
         cost: of the inference without its control.
     """
 
     scoring_version: int = SCORING_VERSION
     round: int
     n_clients: int
-    permuted: Rates | None
+    shuffled: Rates | None
     comparisons: tuple[Comparison, ...] = ()
     cost: Seconds
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, FiniteFloat, JsonValue
 
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.summary import Communication, DefenseFacts, ReachedAccuracy
 from fedpriv.scoring.records.base import RECORD_VERSION
@@ -158,7 +158,7 @@ class Identity(Record):
     attack_version: int = 1
     method: str
     dataset: str
-    knowledge: KnowledgeCard
+    knowledge: ThreatModel
     seed: int
     stage: Stage | None = None
     reach: Reach | None = None

@@ -14,7 +14,7 @@ from fedpriv.util.record import Record
 
 
 class Control(Record):
-    """Scores of the same attack on permuted uploads.
+    """Scores of the same attack on shuffled uploads.
 
     Attributes:
         mean, median: over targets; the median is None where some value is not finite.
@@ -27,9 +27,9 @@ class Control(Record):
 
 
 class FeatureMeasure(Summary):
-    """A measure of recovered representations, and the same on permuted uploads, or None where those were not attacked."""
+    """A measure of recovered representations, and the same on shuffled uploads, or None where those were not attacked."""
 
-    permuted: Control | None = None
+    shuffled: Control | None = None
 
 
 class FeatureIdentification(FiniteSummary):
@@ -38,13 +38,13 @@ class FeatureIdentification(FiniteSummary):
     Attributes:
         chance: what the strongest guess reaches by the same rule.
         chance_of: which that is; ``vectors`` for one over the number of the client's vectors, where there was no guess.
-        permuted: the control, or None.
+        shuffled: the control, or None.
         blind: rates of all guesses by name.
     """
 
     chance: FiniteFloat
     chance_of: str
-    permuted: Control | None = None
+    shuffled: Control | None = None
     blind: Mapping[str, FiniteFloat] = Field(default_factory=dict)
 
 
@@ -57,7 +57,7 @@ class Identification(Summary):
         mean_rank: mean rank of the true image; 1 is first.
         decoys: how many there were, of all targets.
         n_left_out: targets without enough decoys.
-        permuted: the control, or None.
+        shuffled: the control, or None.
         blind: rates of all guesses by name, of the control too.
     """
 
@@ -66,7 +66,7 @@ class Identification(Summary):
     mean_rank: FiniteFloat | None
     decoys: tuple[int, ...]
     n_left_out: int
-    permuted: Control | None = None
+    shuffled: Control | None = None
     blind: Mapping[str, FiniteFloat] = Field(default_factory=dict)
 
 
@@ -77,7 +77,7 @@ class ClassAccuracy(FiniteSummary):
         real: on the true images.
         chance: on the strongest guess.
         chance_of: which that is.
-        floors: on all guesses and permuted uploads, by name.
+        floors: on all guesses and shuffled uploads, by name.
         trained_on: images that each classifier was trained on.
     """
 
@@ -101,13 +101,13 @@ class OtherMeasure(Summary):
         unit: empty for none.
         higher_is_better: whether a higher value means more leakage.
         description: one line.
-        permuted: of vectors: the control, or None where it was not run.
+        shuffled: of vectors: the control, or None where it was not run.
     """
 
     unit: str
     higher_is_better: bool
     description: str
-    permuted: Control | None = None
+    shuffled: Control | None = None
 
 
 class ImageMeasures(Record):
@@ -193,13 +193,13 @@ class Fit(Record):
 
     Attributes:
         own: of the images found from that upload.
-        permuted: of those found from another client's upload in its place.
-        strangers: the lowest of a few strangers' images, of the same classes where these are told.
+        shuffled: of those found from another client's upload in its place.
+        auxiliary: the lowest of a few auxiliary images, of the same classes where these are told.
     """
 
     own: FiniteFloat | None
-    permuted: FiniteFloat | None
-    strangers: FiniteFloat | None
+    shuffled: FiniteFloat | None
+    auxiliary: FiniteFloat | None
 
 
 class Target(Record):
@@ -275,17 +275,17 @@ class Definition(FiniteSummary):
 
 
 class ControlResult(Record):
-    """Judgement on whether the attack on permuted uploads stays at the best blind floor.
+    """Judgement on whether the attack on shuffled uploads stays at the best blind floor.
 
     Attributes:
-        permuted: its PSNR; None where it was not run, as are the following.
+        shuffled: its PSNR; None where it was not run, as are the following.
         floor: the best blind guess.
         difference_db: control less floor.
         passes: whether the interval of the difference reaches zero; None for one target.
         verdict: in words.
     """
 
-    permuted: Estimate | None
+    shuffled: Estimate | None
     floor: str | None
     difference_db: Estimate | None
     passes: bool | None
@@ -301,7 +301,7 @@ class ReconstructionRecord(Identity):
         n_diverged: targets with images that are not finite.
         headline: the rule behind ``psnr_db``.
         metrics: of the attack.
-        floors: means of guesses by name: blind ones, what the upload picks among strangers, the control; and guesses at
+        floors: means of guesses by name: blind ones, what the upload picks among these, the control; and guesses at
             recovered vectors.
         floor_details: all of it, of those that are images.
         advantage_db: above the strongest of them.
@@ -309,7 +309,7 @@ class ReconstructionRecord(Identity):
         targets: one a target.
         strata: by how many images went into a target; empty ones are left out.
         definitions: every way of counting a hit: T1, T2, T3, and T5 where there are several guesses.
-        control: whether the attack on permuted uploads stays at a blind guess.
+        control: whether the attack on shuffled uploads stays at a blind guess.
         cost: of the attack without its control.
         budget, caveat: as in ``about.json``.
         versions: of the packages that scored.

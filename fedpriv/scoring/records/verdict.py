@@ -34,7 +34,7 @@ ReasonName = Literal[
 ]
 """Why a result without a leak says little. ``premise``: true images, put through the computation that attacks assume, do
 not give the uploads. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked targets.
-``no_control``: permuted uploads were not attacked. ``no_held_out``: non-members are others' images, so that members may be
+``no_control``: shuffled uploads were not attacked. ``no_held_out``: non-members are others' images, so that members may be
 told by how their client's images look, and no leak is claimed. ``not_converged``: the search converged for fewer than half
 of the targets. ``not_specific``: for fewer than half of the targets of a single image the fit is much better than that of
 other images. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more search

@@ -1,8 +1,8 @@
 """What guesses made without any upload score: the floors beside which recovered images and vectors can be read.
 
-    python benchmarks/blind_guesses.py --target representation
-    python benchmarks/blind_guesses.py DATA/tiny-imagenet-200/val/images --train DATA/tiny-imagenet-200/train
-    python benchmarks/blind_guesses.py DATA/cifar10-jpeg/test --train DATA/cifar10-jpeg/train
+    python benchmarks/baselines.py --target representation
+    python benchmarks/baselines.py DATA/tiny-imagenet-200/val/images --train DATA/tiny-imagenet-200/train
+    python benchmarks/baselines.py DATA/cifar10-jpeg/test --train DATA/cifar10-jpeg/train
 
 With ``--target``, a kind of upload of the embedded data set: a federation is trained, one attack is made, and every guess is
 shown by every measure at the attack's very targets, from its record; with the attack's own row, that on permuted uploads,
@@ -25,7 +25,7 @@ from PIL import Image
 import fedpriv
 from fedpriv.attacks.inversion.decoder import DecoderInversion, pairs
 from fedpriv.attacks.inversion.decoder_network import DecoderTraining, train_decoder
-from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.scoring.definitions import squared_errors
 from fedpriv.scoring.floors import LABELS, NEAREST
@@ -43,7 +43,7 @@ ATTACKS: Mapping[str, tuple[str, int]] = {
 }
 """Attack on each kind of upload, and its budget; guesses do not depend on it."""
 
-STRANGERS = 200
+AUXILIARY = 200
 """On whom a decoder is tried, for each client."""
 
 
@@ -78,11 +78,11 @@ def at_targets(record: ReconstructionRecord) -> list[dict[str, str]]:
     ]
 
 
-def of_strangers(path: Path, kind: str, seed: int) -> str:
+def of_auxiliary(path: Path, kind: str, seed: int) -> str:
     """Return what the decoder of a run reaches on strangers' images, whose representations it never saw."""
     run = RunDirectory.open(path)
     federation = prepare(run.config, torch.device("cpu"))
-    card = KnowledgeCard(attacker_data="same_domain")
+    card = ThreatModel(attacker_data="same_domain")
     evidence = build_case(RunSource(run, federation, kind), card, n_targets=48, seed=seed)
     beside = RunSource(run, federation, kind).truths(evidence.targets, seed=seed)
     knowledge, attack = evidence.knowledge, DecoderInversion()
@@ -96,7 +96,7 @@ def of_strangers(path: Path, kind: str, seed: int) -> str:
     pools = {target.client: truth.pool for target, truth in zip(evidence.targets, beside, strict=True)}
     for client, pool in pools.items():
         images = pool.guesses[
-            torch.randperm(len(pool.guesses), generator=torch.Generator().manual_seed(seed))[:STRANGERS]
+            torch.randperm(len(pool.guesses), generator=torch.Generator().manual_seed(seed))[:AUXILIARY]
         ]
         place = clients.index(client)
         with torch.no_grad():
@@ -105,7 +105,7 @@ def of_strangers(path: Path, kind: str, seed: int) -> str:
         mean_image.append(float(psnr_of_mse(squared_errors(inside.images.mean(0, keepdim=True), images)[0]).mean()))
     return (
         f"The decoder, trained on {len(inside.images)} images of the attacker's own, reaches {np.mean(reached):.1f} dB on "
-        f"{STRANGERS} strangers' representations through each of {len(reached)} extractors ({min(reached):.1f} to "
+        f"{AUXILIARY} strangers' representations through each of {len(reached)} extractors ({min(reached):.1f} to "
         f"{max(reached):.1f} dB by client); the mean of its own images {np.mean(mean_image):.1f} dB on the same strangers."
     )
 
@@ -123,7 +123,7 @@ def of_uploads(target: str, seed: int) -> None:
         print(f"{record.n_targets} {target} targets of {record.n_clients} clients, {made}:\n")
         print(table(at_targets(record)))
         if target in ("representation", "prototype"):
-            print(of_strangers(found.run.path, target, seed))
+            print(of_auxiliary(found.run.path, target, seed))
 
 
 def images_below(folder: Path, at_most: int | None) -> np.ndarray:
