@@ -123,9 +123,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(_PLACES[name]), name)
-    globals()[name] = found
-    return found
+    result = getattr(importlib.import_module(_PLACES[name]), name)
+    globals()[name] = result
+    return result
 
 
 def __dir__() -> list[str]:

@@ -20,5 +20,5 @@ def __getattr__(name: str) -> Any:
     if name != "Record":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # By name alone: NVFlare copies into its jobs whatever the file of a filter imports by statement.
-    found = globals()[name] = importlib.import_module("fedpriv.integrations.nvflare").filter_class(__name__, name)
-    return found
+    result = globals()[name] = importlib.import_module("fedpriv.integrations.nvflare").filter_class(__name__, name)
+    return result

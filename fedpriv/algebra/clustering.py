@@ -28,8 +28,8 @@ def first_neighbour_groups(points: Tensor) -> Tensor:
     nearest = (directions @ directions.T).fill_diagonal_(-torch.inf).argmax(1).numpy()
     # Two points with one nearest neighbour are both linked to it, so linking each to its own suffices.
     links = coo_array((np.ones(n), (np.arange(n), nearest)), shape=(n, n))
-    _, found = connected_components(links, directed=False)
-    _, first, group = np.unique(found, return_index=True, return_inverse=True)
+    _, result = connected_components(links, directed=False)
+    _, first, group = np.unique(result, return_index=True, return_inverse=True)
     return torch.from_numpy(first.argsort().argsort()[group])
 
 

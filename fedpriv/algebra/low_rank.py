@@ -84,9 +84,9 @@ def compress(state: Mapping[str, Tensor], energy: float) -> dict[str, Tensor]:
     return _joined(state, {name: factorise(value, energy) for name, value in state.items()})
 
 
-def _joined(state: Mapping[str, Tensor], found: Mapping[str, tuple[Tensor, ...] | None]) -> dict[str, Tensor]:
+def _joined(state: Mapping[str, Tensor], values: Mapping[str, tuple[Tensor, ...] | None]) -> dict[str, Tensor]:
     factors: dict[str, Tensor] = {}
-    for name, parts in found.items():
+    for name, parts in values.items():
         ends = (LEFT, VALUES, RIGHT) if parts else ("",)
         factors |= {name + end: part for end, part in zip(ends, parts or (state[name].clone(),), strict=True)}
     return factors

@@ -101,9 +101,9 @@ def centred(matrix: Tensor) -> Tensor:
     return matrix - matrix.mean(0) - matrix.mean(1, keepdim=True) + matrix.mean()
 
 
-def alignment(one: Tensor, other: Tensor) -> Tensor:
+def alignment(values: Tensor, other: Tensor) -> Tensor:
     """Return CKA(K, K') = HSIC(K, K') / sqrt(HSIC(K, K) HSIC(K', K')) of symmetric kernels ``(L, L)``, in [0, 1]."""
-    left, right = centred(one), centred(other)
+    left, right = centred(values), centred(other)
     # Scaled by the largest entry first, so that squares neither overflow nor vanish in float32.
     left = left / left.detach().abs().max().clamp(min=SMALLEST)
     right = right / right.detach().abs().max().clamp(min=SMALLEST)
@@ -117,11 +117,11 @@ def procrustes_distance(moving: Tensor, fixed: Tensor) -> Tensor:
     Source: Ding, Denain, Steinhardt, NeurIPS 2021, section 2. Gradients flow through ``moving`` ``(L, d)`` alone; ``fixed``
     has the representations of the same inputs.
     """
-    one, other = prepared(moving), prepared(fixed.detach())
+    item, other = prepared(moving), prepared(fixed.detach())
     if len(other) < other.shape[1]:
         # With B^T = Q R the singular values of A^T B are those of A^T R^T, which has L columns only.
         other = torch.linalg.qr(other.T).R.T
-    distance: Tensor = 2 - 2 * torch.linalg.svdvals(one.T @ other).sum()
+    distance: Tensor = 2 - 2 * torch.linalg.svdvals(item.T @ other).sum()
     return distance
 
 
@@ -154,12 +154,12 @@ def least_squares_in_simplex(curvature: Tensor, slope: Tensor) -> Tensor:
     steps by the largest eigenvalue.
     """
     step = 1 / torch.linalg.matrix_norm(curvature, ord=2)[:, None].clamp_min(1e-300)
-    found = torch.full_like(slope, 1 / slope.shape[1])
-    ahead, momentum = found, 1.0
+    result = torch.full_like(slope, 1 / slope.shape[1])
+    ahead, momentum = result, 1.0
     for _ in range(SIMPLEX_STEPS):
         down = torch.einsum("tij,tj->ti", curvature, ahead) - slope
         new = nearest_distribution(ahead - step * down)
         after = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
-        ahead = new + (momentum - 1) / after * (new - found)
-        found, momentum = new, after
-    return found
+        ahead = new + (momentum - 1) / after * (new - result)
+        result, momentum = new, after
+    return result

@@ -171,10 +171,10 @@ class Attack(Declared):
         problem = AttackProblem(observations, knowledge, targets, **computing)
         began = time.perf_counter()
         with problem.numerics.products(problem.device):
-            found = self.run(problem)
+            result = self.run(problem)
         seconds = time.perf_counter() - began
-        _refuse_result(self.name, found, problem)
-        return replace(found, cost=replace(found.cost, seconds=seconds, device=str(problem.device)))
+        _refuse_result(self.name, result, problem)
+        return replace(result, cost=replace(result.cost, seconds=seconds, device=str(problem.device)))
 
     @abstractmethod
     def run(self, problem: AttackProblem) -> Reconstruction:
@@ -200,41 +200,41 @@ class Attack(Declared):
         return ""
 
 
-def _refuse_result(name: str, found: Reconstruction, problem: AttackProblem) -> None:
+def _refuse_result(name: str, reconstruction: Reconstruction, problem: AttackProblem) -> None:
     """Refuse a result whose shapes are wrong or whose images are not finite, naming the field."""
     targets, shape = len(problem.targets), problem.knowledge.image_shape
-    guesses, restarts = found.images.shape[1:2], found.objective.shape[1:2]
+    guesses, restarts = reconstruction.images.shape[1:2], reconstruction.objective.shape[1:2]
     expected: dict[str, tuple[Tensor, tuple[int, ...]]] = {
-        "images": (found.images, (targets, *guesses, *shape)),
-        "objective": (found.objective, (targets, *restarts)),
-        "chosen": (found.chosen, (targets,)),
-        "labels": (found.labels, (targets, *guesses)),
-        "converged": (found.converged, (targets,)),
+        "images": (reconstruction.images, (targets, *guesses, *shape)),
+        "objective": (reconstruction.objective, (targets, *restarts)),
+        "chosen": (reconstruction.chosen, (targets,)),
+        "labels": (reconstruction.labels, (targets, *guesses)),
+        "converged": (reconstruction.converged, (targets,)),
     }
     for field_name, (values, wanted) in expected.items():
         if tuple(values.shape) != wanted:
             raise UserError(f"attack {name!r} returned {field_name} of shape {tuple(values.shape)}; expected {wanted}")
-    if found.targets != problem.targets:
+    if reconstruction.targets != problem.targets:
         raise UserError(f"attack {name!r} returned other targets than it was given")
-    if not bool(found.images.isfinite().all()):
+    if not bool(reconstruction.images.isfinite().all()):
         raise UserError(f"attack {name!r} returned images that are not finite")
 
 
-def refuse_no_attack(name: str, found: object) -> None:
+def refuse_no_attack(name: str, value: object) -> None:
     """Raise a UserError where what another package calls an attack lacks a declaration, or has a wrong one."""
-    if not (isinstance(found, type) and issubclass(found, Declared) and is_dataclass(found)):
-        raise UserError(f"expected a dataclass that inherits from fedpriv.attacks.contract.Attack, got {found!r}")
-    own = f"class {found.__name__}"
-    said = ("name", "summary", "targets", *(("unit",) if found.result == "images" else ()))
-    missing = [what for what in said if not hasattr(found, what)] + (["run"] if isabstract(found) else [])
+    if not (isinstance(value, type) and issubclass(value, Declared) and is_dataclass(value)):
+        raise UserError(f"expected a dataclass that inherits from fedpriv.attacks.contract.Attack, got {value!r}")
+    text = f"class {value.__name__}"
+    said = ("name", "summary", "targets", *(("unit",) if value.result == "images" else ()))
+    missing = [what for what in said if not hasattr(value, what)] + (["run"] if isabstract(value) else [])
     if missing:
-        raise UserError(f"{own} has no {' and no '.join(missing)}; see fedpriv.attacks.contract.Attack")
-    targets, needs, unit, budget = (getattr(found, what, None) for what in ("targets", "needs", "unit", "budget"))
+        raise UserError(f"{text} has no {' and no '.join(missing)}; see fedpriv.attacks.contract.Attack")
+    targets, needs, unit, budget = (getattr(value, what, None) for what in ("targets", "needs", "unit", "budget"))
     if isinstance(targets, str) or not (isinstance(targets, Container) and isinstance(targets, Iterable)):
-        raise UserError(f"{own}: targets: expected kinds of payload, got {targets!r}")
+        raise UserError(f"{text}: targets: expected kinds of payload, got {targets!r}")
     if not isinstance(needs, Needs):
-        raise UserError(f"{own}: needs: expected a fedpriv.attacks.observation.Needs, got {needs!r}")
-    if found.result == "images" and unit not in get_args(Unit):
-        raise UserError(f"{own}: unit: expected one of {', '.join(get_args(Unit))}, got {unit!r}")
-    if budget is not None and budget not in [spec.name for spec in fields(found)]:
-        raise UserError(f"{own}: budget: expected the name of one of its options, or None, got {budget!r}")
+        raise UserError(f"{text}: needs: expected a fedpriv.attacks.observation.Needs, got {needs!r}")
+    if value.result == "images" and unit not in get_args(Unit):
+        raise UserError(f"{text}: unit: expected one of {', '.join(get_args(Unit))}, got {unit!r}")
+    if budget is not None and budget not in [spec.name for spec in fields(value)]:
+        raise UserError(f"{text}: budget: expected the name of one of its options, or None, got {budget!r}")

@@ -277,7 +277,7 @@ class Reconstruction:
         """Return the same on the CPU."""
         moved = {name: getattr(self, name).detach().cpu() for name in ("images", "objective", "chosen", "labels")}
         optional = {name: getattr(self, name) for name in ("features", "fits", "distance", "directions")}
-        there: dict[str, Any] = {name: one.detach().cpu() for name, one in optional.items() if one is not None}
+        there: dict[str, Any] = {name: item.detach().cpu() for name, item in optional.items() if item is not None}
         return replace(self, **moved, converged=self.converged.detach().cpu(), **there)
 
 
@@ -302,10 +302,10 @@ class Stages:
 
     def of(self, stage: int) -> Progress:
         """Return the progress that a stage reports."""
-        before, own, planned_in_all = sum(self._units[:stage]), self._units[stage], sum(self._units)
+        before, unit, planned_in_all = sum(self._units[:stage]), self._units[stage], sum(self._units)
 
         def tell(done: int, planned: int) -> None:
             if self._report is not None:
-                self._report(before + own * done // max(1, planned), planned_in_all)
+                self._report(before + unit * done // max(1, planned), planned_in_all)
 
         return tell

@@ -42,7 +42,7 @@ class Trained:
 
     def rows(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
         """Return rows of a key; many numbers (over 2^20) are not kept, and computed each time."""
-        found = cast(Tensor, self._kept[key]) if key in self._kept else compute()
-        if found.numel() <= _FEW:
-            self._kept[key] = found
-        return found
+        result = cast(Tensor, self._kept[key]) if key in self._kept else compute()
+        if result.numel() <= _FEW:
+            self._kept[key] = result
+        return result

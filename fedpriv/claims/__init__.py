@@ -216,7 +216,7 @@ def parsed(values: Table, where: str) -> Claim:
         UserError: naming the key that is wrong, a name that is there twice, or a name that is none of its rows or columns.
     """
     claim: Claim = parse(Claim, {**values, "rows": [_without_dashes(row) for row in values.get("rows", ())]}, where)
-    names = {axis: [one.name for one in getattr(claim, axis)] for axis in ("rows", "columns")}
+    names = {axis: [item.name for item in getattr(claim, axis)] for axis in ("rows", "columns")}
     for axis, listed in names.items():
         twice = next((name for name in listed if listed.count(name) > 1), None)
         if twice is not None or not listed:
@@ -225,13 +225,16 @@ def parsed(values: Table, where: str) -> Claim:
         for what, numbers in (("values", row.values), ("spread", row.spread or row.values)):
             if len(numbers) != len(claim.columns):
                 raise UserError(f"{where}: row {row.name!r}: {len(numbers)} {what} for {len(claim.columns)} columns")
-    for one in claim.statements:
-        across = names["columns" if one.along == "rows" else "rows"]
+    for statement in claim.statements:
+        across = names["columns" if statement.along == "rows" else "rows"]
         for key, used, known in (
-            *(("better", (one.better,), names[one.along]), ("than", one.than, names[one.along])),
-            ("within", one.within, across),
+            *(
+                ("better", (statement.better,), names[statement.along]),
+                ("than", statement.than, names[statement.along]),
+            ),
+            ("within", statement.within, across),
         ):
-            _refuse_unknown(f"name ({where}: statement {one.text!r}: {key})", used, known)
+            _refuse_unknown(f"name ({where}: statement {statement.text!r}: {key})", used, known)
     for scale, smaller in claim.scales.items():
         for axis, known in names.items():
             _refuse_unknown(f"name ({where}: scales.{scale}.{axis})", getattr(smaller, axis), known)
@@ -254,4 +257,4 @@ def _without_dashes(row: Any) -> Any:
     if not isinstance(row, Mapping):
         return row
     lists = {name: row[name] for name in ("values", "spread") if isinstance(row.get(name), (list, tuple))}
-    return {**row, **{name: [None if one == "-" else one for one in listed] for name, listed in lists.items()}}
+    return {**row, **{name: [None if item == "-" else item for item in listed] for name, listed in lists.items()}}

@@ -58,8 +58,10 @@ def score(directories: tuple[Path, ...], as_json: bool, quiet: bool, **flags: An
 
     verdicts = judge_page(records)
     if as_json:
-        told = {path: record.model_dump(mode="json") for path, record in records.items()}
-        common.print_json({str(path): {**own, "verdict": _verdict(verdicts[path])} for path, own in told.items()})
+        lines = {path: record.model_dump(mode="json") for path, record in records.items()}
+        common.print_json(
+            {str(path): {**current, "verdict": _verdict(verdicts[path])} for path, current in lines.items()}
+        )
         return
     _show_attacks(records, verdicts)
     common.tell(*(f"{path}: {words(verdict)}" for path, verdict in verdicts.items()))
@@ -71,11 +73,11 @@ def _as_json(result: AttackResult) -> dict[str, Any]:
         "out": str(result.path),
         "attacks": {name: record.model_dump(mode="json") for name, record in result.records.items()},
         **{
-            kind: {name: one for name, one in shown.items() if one["kind"] == kind}
+            kind: {name: item for name, item in shown.items() if item["kind"] == kind}
             for kind in ("membership", "property")
         },
-        "verdicts": {name: _verdict(one) for name, one in result.verdicts.items()},
-        "findings": [{"upload": one.name, "finding": one.short} for one in result.findings],
+        "verdicts": {name: _verdict(verdict) for name, verdict in result.verdicts.items()},
+        "findings": [{"upload": finding.name, "finding": finding.short} for finding in result.findings],
         "reach": list(result.reach),
     }
 

@@ -41,11 +41,11 @@ def audit(
     if dry_run:
         given = {name: value for name, value in given.items() if name not in ("force", "share_group")}
         quietly = common.Terminal(quiet=quiet, as_json=True)
-        found = fedpriv.plan(study, out=out if resume else None, resume=resume, listener=quietly, **given)
+        outcome = fedpriv.plan(study, out=out if resume else None, resume=resume, listener=quietly, **given)
         if as_json:
-            common.print_json({"cells": [dict(cell) for cell in found.cells]})
+            common.print_json({"cells": [dict(cell) for cell in outcome.cells]})
         else:
-            common.print_table(f"{len(found.cells)} cells", found.table())
+            common.print_table(f"{len(outcome.cells)} cells", outcome.table())
         return 0
     folder = out or (None if resume else Path("studies") / ("audit" if study is None else study.stem))
     same = [
@@ -65,8 +65,8 @@ def audit(
 
 def _refuse_parts(given: Mapping[str, Any], *, dry_run: bool) -> None:
     """Check that flags about shards fit together."""
-    if dry_run and (found := [name for name in ("shard", "submit") if name in given]):
-        raise UserError(f"--{found[0]} and --dry-run exclude each other: --dry-run lists the cells of all shards")
+    if dry_run and (results := [name for name in ("shard", "submit") if name in given]):
+        raise UserError(f"--{results[0]} and --dry-run exclude each other: --dry-run lists the cells of all shards")
     if "submit" not in given:
         for name in ("shards", "job"):
             if name in given:
@@ -81,8 +81,8 @@ def _refuse_parts(given: Mapping[str, Any], *, dry_run: bool) -> None:
 
 def _show_submission(sent: Submission, *, as_json: bool, quiet: bool) -> None:
     if as_json:
-        held = {name: getattr(sent, name) for name in ("shards", "jobs", "look", "merge")}
-        common.print_json({"out": str(sent.folder), "logs": str(sent.logs), **held})
+        kept = {name: getattr(sent, name) for name in ("shards", "jobs", "look", "merge")}
+        common.print_json({"out": str(sent.folder), "logs": str(sent.logs), **kept})
         return
     for line in (
         f"{len(sent.jobs)} shards of {sent.folder} submitted as jobs {', '.join(sent.jobs)}; they print to {sent.logs}",
@@ -122,10 +122,10 @@ def audit_dp(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None
     """
     folder = out or numbered(Path("results") / "audit-dp")
     listener = common.Terminal(quiet=quiet, as_json=as_json)
-    found = fedpriv.audit_dp(out=folder, listener=listener, **common.given_values(flags))
-    record = found.record
+    result = fedpriv.audit_dp(out=folder, listener=listener, **common.given_values(flags))
+    record = result.record
     if as_json:
-        common.print_json({"out": str(found.path), **record.model_dump(mode="json")})
+        common.print_json({"out": str(result.path), **record.model_dump(mode="json")})
         return
     if not quiet:
         from fedpriv.dp.verdict import figure
@@ -133,11 +133,11 @@ def audit_dp(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None
         rows = [{"": "claimed", "epsilon": "nothing" if record.claim is None else figure(record.claim.epsilon)}]
         if record.claim is not None and record.claim.implied is not None:
             rows.append({"": "clip and noise imply", "epsilon": figure(record.claim.implied)})
-        rows += [{"": f"at least, {one.name}", "epsilon": figure(one.epsilon)} for one in record.bounds]
+        rows += [{"": f"at least, {bound.name}", "epsilon": figure(bound.epsilon)} for bound in record.bounds]
         title = f"{record.defense} on {record.method}, delta {record.delta:g}, {100 * record.confidence:g} % confidence"
         common.print_table(title, rows)
     common.tell(record.sentence)
-    for line in (*record.notices, f"kept in {found.path}"):
+    for line in (*record.notices, f"kept in {result.path}"):
         common.say(line, quiet=quiet)
 
 
@@ -164,7 +164,7 @@ def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags:
     for line in card.left_out:
         common.say(f"left out: {line}", quiet=quiet)
     common.tell(f"{card.verdict}: {headline(card)}")
-    for one in card.statements:
-        common.tell(f"{one.verdict}: {one.text}" + (f" ({one.why})" if one.why else ""))
+    for statement in card.statements:
+        common.tell(f"{statement.verdict}: {statement.text}" + (f" ({statement.why})" if statement.why else ""))
     common.say(f"card: {result.page}", quiet=quiet)
     return 1 if result.study is not None and result.study.failed else 0

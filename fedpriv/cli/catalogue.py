@@ -22,10 +22,10 @@ from fedpriv.util.escape import visible
 @common.common_options
 def list_names(kind: Any, target: str | None, bibtex: bool, as_json: bool, quiet: bool) -> None:
     """List methods, attacks, defenses, datasets, models, kinds of payload, metrics, targets or claims."""
-    found = fedpriv.catalogue(kind, target=target)
-    rows = found.table()
+    result = fedpriv.catalogue(kind, target=target)
+    rows = result.table()
     if bibtex:
-        text = found.bibtex()
+        text = result.bibtex()
         common.print_json(text) if as_json else common.tell(*text.splitlines())
     elif as_json:
         common.print_json(rows)
@@ -51,13 +51,13 @@ def _names() -> Iterable[str]:
 @common.common_options
 def explain(name: str, as_json: bool, quiet: bool) -> None:
     """Say all there is to say of one method, attack, defense, kind of payload, metric, data set, model or claim."""
-    found = fedpriv.explain(name)
+    result = fedpriv.explain(name)
     if as_json:
-        common.print_json(asdict(found))
+        common.print_json(asdict(result))
     elif quiet:
-        common.tell(*(f"{key}: {told}" for key, told in found.facts.items() if told))
+        common.tell(*(f"{key}: {fact}" for key, fact in result.facts.items() if fact))
     else:
-        common.tell(*visible(str(found)).splitlines())
+        common.tell(*visible(str(result)).splitlines())
 
 
 @click.command()
@@ -76,10 +76,10 @@ def doctor(device: str, out: Path, as_json: bool, quiet: bool) -> int:
     Checks versions against their bounds, cores, memory and GPUs, and the output folder, and compares a gradient computed
     on the device with the CPU's. Exits with 1 where something failed.
     """
-    found = fedpriv.doctor(device=device, out=out)
+    result = fedpriv.doctor(device=device, out=out)
     if as_json:
-        common.print_json({"verdict": found.verdict, "failed": bool(found.failed), "findings": found.table()})
-    elif not quiet or found.failed:
-        common.tell(*(str(finding) for finding in (found.failed if quiet else found.findings)), found.verdict)
+        common.print_json({"verdict": result.verdict, "failed": bool(result.failed), "findings": result.table()})
+    elif not quiet or result.failed:
+        common.tell(*(str(finding) for finding in (result.failed if quiet else result.findings)), result.verdict)
         common.say("for a bug report, paste all of this", quiet=quiet)
-    return 1 if found.failed else 0
+    return 1 if result.failed else 0

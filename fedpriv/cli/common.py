@@ -49,8 +49,8 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, value: Path | N
             raise UserError(f"{value}: {key}: no file allows code; drop it, and type --allow-code MODULE")
         if name not in known:
             raise unknown_name(f"key in {value}:", key, (n.replace("_", "-") for n in known))
-        found = known[name]
-        defaults[str(found.name)] = _as_typed(ctx, found, f"{value}: {key}", entry)
+        result = known[name]
+        defaults[str(result.name)] = _as_typed(ctx, result, f"{value}: {key}", entry)
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return value
 
@@ -156,8 +156,8 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
 def data_name(flags: Mapping[str, Any]) -> str:
     """Return the name of the data set as a part of a folder's name: a folder of images goes by its own."""
     name = flags["dataset"] or "fashion"
-    own = name == "folder" and flags["data_dir"]
-    return "-".join(telling_name(Path(flags["data_dir"]))) if own else str(name)
+    current = name == "folder" and flags["data_dir"]
+    return "-".join(telling_name(Path(flags["data_dir"]))) if current else str(name)
 
 
 _SWITCHES = ("--force", "--resume", "--share-group")

@@ -59,11 +59,11 @@ class Keyword:
         return click.option(*names, self.name, required=self.default is None, **words)
 
 
-def flags_of(place: str, *, without: Collection[str] = (), single: Collection[str] = ()) -> Callable[[F], F]:
+def flags_of(text: str, *, without: Collection[str] = (), single: Collection[str] = ()) -> Callable[[F], F]:
     """Add a flag for each keyword of a verb."""
 
     def add(command: F) -> F:
-        for keyword in reversed(keywords_of(place)):
+        for keyword in reversed(keywords_of(text)):
             if keyword.name not in (*NEVER, *without):
                 command = keyword.option(single)(command)
         return command
@@ -72,37 +72,37 @@ def flags_of(place: str, *, without: Collection[str] = (), single: Collection[st
 
 
 @cache
-def keywords_of(place: str) -> tuple[Keyword, ...]:
+def keywords_of(text: str) -> tuple[Keyword, ...]:
     """Return the keywords of a verb, its settings last."""
-    module, _, name = place.partition(":")
+    module, _, name = text.partition(":")
     home, verb = _definition(VERBS + module, name)
     assert isinstance(verb, ast.FunctionDef)
-    told, args = _told(verb), verb.args
+    details, args = _told(verb), verb.args
     defaults: list[ast.expr | None] = [
         *[None] * (len(args.args) - len(args.defaults)),
         *args.defaults,
         *args.kw_defaults,
     ]
-    found = {
-        one.arg: Keyword(
-            one.arg, _types(one.annotation), None if value is None else ast.unparse(value), told.get(one.arg, "")
+    results = {
+        item.arg: Keyword(
+            item.arg, _types(item.annotation), None if value is None else ast.unparse(value), details.get(item.arg, "")
         )
-        for one, value in zip([*args.args, *args.kwonlyargs], defaults, strict=True)
+        for item, value in zip([*args.args, *args.kwonlyargs], defaults, strict=True)
     }
     if args.kwarg is not None:
         unpacked = ast.unparse(args.kwarg.annotation or args.kwarg).removeprefix("Unpack[").removesuffix("]")
-        found |= {one.name: one for one in _settings(home, unpacked) if one.name not in found}
-    return tuple(found.values())
+        results |= {entry.name: entry for entry in _settings(home, unpacked) if entry.name not in results}
+    return tuple(results.values())
 
 
 def _settings(module: str, name: str) -> Iterator[Keyword]:
     """Yield the keys of a typed dictionary, its own first."""
     home, kind = _definition(module, name)
     assert isinstance(kind, ast.ClassDef)
-    told = _told(kind)
+    details = _told(kind)
     for line in kind.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            yield Keyword(line.target.id, _types(line.annotation), "", told.get(line.target.id, ""))
+            yield Keyword(line.target.id, _types(line.annotation), "", details.get(line.target.id, ""))
     for base in kind.bases:
         if ast.unparse(base) != "TypedDict":
             yield from _settings(home, ast.unparse(base))
@@ -133,15 +133,15 @@ def _types(annotation: ast.expr | None) -> frozenset[str]:
 
 def _told(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
     """Return the entries of the sections of a docstring, by name."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     last = ""
     for line in inspect.cleandoc(ast.get_docstring(node) or "").splitlines():
         name, colon, text = line.strip().partition(": ")
         if line.startswith("    ") and not line.startswith("     ") and colon:
             last = name
-            found[last] = text
+            texts[last] = text
         elif line.startswith("     ") and last:
-            found[last] += f" {line.strip()}"
+            texts[last] += f" {line.strip()}"
         else:
             last = ""
-    return found
+    return texts

@@ -33,7 +33,9 @@ def report(
     written = fedpriv.report(directories, out=folder, listener=listener, **common.given_values(flags))
     if as_json:
         paths = {"attacks": written.attacks, "runs": written.runs}
-        common.print_json({"out": str(written.path), **{kind: list(map(str, own)) for kind, own in paths.items()}})
+        common.print_json(
+            {"out": str(written.path), **{kind: list(map(str, current)) for kind, current in paths.items()}}
+        )
     else:
         for page in written.pages:
             common.say(f"report: {page}", quiet=quiet)
@@ -47,13 +49,13 @@ def report(
 @common.common_options
 def compare(before: Path, after: Path, as_json: bool, quiet: bool) -> None:
     """Say what changed between two results of attacks, or two studies, and which of it is more than noise."""
-    found = fedpriv.compare(before, after)
+    result = fedpriv.compare(before, after)
     if as_json:
-        common.print_json(asdict(found) | {"verdict": found.verdict})
+        common.print_json(asdict(result) | {"verdict": result.verdict})
         return
     if not quiet:
-        common.print_table(f"{before} -> {after}", [_shown(row) for row in found.rows])
-    common.tell(*str(found).splitlines()[-1 if quiet else 0 :])
+        common.print_table(f"{before} -> {after}", [_shown(row) for row in result.rows])
+    common.tell(*str(result).splitlines()[-1 if quiet else 0 :])
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, str]:
@@ -65,5 +67,5 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
     difference = "" if row["difference"] is None else f"{row['difference']:+.{digits}f}"
     interval = "" if row["low"] is None else f" [{row['low']:+.{digits}f}, {row['high']:+.{digits}f}]"
     accuracies = [row[f"accuracy {when}"] for when in ("before", "after")]
-    accuracy = " -> ".join("none" if one is None else f"{one:.1%}" for one in accuracies)
+    accuracy = " -> ".join("none" if item is None else f"{item:.1%}" for item in accuracies)
     return shown | {"difference [95 %]": difference + interval, "accuracy": accuracy, "verdict": row["verdict"]}

@@ -63,8 +63,8 @@ def _show_run(out: Path, summary: RunSummary) -> None:
     for record in summary.privacy:
         from fedpriv.pages.guarantees import guarantee
 
-        found = guarantee("privacy", record)
-        common.tell(found.told, *(f"  {name}: {value}" for name, value in found.conditions))
+        result = guarantee("privacy", record)
+        common.tell(result.told, *(f"  {name}: {value}" for name, value in result.conditions))
     common.tell(f"{summary.seconds:.1f} s, kept in {out}")
 
 
@@ -74,13 +74,13 @@ def _show_run(out: Path, summary: RunSummary) -> None:
 def data(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Show what each client holds, as a table and a picture (default folder: results/data-DATASET)."""
     folder = out or numbered(Path("results") / f"data-{common.data_name(flags)}")
-    found = fedpriv.data(out=folder, **common.given_values(flags))
+    result = fedpriv.data(out=folder, **common.given_values(flags))
     if as_json:
-        common.print_json({"out": str(found.path), "clients": list(found.clients)})
+        common.print_json({"out": str(result.path), "clients": list(result.clients)})
     elif not quiet:
-        rows = [{name.replace("_", " "): _text(value) for name, value in row.items()} for row in found.clients]
-        common.print_table(f"{found.dataset}: who holds what", rows)
-        common.tell(f"picture: {found.picture}")
+        rows = [{name.replace("_", " "): _text(value) for name, value in row.items()} for row in result.clients]
+        common.print_table(f"{result.dataset}: who holds what", rows)
+        common.tell(f"picture: {result.picture}")
 
 
 def _text(value: Any) -> str:
@@ -98,33 +98,33 @@ def cost(methods: tuple[str, ...], as_json: bool, quiet: bool, **flags: Any) -> 
     Sizes are stated (--classes --width --pairs ...), or taken from data (--dataset --partition ...). Without data,
     images are 3 x 32 x 32 unless --channels and --image-size say otherwise. --clients are those that take part.
     """
-    found = fedpriv.cost(methods or "fedre", **common.given_values(flags))
+    result = fedpriv.cost(methods or "fedre", **common.given_values(flags))
     if as_json:
-        common.print_json({"sizes": dict(found.sizes), "methods": list(found.methods)})
+        common.print_json({"sizes": dict(result.sizes), "methods": list(result.methods)})
     elif not quiet:
-        _show_cost(found)
+        _show_cost(result)
 
 
-def _show_cost(found: Traffic) -> None:
+def _show_cost(traffic: Traffic) -> None:
     columns = [f"{direction}_{unit}" for unit in ("scalars", "bytes") for direction in ("upload", "broadcast")]
     table = [
         {"method": row["method"], "count": kind}
         | {column.replace("_", " "): f"{counts[f'{column}_per_round']:,}" for column in columns}
-        for row in found.methods
+        for row in traffic.methods
         for kind, counts in row.get("communication", {}).items()
     ]
     work = [
         {"method": row["method"]}
-        | {name.replace("_", " "): f"{number:,.{2 * (name == 'ratio_to_local')}f}" for name, number in own.items()}
-        for row in found.methods
-        if (own := row.get("operations"))
+        | {name.replace("_", " "): f"{number:,.{2 * (name == 'ratio_to_local')}f}" for name, number in current.items()}
+        for row in traffic.methods
+        if (current := row.get("operations"))
     ]
     common.print_table("operations of one client in a settled round, mean over clients; a multiply-add is two", work)
     common.print_table("communication of a settled round, all clients together", table)
-    common.tell("sizes: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.sizes.items()))
+    common.tell("sizes: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in traffic.sizes.items()))
     common.tell("paper: without labels, class ids, counts and schedules; full: everything")
     unknown: dict[str, list[str]] = {}
-    for row in found.methods:
+    for row in traffic.methods:
         if "missing" in row:
             reason = row["missing"].replace(f"method {row['method']!r}", "this method")
             unknown.setdefault(reason, []).append(row["method"])

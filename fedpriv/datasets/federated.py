@@ -165,17 +165,17 @@ def set_auxiliary_aside(dataset: Dataset, share: float, seed: int) -> tuple[Data
     labels = dataset.samples.labels.numpy()
     rng = np.random.default_rng(derive_seed("strangers", seed))
     most = max(1, MOST_OWN // dataset.n_classes)
-    own, others = [np.arange(0)], [np.arange(0)]
+    group, others = [np.arange(0)], [np.arange(0)]
     for label in range(dataset.n_classes):
         places = rng.permutation(np.flatnonzero(labels == label))
         aside = places[: int(share * len(places))]
         half = min(len(aside) // 2, most)
-        own.append(aside[:half])
+        group.append(aside[:half])
         others.append(aside[half:])
-    attacker, pool = (dataset.samples.subset(np.sort(np.concatenate(part))) for part in (own, others))
+    attacker, pool = (dataset.samples.subset(np.sort(np.concatenate(part))) for part in (group, others))
     if not len(attacker) or not len(pool):
         return dataset, None
-    rest = _without(dataset, np.concatenate([*own, *others]))
+    rest = _without(dataset, np.concatenate([*group, *others]))
     return rest, Auxiliary(Samples(as_unit(attacker.images), attacker.labels), pool)
 
 

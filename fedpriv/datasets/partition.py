@@ -90,24 +90,24 @@ def _draw_dirichlet(
     by_class: Sequence[np.ndarray], full: float, n_clients: int, alpha: float, source: Source, wanted: int
 ) -> tuple[int, list[np.ndarray] | None]:
     """Draw once; return the samples of the least client, and the division; None where that holds too little."""
-    held = np.zeros(n_clients, dtype=np.int64)
+    kept = np.zeros(n_clients, dtype=np.int64)
     divided: list[tuple[np.ndarray, np.ndarray]] = []
     for positions in by_class:
         shuffled = positions.copy()
         source.shuffle(shuffled)
-        shares = source.dirichlet(np.repeat(alpha, n_clients)) * (held < full)
+        shares = source.dirichlet(np.repeat(alpha, n_clients)) * (kept < full)
         total = shares.sum()
         if not total > 0:  # all clients full, or an alpha so small that every share is 0 or not a number
             if len(positions):
                 return 0, None
             continue
         cuts = (np.cumsum(shares / total) * len(shuffled)).astype(int)[:-1]
-        held += np.diff(cuts, prepend=0, append=len(shuffled))
+        kept += np.diff(cuts, prepend=0, append=len(shuffled))
         divided.append((shuffled, cuts))
-    smallest = int(held.min())
+    smallest = int(kept.min())
     if smallest < wanted:  # most draws end here where alpha is small: nothing is cut up for them
         return smallest, None
-    pieces = [np.split(*one) for one in divided]
+    pieces = [np.split(*item) for item in divided]
     return smallest, [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
 
 

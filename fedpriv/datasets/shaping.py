@@ -62,9 +62,9 @@ def shape_images(dataset: Dataset, channels: int | None, image_size: int | None)
     )
     shaped = torch.empty(shape, dtype=images.dtype)
     chunk = max(1, min(CHUNK, CHUNK_BYTES // (4 * max(math.prod(images.shape[1:]), math.prod(shape[1:])))))
-    for part, place in zip(images.split(chunk), shaped.split(chunk), strict=True):
+    for part, position in zip(images.split(chunk), shaped.split(chunk), strict=True):
         recoloured = part if same_channels or channels is None else _with_channels(part, channels)
-        place.copy_(recoloured if same_size or image_size is None else _resized(recoloured, image_size))
+        position.copy_(recoloured if same_size or image_size is None else _resized(recoloured, image_size))
     done = []
     if not same_size:
         cropped = " (cropped to a square first)" if width != height else ""

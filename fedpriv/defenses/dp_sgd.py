@@ -131,7 +131,7 @@ class DPSGD(Defense):
         z = self.multiplier(plan)
         spent = worst(z, plan, self.delta)
         uncovered = [kind for kind in plan.uploads if kind not in COVERED | PUBLIC]
-        layers = {one.name: extractor_batch_norms(replace(one, group_norm=False)) for one in plan.trained}
+        layers = {item.name: extractor_batch_norms(replace(item, group_norm=False)) for item in plan.trained}
         return {
             "epsilon": None if uncovered else spent,
             "epsilon_of_weights": spent,
@@ -178,10 +178,10 @@ def private_step(step: Step, clip: float, spread: float) -> Step:
     def private(work: Work, images: Tensor, labels: Tensor) -> Tensor:
         totals = [torch.zeros_like(parameter) for parameter in work.parameters]
         loss = torch.zeros((), device=images.device)
-        for place in range(len(labels)):
+        for index in range(len(labels)):
             for parameter in work.parameters:
                 parameter.grad = None
-            loss += step(work, images[place : place + 1], labels[place : place + 1])
+            loss += step(work, images[index : index + 1], labels[index : index + 1])
             pairs = zip(totals, work.parameters, strict=True)
             gradients = [(total, parameter.grad) for total, parameter in pairs if parameter.grad is not None]
             norm = get_total_norm([gradient for _, gradient in gradients])

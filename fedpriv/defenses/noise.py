@@ -82,7 +82,7 @@ def clipped_and_noisy(message: Message, context: UploadContext, bound: float, de
         deviation: standard deviation of the noise, >= 0, in the units of the signals.
     """
     signals = [signal(payload, context.broadcast) for payload in message]
-    length = norm({f"{place}.{name}": value for place, values in enumerate(signals) for name, value in values.items()})
+    length = norm({f"{index}.{name}": value for index, values in enumerate(signals) for name, value in values.items()})
     share = min(1.0, bound / max(length, 1e-12))
 
     def change(_: str, value: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ class PlannedAudit:
             design,
             method=self.federation.method.name,
             dataset=self.federation.data.dataset.name,
-            defense=" + ".join(defense_facts(one).label for one in self.federation.pipeline.defenses) or "none",
+            defense=" + ".join(defense_facts(item).label for item in self.federation.pipeline.defenses) or "none",
             way="training" if training else "uploads",
             canaries=len(scores),
             included=int(coins.sum()),

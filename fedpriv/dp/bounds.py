@@ -182,13 +182,13 @@ def frontier(included: Scores, left_out: Scores) -> tuple[list[Guesses], list[fl
     missed = np.searchsorted(np.sort(included), thresholds, side="left").tolist()
     cleared = np.searchsorted(np.sort(left_out), thresholds, side="left").tolist()
     corners: list[int] = []
-    for place in range(len(thresholds)):
+    for index in range(len(thresholds)):
         while len(corners) > 1:
-            (x0, y0), (x1, y1), (x2, y2) = ((missed[i], cleared[i]) for i in (*corners[-2:], place))
+            (x0, y0), (x1, y1), (x2, y2) = ((missed[i], cleared[i]) for i in (*corners[-2:], index))
             if (y1 - y0) * (x2 - x1) > (y2 - y1) * (x1 - x0):  # the last corner lies strictly above the line
                 break
             corners.pop()
-        corners.append(place)
+        corners.append(index)
     ins, outs = len(included), len(left_out)
     return [Guesses(ins - missed[i], ins, outs - cleared[i], outs) for i in corners], thresholds[corners].tolist()
 
@@ -207,7 +207,10 @@ def from_part(bound: Bound, scores: Scores, coins: Coins, alpha: float, delta: f
         delta: in [0, 1).
     """
     end = math.ceil(CHOOSING * len(scores))
-    parts = [(scores[own][coins[own]], scores[own][~coins[own]]) for own in (slice(0, end), slice(end, None))]
+    parts = [
+        (scores[current][coins[current]], scores[current][~coins[current]])
+        for current in (slice(0, end), slice(end, None))
+    ]
     if not all(len(side) for part in parts for side in part):
         return 0.0
     corners, thresholds = frontier(*parts[0])
@@ -218,9 +221,9 @@ def from_part(bound: Bound, scores: Scores, coins: Coins, alpha: float, delta: f
     )
     # The middle between the threshold and the next lower score: of the others some lie just below the one that it is.
     ordered = np.sort(scores[:end])
-    place = int(np.searchsorted(ordered, threshold))
-    if 0 < place < len(ordered):
-        threshold = float((ordered[place - 1] + threshold) / 2)
+    position = int(np.searchsorted(ordered, threshold))
+    if 0 < position < len(ordered):
+        threshold = float((ordered[position - 1] + threshold) / 2)
     included, left_out = parts[1]
     hits, false = int((included >= threshold).sum()), int((left_out >= threshold).sum())
     guesses = Guesses(hits, len(included), false, len(left_out))

@@ -154,4 +154,4 @@ def _coordinates(federation: Federation, canaries: int, seed: int) -> Places:
     drawn = torch.randperm(number, generator=generator(seed, "privacy-audit", "coordinates"))[:canaries].numpy()
     ends, names = np.cumsum(list(sizes.values())), list(sizes)
     tensors = np.searchsorted(ends, drawn, side="right")
-    return [(names[k], int(place - ends[k] + sizes[names[k]])) for place, k in zip(drawn, tensors, strict=True)]
+    return [(names[k], int(position - ends[k] + sizes[names[k]])) for position, k in zip(drawn, tensors, strict=True)]

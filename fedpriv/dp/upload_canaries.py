@@ -96,10 +96,10 @@ def canary_pair(federation: Federation, claim: Claim, seed: int) -> CanaryPair:
         ray = _one_image(message, ray, claim, sender)
 
     def times(side: float) -> Message:
-        def scaled(place: int, payload: Payload) -> Payload:
-            return changed(payload, broadcast, lambda name, _: side * ray[f"{place}.{payload.kind}.{name}"])
+        def scaled(number: int, payload: Payload) -> Payload:
+            return changed(payload, broadcast, lambda name, _: side * ray[f"{number}.{payload.kind}.{name}"])
 
-        return tuple(scaled(place, payload) for place, payload in enumerate(message))
+        return tuple(scaled(index, payload) for index, payload in enumerate(message))
 
     return CanaryPair(times(1.0), times(-1.0 if claim.replaced else 0.0), ray, sender)
 
@@ -107,16 +107,16 @@ def canary_pair(federation: Federation, claim: Claim, seed: int) -> CanaryPair:
 def _signals(message: Message, broadcast: Message) -> dict[str, Tensor]:
     """Return the signals of all payloads of a message by ``place.kind.name``."""
     return {
-        f"{place}.{payload.kind}.{name}": value
-        for place, payload in enumerate(message)
+        f"{index}.{payload.kind}.{name}": value
+        for index, payload in enumerate(message)
         for name, value in signal(payload, broadcast).items()
     }
 
 
 def _few_images(federation: Federation, sender: Sender, message: Message) -> Sender:
     """Return the sender as a client that holds of each class as few images as its defenses let through."""
-    floors = [getattr(one, name, 1) for one in federation.pipeline.defenses for name in ("floor", "least")]
-    rows = [one.said("classes") for one in message if one.computed_from == "image"]
+    floors = [getattr(defense, name, 1) for defense in federation.pipeline.defenses for name in ("floor", "least")]
+    rows = [item.said("classes") for item in message if item.computed_from == "image"]
     of_rows = next((classes.cpu() for classes in rows if classes is not None), None)
     few = torch.unique(sender.labels).repeat_interleave(max(floors, default=1))
     return replace(sender, labels=few if of_rows is None else of_rows)
@@ -129,11 +129,11 @@ def _one_image(message: Message, ray: Signals, claim: Claim, sender: Sender) -> 
             f"{claim.claimant} claims an epsilon of single images and does not say to which length their representations "
             "are clipped; state it as bound of the claim"
         )
-    place = next((place for place, payload in enumerate(message) if payload.kind in VECTORS), None)
-    if place is None:
+    position = next((index for index, payload in enumerate(message) if payload.kind in VECTORS), None)
+    if position is None:
         raise UserError(f"a claim about images is audited in uploads of {', '.join(VECTORS)}, or in local training")
-    payload, alone = message[place], {name: torch.zeros_like(value) for name, value in ray.items()}
-    name = f"{place}.{payload.kind}.{payload.values_field()}"
+    payload, alone = message[position], {name: torch.zeros_like(value) for name, value in ray.items()}
+    name = f"{position}.{payload.kind}.{payload.values_field()}"
     row, first = (value if value.dim() == 1 else value[0] for value in (alone[name], ray[name]))
     row += first * (claim.bound * _share(payload, sender) / float(first.norm()))
     return alone

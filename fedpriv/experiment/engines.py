@@ -56,7 +56,7 @@ def opened(federation: Federation, clients_by: Engine | int | str = 1, listener:
         _PREPARED[key] = federation
         try:
             with Pool(number, patience_for(clients_by), listener=listener) as pool:
-                yield lambda own, jobs: pool.map(_run_client, _with_config(own, jobs), AHEAD * number)
+                yield lambda current, jobs: pool.map(_run_client, _with_config(current, jobs), AHEAD * number)
         finally:
             del _PREPARED[key]
     else:
@@ -80,13 +80,13 @@ def _with_config(federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[
         yield federation.config, job
 
 
-def _run_client(asked: tuple[RunConfig, ClientJob], _: Relay) -> ClientResult:
+def _run_client(run_configs: tuple[RunConfig, ClientJob], _: Relay) -> ClientResult:
     import torch
 
     from fedpriv.federation.engine import client_part
     from fedpriv.sources.federation import prepare
 
-    config, job = asked
+    config, job = run_configs
     key = _key(config)
     if key not in _PREPARED:
         _PREPARED[key] = prepare(config, torch.device("cpu"))

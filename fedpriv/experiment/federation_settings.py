@@ -159,8 +159,8 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
         raise
     for number in config.keep:
         if not 1 <= number <= config.rounds:
-            told = f"federation flags: keep: input should be a round from 1 to {config.rounds}, got {number}"
-            raise UserError(told, keys=("keep",))
+            details = f"federation flags: keep: input should be a round from 1 to {config.rounds}, got {number}"
+            raise UserError(details, keys=("keep",))
     return config
 
 
@@ -169,7 +169,7 @@ def _kept(keep: Any, rounds: Any) -> Any:
     several = (keep,) if isinstance(keep, str) else keep
     if not isinstance(several, (list, tuple, set, frozenset, range)):
         return keep
-    every = any(isinstance(one, str) and one == EVERY_ROUND for one in several)
+    every = any(isinstance(item, str) and item == EVERY_ROUND for item in several)
     return tuple(range(1, rounds + 1)) if every and isinstance(rounds, int) else tuple(several)
 
 

@@ -45,13 +45,13 @@ def named_code(arguments: Mapping[str, Any]) -> set[str]:
     >>> sorted(named_code({"method": "mine:OURS", "defense": ["other.part:Blur:radius=2", "noise:scale=1"]}))
     ['mine', 'other.part']
     """
-    found: set[str] = set()
+    texts: set[str] = set()
     for name, value in arguments.items():
         if name in MEMBERS or (name in TABLES and isinstance(value, Mapping)):
-            found.update(_named(value))
-        for one in value if isinstance(value, (list, tuple)) else (value,):
-            found.update(getattr(one, "code", ()) if hasattr(one, "path") else ())
-    return found
+            texts.update(_named(value))
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            texts.update(getattr(item, "code", ()) if hasattr(item, "path") else ())
+    return texts
 
 
 DEEPEST: Final = 32

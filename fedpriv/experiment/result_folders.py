@@ -23,31 +23,31 @@ Kind = Literal["attack", "membership", "privacy", "run", "study"]
 def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], list[str]]:
     """Return the directories of results, runs and studies among and below the given folders, in order, by kind."""
     auxiliary: list[str] = []
-    found: dict[Kind, list[Path]] = {"attack": [], "membership": [], "privacy": [], "run": [], "study": []}
+    results: dict[Kind, list[Path]] = {"attack": [], "membership": [], "privacy": [], "run": [], "study": []}
     seen: set[Path] = set()
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected one that attack, train or audit made")
-        kinds = [(place, kind) for place in _inside(path) if (kind := holds(place)) is not None]
+        kinds = [(position, kind) for position in _inside(path) if (kind := holds(position)) is not None]
         if not kinds:
             auxiliary.append(
                 f"{path}: holds neither an attack result (about.json) nor a run (config.json), nor a study"
             )
-        for place, kind in kinds:
-            if place.resolve() not in seen:
-                found[kind].append(place)
-                seen.add(place.resolve())
+        for index, kind in kinds:
+            if index.resolve() not in seen:
+                results[kind].append(index)
+                seen.add(index.resolve())
     if len(auxiliary) == len(paths):
         raise UserError(auxiliary[0])
-    return found, auxiliary
+    return results, auxiliary
 
 
 def each_once(results: Iterable[tuple[Path, T]]) -> dict[Path, T]:
     """Return results by their folders, of several at one place the first."""
-    found: dict[Path, tuple[Path, T]] = {}
+    paths: dict[Path, tuple[Path, T]] = {}
     for path, result in results:
-        found.setdefault(path.resolve(), (path, result))
-    return dict(found.values())
+        paths.setdefault(path.resolve(), (path, result))
+    return dict(paths.values())
 
 
 def _inside(path: Path, depth: int = 2) -> list[Path]:
@@ -56,7 +56,7 @@ def _inside(path: Path, depth: int = 2) -> list[Path]:
         return [path]
     if depth == 0 or not path.is_dir():
         return []
-    return [found for place in sorted(path.iterdir()) for found in _inside(place, depth - 1)]
+    return [result for position in sorted(path.iterdir()) for result in _inside(position, depth - 1)]
 
 
 def unfinished(paths: Sequence[Path]) -> list[str]:
@@ -88,12 +88,12 @@ def _wanted(suite: Path) -> list[str]:
 
     At a further setting of a sweep an attack may refuse the upload; in a suite that is done it is then not missed.
     """
-    asked = read_json(suite / REQUEST)
-    names = asked.get("results", []) if isinstance(asked, dict) else None
+    json = read_json(suite / REQUEST)
+    names = json.get("results", []) if isinstance(json, dict) else None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{suite / REQUEST}: expected the names of results under 'results'")
     done = (suite / "report.html").is_file()
-    if done and asked.get("reach"):
+    if done and json.get("reach"):
         return [name for name in names if "-reach-" not in name or (suite / name / ABOUT).exists()]
     return names
 

@@ -64,11 +64,11 @@ class Request:
         """Return the request that plans are, on a run, or on runs that are trained first (``config``: the first of them)."""
         plan = plans[0]
         same = {spec.name: getattr(plan, spec.name) for spec in fields(cls) if hasattr(plan, spec.name)}
-        place = None if run is None else os.fspath(run.resolve())
+        position = None if run is None else os.fspath(run.resolve())
         known = None if run is None else _identity(run)
-        more = {"run": place, "identity": known, "config": config, "knowledge": plan.card}
-        reach = {one.reach.name: one.attacks for one in plans if one.reach is not None}
-        results = tuple(name for one in plans for name in one.results())
+        more = {"run": position, "identity": known, "config": config, "knowledge": plan.card}
+        reach = {item.reach.name: item.attacks for item in plans if item.reach is not None}
+        results = tuple(name for entry in plans for name in entry.results())
         return cls(**same | more | {"reach": reach, "results": results})
 
 

@@ -29,9 +29,9 @@ def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:
     with folders.output(out, kind, force=force):
         for path in sorted(source.rglob("*")):
             if path.is_file() and path.name not in (MARKER, LOCK) and not path.name.endswith(PARTIAL):
-                place = out / path.relative_to(source)
-                with placing([place]) as temporary:
-                    shutil.copyfile(path, temporary[place])
+                position = out / path.relative_to(source)
+                with placing([position]) as temporary:
+                    shutil.copyfile(path, temporary[position])
 
 
 class Tabular(ABC):

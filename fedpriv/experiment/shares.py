@@ -87,7 +87,7 @@ def _saved(plan: AttackPlan, folder: Path) -> bool:
     from fedpriv.scoring.storage import holds_scores, is_attack_directory
 
     places = [folder / name for name in plan.results()]
-    return all(is_attack_directory(place) or holds_scores(place) for place in places)
+    return all(is_attack_directory(position) or holds_scores(position) for position in places)
 
 
 def _rank(plan: AttackPlan) -> int:

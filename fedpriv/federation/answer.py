@@ -57,7 +57,7 @@ def answers_for(answers: Sequence[Answer], kind: str, options: Mapping[str, Any]
     """Return the answers to a defense with these options on one kind of upload."""
     about = [answer for answer in answers if answer.kinds is not None and kind in answer.kinds]
     about = about or [answer for answer in answers if answer.kinds is None]
-    return tuple(one for one in about if all(options.get(name) == value for name, value in one.where.items()))
+    return tuple(item for item in about if all(options.get(name) == value for name, value in item.where.items()))
 
 
 def answer_sentence(answers: Sequence[Answer], unanswered: str = "", *, explained: bool = True) -> str:

@@ -166,8 +166,10 @@ def step_operations(method: Method, setup: ClientSetup, server: ServerSetup) -> 
     """
     shares = bool(method.non_sgd_computation(setup.options))
     few, rounds = (_SHARED, 2) if shares else (_FEW, 1)
-    own = replace(server, n_clients=rounds, blueprint=setup.blueprint, blueprints=(setup.blueprint,) * rounds, rounds=1)
-    less, more = (_warmed_up(method, _with_noise(setup, n), own, rounds) for n in (few, 2 * few))
+    current = replace(
+        server, n_clients=rounds, blueprint=setup.blueprint, blueprints=(setup.blueprint,) * rounds, rounds=1
+    )
+    less, more = (_warmed_up(method, _with_noise(setup, n), current, rounds) for n in (few, 2 * few))
     # stored images and batches of a pass: (f, f/2), (2f, f/2), (2f, f)
     _, small = _count(method, *less, 2)
     (wide_phases, wide), (long_phases, long) = _count(method, *more, 4), _count(method, *more, 2)
@@ -197,10 +199,10 @@ def client_operations(method: Method, setups: Sequence[ClientSetup], server: Ser
             reason = reason or f"{type(error).__name__}: {error}".splitlines()[0]
     local = tuple(alone[setup.blueprint] * images_per_round(setup) for setup in setups)
     counted = [] if reason else [(setup, each[setup.blueprint]) for setup in setups]
-    own = tuple(step.of_round(method, setup) for setup, step in counted)
+    group = tuple(step.of_round(method, setup) for setup, step in counted)
     return Work(
-        per_client_round=own,
-        mean_per_client_round=sum(own) / len(own) if own else None,
+        per_client_round=group,
+        mean_per_client_round=sum(group) / len(group) if group else None,
         local_training_per_client_round=local,
         mean_local_training_per_client_round=sum(local) / len(local),
         prediction_per_image=tuple(step.prediction_per_image for _, step in counted),
@@ -252,14 +254,14 @@ def _warmed_up(
     """Return the client, its state and the broadcast after a round, or after two with another client."""
     pair = (setup, replace(setup, client=1, train=setup.train.subset(torch.arange(1, len(setup.train)))))[:rounds]
     state, broadcast = method.start(server, generator(0, "counted start"))
-    states = [method.init(one, generator(0, "counted start")) for one in pair]
+    states = [method.init(item, generator(0, "counted start")) for item in pair]
     device = setup.train.labels.device
     states = [{name: value.to(device) for name, value in one.items()} for one in states]
     for round_ in range(rounds):
         uploads: list[tuple[int, Message]] = []
-        for k, one in enumerate(pair):
+        for k, entry in enumerate(pair):
             rng = generator(0, "counted step", round_, k)
-            states[k], sent = method.client_step(replace(one, trace=Trace()), states[k], broadcast, rng)
+            states[k], sent = method.client_step(replace(entry, trace=Trace()), states[k], broadcast, rng)
             uploads.append((k, sent))
         state, broadcast = method.server_step(server, state, uploads, generator(0, "counted server", round_))
     return setup, states[0], broadcast
@@ -269,8 +271,8 @@ def _count(method: Method, setup: ClientSetup, state: State, broadcast: Message,
     """Return the operations of a client step: of each phase of local training, and of the rest."""
     with OperationCounter() as counter:
         meter = _Meter(counter)
-        own = replace(setup, training=_one_step(setup.training, batch), trace=meter)
-        method.client_step(own, state, broadcast, generator(0, "counted step", "last"))
+        current = replace(setup, training=_one_step(setup.training, batch), trace=meter)
+        method.client_step(current, state, broadcast, generator(0, "counted step", "last"))
         total = counter.total
     return meter.phases, total - sum(meter.phases)
 
@@ -305,16 +307,18 @@ def planned_operations(method: Method, clients: PlannedClients, options: Mapping
     setups = tuple(
         ClientSetup(
             client=k,
-            blueprint=own,
-            model=cache(own),
-            train=Samples(pixel.expand(size, *own.image_shape), torch.zeros(size, dtype=torch.int64)),  # for its length
+            blueprint=current,
+            model=cache(current),
+            train=Samples(
+                pixel.expand(size, *current.image_shape), torch.zeros(size, dtype=torch.int64)
+            ),  # for its length
             training=clients.training,
             options=parsed,
             scratch=cache,
             public=None if given is None else given.images,
             public_labels=None if given is None else given.labels,
         )
-        for k, (own, size) in enumerate(zip(clients.blueprints, clients.train_sizes, strict=True))
+        for k, (current, size) in enumerate(zip(clients.blueprints, clients.train_sizes, strict=True))
     )
     check_plan(method, setups, parsed, has_public=clients.public > 0)
     server = ServerSetup(
@@ -369,14 +373,14 @@ def message_sizes(method: Method, facts: FederationSizes) -> tuple[Item, ...]:
     optional, or sent once, is left out. What ``method.sizes`` says comes before all this.
     """
     facts = facts if facts.options is not None else replace(facts, options=method.options())
-    told = method.sizes(facts)
+    details = method.sizes(facts)
     items = []
     sent: tuple[tuple[Direction, tuple[str, ...]], ...] = ("upload", method.uploads), ("broadcast", method.broadcasts)
     for direction, names in sent:
         for kind in map(payload_kind, names):
             for spec in fields(kind):
                 name, meta = f"{kind.kind}.{spec.name}", spec.metadata
-                scalars = told.get((direction, name))
+                scalars = details.get((direction, name))
                 if scalars is None and not (meta["optional"] or (kind.once and direction == "upload")):
                     scalars = _scalars(method, facts, direction, kind, spec)
                 if scalars:
@@ -427,4 +431,6 @@ def communication(
         )
     parsed: Any = parse(method.options, options, f"options of {method.name}")
     counts = count(message_sizes(method, replace(facts, options=parsed)))
-    return {kind: {f"{key}_per_round": value for key, value in asdict(own).items()} for kind, own in counts.items()}
+    return {
+        kind: {f"{key}_per_round": value for key, value in asdict(current).items()} for kind, current in counts.items()
+    }

@@ -209,12 +209,12 @@ class Defense:
 def defense_facts(defense: Defense) -> DefenseFacts:
     """Return the record of a defense."""
     specs: Any = fields(defense)  # type: ignore[arg-type]
-    own = {spec.name: plain(getattr(defense, spec.name)) for spec in specs}
+    group = {spec.name: plain(getattr(defense, spec.name)) for spec in specs}
     usual = {spec.name: plain(spec.default) for spec in specs if spec.default is not MISSING}
-    unusual = [f"{name}={value}" for name, value in own.items() if usual.get(name, ...) != value]
+    unusual = [f"{name}={value}" for name, value in group.items() if usual.get(name, ...) != value]
     return DefenseFacts(
         name=defense.name,
-        options=own,
+        options=group,
         label=" ".join([defense.name, *unusual]),
         source=defense.source,
         guarantee=defense.guarantee,
@@ -224,13 +224,13 @@ def defense_facts(defense: Defense) -> DefenseFacts:
     )
 
 
-def refuse_no_defense(name: str, found: object) -> None:
+def refuse_no_defense(name: str, value: object) -> None:
     """Raise UserError unless an object of another package is a defense."""
-    if not (isinstance(found, type) and issubclass(found, Defense) and "__dataclass_params__" in vars(found)):
-        raise UserError(f"expected a dataclass that extends fedpriv.federation.defense.Defense, got {found!r}")
-    missing = [own for own in ("name", "source") if not isinstance(getattr(found, own, None), str)]
+    if not (isinstance(value, type) and issubclass(value, Defense) and "__dataclass_params__" in vars(value)):
+        raise UserError(f"expected a dataclass that extends fedpriv.federation.defense.Defense, got {value!r}")
+    missing = [current for current in ("name", "source") if not isinstance(getattr(value, current, None), str)]
     if missing:
-        raise UserError(f"class {found.__name__} says no {' and no '.join(missing)}")
+        raise UserError(f"class {value.__name__} says no {' and no '.join(missing)}")
 
 
 @dataclass(frozen=True)
@@ -278,9 +278,9 @@ class DefensePipeline:
     def upload(self, message: Message, sender: Sender, seed: int) -> Message:
         """Return the message that leaves a client instead of ``message`` under the run's seed; may be empty."""
         known = {spec.name: getattr(sender, spec.name) for spec in fields(sender)}
-        for place, defense in enumerate(self.defenses):
-            rng = generator(seed, "defense", place, sender.round, sender.client)
-            client_rng = generator(seed, "defense", place, sender.client)
+        for index, defense in enumerate(self.defenses):
+            rng = generator(seed, "defense", index, sender.round, sender.client)
+            client_rng = generator(seed, "defense", index, sender.client)
             message = defense.upload(message, UploadContext(**known, rng=rng, client_rng=client_rng))
             if not message:
                 return ()

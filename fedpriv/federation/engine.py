@@ -79,12 +79,12 @@ def client_part(federation: Federation, job: ClientJob) -> ClientResult:
 
 
 def _refuse_non_finite(job: ClientJob, state: State, upload: Message) -> None:
-    found = [f"{payload.kind}.{name}" for payload in upload if (name := payload.non_finite()) is not None]
+    results = [f"{payload.kind}.{name}" for payload in upload if (name := payload.non_finite()) is not None]
     if not upload:  # then nothing but the state shows it
-        found = [name for name, value in state.items() if not all_finite(value)]
-    if found:
+        results = [name for name, value in state.items() if not all_finite(value)]
+    if results:
         raise UserError(
-            f"round {job.round}, client {job.client}: {found[0]} became NaN or infinite; "
+            f"round {job.round}, client {job.client}: {results[0]} became NaN or infinite; "
             f"training diverged, try a smaller {argument('lr')}"
         )
 
@@ -108,8 +108,8 @@ class RoundJobs(Sequence[ClientJob]):
     def __len__(self) -> int:
         return len(self.clients)
 
-    def __getitem__(self, place: int) -> ClientJob:  # type: ignore[override]
-        client = self.clients[place]
+    def __getitem__(self, number: int) -> ClientJob:  # type: ignore[override]
+        client = self.clients[number]
         return ClientJob(self.round, client, self.states[client], self.broadcast)
 
 

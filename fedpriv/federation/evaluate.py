@@ -53,8 +53,8 @@ def evaluate(
     counts: dict[str, list[Sequence[int]]] = {
         f"{when}{way}": [] for way in predictors for when in ("after_training", "after_broadcast")
     }
-    for (own, test), state in zip(clients, states, strict=True):
-        setup, k = replace(own, representation_cache={}), own.client
+    for (current, test), state in zip(clients, states, strict=True):
+        setup, k = replace(current, representation_cache={}), current.client
         updated = method.apply_broadcast(setup, state, broadcast)
         model_unchanged = all(updated[name] is state[name] for name in updated if name.startswith("model."))
         before = {
@@ -77,7 +77,7 @@ def evaluate(
             counts[name] = list(known[received])
         else:
             scores = [method.server_predict(setup_, state, test.images) for _, test in clients]
-            counts[name] = [_correct(one, test.labels) for one, (_, test) in zip(scores, clients, strict=True)]
+            counts[name] = [_correct(score, test.labels) for score, (_, test) in zip(scores, clients, strict=True)]
     return counts
 
 
@@ -107,5 +107,5 @@ def unsampled_words(unsampled: Unsampled, total: int) -> str:
 
 def unsampled_warning(unsampled: Unsampled, total: int) -> str:
     """Return the line that training warns with."""
-    told = unsampled_words(unsampled, total).replace(" were sampled", " are sampled")
-    return f"{told}; see {argument('unsampled', 'left_out')}"
+    details = unsampled_words(unsampled, total).replace(" were sampled", " are sampled")
+    return f"{details}; see {argument('unsampled', 'left_out')}"

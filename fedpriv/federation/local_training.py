@@ -35,11 +35,11 @@ class Sgd:
     @torch.no_grad()
     def step(self) -> None:
         """Move every parameter that has a gradient, and drop the gradients."""
-        moved: list[Tensor] = [one for one in self._parameters if one.grad is not None]
-        velocities = [self._velocity.get(one) for one in moved]
+        moved: list[Tensor] = [items for items in self._parameters if items.grad is not None]
+        velocities = [self._velocity.get(entry) for entry in moved]
         sgd(
             moved,
-            [one.grad for one in moved if one.grad is not None],
+            [item.grad for item in moved if item.grad is not None],
             velocities,
             foreach=True,
             weight_decay=self._training.weight_decay,

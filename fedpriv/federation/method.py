@@ -162,9 +162,9 @@ class NoOptions:
     """Options of a method that has none."""
 
 
-def own_architecture(own: Blueprint, options: Any) -> Blueprint:
+def own_architecture(blueprint: Blueprint, options: Any) -> Blueprint:
     """Return the client's own architecture."""
-    return own
+    return blueprint
 
 
 @dataclass(frozen=True)
@@ -232,15 +232,15 @@ class Method:
     public_loss: Callable[[Any, int], PublicLoss] = lambda options, round_: PublicLoss()
 
 
-def refuse_no_method(name: str, found: object) -> None:
+def refuse_no_method(name: str, value: object) -> None:
     """Raise UserError unless an object of another package is a method."""
-    if not isinstance(found, Method):
-        raise UserError(f"expected a fedpriv.federation.method.Method, got {type(found).__name__}")
-    if not (isinstance(found.options, type) and is_dataclass(found.options)):
-        raise UserError(f"options: expected a dataclass, got {found.options!r}")
-    kinds = [payload_kind(kind) for kind in (*found.uploads, *found.broadcasts, *found.accepted_substitutes)]
-    alone = [kind.kind for kind in kinds[: len(found.uploads)] if kind.aggregation == "none"]
-    if found.linear_aggregation and alone:
+    if not isinstance(value, Method):
+        raise UserError(f"expected a fedpriv.federation.method.Method, got {type(value).__name__}")
+    if not (isinstance(value.options, type) and is_dataclass(value.options)):
+        raise UserError(f"options: expected a dataclass, got {value.options!r}")
+    kinds = [payload_kind(kind) for kind in (*value.uploads, *value.broadcasts, *value.accepted_substitutes)]
+    alone = [kind.kind for kind in kinds[: len(value.uploads)] if kind.aggregation == "none"]
+    if value.linear_aggregation and alone:
         raise UserError(
             f"linear_aggregation=True, but uploads of {', '.join(alone)} are not added up (aggregation='none')"
         )

@@ -186,8 +186,8 @@ def prepare(
         blueprints=blueprints,
     )
     tests = tuple(data.test(k).to(device) for k in range(config.clients))
-    own = public if public is not None or data.auxiliary is None else data.auxiliary.attacker
-    attacker = None if own is None else own.to(device)
+    current = public if public is not None or data.auxiliary is None else data.auxiliary.attacker
+    attacker = None if current is None else current.to(device)
     return Federation(config, method, data, setups, server, tests, attacker, pipeline)
 
 
@@ -212,7 +212,7 @@ def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSe
         broadcasts=method.broadcasts,
         options=options,
         linear_aggregation=method.linear_aggregation,
-        trained=tuple(dict.fromkeys((*blueprints, *(method.shared(own, options) for own in blueprints)))),
+        trained=tuple(dict.fromkeys((*blueprints, *(method.shared(current, options) for current in blueprints)))),
         steps=tuple(sum(steps(len(setup.train), training) for training in local_phases) for setup in setups),
         non_sgd_computation=method.non_sgd_computation(options),
     )

@@ -171,28 +171,28 @@ def _answers(
     Raises:
         WorkError: where too few clients answered.
     """
-    config, found, round_ = federation.config, _Answers(), jobs.round
+    config, outcome, round_ = federation.config, _Answers(), jobs.round
     steps, done = len(federation.participants(1)), 0
     for done, result in enumerate(engine(federation, jobs), start=1):
-        told = f"round {round_}, client {result.client}"
+        text = f"round {round_}, client {result.client}"
         if isinstance(result, ClientFailure):
-            found.failures.append(result)
-            told += f" {result.why}"
+            outcome.failures.append(result)
+            text += f" {result.why}"
         else:
             states.change(result.client, result.state)
-            found.traces[result.client] = result.trace
+            outcome.traces[result.client] = result.trace
             if result.upload:
-                found.uploads.append((result.client, result.upload))
+                outcome.uploads.append((result.client, result.upload))
         if report is not None:
-            report((round_ - 1) * steps + done, config.rounds * steps, told)
+            report((round_ - 1) * steps + done, config.rounds * steps, text)
     least = min(config.engine.min_clients, len(jobs))
-    if len(found.clients) < least:
-        first = found.failures[0]
+    if len(outcome.clients) < least:
+        first = outcome.failures[0]
         raise WorkError(
-            f"round {round_}: {len(found.clients)} of {len(jobs)} clients answered, and at least {least} should; "
+            f"round {round_}: {len(outcome.clients)} of {len(jobs)} clients answered, and at least {least} should; "
             f"client {first.client} {first.why}: {first.told}"
         )
-    return found
+    return outcome
 
 
 def _server_step(
@@ -266,16 +266,16 @@ def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
     if newest is None:
         server, broadcast = federation.method.start(federation.server, init_rng(config))
         return _Standing(0, server, broadcast, {}, 0, frozenset(), untrained)
-    found = directory.load_checkpoint(newest)
+    checkpoint = directory.load_checkpoint(newest)
     directory.drop_checkpoints(config.keep)  # where a crash came first
     lines = directory.rounds()
     trained = {k for line in lines for k in line.participants}
     evaluated = max((line.round for line in lines if line.accuracy), default=0)
     return _Standing(
         done=newest,
-        server=on_device(device, found.server),
-        broadcast=message_on(device, found.broadcast),
-        evaluation=found.evaluation,
+        server=on_device(device, checkpoint.server),
+        broadcast=message_on(device, checkpoint.broadcast),
+        evaluation=checkpoint.evaluation,
         evaluated=evaluated,
         changed=frozenset(k for line in lines if line.round > evaluated for k in line.participants),
         untrained=tuple(k for k in untrained if k not in trained),

@@ -202,9 +202,9 @@ class RunDirectory:
         path = self.path / "config.json"
         values = read_json(path)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
-            found = values.get("format") if isinstance(values, dict) else values
+            result = values.get("format") if isinstance(values, dict) else values
             raise UserError(
-                f"{path}: run format {found!r}, but this version reads format {FORMAT}; "
+                f"{path}: run format {result!r}, but this version reads format {FORMAT}; "
                 "use the fedpriv that made it (0.1.0 reads 5), or train the run again"
             )
         return parse(RunConfig, {name: value for name, value in values.items() if name != "format"}, str(path))
@@ -289,12 +289,12 @@ class RunDirectory:
 
     def captured_rounds(self) -> dict[int, tuple[int, ...]]:
         """Return round -> clients whose uploads are stored, in order."""
-        found: dict[int, list[int]] = {}
+        numbers: dict[int, list[int]] = {}
         for row in self.lines("captures"):
             path = Path(row["file"])
             if path.parts[0] == "uploads":
-                found.setdefault(row["round"], []).append(int(path.stem.removeprefix("client-")))
-        return {round_: tuple(sorted(clients)) for round_, clients in sorted(found.items())}
+                numbers.setdefault(row["round"], []).append(int(path.stem.removeprefix("client-")))
+        return {round_: tuple(sorted(clients)) for round_, clients in sorted(numbers.items())}
 
     def checkpoint_path(self, round_: int) -> Path:
         """Return the folder of a round's checkpoint."""
@@ -306,8 +306,8 @@ class RunDirectory:
 
     def checkpointed_rounds(self) -> tuple[int, ...]:
         """Return the rounds that have a checkpoint."""
-        found = (self.path / "checkpoints").glob(f"round-*/{EVALUATION}")
-        return tuple(sorted(int(path.parent.name.removeprefix("round-")) for path in found))
+        result = (self.path / "checkpoints").glob(f"round-*/{EVALUATION}")
+        return tuple(sorted(int(path.parent.name.removeprefix("round-")) for path in result))
 
     def state_path(self, round_: int, client: int) -> Path:
         """Return the file of a client's state after a round."""
@@ -359,8 +359,8 @@ class RunDirectory:
         return load_state(self.state_path(round_, client))
 
 
-def _checked(kind: type[R], found: object, where: str) -> R:
+def _checked(kind: type[R], value: object, where: str) -> R:
     try:
-        return kind.model_validate_json(json.dumps(found), strict=True)
+        return kind.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         raise UserError(f"{where}: {first_fault(error)}; train the run again") from error

@@ -86,7 +86,9 @@ class RecordingGrid:
         replies = _listed(self._inner.send_and_receive(sent, timeout=timeout))
         if not self._recorder.stopped:
             with self._recorder.guarded(), self._lock:
-                by_node = {message.metadata.dst_node_id: place for message, place in zip(sent, places, strict=True)}
+                by_node = {
+                    message.metadata.dst_node_id: position for message, position in zip(sent, places, strict=True)
+                }
                 for reply in replies:
                     self._show_reply(reply, by_node.get(reply.metadata.src_node_id))
                 self._settle(places)
@@ -108,9 +110,9 @@ class RecordingGrid:
         if not self._recorder.stopped:
             with self._recorder.guarded(), self._lock:
                 for reply in replies:
-                    place = self._pending.pop(reply.metadata.reply_to_message_id, None)
-                    self._show_reply(reply, place)
-                    self._settle([] if place is None or place in self._pending.values() else [place])
+                    position = self._pending.pop(reply.metadata.reply_to_message_id, None)
+                    self._show_reply(reply, position)
+                    self._settle([] if position is None or position in self._pending.values() else [position])
         return replies
 
     def end(self) -> None:
@@ -121,8 +123,8 @@ class RecordingGrid:
 
     def _settle(self, places: Iterable[_Place]) -> None:
         self._answered = True
-        for place in dict.fromkeys(places):
-            self._recorder.settled(place.round, phase=place.phase)
+        for position in dict.fromkeys(places):
+            self._recorder.settled(position.round, phase=position.phase)
 
     def _show_sent(self, messages: list[Any]) -> list[_Place]:
         places: list[_Place] = []
@@ -135,30 +137,30 @@ class RecordingGrid:
                 records = message.content.array_records
                 same = (places[-1], *((name, id(record)) for name, record in records.items()), *_facts(message).items())
                 groups.setdefault(same, []).append(message)
-            for (place, *_), alike in groups.items():
+            for (position, *_), alike in groups.items():
                 self._recorder.broadcast(
-                    place.round,
+                    position.round,
                     [str(message.metadata.dst_node_id) for message in alike],
-                    {} if place.phase == WITHOUT_ARRAYS else _sets(alike[0]),
-                    phase=place.phase,
+                    {} if position.phase == WITHOUT_ARRAYS else _sets(alike[0]),
+                    phase=position.phase,
                     facts=_facts(alike[0]),
                 )
         return places
 
-    def _show_reply(self, reply: Any, place: _Place | None) -> None:
-        if place is None or self._recorder.stopped:
+    def _show_reply(self, reply: Any, position: _Place | None) -> None:
+        if position is None or self._recorder.stopped:
             return
         client = str(reply.metadata.src_node_id)
         if reply.has_error():
             code, reason = reply.error.code, reply.error.reason
             self._recorder.failed(
-                place.round, client, f"code {code}" + (f": {reason}" if reason else ""), phase=place.phase
+                position.round, client, f"code {code}" + (f": {reason}" if reason else ""), phase=position.phase
             )
             return
-        if place.masked:
+        if position.masked:
             self._recorder.note("told", MASKED)
-        facts = _facts(reply) | ({"masked": True} if place.masked else {})
-        self._recorder.upload(place.round, client, _sets(reply), phase=place.phase, facts=facts)
+        facts = _facts(reply) | ({"masked": True} if position.masked else {})
+        self._recorder.upload(position.round, client, _sets(reply), phase=position.phase, facts=facts)
 
     def _place(self, message: Any) -> _Place:
         """Return the round that a message names, by its records or its group; else rounds are counted by sending."""
@@ -246,14 +248,14 @@ def with_canary(seed: int, message: Any, context: Any, call_next: Callable[[Any,
         return reply
     from flwr.app import Array, ArrayRecord
 
-    sent, answered = (list(one.content.array_records.items()) for one in (message, reply))
+    sent, answered = (list(item.content.array_records.items()) for item in (message, reply))
     if len(sent) != 1 or len(answered) != 1 or list(sent[0][1]) != list(answered[0][1]):
         raise UserError("canaries need one set of arrays to and from a client, with the same names")
     name, arrays = answered[0]
     old, new = ([array.numpy() for array in record.values()] for record in (sent[0][1], arrays))
-    floats = [place for place, array in enumerate(new) if np.issubdtype(array.dtype, np.floating)]
+    floats = [index for index, array in enumerate(new) if np.issubdtype(array.dtype, np.floating)]
     put = canary(seed, str(context.node_id), [old[k] for k in floats], [new[k] for k in floats])
-    for place, array in zip(floats, put, strict=True):
-        new[place] = array
+    for position, array in zip(floats, put, strict=True):
+        new[position] = array
     reply.content[name] = ArrayRecord({key: Array(array) for key, array in zip(arrays, new, strict=True)})
     return reply

@@ -92,20 +92,20 @@ class FlowerEngine:
         seconds, device = federation.config.engine.client_timeout, federation.server.device
         until = self._clock() + seconds
         nodes = self._nodes(until)
-        asked: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         results: dict[int, ClientResult | ClientFailure] = {}
         clients: list[int] = []
-        for place, job in enumerate(jobs):
+        for index, job in enumerate(jobs):
             clients.append(job.client)
-            sent = self._send(federation, job, nodes[place % len(nodes)], seconds) if nodes else None
+            sent = self._send(federation, job, nodes[index % len(nodes)], seconds) if nodes else None
             if sent is None:
                 why = "its job could not be sent" if nodes else "no node is there"
                 results[job.client] = ClientFailure(client=job.client, why="failed", told=why)
             else:
-                asked[sent] = job.client
+                numbers[sent] = job.client
         for client in clients:
             while client not in results and self._clock() < until:
-                if not self._collect(asked, results, device):
+                if not self._collect(numbers, results, device):
                     time.sleep(PAUSE)
             late = ClientFailure(client=client, why="timed out", told=f"no answer in {seconds:g} s")
             yield results.pop(client, late)
@@ -132,13 +132,13 @@ class FlowerEngine:
         return next(iter(self._grid.push_messages([message])), None)
 
     def _collect(
-        self, asked: dict[str, int], results: dict[int, ClientResult | ClientFailure], device: torch.device
+        self, numbers: dict[str, int], results: dict[int, ClientResult | ClientFailure], device: torch.device
     ) -> bool:
         """Take the answers that have come in; False where there were none."""
         self._refuse_fault()
-        replies = list(self._grid.pull_messages([*asked]))
+        replies = list(self._grid.pull_messages([*numbers]))
         for reply in replies:
-            client = asked.pop(reply.metadata.reply_to_message_id)
+            client = numbers.pop(reply.metadata.reply_to_message_id)
             results[client] = _result(reply, client, device)
         return bool(replies)
 

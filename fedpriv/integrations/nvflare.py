@@ -51,10 +51,10 @@ class Shared:
 
     def settle(self, phase: str | None = None, before: int | None = None) -> None:
         """Tell the recorder which rounds get no more answers: those of a phase before another, or all."""
-        for round_, asked in list(self.open):
-            if (phase is None or asked == phase) and (before is None or round_ < before):
-                del self.open[round_, asked]
-                self.recorder.settled(round_, phase=asked)
+        for round_, requested in list(self.open):
+            if (phase is None or requested == phase) and (before is None or round_ < before):
+                del self.open[round_, requested]
+                self.recorder.settled(round_, phase=requested)
 
 
 _shared: dict[str, Shared] = {}

@@ -33,10 +33,10 @@ def write_partition(folder: Path, client: str, partition: Partition) -> None:
     Raises:
         UserError: where another part stands there.
     """
-    place = folder / f"node-{client}"
-    file = place / "partition.json"
+    path = folder / f"node-{client}"
+    file = path / "partition.json"
     if not file.is_file():
-        mark(place, "truth")
+        mark(path, "truth")
         write_json(file, {"format": FORMAT, "client": client, "partition": partition})
     elif (before := _read(file)[1]) != partition:
         raise UserError(
@@ -52,7 +52,7 @@ def read_partitions(folder: Path) -> dict[str, Partition]:
     """
     if not folder.exists():
         return {}
-    files = [place / "partition.json" for place in entries(folder) if place.name.startswith("node-")]
+    files = [position / "partition.json" for position in entries(folder) if position.name.startswith("node-")]
     return dict(_read(file) for file in files if file.is_file())
 
 

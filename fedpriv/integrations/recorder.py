@@ -145,12 +145,12 @@ class Recorder:
     def settled(self, round_: int, *, phase: str = TRAIN) -> None:
         """Hear that no more answers of a round are waited for: one in which nobody answered is recorded as such."""
         with self.guarded():
-            asked = list(self._known.sent[round_, phase])
-            missing = [client for client in asked if client not in self._known.answered[round_, phase]]
-            if missing and len(missing) == len(asked):
-                self._note("silent", f"{phase}: nobody of {len(asked)} answered", round_)
+            requested = list(self._known.sent[round_, phase])
+            missing = [client for client in requested if client not in self._known.answered[round_, phase]]
+            if missing and len(missing) == len(requested):
+                self._note("silent", f"{phase}: nobody of {len(requested)} answered", round_)
             elif missing:
-                line = f"{phase}: {len(missing)} of {len(asked)} did not answer, {missing[0]} first"
+                line = f"{phase}: {len(missing)} of {len(requested)} did not answer, {missing[0]} first"
                 self._note("silent", line, round_)
 
     def note(self, code: str, line: str, round_: int | None = None, client: str = "") -> None:
@@ -199,7 +199,7 @@ class Recorder:
             clients=clients,
             file=known.files.get((round_, phase, sha256), "") if direction == "down" else "",
             sha256=sha256,
-            sets={name: len(one) for name, one in arrays.items()},
+            sets={name: len(array) for name, array in arrays.items()},
             facts=_bounded(facts or {}),
             error=error,
         )

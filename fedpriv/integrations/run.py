@@ -111,16 +111,16 @@ class RecordedRun:
         """
         if not is_recorded(path):
             raise UserError(f"{path}: not a recorded run (recorded.json is missing)")
-        place = path / "recorded.json"
-        values = read_json(place)
+        position = path / "recorded.json"
+        values = read_json(position)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             format_ = values.get("format") if isinstance(values, dict) else values
             raise UserError(
-                f"{place}: format {shown(format_)}, but this version reads format {FORMAT}; record the run again"
+                f"{position}: format {shown(format_)}, but this version reads format {FORMAT}; record the run again"
             )
         framework, named = values.get("framework"), values.get("named_by_data")
         if not isinstance(framework, str) or not isinstance(named, bool):
-            raise UserError(f"{place}: expected the texts that a recorder wrote; record the run again")
+            raise UserError(f"{position}: expected the texts that a recorder wrote; record the run again")
         return cls(path, framework, named)
 
     def rounds(self) -> tuple[int, ...]:
@@ -204,7 +204,7 @@ def write_sets(path: Path, sets: Mapping[str, Mapping[str, Tensor]], about: Mapp
     """Write sets of arrays as one file, whole or not at all."""
     header = {**about, "format": FORMAT, "sets": [[name, list(arrays)] for name, arrays in sets.items()]}
     numbered = enumerate(sets.values())
-    blocks = {f"{place}/{key}": value for place, arrays in numbered for key, value in arrays.items()}
+    blocks = {f"{position}/{key}": value for position, arrays in numbered for key, value in arrays.items()}
     write_bytes(path, save(blocks, metadata={HEADER: json.dumps(header, sort_keys=True)}))
 
 
@@ -222,17 +222,17 @@ def read_sets(path: Path) -> dict[str, dict[str, Tensor]]:
         raise UserError(f"{path}: not readable as safetensors ({error})") from error
     sets = header.get("sets") if isinstance(header, dict) and header.get("format") == FORMAT else None
     if not isinstance(sets, list) or not all(
-        isinstance(one, list) and len(one) == 2 and isinstance(one[1], list) for one in sets
+        isinstance(item, list) and len(item) == 2 and isinstance(item[1], list) for item in sets
     ):
         raise UserError(f"{path}: not a message that a recorder wrote; expected format {FORMAT} in its header")
     check_names(str(path), [name for name, _ in sets])
     read = {}
-    for place, (name, keys) in enumerate(sets):
+    for index, (name, keys) in enumerate(sets):
         check_names(f"{path}: set {name!r}", keys)
-        missing = [key for key in keys if f"{place}/{key}" not in blocks]
+        missing = [key for key in keys if f"{index}/{key}" not in blocks]
         if missing:
             raise UserError(f"{path}: array {missing[0]!r} of set {name!r} is missing")
-        read[name] = {key: check_plain(f"{path}: {key}", blocks.pop(f"{place}/{key}")) for key in keys}
+        read[name] = {key: check_plain(f"{path}: {key}", blocks.pop(f"{index}/{key}")) for key in keys}
     if blocks:
         raise UserError(f"{path}: unexpected array {min(blocks)!r}; its header does not name it")
     return read

@@ -96,8 +96,8 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         training = on_public(setup.training, options.distill_epochs, options.distill_batch)
         distil(model, images_of(setup)[aggregate.samples], aggregate.values, cross_entropy, training, rng)
     train(model, setup.train, setup.training, rng, classification_loss(model), setup.trace)
-    logits, asked = logits_asked_for(setup, broadcast)
-    return take(model, "model"), (PublicLogits(logits.softmax(1), asked),)
+    logits, requested = logits_asked_for(setup, broadcast)
+    return take(model, "model"), (PublicLogits(logits.softmax(1), requested),)
 
 
 def server_scratch(setup: ServerSetup) -> SplitModel:
@@ -109,21 +109,21 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Build the server's model; ask for the outputs on the first samples."""
     seed = derive_seed(weights.draw_seed(rng), "server model")
     model = build_model(setup.blueprint, seed).to(setup.device)
-    state, asked = ask(setup, rng)
-    return state | take(model, SERVER), (asked,)
+    state, requested = ask(setup, rng)
+    return state | take(model, SERVER), (requested,)
 
 
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Aggregate, distil into the server's model; broadcast the aggregate and ask for outputs on new samples."""
     options: Options = setup.options
     samples, aggregate = state[ASKED], aggregated(mean_of(uploads), options)
-    drawn, asked = ask(setup, rng)
+    drawn, requested = ask(setup, rng)
     model, how = server_scratch(setup), options.server
     put(model, state, SERVER)
     assert setup.public is not None
     training = LocalTraining(learning_rate=how.learning_rate, batch_size=how.batch_size, epochs=how.epochs)
     distil(model, setup.public[samples], aggregate, cross_entropy, training, rng)
-    return drawn | take(model, SERVER), (asked, PublicLogits(aggregate, samples))
+    return drawn | take(model, SERVER), (requested, PublicLogits(aggregate, samples))
 
 
 def server_predict(setup: ServerSetup, state: State, images: Tensor) -> Tensor:

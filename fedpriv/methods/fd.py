@@ -85,7 +85,7 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average each class's outputs over the clients that sent it, every client counting once."""
     sent = [get_payload(upload, ClassLogits) for _, upload in uploads]
-    state = OUTPUTS.averaged(state, [(own.values, own.classes, None) for own in sent])
+    state = OUTPUTS.averaged(state, [(current.values, current.classes, None) for current in sent])
     return state, (ClassLogits(*OUTPUTS.rows(state)),)
 
 

@@ -69,21 +69,21 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         shorter = on_public(setup.training, options.digest_epochs, options.public_batch)
         distil(model, images[consensus.samples], consensus.values, l1_loss, shorter, rng)
     train(model, setup.train, setup.training, rng, classification_loss(model), setup.trace)
-    values, asked = logits_asked_for(setup, broadcast)
-    return take(model, "model") | {READY: torch.ones_like(state[READY])}, (PublicLogits(values, asked),)
+    values, requested = logits_asked_for(setup, broadcast)
+    return take(model, "model") | {READY: torch.ones_like(state[READY])}, (PublicLogits(values, requested),)
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Ask for the scores on the first public samples; there is no consensus yet."""
-    state, asked = ask(setup, rng)
-    return state, (asked,)
+    state, requested = ask(setup, rng)
+    return state, (requested,)
 
 
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average the scores; ask for those on new samples."""
     consensus = PublicLogits(mean_of(uploads), state[ASKED])
-    state, asked = ask(setup, rng)
-    return state, (asked, consensus)
+    state, requested = ask(setup, rng)
+    return state, (requested, consensus)
 
 
 METHOD = Method(

@@ -69,11 +69,11 @@ class Options:
     inference: Mode = "mix_large"
 
 
-def _small(own: Blueprint, options: Options) -> Blueprint:
-    width = options.small_width or max(1, own.width // (5 if options.narrowing == "layer" else 4))
+def _small(blueprint: Blueprint, options: Options) -> Blueprint:
+    width = options.small_width or max(1, blueprint.width // (5 if options.narrowing == "layer" else 4))
     if options.narrowing == "htfllib":
-        return small_blueprint(own, options.small_model, width)
-    return replace(small_blueprint(own, options.small_model, width, usual="cnn-5"), last_hidden=width)
+        return small_blueprint(blueprint, options.small_model, width)
+    return replace(small_blueprint(blueprint, options.small_model, width, usual="cnn-5"), last_hidden=width)
 
 
 def _projector(setup: ClientSetup, seed: int) -> nn.Linear:
@@ -105,9 +105,9 @@ class Fusion(nn.Module):
         """Return fused representations ``(n, d2)`` of images ``(n, c, h, w)`` in [0, 1]."""
         return self.fused(self.small.represent(images), self.model.represent(images))
 
-    def fused(self, small: Tensor, own: Tensor) -> Tensor:
+    def fused(self, small: Tensor, values: Tensor) -> Tensor:
         """Return fused representations of those ``(n, d1)`` of the small model and ``(n, d2)`` of the private one."""
-        fused: Tensor = self.projector(torch.cat([small, own], 1))
+        fused: Tensor = self.projector(torch.cat([small, values], 1))
         return fused
 
 
@@ -156,9 +156,9 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     """Return the logits ``(n, C)`` of images (bytes or floats), in evaluation mode, in the mode of the options."""
     mode: Mode = setup.options.inference
     fusion = load(setup, state).eval()
-    own = "model" if mode.endswith("large") else "small"
-    head = getattr(fusion, own).head
-    parts = (own,) if mode.startswith("single") else ("small", "model")
+    current = "model" if mode.endswith("large") else "small"
+    head = getattr(fusion, current).head
+    parts = (current,) if mode.startswith("single") else ("small", "model")
     seen = [represent_by(setup, state, images, getattr(fusion, part), part).split(EVALUATION_BATCH) for part in parts]
     rows = seen[0] if mode.startswith("single") else map(fusion.fused, *seen)
     return torch.cat([head(chunk[:, : head.in_features]) for chunk in rows])

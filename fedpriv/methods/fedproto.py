@@ -84,7 +84,7 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average each class's prototypes over the clients that hold it, by the uploaded counts where there are any."""
     sent = [get_payload(upload, Prototypes) for _, upload in uploads]
-    state = PROTOTYPES.averaged(state, [(own.features, own.classes, own.counts) for own in sent])
+    state = PROTOTYPES.averaged(state, [(current.features, current.classes, current.counts) for current in sent])
     return state, (Prototypes(*PROTOTYPES.rows(state)),)
 
 

@@ -68,8 +68,8 @@ def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> Sta
 def contrastive_terms(features: Tensor, targets: Tensor, clusters: Tensor, classes: Tensor, t: float) -> Tensor:
     """Return each row's contrastive term ``(n,)``, its class having a cluster; rows ``(n, d)``, clusters ``(Q, d)``."""
     scores = normalize(features, dim=1) @ normalize(clusters, dim=1).T / t
-    own = scores.masked_fill(classes != targets[:, None], -torch.inf)
-    return scores.logsumexp(1) - own.logsumexp(1)
+    current = scores.masked_fill(classes != targets[:, None], -torch.inf)
+    return scores.logsumexp(1) - current.logsumexp(1)
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
@@ -108,12 +108,12 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 def cluster_prototypes(features: Tensor, classes: Tensor) -> Prototypes:
     """Return one prototype for every cluster of every class, ascending, of prototypes ``(n, d)`` and classes ``(n,)``."""
-    found, of_class = [], []
+    results, of_class = [], []
     for c in classes.unique().tolist():
         points = features[classes == c]
-        found.append(group_means(points, coarsest_groups(points)))
-        of_class += [c] * len(found[-1])
-    return Prototypes(torch.cat(found), torch.tensor(of_class, device=features.device))
+        results.append(group_means(points, coarsest_groups(points)))
+        of_class += [c] * len(results[-1])
+    return Prototypes(torch.cat(results), torch.tensor(of_class, device=features.device))
 
 
 def sizes(facts: FederationSizes) -> Scalars:

@@ -14,10 +14,10 @@ def references() -> dict[str, str]:
     '@inproceedings{tan2022fedproto,'
     """
     text = resources.files("fedpriv.methods").joinpath("references.bib").read_text(encoding="utf-8")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for entry in text.strip().split("\n\n"):
         for line in entry.splitlines():
             field, _, value = line.partition("=")
             if field.strip() == "keywords":
-                found |= dict.fromkeys(value.strip(" {},").split(", "), entry)
-    return found
+                texts |= dict.fromkeys(value.strip(" {},").split(", "), entry)
+    return texts

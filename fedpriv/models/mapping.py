@@ -51,10 +51,10 @@ class MaxPooling(nn.Module):
 
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()
-        found = windows(n_in, n_out)
-        longest = max(len(window) for window in found)
+        result = windows(n_in, n_out)
+        longest = max(len(window) for window in result)
         # Shorter windows repeat their last position, which leaves the maximum as it is.
-        padded = [[min(window.start + step, window.stop - 1) for step in range(longest)] for window in found]
+        padded = [[min(window.start + step, window.stop - 1) for step in range(longest)] for window in result]
         self.register_buffer("positions", torch.tensor(padded), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:

@@ -24,13 +24,13 @@ Verdicts = Mapping[tuple[Path, ...], Verdict]
 def upload_key(about: Provenance) -> str:
     """Return the key that all attacks and seeds on one upload share."""
     run = plain(about.run) or {}
-    own = {
+    group = {
         "target": about.target,
         "method": about.method,
         **{name: value for name, value in run.items() if name not in NOT_THE_UPLOAD},
         "defenses": [(defense.name, plain(defense.options)) for defense in about.defenses],
     }
-    return json.dumps([about.dataset, own], sort_keys=True, default=str)
+    return json.dumps([about.dataset, group], sort_keys=True, default=str)
 
 
 _LOCAL_WORK = ("batch_size", "max_steps", "epochs")
@@ -43,9 +43,9 @@ def reach_key(about: Provenance) -> str:
     run: dict[str, Any] = dict(plain(about.run) or {})
     training = {name: value for name, value in run.get("training", {}).items() if name not in _LOCAL_WORK}
     run |= {"training": training}
-    own = {name: value for name, value in run.items() if name not in NOT_THE_UPLOAD}
+    group = {name: value for name, value in run.items() if name not in NOT_THE_UPLOAD}
     defenses = [(defense.name, plain(defense.options)) for defense in about.defenses]
-    return json.dumps([about.dataset, about.target, about.method, own, defenses], sort_keys=True, default=str)
+    return json.dumps([about.dataset, about.target, about.method, group, defenses], sort_keys=True, default=str)
 
 
 def variant_key(about: Provenance) -> str:
@@ -60,12 +60,12 @@ def about_of(result: Result) -> Provenance:
 
 def over_seeds(results: Mapping[Path, Result]) -> list[tuple[Path, ...]]:
     """Return the folders of each attack, those of several seeds together, in the order in which they come."""
-    found: dict[tuple[str, ...], list[Path]] = {}
+    paths: dict[tuple[str, ...], list[Path]] = {}
     for folder, result in results.items():
         about = about_of(result)
         card = json.dumps(plain(about.knowledge), sort_keys=True)
-        found.setdefault((upload_key(about), variant_key(about), card), []).append(folder)
-    return [tuple(folders) for folders in found.values()]
+        paths.setdefault((upload_key(about), variant_key(about), card), []).append(folder)
+    return [tuple(folders) for folders in paths.values()]
 
 
 def judge_results(results: Mapping[Path, Result]) -> dict[tuple[Path, ...], Verdict]:

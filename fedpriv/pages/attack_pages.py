@@ -13,12 +13,12 @@ def attack_pages() -> dict[str, str]:
     Headings begin with the names: ``# dip, joint and pixels: ...``. Of two pages about one attack its own is taken.
     """
     shared: dict[str, str] = {}
-    own: dict[str, str] = {}
-    for file in sorted(resources.files("fedpriv.pages").joinpath("manual").iterdir(), key=lambda one: one.name):
+    texts: dict[str, str] = {}
+    for file in sorted(resources.files("fedpriv.pages").joinpath("manual").iterdir(), key=lambda item: item.name):
         if not file.name.endswith(".md") or file.name == "README.md":
             continue
         text = file.read_text(encoding="utf-8")
         heading = text.partition("\n")[0].removeprefix("# ").partition(":")[0]
         shared |= dict.fromkeys(heading.replace(", ", " and ").split(" and "), text)
-        own[file.name.removesuffix(".md")] = text
-    return {name: own.get(name, text) for name, text in shared.items()}
+        texts[file.name.removesuffix(".md")] = text
+    return {name: texts.get(name, text) for name, text in shared.items()}

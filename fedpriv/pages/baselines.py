@@ -54,40 +54,40 @@ def gain_over_local(runs: Sequence[About], moment: str, known: Baselines) -> Com
         The gain as a share of the test images; None where some seed lacks either run. It has no interval where a run
         did not record its clients one by one.
     """
-    found = []
+    results = []
     for about in runs:
-        own, alone = about.run_accuracy.get(moment), beside(about, known)
-        if own is None or alone is None:
+        current, alone = about.run_accuracy.get(moment), beside(about, known)
+        if current is None or alone is None:
             return None
-        found.append(_difference(own, alone))
-    return combine(found)
+        results.append(_difference(current, alone))
+    return combine(results)
 
 
-def _difference(own: ReachedAccuracy, alone: ReachedAccuracy) -> Comparison:
-    if not own.clients or len(own.clients) != len(alone.clients):
+def _difference(current: ReachedAccuracy, alone: ReachedAccuracy) -> Comparison:
+    if not current.clients or len(current.clients) != len(alone.clients):
         facts = {"measure": "accuracy", "stratum": "all", "against": ALONE, "least": 0.0, "p_value": None}
         return Comparison.model_validate(
-            facts | {"mean": own.pooled - alone.pooled, "ci95": None, "n": 1, "n_clients": 1}
+            facts | {"mean": current.pooled - alone.pooled, "ci95": None, "n": 1, "n_clients": 1}
         )
-    (right, total), (right_alone, _) = np.array([own.clients, alone.clients], dtype=np.float64).swapaxes(1, 2)
+    (right, total), (right_alone, _) = np.array([current.clients, alone.clients], dtype=np.float64).swapaxes(1, 2)
     values, weights = (right - right_alone) / total, total
     clients = range(len(total))
     return compare(values, clients, measure="accuracy", against=ALONE, least=0.0, weights=weights)
 
 
-def gain_words(found: Comparison | None) -> str:
+def gain_words(comparison: Comparison | None) -> str:
     """Return a gain in points of a hundred as a table shows it, with its interval; "–" for None.
 
     >>> gain_words(compare([0.1, 0.2, 0.1], [0, 1, 2], measure="accuracy", against="local", least=0.0))
     '+13.3 [-1.0, +27.7]'
     """
-    if found is None or found.mean is None:
+    if comparison is None or comparison.mean is None:
         return "–"
-    interval = "" if found.ci95 is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in found.ci95))
-    return f"{100 * found.mean:+.1f}{interval}"
+    interval = "" if comparison.ci95 is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in comparison.ci95))
+    return f"{100 * comparison.mean:+.1f}{interval}"
 
 
 def same_clients(run: RunConfig) -> str:
     """Return the key of runs, of any seed, in which the same clients train as much on the same images."""
-    own = {name: value for name, value in plain(run).items() if name not in _MAY_DIFFER}
-    return json.dumps(own | {"dataset": dataset_title(run)}, sort_keys=True, default=str)
+    group = {name: value for name, value in plain(run).items() if name not in _MAY_DIFFER}
+    return json.dumps(group | {"dataset": dataset_title(run)}, sort_keys=True, default=str)

@@ -77,13 +77,13 @@ class BudgetCurve:
     @property
     def description(self) -> str:
         """The picture in words."""
-        told = "; ".join(f"{point.advantage:+.2f} dB at {point.budget:,}" for point in self.points)
-        return f"Chart of {self.name}: PSNR above the floor ({self.floor}) by {self.unit} and by seconds: {told}"
+        text = "; ".join(f"{point.advantage:+.2f} dB at {point.budget:,}" for point in self.points)
+        return f"Chart of {self.name}: PSNR above the floor ({self.floor}) by {self.unit} and by seconds: {text}"
 
 
-def budget_curves(found: Sequence[AttackRecord]) -> list[BudgetCurve]:
+def budget_curves(attack_records: Sequence[AttackRecord]) -> list[BudgetCurve]:
     """Return a curve for every attack that was run with at least two budgets, in the order given."""
-    series = by_budget(found, scored, lambda attack: attack.about)
+    series = by_budget(attack_records, scored, lambda attack: attack.about)
     return [
         _curve([scored(attack) for attack in members], upload_title(members[-1].about))
         for members in series
@@ -110,8 +110,8 @@ def _curve(records: Sequence[ReconstructionRecord], upload: str) -> BudgetCurve:
 def _point(record: ReconstructionRecord, floor: str) -> Point:
     means = Means(tuple(record.unit_of(row.client) for row in record.targets))
     mine, blind = (
-        np.asarray(found.psnr_db.per_target, dtype=np.float64)
-        for found in (record.metrics, record.floor_details[floor])
+        np.asarray(result.psnr_db.per_target, dtype=np.float64)
+        for result in (record.metrics, record.floor_details[floor])
     )
     gain = means.of(mine - blind, range(len(mine)))
     search = convergence(record)

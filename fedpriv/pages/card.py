@@ -26,6 +26,6 @@ def spaced(name: str, value: str) -> str:
 
 def differing(cards: Sequence[ThreatModel]) -> list[str]:
     """Return for each card, in words, the grants in which the cards differ; empty texts where they are equal."""
-    told = [card_words(card) for card in cards]
-    names = [name for name in told[0] if len({words.get(name) for words in told}) > 1] if told else []
-    return [", ".join(f"{name.replace('_', ' ')} {words.get(name, '-')}" for name in names) for words in told]
+    lines = [card_words(card) for card in cards]
+    names = [name for name in lines[0] if len({words.get(name) for words in lines}) > 1] if lines else []
+    return [", ".join(f"{name.replace('_', ' ')} {words.get(name, '-')}" for name in names) for words in lines]

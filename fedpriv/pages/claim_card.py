@@ -59,7 +59,7 @@ def write_claim_card(folder: Path, card: ClaimCard) -> None:
         "remarks": [view for view in views.values() if view.cell.remark],
         "versions": ", ".join(f"{name} {version}" for name, version in card.versions.items()),
         "took": duration(card.seconds),
-        "statements": [(one, [_order(order) for order in one.orders]) for one in card.statements],
+        "statements": [(statement, [_order(order) for order in statement.orders]) for statement in card.statements],
         "said": headline(card),
         "shared": ", ".join(f"{name} {value}" for name, value in card.setting.items()),
     }
@@ -83,7 +83,7 @@ def headline(card: ClaimCard) -> str:
     tried = [cell.verdict for cell in card.cells if cell.measured is not None and cell.verdict is not None]
     words = {"holds": "hold", "does not hold": "do not", "below the floor": "lie below the floor"}
     counts = ", ".join(f"{tried.count(word)} {words.get(word, word)}" for word in BADGES if word in tried)
-    hold = sum(one.verdict == "holds" for one in card.statements)
+    hold = sum(statement.verdict == "holds" for statement in card.statements)
     orders = f"; {hold} of {len(card.statements)} statements hold{at}" if card.statements else ""
     return f"of {len(tried)} values tried, {counts or 'none can be judged'}{orders}"
 

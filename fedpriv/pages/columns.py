@@ -166,7 +166,7 @@ _EFFECT_UNITS = {
 
 
 def _effect(name: str) -> Columns:
-    attack, found = f"{name}_attack", f"{name}_found"
+    attack, text = f"{name}_attack", f"{name}_found"
     return (
         *_numbers(
             _EFFECT_UNITS[name],
@@ -176,7 +176,7 @@ def _effect(name: str) -> Columns:
                 f"{name}_high": "upper end",
             },
         ),
-        *_texts(**{attack: "that attack", found: "its finding in a word"}),
+        *_texts(**{attack: "that attack", text: "its finding in a word"}),
     )
 
 
@@ -365,7 +365,7 @@ def page() -> str:
     """Return the columns of all tables as Markdown."""
     lines = [_HEAD]
     for name, columns in TABLES.items():
-        rows = [f"| `{one.name}` | {one.type} | {one.unit} | {one.description} |" for one in columns]
+        rows = [f"| `{column.name}` | {column.type} | {column.unit} | {column.description} |" for column in columns]
         lines += [f"## {name}\n", "| column | type | unit | meaning |", "| --- | --- | --- | --- |", *rows, ""]
     return "\n".join(lines)
 

@@ -47,22 +47,22 @@ class ComparisonRow:
 
 def comparison_rows(verdict: Verdict) -> tuple[ComparisonRow, ...]:
     """Return a row for each comparison of an attack that makes images."""
-    return tuple(_row(one, verdict) for one in verdict.compared if one.measure in _CALLED)
+    return tuple(_row(item, verdict) for item in verdict.compared if item.measure in _CALLED)
 
 
-def _row(one: JudgedComparison, verdict: Verdict) -> ComparisonRow:
-    share = one.measure != "images"
-    name = LABELS.get(one.against, one.against)
+def _row(item: JudgedComparison, verdict: Verdict) -> ComparisonRow:
+    share = item.measure != "images"
+    name = LABELS.get(item.against, item.against)
     return ComparisonRow(
-        measure=_CALLED[one.measure].format(subject=verdict.subject),
-        images=one.stratum,
-        over=f"{one.n} / {one.n_clients}",
-        attack=_value(one.value, share=share),
-        guess=f"{_value(one.guess, share=share)} ({name})",
-        better=_gain(one.mean, share=share),
-        interval="–" if one.ci95 is None else " to ".join(_gain(end, share=share) for end in one.ci95),
-        p_value="–" if one.adjusted is None else f"{one.adjusted:.2g}",
-        stands=one.stands,
+        measure=_CALLED[item.measure].format(subject=verdict.subject),
+        images=item.stratum,
+        over=f"{item.n} / {item.n_clients}",
+        attack=_value(item.value, share=share),
+        guess=f"{_value(item.guess, share=share)} ({name})",
+        better=_gain(item.mean, share=share),
+        interval="–" if item.ci95 is None else " to ".join(_gain(end, share=share) for end in item.ci95),
+        p_value="–" if item.adjusted is None else f"{item.adjusted:.2g}",
+        stands=item.stands,
     )
 
 

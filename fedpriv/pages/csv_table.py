@@ -20,11 +20,11 @@ from fedpriv.scoring.verdict import words
 _MEASURES = ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "lpips", "identification_top1", "class_accuracy")
 
 
-def frontier_rows(found: Sequence[Frontier]) -> list[dict[str, object]]:
+def frontier_rows(frontiers: Sequence[Frontier]) -> list[dict[str, object]]:
     """Return a row for each point of the frontiers: verdict, what is reached by each measure, accuracies and sizes."""
     return [
         {"frontier": number, "knowledge": _card(frontier.card)} | _point_row(point, best=best)
-        for number, frontier in enumerate(found, start=1)
+        for number, frontier in enumerate(frontiers, start=1)
         for point, best in zip(frontier.points, frontier.best, strict=True)
     ]
 
@@ -49,11 +49,11 @@ def _point_row(point: Point, *, best: bool) -> dict[str, object]:
     }
 
 
-def _gains(found: Mapping[str, Comparison | None]) -> dict[str, object]:
+def _gains(comparisons: Mapping[str, Comparison | None]) -> dict[str, object]:
     row: dict[str, object] = {}
-    for moment, one in found.items():
-        name, (low, high) = f"gain_over_local_{moment}", (one and one.ci95) or (None, None)
-        row |= {name: one and one.mean, f"{name}_low": low, f"{name}_high": high}
+    for moment, item in comparisons.items():
+        name, (low, high) = f"gain_over_local_{moment}", (item and item.ci95) or (None, None)
+        row |= {name: item and item.mean, f"{name}_low": low, f"{name}_high": high}
     return row
 
 
@@ -62,20 +62,20 @@ def _card(card: ThreatModel) -> str:
 
 
 def csv_rows(
-    found: Sequence[AttackRecord], verdicts: Verdicts, alone: Baselines | None = None
+    attack_records: Sequence[AttackRecord], verdicts: Verdicts, alone: Baselines | None = None
 ) -> list[dict[str, object]]:
     """Return the rows of ``results.csv`` by column, in its order; what was not measured is missing.
 
     Args:
-        found: scored attacks; the strongest of each knowledge card comes first.
+        attack_records: scored attacks; the strongest of each knowledge card comes first.
         verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
         alone: accuracies of clients that exchange nothing.
 
     Raises:
         UserError: when an attack was not scored.
     """
-    rows = [_csv_row(attack, verdicts[attack.directory,], alone or {}) for attack in in_order(found, scored)]
-    return [{one.name: row[one.name] for one in RESULTS if one.name in row} for row in rows]
+    rows = [_csv_row(attack, verdicts[attack.directory,], alone or {}) for attack in in_order(attack_records, scored)]
+    return [{item.name: row[item.name] for item in RESULTS if item.name in row} for row in rows]
 
 
 def _csv_row(attack: AttackRecord, verdict: Verdict, alone: Baselines) -> dict[str, object]:

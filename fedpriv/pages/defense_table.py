@@ -49,10 +49,10 @@ class DefenseFacts:
         as_they_are = " as it is" if not any(way.attacks for way in self.ways) else ""
         if len(set(self.tried.values())) == 1:
             return f"run here{as_they_are}: {', '.join(next(iter(self.tried.values())))}"
-        told = [
+        lines = [
             f"{', '.join(names)} on {method}" if names else f"none on {method}" for method, names in self.tried.items()
         ]
-        return f"run here{as_they_are}: {'; '.join(told)}"
+        return f"run here{as_they_are}: {'; '.join(lines)}"
 
 
 def defenses(attacks: Sequence[AttackRecord], audits: Sequence[PrivacyAuditRecord] = ()) -> tuple[DefenseFacts, ...]:
@@ -63,24 +63,24 @@ def defenses(attacks: Sequence[AttackRecord], audits: Sequence[PrivacyAuditRecor
     guarded: dict[tuple[str, str], list[tuple[Stated, AttackRecord]]] = {}
     for attack in attacks:
         chosen = attack.about.defenses
-        for one in chosen:
+        for item in chosen:
             # The label of a study is that of the whole chain.
-            name = defense_label(attack.about) if len(chosen) == 1 else one.label
-            guarded.setdefault((name, attack.about.target), []).append((one, attack))
-    return tuple(_facts(name, target, own, audits) for (name, target), own in guarded.items())
+            name = defense_label(attack.about) if len(chosen) == 1 else item.label
+            guarded.setdefault((name, attack.about.target), []).append((item, attack))
+    return tuple(_facts(name, target, current, audits) for (name, target), current in guarded.items())
 
 
 def _facts(
-    name: str, target: str, own: Sequence[tuple[Stated, AttackRecord]], audits: Sequence[PrivacyAuditRecord]
+    name: str, target: str, stateds: Sequence[tuple[Stated, AttackRecord]], audits: Sequence[PrivacyAuditRecord]
 ) -> DefenseFacts:
-    stated = own[0][0]
+    stated = stateds[0][0]
     ways = answers_for(stated.answers, target, stated.options)
     tried: dict[str, dict[str, None]] = {}
-    for _, attack in own:
+    for _, attack in stateds:
         names = tried.setdefault(method_label(attack.about), {})
         if any(way.met_by(attack.about.attack, attack.about.options) for way in ways):
             names[attack.about.attack] = None
-    wrong = any(contradicted(audits, one, attack.about.method) for one, attack in own)
+    wrong = any(contradicted(audits, item, attack.about.method) for item, attack in stateds)
     return DefenseFacts(
         name=name,
         target=target,

@@ -100,41 +100,45 @@ def findings(results: Mapping[Path, Result], verdicts: Verdicts) -> tuple[Findin
     uploads: dict[str, list[tuple[Path, ...]]] = {}
     for folders in over_seeds(results):
         uploads.setdefault(upload_key(about_of(results[folders[0]])), []).append(folders)
-    firsts = [about_of(results[own[0][0]]) for own in uploads.values()]
+    firsts = [about_of(results[upload[0][0]]) for upload in uploads.values()]
     numbers = _cards(results)
-    found = [
-        _finding(key, f"{first.target} uploads of {label}", first, _told(own, results, verdicts, numbers))
-        for label, first, (key, own) in zip(_labels(firsts), firsts, uploads.items(), strict=True)
+    result = [
+        _finding(key, f"{first.target} uploads of {label}", first, _told(selected, results, verdicts, numbers))
+        for label, first, (key, selected) in zip(_labels(firsts), firsts, uploads.items(), strict=True)
     ]
-    alike = [reach_key(about) or place for place, about in enumerate(firsts)]
-    together = [[one for one, key in zip(found, alike, strict=True) if key == own] for own in dict.fromkeys(alike)]
-    return tuple(sorted((_on_reach(own) if own[0].setting else own[0] for own in together), key=_gravity))
+    alike = [reach_key(about) or index for index, about in enumerate(firsts)]
+    together = [
+        [item for item, key in zip(result, alike, strict=True) if key == group] for group in dict.fromkeys(alike)
+    ]
+    return tuple(
+        sorted((_on_reach(current) if current[0].setting else current[0] for current in together), key=_gravity)
+    )
 
 
 def _labels(abouts: Sequence[Provenance]) -> list[str]:
     """Return the names of uploads, all settings of a reach alike."""
-    alike = [reach_key(about) or str(place) for place, about in enumerate(abouts)]
+    alike = [reach_key(about) or str(index) for index, about in enumerate(abouts)]
     firsts = dict(zip(reversed(alike), reversed(abouts), strict=True))
     order = list(dict.fromkeys(alike))
     called = dict(zip(order, point_labels([firsts[key] for key in order], with_target=False), strict=True))
     return [called[key] for key in alike]
 
 
-def _on_reach(own: Sequence[Finding]) -> Finding:
+def _on_reach(group: Sequence[Finding]) -> Finding:
     """Return one finding from those on the settings of a reach."""
-    there = {one.setting.label: one for one in own if one.setting is not None}
-    series = reached([(one.setting, one.images, one.leaks) for one in own if one.setting is not None])
+    there = {items.setting.label: items for items in group if items.setting is not None}
+    series = reached([(item.setting, item.images, item.leaks) for item in group if item.setting is not None])
     if len(series) == 1:
-        return own[0]
+        return group[0]
     last = furthest(series)
-    parts = tuple(there[one.label] for one in series if one.label in there)
+    parts = tuple(there[part.label] for part in series if part.label in there)
     shown = parts[0] if last is None else there[series[last].label]
-    kinds = {kind for one in own for kind in one.kinds}
+    kinds = {kind for entry in group for kind in entry.kinds}
     said = tuple(kind for kind in BADGES if kind in kinds and kind not in ("untested", "none"))
     members = [f"At {one.setting.words}: {one.members}" for one in parts if one.setting and one.members]
-    named = {series[place].label for place in (last, first_beyond(series)) if place is not None}
+    named = {series[position].label for position in (last, first_beyond(series)) if position is not None}
     others = [one for one in parts if one.setting and one.setting.label not in named]
-    each = [f"At {one.setting.words}: {one.sentence}" for one in others if one.setting]
+    each = [f"At {other.setting.words}: {other.sentence}" for other in others if other.setting]
     return replace(
         shown,
         where=f"{shown.dataset}, {span_of(series)}",
@@ -142,7 +146,7 @@ def _on_reach(own: Sequence[Finding]) -> Finding:
         short=reach_sentence(series),
         sentence=" ".join([reach_sentence(series), *each]),
         members=" ".join(members),
-        told=tuple(told for one in parts for told in one.told),
+        told=tuple(details for one in parts for details in one.told),
         reach=series,
         parts=parts,
     )
@@ -155,31 +159,31 @@ def _cards(results: Mapping[Path, Result]) -> dict[str, int]:
 
 
 def _told(
-    own: Sequence[tuple[Path, ...]], results: Mapping[Path, Result], verdicts: Verdicts, numbers: Mapping[str, int]
+    paths: Sequence[tuple[Path, ...]], results: Mapping[Path, Result], verdicts: Verdicts, numbers: Mapping[str, int]
 ) -> list[Told]:
-    cards = {folders: about_of(results[folders[0]]).knowledge for folders in own}
+    cards = {folders: about_of(results[folders[0]]).knowledge for folders in paths}
     several = {card_key(card) for folders, card in cards.items() if verdicts[folders].makes_images}
-    found = []
+    result = []
     for folders, card in cards.items():
         verdict = verdicts[folders]
         under = f" under card {numbers[card_key(card)]}" if verdict.makes_images and len(several) > 1 else ""
         seeds = f" ({verdict.n_seeds} seeds)" if verdict.n_seeds > 1 else ""
         # On a reach, sentences name the setting themselves.
         called = verdict.attack.removesuffix(f", {reach_label(about_of(results[folders[0]]))}")
-        found.append(Told(verdict, card, f"{called}{seeds}{under}", folders))
-    return found
+        result.append(Told(verdict, card, f"{called}{seeds}{under}", folders))
+    return result
 
 
-def _finding(key: str, upload: str, about: Provenance, told: Sequence[Told]) -> Finding:
-    images = [one for one in told if one.verdict.makes_images]
-    asked = [one for one in told if not one.verdict.makes_images]
-    kinds = {one.verdict.kind for one in told}
+def _finding(key: str, upload: str, about: Provenance, lines: Sequence[Told]) -> Finding:
+    images = [items for items in lines if items.verdict.makes_images]
+    requested = [entry for entry in lines if not entry.verdict.makes_images]
+    kinds = {item.verdict.kind for item in lines}
     most_severe = next((kind for kind in IMAGES if kind in {one.verdict.kind for one in images}), None)
     standing = [
         kind for kind in BADGES if kind == most_severe or (kind in kinds and kind in ("membership", "property"))
     ]
     nothing: Kind = "untested" if "untested" in kinds else "none"
-    shown = [one for one in images if one.verdict.kind == (most_severe or nothing)] or images
+    shown = [image for image in images if image.verdict.kind == (most_severe or nothing)] or images
     first = max(shown, key=_mean_gain, default=None)
     said = tuple(standing) or (nothing,)
     return Finding(
@@ -190,20 +194,20 @@ def _finding(key: str, upload: str, about: Provenance, told: Sequence[Told]) -> 
         target=about.target,
         dataset=about.dataset,
         kinds=said,
-        short=_short(said[0], first, asked),
+        short=_short(said[0], first, requested),
         images="" if first is None else _of_images(first),
         setting=about.reach,
         sentence=_sentence(most_severe, images) if images else "No attack that makes images was run.",
-        members=" ".join(dict.fromkeys(_question(one, asked) for one in asked)),
-        told=tuple(told),
+        members=" ".join(dict.fromkeys(_question(one, requested) for one in requested)),
+        told=tuple(lines),
         first=first,
     )
 
 
-def _short(kind: Kind, first: Told | None, asked: Sequence[Told]) -> str:
+def _short(kind: Kind, first: Told | None, requested: Sequence[Told]) -> str:
     """Return the one sentence that a reader in haste takes along."""
     if kind in ("membership", "property") or first is None:
-        return inferred(next(one.verdict for one in asked if one.verdict.kind == kind))
+        return inferred(next(item.verdict for item in requested if item.verdict.kind == kind))
     return _of_images(first)
 
 
@@ -219,18 +223,20 @@ def _gravity(finding: Finding) -> tuple[int, str, str]:
     return list(BADGES).index(finding.kinds[0]), finding.upload, finding.where  # without a defense before with one
 
 
-def _question(one: Told, asked: Sequence[Told]) -> str:
+def _question(item: Told, requested: Sequence[Told]) -> str:
     """Return the sentence on an inference, with its stage where it was asked at several."""
-    text = inferred(one.verdict)
-    names = {other.verdict.attack for other in asked if other.verdict.question == one.verdict.question}
-    return f"{one.verdict.attack}: {text}" if len(names) > 1 else text
+    text = inferred(item.verdict)
+    names = {other.verdict.attack for other in requested if other.verdict.question == item.verdict.question}
+    return f"{item.verdict.attack}: {text}" if len(names) > 1 else text
 
 
 def _sentence(most_severe: Kind | None, images: Sequence[Told]) -> str:
     if most_severe is None:
         return _nothing(images)
     parts = (
-        [] if most_severe == "vectors" else [headline(one.verdict, one.by) for one in _strongest(images, most_severe)]
+        []
+        if most_severe == "vectors"
+        else [headline(item.verdict, item.by) for item in _strongest(images, most_severe)]
     )
     parts += _recovered(images)
     if most_severe in ("vectors", "classes"):
@@ -240,31 +246,31 @@ def _sentence(most_severe: Kind | None, images: Sequence[Told]) -> str:
 
 def _nothing(images: Sequence[Told]) -> str:
     """Return the sentence where nothing stands: the attacks that were not tested hard enough speak first."""
-    loose = [one for one in images if one.verdict.kind == "untested"]
+    loose = [image for image in images if image.verdict.kind == "untested"]
     if not loose:
         return f"Nothing is found beyond a guess, though tested hard enough: {_nearest(images)}."
-    return " ".join(untested(one.verdict, one.by) for one in loose)
+    return " ".join(untested(item.verdict, item.by) for item in loose)
 
 
 def _nearest(images: Sequence[Told]) -> str:
-    return "; ".join(f"{one.by} comes nearest: {gain(one.verdict)}" for one in _by_card(images, _mean_gain))
+    return "; ".join(f"{item.by} comes nearest: {gain(item.verdict)}" for item in _by_card(images, _mean_gain))
 
 
-def _mean_gain(one: Told) -> float:
-    found = one.verdict.overall("images")
-    return float("-inf") if found is None or found.mean is None else found.mean
+def _mean_gain(item: Told) -> float:
+    result = item.verdict.overall("images")
+    return float("-inf") if result is None or result.mean is None else result.mean
 
 
 def _strongest(images: Sequence[Told], kind: Kind) -> list[Told]:
-    return _by_card([one for one in images if one.verdict.kind == kind], _mean_gain)
+    return _by_card([image for image in images if image.verdict.kind == kind], _mean_gain)
 
 
 def _by_card(images: Sequence[Told], size: Callable[[Told], float]) -> list[Told]:
     """Return the largest of each knowledge card."""
     cards: dict[str, list[Told]] = {}
-    for one in images:
-        cards.setdefault(card_key(one.card), []).append(one)
-    return [max(own, key=size) for own in cards.values()]
+    for image in images:
+        cards.setdefault(card_key(image.card), []).append(image)
+    return [max(current, key=size) for current in cards.values()]
 
 
 # ---------------------------------------------------------------- recovered vectors
@@ -276,23 +282,23 @@ def _recovered(images: Sequence[Told]) -> list[str]:
     Told is the attack that wins most against the best guess, of those that see most rounds among those that succeed.
     """
     apart: dict[str, list[Told]] = {}
-    for one in images:
-        apart.setdefault(card_key(replace(one.card, rounds_seen=1)), []).append(one)
-    found = []
+    for image in images:
+        apart.setdefault(card_key(replace(image.card, rounds_seen=1)), []).append(image)
+    results = []
     for alike in apart.values():
-        hits = [one for one in alike if _wins(one) is not None]
+        hits = [entry for entry in alike if _wins(entry) is not None]
         if hits:
-            best = max(hits, key=lambda one: (one.card.rounds_seen, _wins(one) or 0.0))
-            rounds = {one.card.rounds_seen: False for one in alike if one.verdict.attack == best.verdict.attack}
-            rounds |= {one.card.rounds_seen: True for one in hits if one.verdict.attack == best.verdict.attack}
-            told = headline(best.verdict.model_copy(update={"kind": "vectors"}), best.by)
-            found.append(f"{told} {_from_rounds(rounds)}".rstrip())
-    return found
+            best = max(hits, key=lambda items: (items.card.rounds_seen, _wins(items) or 0.0))
+            rounds = {item.card.rounds_seen: False for item in alike if item.verdict.attack == best.verdict.attack}
+            rounds |= {hit.card.rounds_seen: True for hit in hits if hit.verdict.attack == best.verdict.attack}
+            details = headline(best.verdict.model_copy(update={"kind": "vectors"}), best.by)
+            results.append(f"{details} {_from_rounds(rounds)}".rstrip())
+    return results
 
 
-def _wins(one: Told) -> float | None:
+def _wins(item: Told) -> float | None:
     """Return by how much recovered vectors beat the best guess where that stands, else None."""
-    claims = [claim.mean for claim in one.verdict.claims if claim.measure in ("vectors", "vectors_identified")]
+    claims = [claim.mean for claim in item.verdict.claims if claim.measure in ("vectors", "vectors_identified")]
     return max((mean for mean in claims if mean is not None), default=None)
 
 

@@ -179,18 +179,18 @@ def frontiers(
         about = about_of(result)
         if isinstance(about, About) and upload_size(about) is not None and run_figures(about)[0] is not None:
             runs.setdefault(upload_key(about), {})[about.run_seed] = about
-    told = [_Told(about_of(results[folders[0]]), verdicts[folders]) for folders in over_seeds(results)]
-    placed = [one for one in told if upload_key(one.made) in runs]
+    lines = [_Told(about_of(results[folders[0]]), verdicts[folders]) for folders in over_seeds(results)]
+    placed = [entry for entry in lines if upload_key(entry.made) in runs]
     groups: dict[str, list[_Told]] = {}
-    for one in placed:
-        groups.setdefault(_setting(one.made, placed), []).append(one)
-    return tuple(_frontier(members, told, runs, known or {}) for members in groups.values())
+    for item in placed:
+        groups.setdefault(_setting(item.made, placed), []).append(item)
+    return tuple(_frontier(members, lines, runs, known or {}) for members in groups.values())
 
 
 def run_figures(about: About) -> tuple[float | None, float | None, float | None]:
     """Return pooled accuracy after training and after broadcast, and scalars per client and round; None where missing."""
     reached = [about.run_accuracy.get(moment) for moment in MOMENTS]
-    trained, received = (None if one is None else one.pooled for one in reached)
+    trained, received = (None if item is None else item.pooled for item in reached)
     size = upload_size(about)
     return trained, received, None if size is None else size.scalars
 
@@ -202,8 +202,8 @@ def _setting(made: Provenance, everything: Sequence[_Told]) -> str:
     """
     grants = _grants(made)
     if made.knowledge.extractor == "none":
-        beside = [_grants(one.made) for one in everything if upload_key(one.made) == upload_key(made)]
-        grants = next((own for own in beside if own | {"extractor": "none"} == grants), grants)
+        beside = [_grants(item.made) for item in everything if upload_key(item.made) == upload_key(made)]
+        grants = next((current for current in beside if current | {"extractor": "none"} == grants), grants)
     return json.dumps([grants, _task(made)], sort_keys=True, default=str)
 
 
@@ -212,27 +212,28 @@ def _grants(made: Provenance) -> dict[str, Any]:
 
 
 def _task(made: Provenance) -> dict[str, Any]:
-    own = {name: plain(getattr(made.run, name, None)) for name in _TASK}
-    return own | {"data set": made.dataset, "local work": local_work(made.run)}
+    group = {name: plain(getattr(made.run, name, None)) for name in _TASK}
+    return group | {"data set": made.dataset, "local work": local_work(made.run)}
 
 
 def _frontier(
     members: Sequence[_Told], everything: Sequence[_Told], runs: Mapping[str, Mapping[int, About]], known: Baselines
 ) -> Frontier:
     uploads: dict[str, list[_Told]] = {}
-    for one in members:
-        uploads.setdefault(upload_key(one.made), []).append(one)
+    for item in members:
+        uploads.setdefault(upload_key(item.made), []).append(item)
     abouts = [list(runs[key].values()) for key in uploads]
-    labels = point_labels([own[0] for own in abouts])
+    labels = point_labels([about[0] for about in abouts])
     points = [
-        _point(label, own, trained, _elsewhere(own, everything), known)
-        for label, own, trained in zip(labels, uploads.values(), abouts, strict=True)
+        _point(label, upload, trained, _elsewhere(upload, everything), known)
+        for label, upload, trained in zip(labels, uploads.values(), abouts, strict=True)
     ]
     best = undominated([point.objectives for point in points])
     settled = [best[i] or any(_clearly(other, point) for other in points) for i, point in enumerate(points)]
     order = sorted(range(len(points)), key=lambda i: (not best[i], points[i].label))
     widest = max(
-        (one.made for one in members), key=lambda made: (made.knowledge.extractor != "none", made.knowledge.rounds_seen)
+        (member.made for member in members),
+        key=lambda made: (made.knowledge.extractor != "none", made.knowledge.rounds_seen),
     )
     return Frontier(
         card=widest.knowledge,
@@ -243,43 +244,43 @@ def _frontier(
     )
 
 
-def _clearly(one: Point, two: Point) -> bool:
-    """True where ``one`` betters ``two``, in some objective by more than both spreads.
+def _clearly(point: Point, two: Point) -> bool:
+    """True where ``point`` betters ``two``, in some objective by more than both spreads.
 
     Accuracy of a single seed has no spread, so a difference in it alone settles nothing; nor does less than 1 % of what
     is sent.
     """
-    if not betters(one.objectives, two.objectives):
+    if not betters(point.objectives, two.objectives):
         return False
-    pairs = [(one.effects[name], two.effects[name]) for name in one.effects.keys() & two.effects.keys()]
+    pairs = [(point.effects[name], two.effects[name]) for name in point.effects.keys() & two.effects.keys()]
     leakage = any(a.known and b.known and (a.grade < b.grade or a.ends[1] < b.ends[0]) for a, b in pairs)
-    moments = ((one.trained, two.trained), (one.received, two.received))
+    moments = ((point.trained, two.trained), (point.received, two.received))
     accuracy = any(a and b and None not in (a.sd, b.sd) and a.ends[0] > b.ends[1] for a, b in moments)
-    return leakage or accuracy or one.scalars.ends[1] < _CLEARLY_LESS * two.scalars.ends[0]
+    return leakage or accuracy or point.scalars.ends[1] < _CLEARLY_LESS * two.scalars.ends[0]
 
 
-def _elsewhere(own: Sequence[_Told], everything: Sequence[_Told]) -> str:
+def _elsewhere(group: Sequence[_Told], everything: Sequence[_Told]) -> str:
     """Return the findings of attacks on the same upload under other cards, where those are graver than the ones here."""
-    upload = upload_key(own[0].made)
-    others = [one for one in everything if upload_key(one.made) == upload and one not in own]
-    worst = min(others, key=lambda one: one.gravity, default=None)
-    if worst is None or not worst.verdict.claims or worst.gravity >= min(one.gravity for one in own):
+    upload = upload_key(group[0].made)
+    others = [items for items in everything if upload_key(items.made) == upload and items not in group]
+    worst = min(others, key=lambda entry: entry.gravity, default=None)
+    if worst is None or not worst.verdict.claims or worst.gravity >= min(item.gravity for item in group):
         return ""
     return f"{BADGES[worst.verdict.kind]} under another card, to {worst.verdict.attack}"
 
 
-def _point(label: str, own: Sequence[_Told], runs: Sequence[About], elsewhere: str, known: Baselines) -> Point:
+def _point(label: str, group: Sequence[_Told], runs: Sequence[About], elsewhere: str, known: Baselines) -> Point:
     first, sizes = runs[0], [size for about in runs if (size := upload_size(about)) is not None]
     reached = [run_figures(about) for about in runs]
     received = [value for _, value, _ in reached if value is not None]
-    alone = [found.pooled for about in runs if (found := beside(about, known)) is not None]
+    alone = [result.pooled for about in runs if (result := beside(about, known)) is not None]
     return Point(
         label=label,
         method=first.method,
         target=first.target,
         defense=defense_label(first),
-        kind=min(own, key=lambda one: one.gravity).verdict.kind,
-        effects={name: effect for name in MEASURES if (effect := _effect(name, own)) is not None},
+        kind=min(group, key=lambda item: item.gravity).verdict.kind,
+        effects={name: effect for name in MEASURES if (effect := _effect(name, group)) is not None},
         trained=Spread.over([value for value, _, _ in reached if value is not None]),
         received=Spread.over(received) if len(received) == len(runs) else None,
         local=float(np.mean(alone)) if len(alone) == len(runs) else None,
@@ -287,48 +288,49 @@ def _point(label: str, own: Sequence[_Told], runs: Sequence[About], elsewhere: s
         scalars=Spread.over([size.words for size in sizes]),
         bytes=Spread.over([size.bytes for size in sizes]),
         seeds=tuple(sorted(about.run_seed for about in runs)),
-        unadapted=_unadapted(own),
+        unadapted=_unadapted(group),
         elsewhere=elsewhere,
     )
 
 
-def _unadapted(own: Sequence[_Told]) -> str:
+def _unadapted(group: Sequence[_Told]) -> str:
     """Return the attacks that are adapted to the defenses of an upload and were not run on it, in words."""
     missing = []
-    for defense in own[0].made.defenses:
-        ways = answers_for(defense.answers, own[0].made.target, defense.options)
+    for defense in group[0].made.defenses:
+        ways = answers_for(defense.answers, group[0].made.target, defense.options)
         if not ways:
-            missing.append(f"none is known for {defense.name} on {own[0].made.target} uploads")
-        elif not any(way.met_by(one.made.attack, one.made.options) for way in ways for one in own):
+            missing.append(f"none is known for {defense.name} on {group[0].made.target} uploads")
+        elif not any(way.met_by(item.made.attack, item.made.options) for way in ways for item in group):
             missing.append("; ".join(way.words for way in ways))
     return "; ".join(missing)
 
 
-def _effect(name: str, own: Sequence[_Told]) -> Effect | None:
+def _effect(name: str, group: Sequence[_Told]) -> Effect | None:
     """Return the reach of the gravest attack by a measure: one whose leak stands, then the one nearest to a claim.
 
     Nearness is that of p-values: values over different targets have no order.
     """
-    first = own[0].made
+    first = group[0].made
     if name == "representations" and first.upload.separate and not first.defenses:
         return Effect("sent one by one", None, None, None, stands=True, tested=True, unit="")
-    tried = [one.verdict for one in own if one.verdict.overall(MEASURES[name][0]) is not None]
+    tried = [item.verdict for item in group if item.verdict.overall(MEASURES[name][0]) is not None]
     clear = [verdict for verdict in tried if name == "property" and verdict.clear]
     if clear:
         return Effect(clear[0].attack, None, None, None, stands=True, tested=True, unit=clear[0].subject)
-    found = [
-        _of_attack(name, verdict, tested=not any(one.silent_on(MEASURES[name]) for one in tried)) for verdict in tried
+    results = [
+        _of_attack(name, verdict, tested=not any(items.silent_on(MEASURES[name]) for items in tried))
+        for verdict in tried
     ]
-    return min(found, key=lambda one: one[0])[1] if found else None
+    return min(results, key=lambda entry: entry[0])[1] if results else None
 
 
 def _of_attack(name: str, verdict: Verdict, *, tested: bool) -> tuple[tuple[bool, float], Effect]:
     """Return an attack's nearness to a claim by a measure, and its value."""
-    compared = [one for one in verdict.compared if one.measure in MEASURES[name]]
+    compared = [item for item in verdict.compared if item.measure in MEASURES[name]]
     drawn = verdict.overall(MEASURES[name][0])
     assert drawn is not None
-    stands = any(one.stands for one in compared)
-    vectors = any(one.measure == "vectors" for one in verdict.compared)
+    stands = any(items.stands for items in compared)
+    vectors = any(entry.measure == "vectors" for entry in verdict.compared)
     units = {"membership": "", "property": verdict.question}
     low, high = drawn.ci95 or (None, None)
     nearest = min((one.p_value for one in compared if one.p_value is not None), default=1.0)
@@ -364,17 +366,17 @@ def point_labels(abouts: Sequence[Provenance], *, with_target: bool = True) -> l
     for number, label in enumerate(labels):
         target = abouts[number].target
         alike = [flat[i] for i, other in enumerate(labels) if other == label and abouts[i].target == target]
-        keys = sorted({key for one in alike for key in one if any(one.get(key) != two.get(key) for two in alike)})
-        told = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {flat[number].get(key)}" for key in keys)
-        named.append(f"{label} ({told})" if told else label)
+        keys = sorted({key for item in alike for key in item if any(item.get(key) != two.get(key) for two in alike)})
+        text = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {flat[number].get(key)}" for key in keys)
+        named.append(f"{label} ({text})" if text else label)
     return named
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, part in value.items():
         if isinstance(part, Mapping):
-            found |= _flat(part, f"{prefix}{key}.")
+            texts |= _flat(part, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = str(part)
-    return found
+            texts[f"{prefix}{key}"] = str(part)
+    return texts

@@ -42,10 +42,10 @@ def frontier_svg(frontiers: Sequence[Frontier]) -> str:
         for frontier, setting, part, count in zip(frontiers, _settings(frontiers), parts, rows, strict=True):
             part.suptitle(picture_text(setting), fontsize=9, color=_SOFT)
             axes = part.subplots(count, 2, squeeze=False, sharey=True).ravel()
-            for name, place in zip([*_titles(frontier), ""], axes, strict=False):
-                _panel(frontier, name, place)
-            for place in axes[len(_titles(frontier)) + 1 :]:
-                place.remove()
+            for name, axis in zip([*_titles(frontier), ""], axes, strict=False):
+                _panel(frontier, name, axis)
+            for axis in axes[len(_titles(frontier)) + 1 :]:
+                axis.remove()
             part.legend(
                 *_names(frontier),
                 loc="outside lower center",
@@ -59,20 +59,20 @@ def frontier_svg(frontiers: Sequence[Frontier]) -> str:
 
 def describe(frontier: Frontier) -> str:
     """Return the charts in words, for those who cannot see them."""
-    told = []
+    lines = []
     for point, best in zip(frontier.points, frontier.best, strict=True):
         leaks = [f"{name} {effect_words(name, effect)}" for name, effect in point.effects.items()]
         received = "" if point.received is None else f" ({100 * point.received.mean:.1f} % after broadcast)"
         bought = ", ".join(
-            f"{gain_words(one)} points {when.replace('_', ' ')}" for when, one in point.gains.items() if one
+            f"{gain_words(gain)} points {when.replace('_', ' ')}" for when, gain in point.gains.items() if gain
         )
         received += f", over local {bought}" if bought else ""
-        told.append(
+        lines.append(
             f"{point.label}: {BADGES[point.kind]}; {', '.join([*leaks, ''])}{100 * point.trained.mean:.1f} %{received}, "
             f"{point.scalars.mean:,.0f} scalars{'' if best else ' (dominated)'}"
         )
     alone = ", ".join(f"{100 * value:.1f} %" for value in frontier.locals)
-    return "; ".join([*told, f"without exchange {alone}" if alone else WITHOUT_LOCAL])
+    return "; ".join([*lines, f"without exchange {alone}" if alone else WITHOUT_LOCAL])
 
 
 def effect_words(name: str, effect: Effect) -> str:
@@ -96,10 +96,14 @@ def _titles(frontier: Frontier) -> list[str]:
 def _settings(frontiers: Sequence[Frontier]) -> list[str]:
     """Name each frontier by its task, and by the grants in which the cards differ."""
     tasks = [
-        ", ".join(filter(None, (one.task["dataset"], f"{one.task['clients']} clients", one.task.get("local work"))))
-        for one in frontiers
+        ", ".join(
+            filter(
+                None, (frontier.task["dataset"], f"{frontier.task['clients']} clients", frontier.task.get("local work"))
+            )
+        )
+        for frontier in frontiers
     ]
-    grants = differing([one.card for one in frontiers])
+    grants = differing([item.card for item in frontiers])
     return [f"{task}; {grant}" if grant else task for task, grant in zip(tasks, grants, strict=True)]
 
 

@@ -111,14 +111,14 @@ def grid_columns(
     if attack.truths is None:
         raise UserError(f"{attack.directory}: no picture without the private truth")
     record, truths = scored(attack), attack.truths
-    own = own_guesses(settle(attack.reconstruction.to_cpu().images)[0], truths)
+    current = own_guesses(settle(attack.reconstruction.to_cpu().images)[0], truths)
     shuffled = attack.shuffled
     control = None if shuffled is None else own_guesses(settle(shuffled.to_cpu().images)[0], truths)
-    scores = [score_guesses(shots, truth, None) for shots, truth in zip(own, truths, strict=True)]
-    several = max(len(shots) for shots in own) > 1
+    scores = [score_guesses(shots, truth, None) for shots, truth in zip(current, truths, strict=True)]
+    several = max(len(shots) for shots in current) > 1
     # With several guesses a column is a pair of one private image and the guess assigned to it.
     units = [(row, member) for row, truth in enumerate(truths) for member in range(truth.n_c if several else 1)]
-    values = [_pair_score(own[row], truths[row], scores[row], member, several) for row, member in units]
+    values = [_pair_score(current[row], truths[row], scores[row], member, several) for row, member in units]
     everything = len(units) <= FEW if every_target is None else every_target
     picked = list(range(len(units))) if everything else at_quantiles(values, quantiles)
     headings = [""] * len(units) if everything else [f"{100 * q:.0f} % quantile" for q in quantiles]
@@ -134,10 +134,10 @@ def grid_columns(
     for position, heading in zip(picked, headings, strict=False):
         row, member = units[position]
         truth, target = truths[row], attack.reconstruction.targets[row]
-        floor = guess(blind, truth, target, len(own[row]), record.seed)
-        rivals = [own[row], floor] + ([] if control is None else [control[row]])
+        floor = guess(blind, truth, target, len(current[row]), record.seed)
+        rivals = [current[row], floor] + ([] if control is None else [control[row]])
         if mixed:
-            nearest = int(squared_errors(own[row], truth.members).min(dim=0).values.argmin())
+            nearest = int(squared_errors(current[row], truth.members).min(dim=0).values.argmin())
             count = f"mean of {truth.n_c}" if truth.n_c > 1 else "1 image"
             beside = f"best of own {scores[row].t2:.1f} dB"
             cells = [(truth.mean_image().float(), count), (truth.members[nearest], beside)]
@@ -145,9 +145,9 @@ def grid_columns(
             cells = [(truth.members[member], "")]
         reached = []
         for shots in rivals:
-            one = score_guesses(shots, truth, None)
-            reached.append(_pair_score(shots, truth, one, member, several))
-            cells.append((shots[one.assigned[member]], f"{reached[-1]:.1f} dB"))
+            item = score_guesses(shots, truth, None)
+            reached.append(_pair_score(shots, truth, item, member, several))
+            cells.append((shots[item.assigned[member]], f"{reached[-1]:.1f} dB"))
         note = _note(target.client, target.round, target.label)
         columns.append(Column(heading, note, tuple(cells), reached[0] > reached[1]))
     return (names, columns) if rule == NONE else _blurred(names, columns, 2 if mixed else 1)
@@ -166,25 +166,25 @@ def _stored_columns(
     attack: AttackRecord, every_target: bool | None, quantiles: Sequence[float]
 ) -> tuple[list[str], list[Column]]:
     """Return the reconstructions of a folder that was stored blurred: the first guess of each target, with its score."""
-    found = settle(attack.reconstruction.to_cpu().images)[0]
+    result = settle(attack.reconstruction.to_cpu().images)[0]
     scores = scored(attack).metrics.psnr_db.per_target
-    told = scores is not None and len(scores) == len(found) and found.shape[1] == 1
-    values = [float(value) for value in scores] if told and scores is not None else [0.0] * len(found)
-    everything = len(found) <= FEW if every_target is None else every_target
-    picked = list(range(len(found))) if everything else at_quantiles(values, quantiles)
-    headings = [""] * len(found) if everything else [f"{100 * q:.0f} % quantile" for q in quantiles]
+    details = scores is not None and len(scores) == len(result) and result.shape[1] == 1
+    values = [float(value) for value in scores] if details and scores is not None else [0.0] * len(result)
+    everything = len(result) <= FEW if every_target is None else every_target
+    picked = list(range(len(result))) if everything else at_quantiles(values, quantiles)
+    headings = [""] * len(result) if everything else [f"{100 * q:.0f} % quantile" for q in quantiles]
     columns = []
     for row, heading in zip(picked, headings, strict=False):
-        caption = f"{values[row]:.1f} dB" if told else ""
+        caption = f"{values[row]:.1f} dB" if details else ""
         target = attack.reconstruction.targets[row]
         note = _note(target.client, target.round, target.label)
-        columns.append(Column(heading, note, ((blurred(found[row, 0]), caption),), False))
+        columns.append(Column(heading, note, ((blurred(result[row, 0]), caption),), False))
     return ["reconstruction"], columns
 
 
 def _note(client: int, round_: int, label: int) -> str:
-    told = "" if label < 0 else f" · class {label}"
-    return f"client {client} · round {round_}{told}"
+    details = "" if label < 0 else f" · class {label}"
+    return f"client {client} · round {round_}{details}"
 
 
 def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, several: bool) -> float:

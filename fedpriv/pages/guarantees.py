@@ -48,15 +48,15 @@ def guarantee(name: str, record: Mapping[str, Any]) -> Guarantee:
     """
     spent, of_weights = record.get("epsilon"), record.get("epsilon_of_weights")
     if spent is not None:
-        found = f"epsilon {spent:.4g}"
+        text = f"epsilon {spent:.4g}"
     elif of_weights is not None:
-        found = f"epsilon {of_weights:.4g} of the trained weights, none of uploads"
+        text = f"epsilon {of_weights:.4g} of the trained weights, none of uploads"
     else:
-        found = "no guarantee"
+        text = "no guarantee"
     delta = f", delta {record['delta']:g}" if record.get("delta") else ""
     keys = [*_NAMES, *(key for key in record if key not in _NAMES and key not in _FIGURE)]
     return Guarantee(
-        f"{name}, {record['defense']}: {found}{delta} over {record.get('releases', '?')} releases",
+        f"{name}, {record['defense']}: {text}{delta} over {record.get('releases', '?')} releases",
         tuple(
             (_NAMES.get(key, key.replace("_", " ")), _written(record[key]))
             for key in keys
@@ -67,5 +67,5 @@ def guarantee(name: str, record: Mapping[str, Any]) -> Guarantee:
 
 def _written(value: Any) -> str:
     if isinstance(value, list):
-        return "; ".join(_written(one) for one in value)
+        return "; ".join(_written(item) for item in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

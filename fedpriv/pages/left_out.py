@@ -35,14 +35,14 @@ def readable(folders: Iterable[Path], read: Callable[[Path], T]) -> tuple[dict[P
         folders: to read.
         read: checks and returns all that a page takes from a folder.
     """
-    found: dict[Path, T] = {}
+    values: dict[Path, T] = {}
     damaged: list[LeftOut] = []
     for folder in folders:
         try:
-            found[folder] = read(folder)
+            values[folder] = read(folder)
         except UserError as error:
             damaged.append(LeftOut(str(folder), _within(folder, str(error))))
-    return found, damaged
+    return values, damaged
 
 
 def _within(folder: Path, line: str) -> str:

@@ -44,7 +44,7 @@ def areas(strata: Mapping[str, StratumArea]) -> str:
     if not strata:
         return "not measured"
     return ", ".join(
-        f"{name}: {with_interval(Rate(value=one.auc, ci95=one.ci95), 2, 1)}" for name, one in strata.items()
+        f"{name}: {with_interval(Rate(value=item.auc, ci95=item.ci95), 2, 1)}" for name, item in strata.items()
     )
 
 

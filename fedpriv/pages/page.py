@@ -60,10 +60,10 @@ def with_scripts(page: str, *names: str, values: Mapping[str, Any], filters: Map
     home = resources.files("fedpriv.pages") / "templates"
     script = "\n".join((home / name).read_text("utf-8").strip() for name in names)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    own = {"script": Markup(script), "script_hash": f"sha256-{digest}"}
+    group = {"script": Markup(script), "script_hash": f"sha256-{digest}"}
     templates = environment(autoescape=True)
     templates.filters |= filters or {}
-    html = templates.get_template(page).render({**values, **own})
+    html = templates.get_template(page).render({**values, **group})
     return html.replace('<div class="scroll">', SCROLL)
 
 

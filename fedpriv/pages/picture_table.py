@@ -81,17 +81,17 @@ def encoded(names: Sequence[str], columns: Sequence[Column], room: int) -> Pictu
         if sum(len(uri) for column in uris for uri in column) <= room:
             break
     rows = tuple(
-        (name, tuple(_cell(name, column, own[row], row) for column, own in zip(columns, uris, strict=True)))
+        (name, tuple(_cell(name, column, current[row], row) for column, current in zip(columns, uris, strict=True)))
         for row, name in enumerate(names)
     )
-    headings = tuple((c.heading or f"target {place}", c.note) for place, c in enumerate(columns, start=1))
+    headings = tuple((c.heading or f"target {index}", c.note) for index, c in enumerate(columns, start=1))
     return PictureTable(headings, rows, _remark(*step))
 
 
 def _cell(name: str, column: Column, uri: str, row: int) -> Cell:
     caption = column.cells[row][1]
-    told = ", ".join(part for part in (name, column.heading, column.note, caption) if part)
-    return Cell(uri, caption, told)
+    text = ", ".join(part for part in (name, column.heading, column.note, caption) if part)
+    return Cell(uri, caption, text)
 
 
 def _data_uri(image: np.ndarray, colours: int | None, shrink: int) -> str:

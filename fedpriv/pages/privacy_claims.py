@@ -37,16 +37,16 @@ class AuditedClaim(NamedTuple):
 def audited_claims(records: Sequence[PrivacyAuditRecord]) -> tuple[AuditedClaim, ...]:
     """Return audited claims, the contradicted ones first."""
     severity = list(BADGES)
-    return tuple(_audited(record) for record in sorted(records, key=lambda one: severity.index(one.verdict)))
+    return tuple(_audited(record) for record in sorted(records, key=lambda item: severity.index(item.verdict)))
 
 
 def contradicted(records: Sequence[PrivacyAuditRecord], defense: DefenseFacts, method: str) -> bool:
     """True if an audit contradicts what a defense with these options claims on a method's uploads."""
     return any(
-        one.verdict == "contradicted"
-        and (one.claimant, one.method) == (defense.name, method)
-        and defense.label in one.defense.split(" + ")
-        for one in records
+        record.verdict == "contradicted"
+        and (record.claimant, record.method) == (defense.name, method)
+        and defense.label in record.defense.split(" + ")
+        for record in records
     )
 
 

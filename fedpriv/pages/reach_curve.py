@@ -88,29 +88,34 @@ class ReachCurve:
     @property
     def description(self) -> str:
         """The picture in words."""
-        told = "; ".join(f"{point.attack} {point.psnr[0]:.1f} dB at {point.setting.label}" for point in self.points)
-        return f"Chart of {self.name}: PSNR of attacks, best guess and control by local work: {told}"
+        text = "; ".join(f"{point.attack} {point.psnr[0]:.1f} dB at {point.setting.label}" for point in self.points)
+        return f"Chart of {self.name}: PSNR of attacks, best guess and control by local work: {text}"
 
 
-def reach_curves(found: Sequence[AttackRecord], verdicts: Verdicts, said: Sequence[Finding]) -> tuple[ReachCurve, ...]:
+def reach_curves(
+    attack_records: Sequence[AttackRecord], verdicts: Verdicts, said: Sequence[Finding]
+) -> tuple[ReachCurve, ...]:
     """Return a curve for every reach and seed of two settings or more.
 
     Args:
-        found: scored attacks.
+        attack_records: scored attacks.
         verdicts: on all of the page.
         said: findings of the page.
     """
-    series = {part.key: one.reach for one in said if one.reach for part in one.parts}
+    series = {part.key: entry.reach for entry in said if entry.reach for part in entry.parts}
     together: dict[tuple[str, int], list[AttackRecord]] = {}
-    for attack in found:
+    for attack in attack_records:
         if key := reach_key(attack.about):
             together.setdefault((key, attack.about.run_seed), []).append(attack)
     curves = []
     for members in together.values():
-        own = series.get(upload_key(members[0].about), ())
-        if len(own) > 1:
-            last, beyond = (None if place is None else own[place].label for place in (furthest(own), first_beyond(own)))
-            curves.append(_curve(members, verdicts, tuple(one.label for one in own), last or "", beyond or ""))
+        current = series.get(upload_key(members[0].about), ())
+        if len(current) > 1:
+            last, beyond = (
+                None if position is None else current[position].label
+                for position in (furthest(current), first_beyond(current))
+            )
+            curves.append(_curve(members, verdicts, tuple(item.label for item in current), last or "", beyond or ""))
     return tuple(curves)
 
 
@@ -190,12 +195,12 @@ def reach_curve_svg(curve: ReachCurve) -> str:
         figure = Figure(figsize=(6.6, 3.1), layout="constrained")
         axes = figure.subplots()
         open_axes(axes)
-        places = {label: place for place, label in enumerate(curve.series)}
+        places = {label: index for index, label in enumerate(curve.series)}
         for number, attack in enumerate(curve.attacks):
-            own = [point for point in curve.points if point.attack == attack]
+            group = [point for point in curve.points if point.attack == attack]
             shift = _APART * (number - (len(curve.attacks) - 1) / 2)
-            xs = [places[point.setting.label] + shift for point in own]
-            _draw_attack(axes, xs, own, _LINES[number % len(_LINES)], picture_text(attack))
+            xs = [places[point.setting.label] + shift for point in group]
+            _draw_attack(axes, xs, group, _LINES[number % len(_LINES)], picture_text(attack))
         _draw_floor(axes, curve, places)
         axes.plot([], [], color=_SOFT, marker="D", markersize=4, markerfacecolor="#ffffff", linewidth=0, label=CONTROL)
         axes.set_xlim(-0.5, len(places) - 0.5)
@@ -223,9 +228,9 @@ def _draw_attack(axes: Any, xs: Sequence[float], points: Sequence[ReachPoint], c
 def _draw_floor(axes: Any, curve: ReachCurve, places: Mapping[str, int]) -> None:
     """Draw the best blind guess of each setting, of all attacks the highest."""
     label: str | None = "best guess"
-    for setting, place in places.items():
+    for setting, position in places.items():
         floors = [point.floor[0] for point in curve.points if point.setting.label == setting]
         if floors:
-            ends = [place - 0.4, place + 0.4]
+            ends = [position - 0.4, position + 0.4]
             axes.plot(ends, [max(floors)] * 2, color=_FLOOR, linewidth=1.4, linestyle=(0, (4, 2)), label=label)
             label = None

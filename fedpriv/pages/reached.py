@@ -29,27 +29,27 @@ def by_work(setting: Reach) -> tuple[bool, int, int]:
     return setting.setting == "epoch", setting.images, setting.steps
 
 
-def reached(found: Sequence[tuple[Reach, str, bool]]) -> tuple[Reached, ...]:
+def reached(reaches: Sequence[tuple[Reach, str, bool]]) -> tuple[Reached, ...]:
     """Return the settings of a reach from the least local work to the most, those without any result in their place.
 
     Args:
-        found: settings that attacks gave results at, each with the sentence on its images, and whether it leaks.
+        reaches: settings that attacks gave results at, each with the sentence on its images, and whether it leaks.
     """
-    own = sorted(found, key=lambda one: by_work(one[0]))
-    there = {setting.label: Reached(setting.label, setting.words, images, leaks) for setting, images, leaks in own}
-    series = next((setting.series for setting, _, _ in own if set(there) <= set(setting.series)), tuple(there))
+    group = sorted(reaches, key=lambda item: by_work(item[0]))
+    there = {setting.label: Reached(setting.label, setting.words, images, leaks) for setting, images, leaks in group}
+    series = next((setting.series for setting, _, _ in group if set(there) <= set(setting.series)), tuple(there))
     return tuple(there.get(label, Reached(label, label)) for label in series)
 
 
 def furthest(series: Sequence[Reached]) -> int | None:
     """Return the place of the last setting that leaks, or None."""
-    return max((place for place, one in enumerate(series) if one.leaks), default=None)
+    return max((index for index, part in enumerate(series) if part.leaks), default=None)
 
 
 def first_beyond(series: Sequence[Reached]) -> int | None:
     """Return the place of the first setting beyond :func:`furthest` at which no leak is shown, or None."""
-    place = furthest(series)
-    beyond = 0 if place is None else place + 1
+    position = furthest(series)
+    beyond = 0 if position is None else position + 1
     return beyond if beyond < len(series) else None
 
 
@@ -65,20 +65,20 @@ def reach_sentence(series: Sequence[Reached]) -> str:
     if last is None:
         parts.append(f"No leak is shown, {span_of(series)}.")
     else:
-        one = series[last]
+        part = series[last]
         far = "as far as was asked, " if beyond is None else ""
         before = [other.words for other in series[:last] if not other.leaks]
         gap = f" (at {' and '.join(before)} none is shown)" if before else ""
-        parts.append(f"The leak reaches {far}{one.words}{gap}: {_inside(one.images)}")
+        parts.append(f"The leak reaches {far}{part.words}{gap}: {_inside(part.images)}")
     if beyond is not None:
         parts.append(_not_shown(series[beyond]))
     return " ".join(parts)
 
 
-def _not_shown(one: Reached) -> str:
-    if not one.images:
-        return f"At {one.words} no attack that makes images gave a result."
-    return f"At {one.words} none is shown: {_inside(one.images)}"
+def _not_shown(item: Reached) -> str:
+    if not item.images:
+        return f"At {item.words} no attack that makes images gave a result."
+    return f"At {item.words} none is shown: {_inside(item.images)}"
 
 
 def _inside(text: str) -> str:

@@ -149,9 +149,9 @@ def write_report(
     """
     if not directories and not membership and study is None:
         raise UserError("report: no attack directories; give at least one")
-    found = [load_attack(Path(directory)) for directory in directories]
+    results = [load_attack(Path(directory)) for directory in directories]
     scores = {Path(folder): load_scores(Path(folder)) for folder in membership}
-    write_results(found, scores, out, runs=runs, study=study, alone=alone)
+    write_results(results, scores, out, runs=runs, study=study, alone=alone)
 
 
 def load_scored(directory: Path) -> AttackRecord:
@@ -193,16 +193,16 @@ def write_results(
     """
     attacks = [redacted(attack, redact) for attack in attacks]
     called = {} if study is None else study.labels
-    found = [called_by(attack, called) for attack in attacks]
+    results = [called_by(attack, called) for attack in attacks]
     scores = {folder: _labels(record, folder, called) for folder, record in inferred.items()}
-    largest = largest_budgets(found, scored, lambda attack: attack.about)
-    curves, rounds = budget_curves(in_order(found, scored)), round_curves(in_order(largest, scored))
+    largest = largest_budgets(results, scored, lambda attack: attack.about)
+    curves, rounds = budget_curves(in_order(results, scored)), round_curves(in_order(largest, scored))
     pictures = _drawn("budget", curves, curve_svg)
     by_round = _drawn("rounds", rounds, round_curve_svg)
-    verdicts = judge_results(by_folder(found, scores))
+    verdicts = judge_results(by_folder(results, scores))
     points = frontiers(by_folder(largest, scores), verdicts, alone)
-    values = _values(found, scores, study, verdicts, others.audits)
-    reaches = reach_curves(in_order(found, scored), verdicts, values["findings"])
+    values = _values(results, scores, study, verdicts, others.audits)
+    reaches = reach_curves(in_order(results, scored), verdicts, values["findings"])
     by_reach = _drawn("reach", reaches, reach_curve_svg)
     values |= {
         "frontiers": frontier_views(points),
@@ -216,7 +216,7 @@ def write_results(
     written = {
         "report.html": _page({**values, "scores": as_html}),
         "report.md": _markdown("report.md.j2", {**values, "scores": as_markdown}),
-        **table_files("results.csv", csv_rows(found, verdicts, alone)),
+        **table_files("results.csv", csv_rows(results, verdicts, alone)),
         **({"frontier.svg": frontier_svg(points)} if points else {}),
         **(table_files("frontier.csv", frontier_rows(points)) if points else {}),
         **(table_files("reach.csv", reach_rows(reaches)) if reaches else {}),
@@ -228,7 +228,7 @@ def write_results(
 
 def _drawn(name: str, curves: Sequence[Any], draw: Callable[[Any], str]) -> dict[str, str]:
     """Return pictures of curves by the names of their files."""
-    return {f"{name}-{n}-{slug(one.name)}.svg": draw(one) for n, one in enumerate(curves, start=1)}
+    return {f"{name}-{n}-{slug(curve.name)}.svg": draw(curve) for n, curve in enumerate(curves, start=1)}
 
 
 def _pictured(name: str, curves: Sequence[Any], files: str, sources: str, drawn: Mapping[str, str]) -> dict[str, Any]:
@@ -256,9 +256,9 @@ def score_sections(scores: Mapping[Path, InferenceResult], verdicts: Verdicts) -
     """Return the sections on membership and property inference, as HTML and as Markdown; empty without records."""
     members = {folder: record for folder, record in scores.items() if record.kind == "membership"}
     answers = {folder: record for folder, record in scores.items() if record.kind == "property"}
-    told, answered = ([inferred_words(verdicts[folder,]) for folder in own] for own in (members, answers))
+    details, answered = ([inferred_words(verdicts[folder,]) for folder in current] for current in (members, answers))
     sections = (
-        *membership_report.sections(list(members.values()), told),
+        *membership_report.sections(list(members.values()), details),
         *property_report.sections(list(answers.values()), answered),
     )
     return html_sections(sections), markdown_sections(sections)
@@ -274,16 +274,16 @@ def slug(name: str) -> str:
 
 
 def _values(
-    found: Sequence[AttackRecord],
+    attack_records: Sequence[AttackRecord],
     scores: Mapping[Path, InferenceResult],
     study: StudyFacts | None,
     verdicts: Verdicts,
     audits: Sequence[PrivacyAuditRecord],
 ) -> dict[str, Any]:
     # Of an attack with several budgets the largest stands for it: choosing by score would be choosing by the truth.
-    shown = largest_budgets(found, scored, lambda attack: attack.about)
+    shown = largest_budgets(attack_records, scored, lambda attack: attack.about)
     # A study's command makes all of its results, so it stands for what each of them recorded.
-    made: list[Provenance] = [*(attack.about for attack in found), *scores.values()]
+    made: list[Provenance] = [*(attack.about for attack in attack_records), *scores.values()]
     made_by = commands([about for about in made if about.labels is None])
     if study is not None:
         made_by = tuple(dict.fromkeys((*study.commands, *made_by)))

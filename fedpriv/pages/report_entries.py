@@ -138,20 +138,20 @@ class Group:
     datasets: bool
 
 
-def groups_of(found: Sequence[AttackRecord], verdicts: Verdicts) -> tuple[Group, ...]:
+def groups_of(attack_records: Sequence[AttackRecord], verdicts: Verdicts) -> tuple[Group, ...]:
     """Return attacks by knowledge card, the card with the strongest first.
 
     Args:
-        found: scored attacks.
+        attack_records: scored attacks.
         verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
 
     Raises:
         UserError: when an attack was not scored.
     """
-    room = room_for(sum(attack.truths is not None for attack in found))
+    room = room_for(sum(attack.truths is not None for attack in attack_records))
     return tuple(
         _group(number, members, verdicts, room)
-        for number, members in enumerate(strongest_first(found, scored), start=1)
+        for number, members in enumerate(strongest_first(attack_records, scored), start=1)
     )
 
 
@@ -164,8 +164,8 @@ def _group(number: int, members: Sequence[AttackRecord], verdicts: Verdicts, roo
     margin = 0.05 * (high - low) or 1.0
     low, high = low - margin, high + margin
     entries = tuple(
-        _entry(f"{number}-{place}", attack, called, verdicts[attack.directory,], (low, high), room)
-        for place, (attack, called) in enumerate(zip(members, _called(members), strict=True), start=1)
+        _entry(f"{number}-{index}", attack, called, verdicts[attack.directory,], (low, high), room)
+        for index, (attack, called) in enumerate(zip(members, _called(members), strict=True), start=1)
     )
     return Group(
         card=card_grants(scored(members[0]).knowledge),
@@ -178,7 +178,7 @@ def _group(number: int, members: Sequence[AttackRecord], verdicts: Verdicts, roo
 
 def card_grants(knowledge: ThreatModel) -> tuple[Grant, ...]:
     """Return the lines of a knowledge card with what each means."""
-    found = []
+    results = []
     for name, value in card_words(knowledge).items():
         meaning = _GRANTS.get((name, value), "")
         if name == "rounds_seen":
@@ -187,8 +187,8 @@ def card_grants(knowledge: ThreatModel) -> tuple[Grant, ...]:
             )
         if name == "foreign":
             meaning = "the data set that the attacker's images are from"
-        found.append(Grant(name.replace("_", " "), spaced(name, value), meaning))
-    return tuple(found)
+        results.append(Grant(name.replace("_", " "), spaced(name, value), meaning))
+    return tuple(results)
 
 
 def _place(value: float, low: float, high: float) -> float:
@@ -205,23 +205,25 @@ def _called(members: Sequence[AttackRecord]) -> list[str]:
     alike: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
     for attack in members:
         alike.setdefault(key(attack), []).append(attack.about.options)
-    found = []
+    results = []
     for attack in members:
-        own, others = attack.about.options, alike[key(attack)]
-        differing = [f"{name}={own[name]}" for name in own if any(one.get(name) != own[name] for one in others)]
-        found.append(", ".join([title(scored(attack)), *differing]))
-    return found
+        current, others = attack.about.options, alike[key(attack)]
+        differing = [
+            f"{name}={current[name]}" for name in current if any(other.get(name) != current[name] for other in others)
+        ]
+        results.append(", ".join([title(scored(attack)), *differing]))
+    return results
 
 
 def _entry(
-    place: str, attack: AttackRecord, called: str, verdict: Verdict, scale: tuple[float, float], room: int
+    text: str, attack: AttackRecord, called: str, verdict: Verdict, scale: tuple[float, float], room: int
 ) -> Entry:
     record = scored(attack)
     gain = record.advantage_db
     interval = gain.ci95
     method, upload = method_label(attack.about), upload_title(attack.about)
     return Entry(
-        anchor=f"attack-{place}",
+        anchor=f"attack-{text}",
         name=f"{called} on {record.target} uploads of {upload}, {record.dataset}",
         attack=called,
         upload=upload.replace(method, f"{method}, {record.target}", 1),

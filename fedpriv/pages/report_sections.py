@@ -45,9 +45,11 @@ class Federation:
     seeds: tuple[int, ...]
 
 
-def federations(attacks: Sequence[AttackRecord], found: Sequence[Finding] = ()) -> tuple[Federation, ...]:
+def federations(attacks: Sequence[AttackRecord], findings: Sequence[Finding] = ()) -> tuple[Federation, ...]:
     """Return the uploads that attacks were made on, in the order in which they come, with what was found on each."""
-    said = {part.key: ", ".join(BADGES[kind] for kind in part.kinds) for one in found for part in one.parts or (one,)}
+    said = {
+        part.key: ", ".join(BADGES[kind] for kind in part.kinds) for item in findings for part in item.parts or (item,)
+    }
     uploads: dict[str, dict[int, About]] = {}
     for attack in attacks:
         uploads.setdefault(upload_key(attack.about), {}).setdefault(attack.about.run_seed, attack.about)
@@ -59,10 +61,10 @@ def federations(attacks: Sequence[AttackRecord], found: Sequence[Finding] = ()) 
 
 def _federation(label: str, runs: Mapping[int, About], said: str) -> Federation:
     first = next(iter(runs.values()))
-    found = [run_figures(about) for about in runs.values()]
+    results = [run_figures(about) for about in runs.values()]
     trained, received, scalars = (
-        None if any(one is None for one in values) else sum(float(one or 0.0) for one in values) / len(values)
-        for values in zip(*found, strict=True)
+        None if any(item is None for item in values) else sum(float(value or 0.0) for value in values) / len(values)
+        for values in zip(*results, strict=True)
     )
     return Federation(
         name=label,
@@ -115,12 +117,12 @@ class FrontierView:
     description: str
 
 
-def frontier_views(found: Sequence[Frontier]) -> tuple[FrontierView, ...]:
+def frontier_views(frontiers: Sequence[Frontier]) -> tuple[FrontierView, ...]:
     """Return the frontiers that compare something: those with two points or more."""
     return tuple(
-        FrontierView(one, card_grants(one.card), image_source(frontier_svg([one])), describe(one))
-        for one in found
-        if len(one.points) > 1
+        FrontierView(item, card_grants(item.card), image_source(frontier_svg([item])), describe(item))
+        for item in frontiers
+        if len(item.points) > 1
     )
 
 

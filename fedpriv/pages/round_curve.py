@@ -73,13 +73,13 @@ class RoundCurve:
     @property
     def description(self) -> str:
         """The picture in words."""
-        told = "; ".join(f"{point.advantage:+.2f} dB in round {point.round}" for point in self.points)
-        return f"Chart of {self.name}: PSNR of attack, floor and control by round, and PSNR above the floor: {told}"
+        text = "; ".join(f"{point.advantage:+.2f} dB in round {point.round}" for point in self.points)
+        return f"Chart of {self.name}: PSNR of attack, floor and control by round, and PSNR above the floor: {text}"
 
 
-def round_curves(found: Sequence[AttackRecord]) -> list[RoundCurve]:
+def round_curves(attack_records: Sequence[AttackRecord]) -> list[RoundCurve]:
     """Return a curve for every attack that was run in at least two rounds by their number, in the order given."""
-    return [_curve(members) for members in along_training(found, by_number=True)]
+    return [_curve(members) for members in along_training(attack_records, by_number=True)]
 
 
 def _curve(members: Sequence[tuple[Stage, AttackRecord]]) -> RoundCurve:

@@ -136,7 +136,7 @@ def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
     summaries = [run.summary for run in opened]
     guarded = [_guarded(run.config, summary) for run, summary in zip(opened, summaries, strict=True)]
     labels = run_labels(guarded, [run.path for run in opened])
-    return tuple(_load(*one) for one in zip(opened, labels, summaries, strict=True))
+    return tuple(_load(*item) for item in zip(opened, labels, summaries, strict=True))
 
 
 def _guarded(config: RunConfig, summary: RunSummary) -> str:
@@ -153,10 +153,10 @@ def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]
     parts = [path.resolve().parts for path in paths]
     longest = max((len(part) for part in parts), default=1)
     labels = []
-    for method, own in zip(methods, parts, strict=True):
+    for method, current in zip(methods, parts, strict=True):
         same = [part for name, part in zip(methods, parts, strict=True) if name == method]
         depth = next((n for n in range(1, longest) if len({p[-n:] for p in same}) == len(set(same))), longest)
-        labels.append(method if len(same) == 1 else f"{method} ({'/'.join(own[-depth:])})")
+        labels.append(method if len(same) == 1 else f"{method} ({'/'.join(current[-depth:])})")
     return tuple(labels)
 
 
@@ -203,8 +203,8 @@ def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
 def _traffic(lines: Sequence[RoundLine], count: str, unit: str) -> np.ndarray:
     counted = [line.communication.paper if count == "paper" else line.communication.full for line in lines]
     if unit == "scalars":
-        return np.array([one.upload_scalars + one.broadcast_scalars for one in counted], dtype=np.int64)
-    return np.array([one.upload_bytes + one.broadcast_bytes for one in counted], dtype=np.int64)
+        return np.array([item.upload_scalars + item.broadcast_scalars for item in counted], dtype=np.int64)
+    return np.array([entry.upload_bytes + entry.broadcast_bytes for entry in counted], dtype=np.int64)
 
 
 def _accuracy(pairs: Sequence[Sequence[Sequence[int]]], left_out: Sequence[Sequence[int]]) -> Accuracy:
@@ -230,7 +230,7 @@ def settings(config: RunConfig, images: str = "") -> dict[str, str]:
         "pathological": f", {classes_words(partition)}",
         "long_tail": f", imbalance {partition.imbalance:g}",
     }.get(partition.name, "")
-    found = {
+    results = {
         "data set": dataset_title(config),
         "images per class": config.per_class,
         "image size": config.image_size,
@@ -258,7 +258,7 @@ def settings(config: RunConfig, images: str = "") -> dict[str, str]:
         "options": ", ".join(f"{name} {value}" for name, value in config.options.items()) or None,
         "seed": config.seed,
     }
-    return {name: str(value) for name, value in found.items() if value is not None}
+    return {name: str(value) for name, value in results.items() if value is not None}
 
 
 TEST_IMAGES = (
@@ -279,6 +279,6 @@ TEST_IMAGES = (
 def shared_settings(runs: Sequence[RunRecord]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the settings that all runs share, and the names of the others."""
     each = [settings(run.config, run.summary.images) for run in runs]
-    names = list(dict.fromkeys(name for one in each for name in one))
-    shared = {name: each[0][name] for name in names if all(one.get(name) == each[0].get(name) for one in each)}
+    names = list(dict.fromkeys(name for item in each for name in item))
+    shared = {name: each[0][name] for name in names if all(entry.get(name) == each[0].get(name) for entry in each)}
     return shared, tuple(name for name in names if name not in shared)

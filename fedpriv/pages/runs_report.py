@@ -151,9 +151,9 @@ def _pages(values: Mapping[str, object]) -> dict[str, str]:
 
 
 def _unsampled(runs: Sequence[RunRecord]) -> list[str]:
-    found = [(run, run.summary.unsampled) for run in runs]
+    results = [(run, run.summary.unsampled) for run in runs]
     return [
-        f"{run.label}: {unsampled_words(absent, run.config.clients)}." for run, absent in found if absent is not None
+        f"{run.label}: {unsampled_words(absent, run.config.clients)}." for run, absent in results if absent is not None
     ]
 
 
@@ -180,15 +180,17 @@ def _row(run: RunRecord, predictor: str, target: float, figure: str) -> Row:
 def _by_round(runs: Sequence[RunRecord]) -> list[Picture]:
     pictures = []
     for moment in MOMENTS:
-        found = [(run, run.at(moment)) for run in runs]
-        lines = [curves.Line(run.label, run.rounds, one.mean, one.spread, one.pooled) for run, one in found]
-        told = "; ".join(f"{r.label} from {percent(one.mean[0])} to {percent(one.mean[-1])}" for r, one in found)
+        results = [(run, run.at(moment)) for run in runs]
+        lines = [curves.Line(run.label, run.rounds, item.mean, item.spread, item.pooled) for run, item in results]
+        text = "; ".join(
+            f"{r.label} from {percent(entry.mean[0])} to {percent(entry.mean[-1])}" for r, entry in results
+        )
         name = _MOMENT_NAMES[moment]
         pictures.append(
             Picture(
                 f"accuracy-{name.replace(' ', '-')}.svg",
                 curves.accuracy_by_round(lines, f"Accuracy {name}"),
-                f"Line chart of accuracy {name} by round, mean over clients, first to last round: {told}",
+                f"Line chart of accuracy {name} by round, mean over clients, first to last round: {text}",
                 "Line: mean over clients. Band: one standard deviation over clients. Dashed: all test images pooled.",
             )
         )
@@ -199,8 +201,10 @@ def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
     pictures = []
     for count in COUNTS:
         each = [(run, run.cumulative(count, "scalars"), run.at("after_training")) for run in runs]
-        lines = [curves.Line(run.label, sent, one.mean, one.spread, one.pooled) for run, sent, one in each]
-        told = "; ".join(f"{run.label} {percent(one.pooled[-1])} after {int(sent[-1]):,}" for run, sent, one in each)
+        lines = [curves.Line(run.label, sent, item.mean, item.spread, item.pooled) for run, sent, item in each]
+        text = "; ".join(
+            f"{run.label} {percent(entry.pooled[-1])} after {int(sent[-1]):,}" for run, sent, entry in each
+        )
         silent = [run.label for run, sent, _ in each if not sent[-1]]
         caption = "Pooled accuracy after training; up and down of all clients, summed over rounds. "
         caption += {"paper": "Labels, class ids and counts are left out.", "full": "Everything sent is counted."}[count]
@@ -209,7 +213,7 @@ def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
             Picture(
                 f"accuracy-by-scalars-{count}.svg",
                 curves.accuracy_by_scalars(lines, f"Accuracy by communication, {count} count"),
-                f"Line chart of pooled accuracy after training by scalars sent so far, {count} count, at the end: {told}",
+                f"Line chart of pooled accuracy after training by scalars sent so far, {count} count, at the end: {text}",
                 caption,
             )
         )
@@ -219,7 +223,7 @@ def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
 def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
     trained, received = (run.at(moment).per_client[-1] for moment in MOMENTS)
     images = run.at("after_training").total[-1]
-    own = settings(run.config, run.summary.images)
+    current = settings(run.config, run.summary.images)
     clients = Picture(
         f"clients-{number}-{run.config.method}.svg",
         curves.client_bars(trained, received, f"{run.config.method}: clients in round {run.rounds[-1]}"),
@@ -231,7 +235,7 @@ def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
     return Section(
         anchor=f"run-{number}",
         run=run,
-        own=tuple((name, own[name]) for name in differing if name in own),
+        own=tuple((name, current[name]) for name in differing if name in current),
         clients=clients,
     )
 
@@ -242,7 +246,7 @@ def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
 def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
     """Return one line of ``runs.csv``."""
     run = row.run
-    found: dict[str, object] = {
+    values: dict[str, object] = {
         "run": run.label,
         "directory": run.directory.path.name,
         "method": run.config.method,
@@ -251,34 +255,36 @@ def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
         "partition": settings(run.config)["partition"],
     }
     for moment in MOMENTS:
-        one = run.at(moment, row.predictor)
-        best, best_mean = int(one.pooled.argmax()), int(one.mean.argmax())
-        found |= {
-            f"{moment}_final": float(one.pooled[-1]),
-            f"{moment}_best": float(one.pooled[best]),
+        item = run.at(moment, row.predictor)
+        best, best_mean = int(item.pooled.argmax()), int(item.mean.argmax())
+        values |= {
+            f"{moment}_final": float(item.pooled[-1]),
+            f"{moment}_best": float(item.pooled[best]),
             f"{moment}_best_round": int(run.rounds[best]),
-            f"{moment}_mean_over_clients": float(one.mean[-1]),
-            f"{moment}_sd_over_clients": float(one.spread[-1]),
-            f"{moment}_best_mean_over_clients": float(one.mean[best_mean]),
+            f"{moment}_mean_over_clients": float(item.mean[-1]),
+            f"{moment}_sd_over_clients": float(item.spread[-1]),
+            f"{moment}_best_mean_over_clients": float(item.mean[best_mean]),
             f"{moment}_best_mean_round": int(run.rounds[best_mean]),
         }
     for count in COUNTS:
         for unit in ("scalars", "bytes"):
-            found[f"{count}_{unit}_per_round"] = float(run.traffic[count, unit].sum() / run.config.rounds)
-    found["target_accuracy"] = target
-    found["target_of"] = figure
+            values[f"{count}_{unit}_per_round"] = float(run.traffic[count, unit].sum() / run.config.rounds)
+    values["target_accuracy"] = target
+    values["target_of"] = figure
     for moment in MOMENTS:
         reached = row.reached[moment]
-        found[f"{moment}_rounds_to_target"] = reached.round if reached else None
+        values[f"{moment}_rounds_to_target"] = reached.round if reached else None
         for count in COUNTS:
-            found[f"{moment}_{count}_scalars_to_target"] = reached.scalars[count] if reached else None
-            found[f"{moment}_{count}_bytes_to_target"] = reached.bytes[count] if reached else None
+            values[f"{moment}_{count}_scalars_to_target"] = reached.scalars[count] if reached else None
+            values[f"{moment}_{count}_bytes_to_target"] = reached.bytes[count] if reached else None
     work = run.summary.flops
-    found["flops_per_client_round"] = work.mean_per_client_round
-    found["flops_local_training_per_client_round"] = work.mean_local_training_per_client_round
-    found["flops_prediction_per_image"] = sum(work.prediction_per_image) / (len(work.prediction_per_image) or 1) or None
-    found["seconds"] = run.summary.seconds
-    return found
+    values["flops_per_client_round"] = work.mean_per_client_round
+    values["flops_local_training_per_client_round"] = work.mean_local_training_per_client_round
+    values["flops_prediction_per_image"] = (
+        sum(work.prediction_per_image) / (len(work.prediction_per_image) or 1) or None
+    )
+    values["seconds"] = run.summary.seconds
+    return values
 
 
 def sizes(reached: Reached | None, count: str) -> str:

@@ -96,7 +96,7 @@ def section(
     if not records:
         return ()
     several = len({record.attack for record in records}) > 1
-    told = tuple(
+    lines = tuple(
         (
             upload_words(record) + (f", {record.attack}" if several else ""),
             f"{said} {premise_words(record.premise)}".rstrip(),
@@ -105,7 +105,7 @@ def section(
         )
         for record, said in zip(records, verdicts, strict=True)
     )
-    return (ScoreSection(title, introduction, varying(rows), told),)
+    return (ScoreSection(title, introduction, varying(rows), lines),)
 
 
 def html_sections(sections: Sequence[ScoreSection]) -> Markup:

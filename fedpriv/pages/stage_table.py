@@ -54,23 +54,25 @@ class StageTable:
     rows: tuple[StageRow, ...]
 
 
-def stage_tables(found: Sequence[AttackRecord]) -> list[StageTable]:
+def stage_tables(attack_records: Sequence[AttackRecord]) -> list[StageTable]:
     """Return a table for every attack that was run on two stages or more of one run, in the order given."""
     return [
         StageTable(title_of(members[0][1]), tuple(_row(stage, scored(attack)) for stage, attack in members))
-        for members in along_training(found, by_number=False)
+        for members in along_training(attack_records, by_number=False)
     ]
 
 
-def along_training(found: Sequence[AttackRecord], *, by_number: bool) -> list[list[tuple[Stage, AttackRecord]]]:
+def along_training(
+    attack_records: Sequence[AttackRecord], *, by_number: bool
+) -> list[list[tuple[Stage, AttackRecord]]]:
     """Return, for every attack that was run at two moments or more of one run, these moments in the order of training.
 
     Args:
-        found: scored attacks.
+        attack_records: scored attacks.
         by_number: rounds that were asked for by their number, instead of stages of training.
     """
     together: dict[str, list[tuple[Stage, AttackRecord]]] = {}
-    for attack in found:
+    for attack in attack_records:
         stage = scored(attack).stage
         if stage is not None and stage.name.startswith("round-") is by_number:
             together.setdefault(_apart_from_stage(attack), []).append((stage, attack))
@@ -87,8 +89,8 @@ def title_of(attack: AttackRecord) -> str:
 def _apart_from_stage(attack: AttackRecord) -> str:
     record, about = scored(attack), attack.about
     card = plain(replace(record.knowledge, rounds_seen=1))
-    own = [record.target, record.attack, record.method, record.dataset, record.seed, card]
-    return json.dumps([own, plain(about.run), plain(about.options)], sort_keys=True)
+    group = [record.target, record.attack, record.method, record.dataset, record.seed, card]
+    return json.dumps([group, plain(about.run), plain(about.options)], sort_keys=True)
 
 
 def _row(stage: Stage, record: ReconstructionRecord) -> StageRow:

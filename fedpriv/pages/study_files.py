@@ -73,8 +73,8 @@ class StudyFile(_Part):
     @property
     def asked(self) -> dict[str, JsonValue]:
         """The fields that say what the study is, not how the file was made, as JSON has them."""
-        held = self.model_dump(mode="json", exclude_unset=True)
-        return {name: value for name, value in held.items() if name not in _MADE_BY}
+        kept = self.model_dump(mode="json", exclude_unset=True)
+        return {name: value for name, value in kept.items() if name not in _MADE_BY}
 
 
 class CellAttack(_Part):
@@ -159,7 +159,7 @@ def read_study(folder: Path) -> StudyFile:
 
 def accounts(folder: Path) -> list[Path]:
     """Return the folders in which shards of a study say how far they have come, until they are merged."""
-    return sorted(place.parent for place in (folder / SHARDS).glob(f"*/{CELLS}"))
+    return sorted(position.parent for position in (folder / SHARDS).glob(f"*/{CELLS}"))
 
 
 def read_cells(folder: Path, besides: Collection[Path] = ()) -> list[Cell]:
@@ -202,22 +202,22 @@ def read_list(folder: Path) -> list[Cell]:
     Raises:
         UserError: when it is damaged, naming the line and the field.
     """
-    found = []
-    for place, line in enumerate(read_lines(folder / CELLS), start=1):
+    results = []
+    for index, line in enumerate(read_lines(folder / CELLS), start=1):
         missing = [key for key in _CELL_KEYS if key not in line]
         if missing:
             raise UserError(
-                f"{folder / CELLS}:{place}: field {missing[0]!r} is missing; expected {', '.join(_CELL_KEYS)}"
+                f"{folder / CELLS}:{index}: field {missing[0]!r} is missing; expected {', '.join(_CELL_KEYS)}"
             )
-        found.append(_check(Cell, line, f"{folder / CELLS}:{place}"))
-    return found
+        results.append(_check(Cell, line, f"{folder / CELLS}:{index}"))
+    return results
 
 
-def _check(shape: type[T], found: Any, where: str) -> T:
-    if not isinstance(found, Mapping):
-        raise UserError(f"{where}: expected an object, got {type(found).__name__}")
+def _check(shape: type[T], value: Any, where: str) -> T:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: expected an object, got {type(value).__name__}")
     try:
-        return shape.model_validate(dict(found))
+        return shape.model_validate(dict(value))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(step) for step in first["loc"])

@@ -53,14 +53,14 @@ def write_study_report(folder: Path, out: Path | None = None) -> None:
     Raises:
         UserError: when a file of the study is missing or damaged.
     """
-    found = read_results(folder)
+    results = read_results(folder)
     write_results(
-        list(found.attacks.values()),
-        found.scores,
+        list(results.attacks.values()),
+        results.scores,
         folder if out is None else out,
-        study=found.facts,
-        alone=baselines(found.runs),
-        others=Others(found.left_out),
+        study=results.facts,
+        alone=baselines(results.runs),
+        others=Others(results.left_out),
     )
 
 
@@ -90,13 +90,13 @@ def read_results(folder: Path) -> StudyResults:
         raise UserError(f"{folder / CELLS}: holds no cell; repeat the command of the study")
     done = [(cell, place) for cell in cells for place in _results(folder, cell)]
     places = dict.fromkeys(place for _, place in done)
-    scores, not_scores = readable([place for place in places if holds_scores(place)], load_scores)
-    attacks, no_attacks = readable([place for place in places if not holds_scores(place)], load_scored)
-    reasons = {Path(one.folder): one.why for one in (*not_scores, *no_attacks)}
+    scores, not_scores = readable([positions for positions in places if holds_scores(positions)], load_scores)
+    attacks, no_attacks = readable([position for position in places if not holds_scores(position)], load_scored)
+    reasons = {Path(not_score.folder): not_score.why for not_score in (*not_scores, *no_attacks)}
     lost = {
-        cell.cell: f"{place}: no result, though it was made: {reasons[place]}"
-        for cell, place in done
-        if place in reasons
+        cell.cell: f"{index}: no result, though it was made: {reasons[index]}"
+        for cell, index in done
+        if index in reasons
     }
     runs, damaged = _finished_runs(folder, cells)
     facts = StudyFacts(
@@ -128,11 +128,13 @@ def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
             replace(cell, cell=f"{folder}: {cell.cell}") for folder, facts in studies.items() for cell in facts.failed
         ),
         privacy=tuple(
-            replace(one, told=f"{folder}: {one.told}") for folder, facts in studies.items() for one in facts.privacy
+            replace(item, told=f"{folder}: {item.told}") for folder, facts in studies.items() for item in facts.privacy
         ),
-        settings=tuple(replace(one, title=str(folder)) for folder, facts in studies.items() for one in facts.settings),
+        settings=tuple(
+            replace(setting, title=str(folder)) for folder, facts in studies.items() for setting in facts.settings
+        ),
         commands=tuple(dict.fromkeys(command for facts in every for command in facts.commands)),
-        labels={place: called for facts in reversed(every) for place, called in facts.labels.items()},
+        labels={name: called for facts in reversed(every) for name, called in facts.labels.items()},
     )
 
 
@@ -161,7 +163,7 @@ def _results(folder: Path, cell: Cell) -> list[Path]:
 
 
 def _unfinished(cell: Cell, lost: str | None) -> UnfinishedCell:
-    own = [f"{entry.attack}: {entry.error}" for entry in cell.attacks if entry.error]
+    group = [f"{entry.attack}: {entry.error}" for entry in cell.attacks if entry.error]
     return UnfinishedCell(
         cell=cell.cell,
         method=_method(cell),
@@ -169,15 +171,15 @@ def _unfinished(cell: Cell, lost: str | None) -> UnfinishedCell:
         target=cell.target or "–",
         seed=cell.seed,
         status="lost" if cell.status == "done" else cell.status,
-        why=cell.error or "; ".join(own) or lost or "not reached",
+        why=cell.error or "; ".join(group) or lost or "not reached",
     )
 
 
 def _privacy(folder: Path, cells: Sequence[Cell], runs: Collection[Path]) -> tuple[Guarantee, ...]:
     """Return the accounts of the runs' defenses; equal ones once."""
-    found: dict[Guarantee, None] = {}
+    results: dict[Guarantee, None] = {}
     for cell in cells:
         if folder / cell.run in runs:
             name, run = f"{_method(cell)} + {_defense(cell)}", RunDirectory(folder / cell.run)
-            found |= dict.fromkeys(guarantee(name, record) for record in run.summary.privacy)
-    return tuple(found)
+            results |= dict.fromkeys(guarantee(name, record) for record in run.summary.privacy)
+    return tuple(results)

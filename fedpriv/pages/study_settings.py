@@ -48,7 +48,7 @@ def toml(values: Mapping[str, Any]) -> str:
     """
     plain = [f"{_key(key)} = {_top(value)}" for key, value in _given(values) if not isinstance(value, Mapping)]
     tables = [
-        "\n".join([f"[{_key(key)}]", *(f"{_key(name)} = {_value(one)}" for name, one in _given(value))])
+        "\n".join([f"[{_key(key)}]", *(f"{_key(name)} = {_value(item)}" for name, item in _given(value))])
         for key, value in _given(values)
         if isinstance(value, Mapping)
     ]
@@ -65,8 +65,8 @@ def _key(key: str) -> str:
 
 
 def _top(value: Any) -> str:
-    if isinstance(value, list) and any(isinstance(one, (Mapping, list)) for one in value):
-        return "[\n" + "".join(f"  {_value(one)},\n" for one in value if one is not None) + "]"
+    if isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
+        return "[\n" + "".join(f"  {_value(entry)},\n" for entry in value if entry is not None) + "]"
     return _value(value)
 
 
@@ -76,8 +76,8 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
-        return "[" + ", ".join(_value(one) for one in value if one is not None) + "]"
+        return "[" + ", ".join(_value(entry) for entry in value if entry is not None) + "]"
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{_key(key)} = {_value(one)}" for key, one in _given(value))
+        inner = ", ".join(f"{_key(key)} = {_value(item)}" for key, item in _given(value))
         return f"{{ {inner} }}" if inner else "{}"
     return repr(value)

@@ -98,18 +98,18 @@ class UploadCard:
     home: Path | None
 
 
-def upload_cards(found: Sequence[Finding], attacks: Sequence[AttackRecord]) -> tuple[UploadCard, ...]:
+def upload_cards(findings: Sequence[Finding], attacks: Sequence[AttackRecord]) -> tuple[UploadCard, ...]:
     """Return the cards of a page, in the order of its findings.
 
     Args:
-        found: findings of the page.
+        findings: findings of the page.
         attacks: that make images, scored; those of the findings' verdicts are looked up by their folders.
     """
     by_folder = {attack.directory: attack for attack in attacks}
-    room = STRIPS_BYTES // max(len(found), 1)
+    room = STRIPS_BYTES // max(len(findings), 1)
     return tuple(
         upload_card(finding, by_folder, lambda attack: picture_table(attack, room, quantiles=SHOWN))
-        for finding in found
+        for finding in findings
     )
 
 
@@ -127,7 +127,7 @@ def upload_card(
     attack = None if first is None else attacks.get(first.folders[0])
     return UploadCard(
         finding=finding,
-        marks=marks([one.verdict for one in finding.told]),
+        marks=marks([item.verdict for item in finding.told]),
         attack="" if attack is None else title(scored(attack)),
         strip=None if attack is None else strip(attack),
         home=None if attack is None else attack.directory,
@@ -136,22 +136,22 @@ def upload_card(
 
 def marks(verdicts: Sequence[Verdict]) -> tuple[Mark, ...]:
     """Return the four marks of an upload from the verdicts on all attacks on it."""
-    images = [one for one in verdicts if one.makes_images]
-    vectors = [one for one in images if any(part.measure in _VECTORS for part in one.compared)]
-    asked = {kind: [one for one in verdicts if _asks(one, kind)] for kind in ("membership", "property")}
-    most_severe = next((kind for kind in _TOLD if any(one.kind == kind for one in images)), None)
+    images = [item for item in verdicts if item.makes_images]
+    vectors = [entry for entry in images if any(part.measure in _VECTORS for part in entry.compared)]
+    requested = {kind: [verdict for verdict in verdicts if _asks(verdict, kind)] for kind in ("membership", "property")}
+    most_severe = next((kind for kind in _TOLD if any(image.kind == kind for image in images)), None)
     return (
         _mark("images", images, _IMAGES, "" if most_severe is None else BADGES[most_severe].removeprefix("images ")),
         _mark("representations", vectors, _VECTORS, "recovered"),
-        _mark("membership", asked["membership"], None, "leaks"),
-        _mark("properties", asked["property"], None, _in_clear(asked["property"])),
+        _mark("membership", requested["membership"], None, "leaks"),
+        _mark("properties", requested["property"], None, _in_clear(requested["property"])),
     )
 
 
 def _in_clear(verdicts: Sequence[Verdict]) -> str:
     """Return the words for properties that leak: no inference is needed where the upload says them."""
-    standing = [one for one in verdicts if one.kind == "property"]
-    return "sent in clear" if standing and all(one.clear for one in standing) else "leak"
+    standing = [verdict for verdict in verdicts if verdict.kind == "property"]
+    return "sent in clear" if standing and all(item.clear for item in standing) else "leak"
 
 
 def _asks(verdict: Verdict, kind: str) -> bool:
@@ -168,10 +168,10 @@ def _mark(question: str, verdicts: Sequence[Verdict], measures: tuple[str, ...] 
         leaks: the words where something stands.
     """
     state: State = "none"
-    why = [reason for one in verdicts for reason in (one.silent_on(measures) if measures else one.reasons)]
+    why = [reason for item in verdicts for reason in (item.silent_on(measures) if measures else item.reasons)]
     if not verdicts:
         state = "unasked"
-    elif any(_stands(one, measures) for one in verdicts):
+    elif any(_stands(verdict, measures) for verdict in verdicts):
         state = "leaks"
     elif why:
         state = "untested"
@@ -183,4 +183,4 @@ def _mark(question: str, verdicts: Sequence[Verdict], measures: tuple[str, ...] 
 def _stands(verdict: Verdict, measures: tuple[str, ...] | None) -> bool:
     if measures is None:
         return verdict.kind in ("membership", "property")
-    return any(one.measure in measures for one in verdict.claims)
+    return any(claim.measure in measures for claim in verdict.claims)

@@ -232,11 +232,11 @@ def forget_parts(folder: Path) -> None:
 
 def draw(attack: AttackRecord) -> None:
     """Draw the picture of a scored attack into its folder, or remove it where the rule is that there is none."""
-    place = attack.directory / "grid.png"
+    path = attack.directory / "grid.png"
     if attack.about.redacted == OMIT:
-        place.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
     else:
-        files.write_bytes(place, grid_png(attack))
+        files.write_bytes(path, grid_png(attack))
 
 
 # ---------------------------------------------------------------- fits
@@ -263,8 +263,8 @@ def with_fits(
             return reconstruction
         known = zip(truths[some], reconstruction.labels[some], targets[some], strict=True)
         others = [
-            pool_images(truth, labels, generator(plan.seed, "fit", one.round, one.client, one.index))
-            for truth, labels, one in known
+            pool_images(truth, labels, generator(plan.seed, "fit", item.round, item.client, item.index))
+            for truth, labels, item in known
         ]
         sets = [reconstruction.images[some], control.images[some], *torch.stack(others, 1)]
         values = torch.stack([objective(images.to(device)).detach().double().cpu() for images in sets], 1)

@@ -99,7 +99,9 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> In
         card, case = without, _case(ground, plan, without, plan.round)  # the checkpoint was not kept
     last = max(seen.round for seen in case.observations)
     earlier = _earlier(ground, plan, inference, last, card)
-    rounds = {last} | {seen.round for one in earlier for seen in one.observations} if inference.asks == "images" else ()
+    rounds = (
+        {last} | {seen.round for item in earlier for seen in item.observations} if inference.asks == "images" else ()
+    )
     truth = source.holdings(rounds, {seen.client for seen in case.observations} if rounds else ())
     if (
         inference.asks == "images"
@@ -137,7 +139,7 @@ def _earlier(
     ):  # what clients make of public inputs: nothing of earlier rounds but the uploads is looked at
         card = replace(card, extractor="none")
     result = []
-    for number in [one for one in ground.source.usable_rounds(card) if one < last][-most:] if most else ():
+    for number in [item for item in ground.source.usable_rounds(card) if item < last][-most:] if most else ():
         try:
             result.append(_case(ground, plan, card, number))
         except UserError:

@@ -281,7 +281,9 @@ def with_settings(
         raise UserError(f"{both}: {argument('budget')} lists the iterations")
     given, restarts = settings.get("attack_option", ()), settings.get("restarts")
     options = options_by_attack(names, given, iterations=iterations, restarts=restarts, budgets=budgets)
-    return build_attacks(names, {name: {**beneath.get(name, {}), **own} for name, own in options.items()}), budgets
+    return build_attacks(
+        names, {name: {**beneath.get(name, {}), **option} for name, option in options.items()}
+    ), budgets
 
 
 def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -328,7 +330,9 @@ def options_by_attack(
     known = {name: {spec.name for spec in fields(kind)} for name, kind in kinds.items()}
     tree = mapping("attack_option", given)
     # A field may be called like an attack (``pixels``); of the two the attack is meant.
-    scoped = {key for key in tree if key in names or (key in ATTACKS and not any(key in one for one in known.values()))}
+    scoped = {
+        key for key in tree if key in names or (key in ATTACKS and not any(key in item for item in known.values()))
+    }
     result: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, value in tree.items():
         if key not in scoped:
@@ -355,19 +359,19 @@ def options_by_attack(
         if not takers_by_field:
             what = "restarts" if flag == "restarts" else "budget of iterations"
             raise UserError(f"{argument(flag)}: {', '.join(names)} has no {what}; drop the flag")
-        for name, own in takers_by_field.items():
-            if own in result[name]:
-                where = f"{argument('attack_option')} {own}"
+        for name, current in takers_by_field.items():
+            if current in result[name]:
+                where = f"{argument('attack_option')} {current}"
                 raise UserError(f"{where}: {argument(flag)} sets it for attack {name!r}; drop one of them")
             if flag != "budget":
-                result[name][own] = value
+                result[name][current] = value
     return result
 
 
 def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
     close = difflib.get_close_matches(key, sorted(set().union(*known.values())), n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    listed = "; ".join(f"{name}: {', '.join(sorted(own))}" for name, own in known.items())
+    listed = "; ".join(f"{name}: {', '.join(sorted(current))}" for name, current in known.items())
     return UserError(f"{argument('attack_option')}: unknown key {key!r}; {hint}known: {listed}")
 
 

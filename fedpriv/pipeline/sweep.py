@@ -142,13 +142,13 @@ def sweep_plans(
         settings: arguments of the verb.
     """
 
-    def runs(name: str, place: int, work: LocalWork) -> bool:
+    def runs(name: str, position: int, work: LocalWork) -> bool:
         near = name not in NOT_FAR or (work.images is not None and work.images <= NOT_FAR[name])
-        return place == 0 or name in named or near
+        return position == 0 or name in named or near
 
-    def asks(name: str, place: int) -> bool:
-        first = place == 0 and (plan.inferences[name].asks == "images" or name in named)
-        return place == len(series) - 1 or first
+    def asks(name: str, number: int) -> bool:
+        first = number == 0 and (plan.inferences[name].asks == "images" or name in named)
+        return number == len(series) - 1 or first
 
     return tuple(
         replace(
@@ -156,13 +156,13 @@ def sweep_plans(
             attacks={
                 name: made if _names_budget(made, settings) else _shared(made, work, alone=len(series) == 1)
                 for name, made in plan.attacks.items()
-                if runs(name, place, work)
+                if runs(name, index, work)
             },
-            inferences={name: made for name, made in plan.inferences.items() if asks(name, place)},
+            inferences={name: made for name, made in plan.inferences.items() if asks(name, index)},
             reach=work,
             series=tuple(series),
         )
-        for place, work in enumerate(series)
+        for index, work in enumerate(series)
     )
 
 
@@ -170,8 +170,8 @@ def _names_budget(made: Attack, settings: Mapping[str, Any]) -> bool:
     if made.budget is None or settings.get("iterations") is not None:
         return True
     given = mapping("attack_option", settings.get("attack_option", ()))
-    own = given.get(made.name)
-    return made.budget in given or (isinstance(own, dict) and made.budget in own)
+    current = given.get(made.name)
+    return made.budget in given or (isinstance(current, dict) and made.budget in current)
 
 
 def _shared(made: Attack, work: LocalWork, *, alone: bool) -> Attack:

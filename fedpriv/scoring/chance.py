@@ -49,6 +49,6 @@ class ByDesign:
         # Quantiles of Beta(1, D), close to one another where U is large: there the tail is made.
         tail = np.concatenate([[0.0], np.logspace(-14, 0, _POINTS)])
         least_of = 1 - tail ** (1 / self.decoys)  # U at which so much lies above it
-        found = betainc(hits, number - hits + 1, np.clip(besides + (1 - besides) * least_of, 0, 1))
-        larger = np.maximum(found[1:], found[:-1])
+        result = betainc(hits, number - hits + 1, np.clip(besides + (1 - besides) * least_of, 0, 1))
+        larger = np.maximum(result[1:], result[:-1])
         return float(min(1.0, larger @ np.diff(tail)))

@@ -72,30 +72,32 @@ def judge_value(
     return "cannot be told", "the interval reaches across the tolerance: more seeds would tell"
 
 
-def judge_order(orders: Sequence[ClaimedOrder], found: Sequence[Comparison | None], least: float) -> Judged:
+def judge_order(orders: Sequence[ClaimedOrder], comparisons: Sequence[Comparison | None], least: float) -> Judged:
     """Judge a statement over trained or attacked results by all of its comparisons.
 
     Args:
         orders: in words.
-        found: the same with their degrees of freedom, positive as the paper says; None for what was not measured.
+        comparisons: the same with their degrees of freedom, positive as the paper says; None for what was not measured.
         least: the least effect.
     """
-    known = [(said, one) for said, one in zip(orders, found, strict=True) if one is not None and one.mean is not None]
+    known = [
+        (said, one) for said, one in zip(orders, comparisons, strict=True) if one is not None and one.mean is not None
+    ]
     if not known:
         return "cannot be told", "nothing of it was measured"
-    few = [said for said, one in known if one.n_clients < FEW[said.over]]
+    few = [said for said, items in known if items.n_clients < FEW[said.over]]
     if few:
         fewest = min(few, key=lambda said: said.n)
         word = fewest.over.removesuffix("s") if fewest.n == 1 else fewest.over
         return "cannot be told", f"a difference over {fewest.n} {word} says too little, it takes {FEW[fewest.over]}"
     if any(one.ci95 is None or one.degrees is None for _, one in known):
         return "cannot be told", "some difference has no interval"
-    refuted = [said for said, one in known if _below(one, least, TAIL / len(known))]
+    refuted = [said for said, item in known if _below(item, least, TAIL / len(known))]
     if refuted:
         return _not_ahead(min(refuted, key=lambda said: said.difference or 0.0))
-    if len(known) < len(found):
-        return "cannot be told", f"{len(found) - len(known)} of {len(found)} comparisons were not made"
-    sure = sum(one.ci95 is not None and one.ci95[0] > 0 and (one.mean or 0.0) >= least for _, one in known)
+    if len(known) < len(comparisons):
+        return "cannot be told", f"{len(comparisons) - len(known)} of {len(comparisons)} comparisons were not made"
+    sure = sum(entry.ci95 is not None and entry.ci95[0] > 0 and (entry.mean or 0.0) >= least for _, entry in known)
     return (
         ("holds", "") if sure == len(orders) else ("cannot be told", f"{sure} of {len(orders)} differences stand out")
     )
@@ -103,10 +105,10 @@ def judge_order(orders: Sequence[ClaimedOrder], found: Sequence[Comparison | Non
 
 def judge_counts(orders: Sequence[ClaimedOrder], least: float) -> Judged:
     """Judge a statement over exact counts."""
-    known = [one for one in orders if one.difference is not None]
-    for one in known:
-        if not (one.difference or 0.0) > max(least, 0.0):
-            return _not_ahead(one)
+    known = [order for order in orders if order.difference is not None]
+    for item in known:
+        if not (item.difference or 0.0) > max(least, 0.0):
+            return _not_ahead(item)
     if len(known) < len(orders) or not known:
         return "cannot be told", f"{len(orders) - len(known)} of {len(orders)} counts are not known"
     return "holds", ""
@@ -128,13 +130,13 @@ def judge_claim(words: Sequence[ClaimWord]) -> ClaimWord:
     return "holds" if words and all(word == "holds" for word in words) else "cannot be told"
 
 
-def _below(found: Comparison, least: float, tail: float) -> bool:
+def _below(comparison: Comparison, least: float, tail: float) -> bool:
     """Tell whether a difference is below the least effect, at one less this tail; an exact tie with zero is."""
     from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
 
-    assert found.ci95 is not None
-    assert found.mean is not None
-    assert found.degrees is not None
-    half = found.ci95[1] - found.mean
-    wider = half * float(stdtrit(found.degrees, 1 - tail) / stdtrit(found.degrees, 1 - TAIL))
-    return found.mean + wider < max(least, 0.0) if half else found.mean <= 0
+    assert comparison.ci95 is not None
+    assert comparison.mean is not None
+    assert comparison.degrees is not None
+    half = comparison.ci95[1] - comparison.mean
+    wider = half * float(stdtrit(comparison.degrees, 1 - tail) / stdtrit(comparison.degrees, 1 - TAIL))
+    return comparison.mean + wider < max(least, 0.0) if half else comparison.mean <= 0

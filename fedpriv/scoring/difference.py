@@ -55,17 +55,17 @@ def of_reconstructions(before: ReconstructionRecord, after: ReconstructionRecord
     if pairs is not None:
         values = [second - first for first, second, _ in pairs]
         units = [unit for _, _, unit in pairs]
-        found = clustered(values, units)
-        sides = [found.p_value(0.0), clustered([-value for value in values], units).p_value(0.0)]
+        result = clustered(values, units)
+        sides = [result.p_value(0.0), clustered([-value for value in values], units).p_value(0.0)]
         known = [side for side in sides if side is not None]
         number = len(pairs)
-        means = [sum(pair[place] for pair in pairs) / number for place in (0, 1)]
+        means = [sum(pair[position] for pair in pairs) / number for position in (0, 1)]
         p_value = min(1.0, 2 * min(known)) if known else None
-        return Difference("PSNR", means[0], means[1], found.mean, found.interval(), p_value, True)
+        return Difference("PSNR", means[0], means[1], result.mean, result.interval(), p_value, True)
     first, second = _advantage(before), _advantage(after)
     interval, p_value = _welch(first, second)
-    own = before.advantage_db.mean, after.advantage_db.mean
-    return Difference("advantage", *own, own[1] - own[0], interval, p_value, False)
+    current = before.advantage_db.mean, after.advantage_db.mean
+    return Difference("advantage", *current, current[1] - current[0], interval, p_value, False)
 
 
 def of_inferences(before: InferenceResult, after: InferenceResult) -> Difference:
@@ -86,30 +86,40 @@ def of_inferences(before: InferenceResult, after: InferenceResult) -> Difference
     return Difference("AUC", first.value, second.value, mean, (mean - down, mean + up), p_value, False)
 
 
-def separated(found: Sequence[Difference]) -> list[bool]:
+def separated(differences: Sequence[Difference]) -> list[bool]:
     """Return which differences are more than noise, all of them tested together by Holm's rule."""
-    known = [one.p_value for one in found if one.p_value is not None]
+    known = [item.p_value for item in differences if item.p_value is not None]
     adjusted = iter(holm(known, LEVEL))
-    return [one.p_value is not None and next(adjusted) <= LEVEL for one in found]
+    return [entry.p_value is not None and next(adjusted) <= LEVEL for entry in differences]
 
 
 def _pairs(before: ReconstructionRecord, after: ReconstructionRecord) -> list[tuple[float, float, int]] | None:
     """Return both scores and the unit of each target; None where the targets are not the same images."""
-    first, second = ({(one.client, one.index, one.label): one for one in own.targets} for own in (before, after))
+    first, second = (
+        {(target.client, target.index, target.label): target for target in current.targets}
+        for current in (before, after)
+    )
     if before.dataset != after.dataset or first.keys() != second.keys() or before.groups != after.groups:
         return None
     if len(first) < len(before.targets) or len(second) < len(after.targets):
         return None
-    for key, one in first.items():
+    for key, entry in first.items():
         other = second[key]
-        if one.n_c != other.n_c or abs(one.floor_psnr_db - other.floor_psnr_db) > _SAME_DB:
+        if entry.n_c != other.n_c or abs(entry.floor_psnr_db - other.floor_psnr_db) > _SAME_DB:
             return None
-    return [(one.psnr_db, second[key].psnr_db, before.unit_of(one.client)) for key, one in first.items()]
+    return [(item.psnr_db, second[key].psnr_db, before.unit_of(item.client)) for key, item in first.items()]
 
 
 def _advantage(record: ReconstructionRecord) -> Comparison | None:
     """Return the comparison with the strongest guess over all images."""
-    return next((one for one in record.comparisons if one.measure == "images" and one.stratum == "all"), None)
+    return next(
+        (
+            comparison
+            for comparison in record.comparisons
+            if comparison.measure == "images" and comparison.stratum == "all"
+        ),
+        None,
+    )
 
 
 def _welch(first: Comparison | None, second: Comparison | None) -> tuple[tuple[float, float] | None, float | None]:
@@ -117,16 +127,16 @@ def _welch(first: Comparison | None, second: Comparison | None) -> tuple[tuple[f
     from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
 
     variances, degrees, means = [], [], []
-    for one in (first, second):
-        if one is None or one.mean is None or one.ci95 is None or one.degrees is None:
+    for item in (first, second):
+        if item is None or item.mean is None or item.ci95 is None or item.degrees is None:
             return None, None
-        half = (one.ci95[1] - one.ci95[0]) / 2
-        variances.append((half / float(stdtrit(one.degrees, 1 - TAIL))) ** 2)
-        degrees.append(one.degrees)
-        means.append(one.mean)
+        half = (item.ci95[1] - item.ci95[0]) / 2
+        variances.append((half / float(stdtrit(item.degrees, 1 - TAIL))) ** 2)
+        degrees.append(item.degrees)
+        means.append(item.mean)
     total, mean = sum(variances), means[1] - means[0]
     if total == 0:  # no spread to tell noise by
         return None, None
-    free = total**2 / sum(own**2 / its for own, its in zip(variances, degrees, strict=True))
+    free = total**2 / sum(variance**2 / its for variance, its in zip(variances, degrees, strict=True))
     half = float(stdtrit(free, 1 - TAIL)) * math.sqrt(total)
     return (mean - half, mean + half), float(2 * stdtr(free, -abs(mean) / math.sqrt(total)))

@@ -33,22 +33,26 @@ def holm(p_values: Sequence[float], level: float = 1.0, least: Sequence[float] |
     known = [0.0] * len(p_values) if least is None else least
     left = sorted(range(len(p_values)), key=p_values.__getitem__)
     apart = sorted(known)
-    found, largest = [0.0] * len(p_values), 0.0
+    result, largest = [0.0] * len(p_values), 0.0
     while left:
         parts = 1 + bisect_left(range(1, len(left)), True, key=lambda k: bisect_right(apart, level / k) <= k)
         largest = max(largest, min(1.0, parts * p_values[left[0]]))
-        found[left[0]] = largest
+        result[left[0]] = largest
         apart.remove(known[left.pop(0)])
-    return found
+    return result
 
 
-def attainable(one: Comparison) -> float:
+def attainable(comparison: Comparison) -> float:
     """Return the smallest p-value that as many targets of as many clients can give; 0 where there is no such bound.
 
     A difference of shares is largest where the attack is right for every target and the guess, if it was measured, for none.
     """
-    if one.measure not in _RATES or one.p_value is None:
+    if comparison.measure not in _RATES or comparison.p_value is None:
         return 0.0
-    number = max(one.n_clients, one.n / (1 + ASSUMED * (one.n / one.n_clients - 1)))
-    base = (1 + one.least) / 2 if one.by_design is None else min(1.0, one.by_design + one.least)
-    return float(min(one.p_value, base**number))
+    number = max(comparison.n_clients, comparison.n / (1 + ASSUMED * (comparison.n / comparison.n_clients - 1)))
+    base = (
+        (1 + comparison.least) / 2
+        if comparison.by_design is None
+        else min(1.0, comparison.by_design + comparison.least)
+    )
+    return float(min(comparison.p_value, base**number))

@@ -179,8 +179,8 @@ def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) 
 
 def guessers(truths: Sequence[Truth]) -> tuple[str, ...]:
     """Return the guesses that can be made at all of some targets, the blind ones first."""
-    told = all(truth.told for truth in truths)
-    blind = tuple(name for name in FLOORS if told or name not in CLASS_FLOORS)
+    details = all(truth.told for truth in truths)
+    blind = tuple(name for name in FLOORS if details or name not in CLASS_FLOORS)
     return blind + ((NEAREST,) if all(truth.nearest is not None for truth in truths) else ())
 
 

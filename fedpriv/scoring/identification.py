@@ -75,7 +75,7 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
     Returns:
         None where no member has enough decoys. A tie counts as one over the number of images tied.
     """
-    own = squared_errors(guesses, truth.members)
+    current = squared_errors(guesses, truth.members)
     weights = truth.weights.double()
     top1 = rank = total = by_design = 0.0
     counts = []
@@ -87,9 +87,9 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
         members = (truth.labels == label).nonzero().squeeze(1)
         errors, part = squared_errors(guesses, decoys), weights[members]
         used = errors[assigned[members]]
-        named = own[assigned[members], members][:, None]
+        named = current[assigned[members], members][:, None]
         nearer, tied = (used < named).sum(1), (used == named).sum(1)
-        top1 += float((part * _told(own[:, members], errors)).sum())
+        top1 += float((part * _told(current[:, members], errors)).sum())
         rank += float((part * (1 + nearer + tied.double() / 2)).sum())
         by_design += float(part.sum()) / (1 + len(decoys))
         total += float(part.sum())
@@ -103,17 +103,17 @@ def _told(members: Tensor, decoys: Tensor) -> Tensor:
         members: ``(M, m)`` errors of guesses at members.
         decoys: ``(M, q)`` errors of guesses at decoys, q >= 2.
     """
-    own, other = members.clamp_min(_NO_ERROR), decoys.clamp_min(_NO_ERROR)
+    current, other = members.clamp_min(_NO_ERROR), decoys.clamp_min(_NO_ERROR)
     nearest = other.topk(2, dim=1, largest=False)
     first, second = nearest.values.unbind(1)
-    member = (own / first[:, None]).min(0).values
-    decoy = (first[:, None] / torch.minimum(own, second[:, None])).min(0).values
-    told = (member < decoy).double()
-    for place in (member == decoy).nonzero().flatten().tolist():  # exact copies alone
+    member = (current / first[:, None]).min(0).values
+    decoy = (first[:, None] / torch.minimum(current, second[:, None])).min(0).values
+    details = (member < decoy).double()
+    for position in (member == decoy).nonzero().flatten().tolist():  # exact copies alone
         others = first[:, None].expand_as(other).scatter(1, nearest.indices[:, :1], second[:, None])
-        ratios = (other / torch.minimum(own[:, place, None], others)).min(0).values
-        told[place] = 1 / (1 + int((ratios == member[place]).sum()))
-    return told
+        ratios = (other / torch.minimum(current[:, position, None], others)).min(0).values
+        details[position] = 1 / (1 + int((ratios == member[position]).sum()))
+    return details
 
 
 @dataclass(frozen=True)
@@ -152,16 +152,16 @@ def identification(
 
     def by_rule(panel: ScoredGuesses) -> list[Identification | None]:
         return [
-            identify(shots, truth, one.assigned)
-            for shots, truth, one in zip(panel.guesses, truths, panel.scores, strict=True)
+            identify(shots, truth, score.assigned)
+            for shots, truth, score in zip(panel.guesses, truths, panel.scores, strict=True)
         ]
 
-    found = by_rule(attack)
-    rows = tuple(row for row, one in enumerate(found) if one is not None)
-    seen = [one for one in found if one is not None]
+    rule = by_rule(attack)
+    rows = tuple(row for row, one in enumerate(rule) if one is not None)
+    seen = [one for one in rule if one is not None]
     if not rows:
         return Identified(_nothing(len(targets)), (), {})
-    judged, shares = means.keep(rows), np.array([one.top1 for one in seen])
+    judged, shares = means.keep(rows), np.array([entry.top1 for entry in seen])
     hits = {
         name: np.array([one.top1 for one in by_rule(panel) if one is not None])
         for name, panel in floors.items()
@@ -169,24 +169,24 @@ def identification(
     }
     by_design = _by_design([truths[row] for row in rows], seen, hits, judged)
     guesses = hits if by_design is None else {by_design.name: by_design.rates}
-    rates = {name: float(own.mean()) for name, own in guesses.items()}
+    rates = {name: float(guess.mean()) for name, guess in guesses.items()}
     of = max(rates, key=lambda name: rates[name])
-    own = judged.finite(shares, "share")
-    shuffled = control_of(own, hits[SHUFFLED].tolist(), judged, "difference") if SHUFFLED in hits else None
+    current = judged.finite(shares, "share")
+    shuffled = control_of(current, hits[SHUFFLED].tolist(), judged, "difference") if SHUFFLED in hits else None
     record = IdentificationRecord.model_validate(
-        dict(own)
+        dict(current)
         | {
-            "per_target": tuple(None if one is None else one.top1 for one in found),
+            "per_target": tuple(None if one is None else one.top1 for one in rule),
             "chance": rates[of],
             "chance_of": of,
-            "mean_rank": float(np.mean([one.mean_rank for one in seen])),
+            "mean_rank": float(np.mean([item.mean_rank for item in seen])),
             "decoys": tuple(sorted({one.decoys for one in seen})),
             "n_left_out": len(targets) - len(rows),
             "shuffled": shuffled,
-            "blind": {name: float(own.mean()) for name, own in hits.items()},
+            "blind": {name: float(hit.mean()) for name, hit in hits.items()},
         }
     )
-    return Identified(record, rows, {name: shares - own for name, own in guesses.items()}, by_design)
+    return Identified(record, rows, {name: shares - selected for name, selected in guesses.items()}, by_design)
 
 
 def _nothing(n_targets: int) -> IdentificationRecord:
@@ -196,7 +196,7 @@ def _nothing(n_targets: int) -> IdentificationRecord:
 
 
 def _by_design(
-    truths: Sequence[Truth], found: Sequence[Identification], guesses: Mapping[str, Values], means: Means
+    truths: Sequence[Truth], identifications: Sequence[Identification], guesses: Mapping[str, Values], means: Means
 ) -> ByDesign | None:
     """Return the guess that is right as often as chance, or as shuffled uploads where these find more; None for measuring.
 
@@ -206,7 +206,9 @@ def _by_design(
     """
     if not all(truth.pool.alike for truth in truths):
         return None
-    chance = ByDesign(DECOYS, np.array([one.by_design for one in found]), min(one.decoys for one in found))
+    chance = ByDesign(
+        DECOYS, np.array([entry.by_design for entry in identifications]), min(item.decoys for item in identifications)
+    )
     for name, hits in guesses.items():
         one = means.compare({name: hits - chance.rates}, "identified", 0.0, (), chance)[0]
         if one.p_value is not None and one.p_value <= (
@@ -216,14 +218,14 @@ def _by_design(
     rate = float(guesses[SHUFFLED].mean()) if SHUFFLED in guesses else 0.0
     if rate <= float(chance.rates.mean()):
         return chance
-    return ByDesign(SHUFFLED, np.full(len(found), rate), chance.decoys)
+    return ByDesign(SHUFFLED, np.full(len(identifications), rate), chance.decoys)
 
 
-def control_of(own: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:
+def control_of(summary: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:
     """Return the control's score, and the paired difference to it where all values are finite.
 
     Args:
-        own: the attack's values.
+        summary: the attack's values.
         control: the control's, target by target.
         means: makes the interval.
         kind: what differences are.
@@ -232,7 +234,7 @@ def control_of(own: Summary, control: Sequence[float], means: Means, kind: Kind 
     if not np.isfinite(values).all():
         return Control(mean=None, median=None)
     difference = None
-    if own.mean is not None:
-        gain = np.asarray(own.per_target, dtype=np.float64) - values
+    if summary.mean is not None:
+        gain = np.asarray(summary.per_target, dtype=np.float64) - values
         difference = means.of(gain, range(len(gain)), kind)
     return Control(mean=float(values.mean()), median=float(np.median(values)), difference=difference)

@@ -51,18 +51,20 @@ class InferenceCase:
             inference: which.
             candidates: client -> images that are asked about, where it asks about images.
         """
-        asked = InferenceProblem(
+        requested = InferenceProblem(
             self.evidence.observations, self.evidence.knowledge, self.kind, candidates or {}, self.told, seed=self.seed
         )
         if inference.most_rounds > 1:
-            asked = replace(asked, earlier=tuple(Moment(one.observations, one.knowledge) for one in self.earlier))
-        return asked
+            requested = replace(
+                requested, earlier=tuple(Moment(item.observations, item.knowledge) for item in self.earlier)
+            )
+        return requested
 
     def shuffled(self, problem: InferenceProblem) -> InferenceProblem | None:
         """Return the problem with another client's upload in the place of each, in every round; None where there is none."""
         if self.evidence.shuffled is None:
             return None
-        earlier = tuple(Moment(one.shuffled, one.knowledge) for one in self.earlier if one.shuffled is not None)
+        earlier = tuple(Moment(item.shuffled, item.knowledge) for item in self.earlier if item.shuffled is not None)
         return replace(problem, observations=self.evidence.shuffled, earlier=earlier if problem.earlier else ())
 
     def counts(self, problem: InferenceProblem) -> dict[int, Tensor]:

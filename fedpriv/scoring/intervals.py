@@ -150,8 +150,8 @@ class Clustered:
         more, less, opposed = self._sides
         (low, high), (least, most) = more.limits(tail), less.limits(tail)
 
-        def together(one: float, other: float) -> float:
-            return float(np.sqrt(max(0.0, one**2 + other**2 + 2 * opposed * one * other)))
+        def together(value: float, other: float) -> float:
+            return float(np.sqrt(max(0.0, value**2 + other**2 + 2 * opposed * value * other)))
 
         return (
             self.mean - together(more.mean - low, most - less.mean),
@@ -264,18 +264,18 @@ def compare(
         weights: see :func:`clustered`.
         guess: see :func:`clustered`.
     """
-    found = clustered(values, clusters, KINDS.get(measure, "difference"), weights, guess)
+    result = clustered(values, clusters, KINDS.get(measure, "difference"), weights, guess)
     return Comparison(
-        mean=found.mean,
-        ci95=found.interval(),
-        n=len(found.values),
+        mean=result.mean,
+        ci95=result.interval(),
+        n=len(result.values),
         measure=measure,
         stratum=stratum,
         against=against,
-        n_clients=len(found.shares),
+        n_clients=len(result.shares),
         least=least,
-        p_value=found.p_value(least),
-        degrees=found.degrees if len(found.shares) > 1 else None,
+        p_value=result.p_value(least),
+        degrees=result.degrees if len(result.shares) > 1 else None,
     )
 
 
@@ -304,13 +304,15 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     mean, least = float(means.mean()), max(one.least for one in comparisons)
     shared = {
         "mean": mean,
-        "n": sum(one.n for one in comparisons),
+        "n": sum(item.n for item in comparisons),
         "against": _commonest_guess(comparisons),
-        "n_clients": min(one.n_clients for one in comparisons),
+        "n_clients": min(entry.n_clients for entry in comparisons),
         "least": least,
-        "by_design": _mean_rate([one.by_design for one in comparisons]),
+        "by_design": _mean_rate([comparison.by_design for comparison in comparisons]),
     }
-    known = [(one.ci95, one.degrees) for one in comparisons if one.ci95 is not None and one.degrees is not None]
+    known = [
+        (items.ci95, items.degrees) for items in comparisons if items.ci95 is not None and items.degrees is not None
+    ]
     if len(known) < number:
         return first.model_copy(update=shared | {"ci95": None, "p_value": None, "degrees": None})
     between = (1 + 1 / number) * float(means.var(ddof=1))
@@ -321,7 +323,7 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     if between + within.max() < SAME**2:
         p_value = max(one.p_value or 0 for one in comparisons)
         return first.model_copy(update=shared | {"ci95": (mean, mean), "p_value": p_value, "degrees": complete})
-    degrees = [_barnard_rubin(between, own, number, complete) for own in within.tolist()]
+    degrees = [_barnard_rubin(between, current, number, complete) for current in within.tolist()]
     errors = np.sqrt(within + between)
     low, high = (float(stdtrit(free, 1 - TAIL)) * float(error) for free, error in zip(degrees, errors, strict=True))
     p_value = float(stdtr(degrees[0], (least - mean) / errors[0])) if errors[0] > 0 else 0.0 if mean > least else 1.0
@@ -334,8 +336,8 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
 
 def _commonest_guess(comparisons: Sequence[Comparison]) -> str:
     """Return the guess that most seeds are compared with, of those that were measured where not all are known by design."""
-    measured = [one for one in comparisons if one.by_design is None]
-    return Counter(one.against for one in measured or comparisons).most_common(1)[0][0]
+    measured = [comparison for comparison in comparisons if comparison.by_design is None]
+    return Counter(item.against for item in measured or comparisons).most_common(1)[0][0]
 
 
 def _mean_rate(rates: Sequence[float | None]) -> float | None:
@@ -369,13 +371,13 @@ def summary(values: Sequence[float] | Values, clusters: Sequence[int]) -> Summar
 
 def finite_summary(values: Sequence[float] | Values, clusters: Sequence[int], kind: Kind = "mean") -> FiniteSummary:
     """Return values that are all finite, at least one, summed up."""
-    found = clustered(values, clusters, kind)
-    data = found.values
+    result = clustered(values, clusters, kind)
+    data = result.values
     return FiniteSummary(
         mean=float(data.mean()),
         median=float(np.median(data)),
         sd=float(data.std(ddof=1)) if len(data) > 1 else None,
-        ci95=found.interval(),
+        ci95=result.interval(),
         per_target=tuple(data.tolist()),
         n=len(data),
         sum=float(data.sum()),

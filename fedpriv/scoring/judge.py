@@ -130,7 +130,7 @@ def class_accuracy(
     Returns:
         The metric, with every guess and the true images by the same rule; and by guess ``(T,)`` differences to it.
     """
-    found = {
+    results = {
         name: [_share(judge, t, truth, shots) for t, truth, shots in zip(targets, truths, sets, strict=True)]
         for name, sets in guesses.items()
     }
@@ -139,20 +139,20 @@ def class_accuracy(
         for t, truth in zip(targets, truths, strict=True)
     ]
     # Every auxiliary image is judged, for one drawn at random says little.
-    found["random_image"] = [
+    results["random_image"] = [
         _share(judge, t, truth, truth.pool.guesses) for t, truth in zip(targets, truths, strict=True)
     ]
-    blind = {name: float(np.mean(hits)) for name, hits in found.items() if name not in ("attack", NEAREST)}
+    blind = {name: float(np.mean(hits)) for name, hits in results.items() if name not in ("attack", NEAREST)}
     of = max(blind, key=lambda name: blind[name])
     measured = ClassAccuracy(
-        **dict(means.finite(found["attack"], "share")),
+        **dict(means.finite(results["attack"], "share")),
         real=float(np.mean(real)),
         chance=blind[of],
         chance_of=of,
-        floors={name: float(np.mean(hits)) for name, hits in found.items() if name != "attack"},
+        floors={name: float(np.mean(hits)) for name, hits in results.items() if name != "attack"},
         trained_on=judge.trained_on,
     )
-    return measured, {name: np.array(found["attack"]) - np.array(found[name]) for name in blind}
+    return measured, {name: np.array(results["attack"]) - np.array(results[name]) for name in blind}
 
 
 def _share(judge: ClassEvaluator, target: TargetId, truth: Truth, shots: Tensor) -> float:

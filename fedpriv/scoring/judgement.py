@@ -81,24 +81,27 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
     together = {key: (key,) for key in results} | {key: tuple(members) for key, members in (seeds or {}).items()}
     records = {key: [record_of(results[member]) for member in members] for key, members in together.items()}
     reasons = {key: _of_all([single[member] for member in members]) for key, members in together.items()}
-    compared = {key: _compared(own) for key, own in records.items()}
+    compared = {key: _compared(record) for key, record in records.items()}
     parts = {member for members in (seeds or {}).values() for member in members}
     tests = {
-        (key, place): one
+        (key, position): entry
         for key, own in compared.items()
         if all(reason.name not in ("smaller_budget", "no_held_out") for reason in reasons[key])
-        for place, (one, _) in enumerate(own)
-        if one.p_value is not None and one.n_clients >= FEW_CLIENTS
+        for position, (entry, _) in enumerate(own)
+        if entry.p_value is not None and entry.n_clients >= FEW_CLIENTS
     }
     adjusted = _all_adjusted(tests, parts)
     judged = {
-        key: tuple(_judged(one, value, adjusted.get((key, place))) for place, (one, value) in enumerate(own))
-        for key, own in compared.items()
+        key: tuple(_judged(item, value, adjusted.get((key, index))) for index, (item, value) in enumerate(group))
+        for key, group in compared.items()
     }
-    room = {key: left_open(own) for key, own in judged.items()}
+    room = {key: left_open(current) for key, current in judged.items()}
     for key, members in (seeds or {}).items():
         room[key] = over_seeds(judged[key], [judged[member] for member in members])
-    return {key: _verdict(records[key], own, reasons[key], room[key], len(adjusted)) for key, own in judged.items()}
+    return {
+        key: _verdict(records[key], selected, reasons[key], room[key], len(adjusted))
+        for key, selected in judged.items()
+    }
 
 
 def judge(result: Judged) -> Verdict:
@@ -108,60 +111,64 @@ def judge(result: Judged) -> Verdict:
 
 def _all_adjusted(tests: Mapping[tuple[K, int], Comparison], parts: Collection[K]) -> dict[tuple[K, int], float]:
     """Return adjusted p-values of strata of membership, of single seeds among ``parts``, and of all else."""
-    strata = {where: one for where, one in tests.items() if one.measure == "membership" and one.stratum != "all"}
-    single = {where: one for where, one in tests.items() if where[0] in parts and where not in strata}
-    rest = {where: one for where, one in tests.items() if where not in strata and where not in single}
+    strata = {
+        where: entry for where, entry in tests.items() if entry.measure == "membership" and entry.stratum != "all"
+    }
+    single = {where: item for where, item in tests.items() if where[0] in parts and where not in strata}
+    rest = {where: test for where, test in tests.items() if where not in strata and where not in single}
     spent = (BY_SEED if parts else 0.0) + (BY_STRATUM if strata else 0.0)
-    found = _adjusted(rest, spent) | _adjusted(single, FALSE_CLAIMS - BY_SEED)
-    return found | _adjusted(strata, FALSE_CLAIMS - BY_STRATUM)
+    result = _adjusted(rest, spent) | _adjusted(single, FALSE_CLAIMS - BY_SEED)
+    return result | _adjusted(strata, FALSE_CLAIMS - BY_STRATUM)
 
 
 def _adjusted(tests: Mapping[W, Comparison], spent: float) -> dict[W, float]:
     """Return p-values of tests adjusted so that, at :data:`FALSE_CLAIMS`, it is kept less what is spent."""
     level = FALSE_CLAIMS - spent
-    p_values = holm([one.p_value or 0.0 for one in tests.values()], level, [attainable(one) for one in tests.values()])
+    p_values = holm(
+        [item.p_value or 0.0 for item in tests.values()], level, [attainable(test) for test in tests.values()]
+    )
     return {where: min(1.0, value * FALSE_CLAIMS / level) for where, value in zip(tests, p_values, strict=True)}
 
 
-def _of_all(told: Sequence[tuple[Reason, ...]]) -> tuple[Reason, ...]:
+def _of_all(lines: Sequence[tuple[Reason, ...]]) -> tuple[Reason, ...]:
     """Return every reason that one of several seeds gives, once."""
-    return tuple({reason.name: reason for reasons in told for reason in reasons}.values())
+    return tuple({reason.name: reason for reasons in lines for reason in reasons}.values())
 
 
 def _compared(records: Sequence[Record]) -> list[tuple[Comparison, float | None]]:
     """Return the tests, over all seeds, with the attack's values, mean over them."""
-    own = [{(one.measure, one.stratum): one for one in _comparisons(record)} for record in records]
-    found = []
-    for what in own[0]:
-        if all(what in comparisons for comparisons in own):
-            values = [_reached(record, comparisons[what]) for record, comparisons in zip(records, own, strict=True)]
+    group = [{(item.measure, item.stratum): item for item in _comparisons(record)} for record in records]
+    results = []
+    for what in group[0]:
+        if all(what in comparisons for comparisons in group):
+            values = [_reached(record, comparisons[what]) for record, comparisons in zip(records, group, strict=True)]
             known = [value for value in values if value is not None]
             mean = sum(known) / len(known) if len(known) == len(values) else None
-            found.append((combine([comparisons[what] for comparisons in own]), mean))
-    return found
+            results.append((combine([comparisons[what] for comparisons in group]), mean))
+    return results
 
 
 def _comparisons(record: Record) -> tuple[Comparison, ...]:
     """Return the comparisons that are tested: of vectors that an upload sends one by one there is nothing to recover."""
     if isinstance(record, ReconstructionRecord) and record.upload.separate:
-        return tuple(one for one in record.comparisons if one.measure not in _OF_VECTORS)
+        return tuple(comparison for comparison in record.comparisons if comparison.measure not in _OF_VECTORS)
     return record.comparisons
 
 
-def _judged(one: Comparison, value: float | None, adjusted: float | None) -> JudgedComparison:
+def _judged(comparison: Comparison, value: float | None, adjusted: float | None) -> JudgedComparison:
     stands = adjusted is not None and adjusted <= FALSE_CLAIMS
-    return JudgedComparison(**dict(one), value=value, adjusted=adjusted, stands=stands)
+    return JudgedComparison(**dict(comparison), value=value, adjusted=adjusted, stands=stands)
 
 
-def _reached(record: Record, one: Comparison) -> float | None:
+def _reached(record: Record, comparison: Comparison) -> float | None:
     """Return an attack's value over the targets of a comparison; None where that is not known."""
     if not isinstance(record, ReconstructionRecord):
-        if one.stratum != "all":
-            part = record.alike().get(one.stratum) if record.kind == "membership" else None
+        if comparison.stratum != "all":
+            part = record.alike().get(comparison.stratum) if record.kind == "membership" else None
             return None if part is None else part.auc
-        return (record.tpr_at_1_percent if one.measure == "members_found" else record.auc).value
+        return (record.tpr_at_1_percent if comparison.measure == "members_found" else record.auc).value
     metrics = record.metrics
-    if one.measure == "beyond_3db":
+    if comparison.measure == "beyond_3db":
         values: Sequence[float | None] = [float(gain >= BEYOND) for gain in record.advantage_db.per_target]
     else:
         summary = {
@@ -170,16 +177,16 @@ def _reached(record: Record, one: Comparison) -> float | None:
             "vectors": metrics.relative_error,
             "vectors_identified": metrics.feature_identification,
             "classes": metrics.class_accuracy,
-        }[one.measure]
+        }[comparison.measure]
         if summary is None or summary.per_target is None:
             return None
-        if one.stratum == "all":
+        if comparison.stratum == "all":
             return summary.mean
         values = summary.per_target
-    if one.stratum != "all":
-        values = [v for v, target in zip(values, record.targets, strict=True) if target.stratum == one.stratum]
+    if comparison.stratum != "all":
+        values = [v for v, target in zip(values, record.targets, strict=True) if target.stratum == comparison.stratum]
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == one.n else None  # fewer: some are not finite
+    return sum(known) / len(known) if known and len(known) == comparison.n else None  # fewer: some are not finite
 
 
 def _verdict(
@@ -190,7 +197,7 @@ def _verdict(
     n_compared: int,
 ) -> Verdict:
     first = records[0]
-    standing = {one.measure for one in compared if one.stands}
+    standing = {entry.measure for entry in compared if entry.stands}
     kinds = [kind for measure, kind in MAKES.items() if measure in standing]
     clear = _clear(first) if len({_clear(record) for record in records}) == 1 else ""
     if clear and first.kind == "property":
@@ -199,7 +206,7 @@ def _verdict(
     nothing: Kind = "untested" if reasons else "none"
     images = [record for record in records if isinstance(record, ReconstructionRecord)]
     searches = [convergence(record) for record in images]
-    specific = [one.specific for one in searches if one.specific is not None]
+    specific = [item.specific for item in searches if item.specific is not None]
     stage = ", ".join(filter(None, (first.attack, stage_name(first), reach_label(first))))
     return Verdict(
         attack=title(images[0]) if images else stage,
@@ -214,7 +221,7 @@ def _verdict(
         units=first.units,
         n_seeds=len(records),
         n_compared=n_compared,
-        converged=sum(one.converged for one in searches) / len(searches) if searches else None,
+        converged=sum(search.converged for search in searches) / len(searches) if searches else None,
         specific=sum(specific) / len(specific) if specific else None,
         clear=clear,
         baseline=_baseline(first) if len(records) == 1 else "",
@@ -239,7 +246,7 @@ def _clear(record: Record) -> str:
     if record.kind == "property" and record.learned_from in IN_CLEAR and record.auc.value == 1:
         return _question(record)
     if record.kind == "membership" and record.classes is not None:
-        told = record.classes
-        text = f"the classes of {told.exact} of {told.clients} clients exactly"
-        return text + (f", and how many images of each of {told.counts_exact}" if told.counted else "")
+        details = record.classes
+        text = f"the classes of {details.exact} of {details.clients} clients exactly"
+        return text + (f", and how many images of each of {details.counts_exact}" if details.counted else "")
     return ""

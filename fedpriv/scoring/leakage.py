@@ -149,14 +149,14 @@ def lpips(images: Tensor, truth: Tensor) -> Tensor:
         raise UserError(str(lpips_unavailable()))
     from torchmetrics.functional.image import learned_perceptual_image_patch_similarity
 
-    found = []
+    results = []
     for part, true_part in _chunks(left, right, _LPIPS_CHUNK):
         with torch.no_grad():
             value = learned_perceptual_image_patch_similarity(
                 _for_backbone(part), _for_backbone(true_part), net_type=net, reduction="none", normalize=True
             )
-        found.append(value.reshape(-1).double())
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
+        results.append(value.reshape(-1).double())
+    return torch.cat(results) if results else torch.zeros(0, dtype=torch.float64)
 
 
 def _for_backbone(images: Tensor) -> Tensor:

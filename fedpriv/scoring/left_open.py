@@ -35,12 +35,12 @@ def left_open(compared: Sequence[JudgedComparison]) -> tuple[Reason, ...]:
     Args:
         compared: every comparison of an attack, as judged.
     """
-    found = []
+    results = []
     for measures in ASKED:
-        own = [one for measure in measures for one in compared if one.measure == measure]
-        if not any(one.stands for one in own):
-            found += [*_not_sure(own), *_not_excluded(own)][:1]
-    return tuple(found)
+        group = [item for measure in measures for item in compared if item.measure == measure]
+        if not any(entry.stands for entry in group):
+            results += [*_not_sure(group), *_not_excluded(group)][:1]
+    return tuple(results)
 
 
 def over_seeds(compared: Sequence[JudgedComparison], each: Sequence[Sequence[JudgedComparison]]) -> tuple[Reason, ...]:
@@ -53,41 +53,41 @@ def over_seeds(compared: Sequence[JudgedComparison], each: Sequence[Sequence[Jud
         compared: every comparison over all seeds, as judged.
         each: the same of each seed.
     """
-    found = []
+    results = []
     for reason in left_open(compared):
-        asked = next(measures for measures in ASKED if reason.measure in measures)
-        if reason.name == "not_sure" or not all(_excludes(own, asked) for own in each):
-            found.append(reason)
-    return tuple(found)
+        requested = next(measures for measures in ASKED if reason.measure in measures)
+        if reason.name == "not_sure" or not all(_excludes(current, requested) for current in each):
+            results.append(reason)
+    return tuple(results)
 
 
-def _excludes(own: Sequence[JudgedComparison], asked: Sequence[Measure]) -> bool:
-    there = [one for one in own if one.measure in asked]
-    return bool(there) and not any(one.stands for one in there) and not left_open(there)
+def _excludes(group: Sequence[JudgedComparison], measures: Sequence[Measure]) -> bool:
+    there = [entry for entry in group if entry.measure in measures]
+    return bool(there) and not any(item.stands for item in there) and not left_open(there)
 
 
-def _not_sure(own: Sequence[JudgedComparison]) -> Iterator[Reason]:
-    for one in own:
-        if one.adjusted is not None and one.ci95 is not None and one.ci95[0] > one.least:
-            yield _reason(one, one.ci95[0], sure=True)
+def _not_sure(group: Sequence[JudgedComparison]) -> Iterator[Reason]:
+    for item in group:
+        if item.adjusted is not None and item.ci95 is not None and item.ci95[0] > item.least:
+            yield _reason(item, item.ci95[0], sure=True)
 
 
-def _not_excluded(own: Sequence[JudgedComparison]) -> Iterator[Reason]:
-    for one in own:
-        if one.stratum == "all" and one.adjusted is not None and one.ci95 is not None:
-            seen = one.mean if one.measure in RATES else one.ci95[1]
-            if seen is not None and seen > one.least:
-                yield _reason(one, one.ci95[1], sure=False)
+def _not_excluded(group: Sequence[JudgedComparison]) -> Iterator[Reason]:
+    for item in group:
+        if item.stratum == "all" and item.adjusted is not None and item.ci95 is not None:
+            seen = item.mean if item.measure in RATES else item.ci95[1]
+            if seen is not None and seen > item.least:
+                yield _reason(item, item.ci95[1], sure=False)
 
 
-def _reason(one: JudgedComparison, end: float, *, sure: bool) -> Reason:
+def _reason(item: JudgedComparison, end: float, *, sure: bool) -> Reason:
     name: ReasonName = "not_sure" if sure else "not_excluded"
-    value = within_reach(one, end)
-    return Reason(name=name, value=value, beside=one.least, measure=one.measure, stratum=one.stratum)
+    value = within_reach(item, end)
+    return Reason(name=name, value=value, beside=item.least, measure=item.measure, stratum=item.stratum)
 
 
-def within_reach(one: JudgedComparison, end: float) -> float:
+def within_reach(item: JudgedComparison, end: float) -> float:
     """Return the end of an interval, where it lies beyond what can be: no error is below 0, no rate or area above 1."""
-    if one.guess is None or one.measure == "images":
+    if item.guess is None or item.measure == "images":
         return end
-    return min(end, one.guess if one.measure == "vectors" else 1 - one.guess)
+    return min(end, item.guess if item.measure == "vectors" else 1 - item.guess)

@@ -70,23 +70,23 @@ def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int)
     trials = []
     for client in clients:
         rng = np.random.default_rng(derive_seed(seed, "membership", client))
-        held = truth.train[client]
-        own = rng.permutation(np.unique(truth.used.get(client, held)))
-        outside = truth.held_out.get(client, held[:0])
+        kept = truth.train[client]
+        current = rng.permutation(np.unique(truth.used.get(client, kept)))
+        outside = truth.held_out.get(client, kept[:0])
         if not truth.held_out:
-            outside = np.setdiff1d(np.arange(len(labels)), held)
+            outside = np.setdiff1d(np.arange(len(labels)), kept)
         outside = rng.permutation(np.unique(outside))
-        pools = {label: list(outside[labels[outside] == label]) for label in np.unique(labels[own])}
-        pairs = [(i, pools[labels[i]].pop()) for i in own if pools[labels[i]]]
-        left_out, pairs = len(own) - len(pairs), pairs[:number]
+        pools = {label: list(outside[labels[outside] == label]) for label in np.unique(labels[current])}
+        pairs = [(i, pools[labels[i]].pop()) for i in current if pools[labels[i]]]
+        left_out, pairs = len(current) - len(pairs), pairs[:number]
         index = np.array([i for pair in pairs for i in pair], dtype=np.int64)
         member = np.tile([True, False], len(pairs))
         order = rng.permutation(len(index))
         index, member = index[order], member[order]
-        of_class = np.bincount(labels[own], minlength=n_classes)
+        of_class = np.bincount(labels[current], minlength=n_classes)
         images, classes = truth.samples.batch(torch.as_tensor(index))
-        asked = Candidates(client, images.to(truth.device), classes)
-        trials.append(Trial(asked, member, of_class[labels[index]], left_out))
+        candidates = Candidates(client, images.to(truth.device), classes)
+        trials.append(Trial(candidates, member, of_class[labels[index]], left_out))
     return trials
 
 
@@ -149,8 +149,8 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         scores = [on_common_scale(values[trial.candidates.client].numpy()) for trial in trials]
         return Ranked.of(scores, member, units)
 
-    found = inference(problem)
-    ranked, wrong = rank(found.values), case.shuffled(problem)
+    result = inference(problem)
+    ranked, wrong = rank(result.values), case.shuffled(problem)
     shuffled = None if wrong is None else rank(inference(wrong).values)
     name, alone = baseline_scores(problem)
     baseline = rank(alone) if alone else None
@@ -171,7 +171,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         shuffled=None if shuffled is None else shuffled.rates(),
         comparisons=ranked.against(guesses, MEASURES) + strata.compared(ranked, guesses),
         classes=_classes(problem.said(), case.truth),
-        cost=Seconds(seconds=found.seconds),
+        cost=Seconds(seconds=result.seconds),
     )
 
 
@@ -190,20 +190,20 @@ def trials_for(inference: Inference, case: InferenceCase) -> tuple[list[Trial], 
 
 
 def _strata(trials: Sequence[Trial]) -> Strata:
-    rarity = rarities([one.candidates.images for one in trials], [one.candidates.labels for one in trials])
-    return Strata.of(np.concatenate([one.n_c for one in trials]), np.concatenate(rarity))
+    rarity = rarities([trial.candidates.images for trial in trials], [entry.candidates.labels for entry in trials])
+    return Strata.of(np.concatenate([item.n_c for item in trials]), np.concatenate(rarity))
 
 
-def _classes(told: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
+def _classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
     """Return for how many clients uploads say exactly which classes, and how many images of each, they hold."""
     named, right, counted, counts_right = 0, 0, 0, 0
-    for client, one in told.items():
+    for client, item in lines.items():
         labels, counts = truth.labels(client).unique(return_counts=True)
-        held = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-        named += one.classes is not None
-        right += one.classes == tuple(sorted(held))
-        counted += one.counts is not None
-        counts_right += one.counts == held
+        kept = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        named += item.classes is not None
+        right += item.classes == tuple(sorted(kept))
+        counted += item.counts is not None
+        counts_right += item.counts == kept
     if not named:
         return None
-    return NamedClasses(clients=len(told), exact=right, counted=counted, counts_exact=counts_right)
+    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right)

@@ -24,26 +24,28 @@ Score = Callable[[InferenceProblem, Candidates], Tensor | None]
 """Problem and one client's candidates -> scores ``(n,)`` float64, or None where the network is not assumed to be known."""
 
 
-def like_its_class(problem: InferenceProblem, asked: Candidates) -> Tensor | None:
+def like_its_class(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
     """Return minus the cross-entropy of each candidate by a nearest-mean classifier in the assumed extractor's space.
 
     Its logits are minus the squared distances to class means, over the mean of all. Class means are those of the attacker's
     labelled auxiliary images; where it has none, of the candidates, members and others together.
     """
-    knowledge, labels = problem.knowledge, asked.labels.cpu()
-    if asked.client not in knowledge.extractors or knowledge.card.extractor == "shadow":
+    knowledge, labels = problem.knowledge, candidates.labels.cpu()
+    if candidates.client not in knowledge.extractors or knowledge.card.extractor == "shadow":
         return None
-    features = represent(knowledge, asked.client, asked.images).double()
-    own, classes = class_means(features, labels)
-    means, there = own, classes
+    features = represent(knowledge, candidates.client, candidates.images).double()
+    current, classes = class_means(features, labels)
+    means, there = current, classes
     if knowledge.public_images is not None and knowledge.public_labels is not None:
-        auxiliary = represent(knowledge, asked.client, knowledge.public_images.to(asked.images.device)).double()
+        auxiliary = represent(
+            knowledge, candidates.client, knowledge.public_images.to(candidates.images.device)
+        ).double()
         means, there = class_means(auxiliary, knowledge.public_labels.cpu())
         missing = ~torch.isin(classes, there)
-        means, there = torch.cat([means, own[missing]]), torch.cat([there, classes[missing]])
+        means, there = torch.cat([means, current[missing]]), torch.cat([there, classes[missing]])
     distances = torch.cdist(features, means).square()
-    place = (labels[:, None] == there).long().argmax(1)
-    return -cross_entropy(-distances / distances.mean().clamp_min(1e-12), place, reduction="none")
+    position = (labels[:, None] == there).long().argmax(1)
+    return -cross_entropy(-distances / distances.mean().clamp_min(1e-12), position, reduction="none")
 
 
 def class_means(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,27 +54,27 @@ def class_means(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([features[labels == label].mean(0) for label in classes]), classes
 
 
-def low_loss(problem: InferenceProblem, asked: Candidates) -> Tensor | None:
+def low_loss(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
     """Return minus the cross-entropy of each candidate by the client's assumed extractor and head."""
-    knowledge, client = problem.knowledge, asked.client
+    knowledge, client = problem.knowledge, candidates.client
     if client not in knowledge.extractors or client not in knowledge.heads or knowledge.card.extractor == "shadow":
         return None
     weight, bias = (value.double().cpu() for value in knowledge.heads[client])
-    logits = represent(knowledge, client, asked.images).double() @ weight.T + bias
-    return -cross_entropy(logits, asked.labels.cpu(), reduction="none")
+    logits = represent(knowledge, client, candidates.images).double() @ weight.T + bias
+    return -cross_entropy(logits, candidates.labels.cpu(), reduction="none")
 
 
-def low_loss_before(problem: InferenceProblem, asked: Candidates) -> Tensor | None:
+def low_loss_before(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
     """Return minus the cross-entropy of each candidate by the weights broadcast before the first attacked round."""
     newest = Moment(tuple(problem.uploads.values()), problem.knowledge)
     for moment in (*problem.earlier, newest):
         for seen in moment.observations:
-            if seen.client == asked.client:
+            if seen.client == candidates.client:
                 try:
-                    training = training_of(seen, seen.client, asked.images, moment.knowledge)
+                    training = training_of(seen, seen.client, candidates.images, moment.knowledge)
                 except UserError:  # a part of the model is private, or was not broadcast
                     return None
-                labels = asked.labels.to(training.inputs.device)
+                labels = candidates.labels.to(training.inputs.device)
                 return -training.losses(training.before, labels).double().cpu()
     return None
 
@@ -93,7 +95,7 @@ def baseline_scores(problem: InferenceProblem) -> tuple[str, Mapping[int, Tensor
     """
     for kinds, name, score in BASELINES:
         if problem.kind is not None and problem.kind in kinds:
-            found = {client: score(problem, asked) for client, asked in problem.candidates.items()}
-            known = {client: values for client, values in found.items() if values is not None}
-            return (name, known) if len(known) == len(found) else ("", {})
+            results = {client: score(problem, candidate) for client, candidate in problem.candidates.items()}
+            known = {client: values for client, values in results.items() if values is not None}
+            return (name, known) if len(known) == len(results) else ("", {})
     return "", {}

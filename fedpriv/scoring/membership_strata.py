@@ -50,30 +50,30 @@ class Strata:
             n_c: ``(n,)`` images of the candidate's class that the client holds.
             rarity: ``(n,)`` in [0, 1]; see :func:`rarities`.
         """
-        found = {name: (n_c >= low) & (n_c <= high) for name, (low, high) in SIZES.items()}
-        return cls(found | {name: (rarity >= low) & (rarity < high) for name, (low, high) in RARITIES.items()})
+        results = {name: (n_c >= low) & (n_c <= high) for name, (low, high) in SIZES.items()}
+        return cls(results | {name: (rarity >= low) & (rarity < high) for name, (low, high) in RARITIES.items()})
 
     def areas(self, ranked: Ranked, names: Sequence[str]) -> dict[str, StratumArea]:
         """Return the area of each stratum of ``names`` that has both answers."""
-        found = {}
+        results = {}
         for name in names:
             part = self._part(ranked, name)
             if part is not None:
                 auc = part.area()
                 units = len(np.unique(part.unit))
-                found[name] = StratumArea(n=len(part.yes), auc=auc.value, ci95=auc.ci95, n_clients=units)
-        return found
+                results[name] = StratumArea(n=len(part.yes), auc=auc.value, ci95=auc.ci95, n_clients=units)
+        return results
 
     def compared(self, ranked: Ranked, guesses: Mapping[str, Ranked | None]) -> tuple[Comparison, ...]:
         """Compare the area of each stratum of enough clients with chance, and with scores of the same candidates by name."""
-        found: list[Comparison] = []
+        comparisons: list[Comparison] = []
         for name in self.chosen:
             part = self._part(ranked, name)
             if part is None or len(part.yes) == len(ranked.yes) or len(np.unique(part.unit)) < FEW_CLIENTS:
                 continue
-            beside = {guess: None if one is None else self._part(one, name) for guess, one in guesses.items()}
-            found += part.against(beside, {"membership": "auc"}, stratum=name)
-        return tuple(found)
+            beside = {guess: None if item is None else self._part(item, name) for guess, item in guesses.items()}
+            comparisons += part.against(beside, {"membership": "auc"}, stratum=name)
+        return tuple(comparisons)
 
     def _part(self, ranked: Ranked, name: str) -> Ranked | None:
         chosen = self.chosen[name]
@@ -90,10 +90,10 @@ def rarities(images: Sequence[Tensor], labels: Sequence[Tensor]) -> list[Values]
         images: of each client ``(n, c, h, w)``.
         labels: of each client ``(n,)``.
     """
-    flat, classes = torch.cat([one.flatten(1) for one in images]).cpu(), torch.cat([one.cpu() for one in labels])
-    found = torch.empty(len(flat), dtype=torch.float64)
+    flat, classes = torch.cat([image.flatten(1) for image in images]).cpu(), torch.cat([item.cpu() for item in labels])
+    result = torch.empty(len(flat), dtype=torch.float64)
     for label in classes.unique():
-        own = (classes == label).nonzero().squeeze(1)
-        distances = (flat[own] - flat[own].mean(0)).square().sum(1)
-        found[own] = (distances[:, None] > distances).double().mean(1)
-    return [part.numpy() for part in found.split([len(one) for one in labels])]
+        current = (classes == label).nonzero().squeeze(1)
+        distances = (flat[current] - flat[current].mean(0)).square().sum(1)
+        result[current] = (distances[:, None] > distances).double().mean(1)
+    return [part.numpy() for part in result.split([len(entry) for entry in labels])]

@@ -25,24 +25,24 @@ def open_metrics(named: Sequence[str] = ()) -> dict[str, Metric]:
     Raises:
         UserError: for a name that there is no such measure of, or that is another's.
     """
-    found: dict[str, Metric] = METRICS.load_all()
+    metrics: dict[str, Metric] = METRICS.load_all()
     for name in named:
         metric: Metric = METRICS.load(name)
-        if found.setdefault(metric.name, metric) is not metric:
+        if metrics.setdefault(metric.name, metric) is not metric:
             raise UserError(f"metric {name!r}: there is another metric named {metric.name!r}; rename it")
-    return {name: metric for name, metric in found.items() if name not in METRICS.builtins}
+    return {name: metric for name, metric in metrics.items() if name not in METRICS.builtins}
 
 
-def refuse_no_metric(name: str, found: object) -> None:
+def refuse_no_metric(name: str, value: object) -> None:
     """Check what another package calls a metric.
 
     Raises:
         UserError: when it is no :class:`Metric`, or is named as a field of the record.
     """
-    if not isinstance(found, Metric) or not callable(found.function) or found.of not in ("images", "vectors"):
-        raise UserError(f"expected a fedpriv.scoring.leakage.Metric of images or of vectors, got {found!r}")
-    if found.name in Metrics.model_fields:
-        raise UserError(f"named {found.name!r}, which is a measure of fedpriv; rename it")
+    if not isinstance(value, Metric) or not callable(value.function) or value.of not in ("images", "vectors"):
+        raise UserError(f"expected a fedpriv.scoring.leakage.Metric of images or of vectors, got {value!r}")
+    if value.name in Metrics.model_fields:
+        raise UserError(f"named {value.name!r}, which is a measure of fedpriv; rename it")
 
 
 def image_measures(
@@ -64,11 +64,11 @@ def vector_measures(
 
     def measured(metric: Metric) -> OtherMeasure:
         function = _checked(metric)
-        own = means.summary(function(features, true).tolist())
+        current = means.summary(function(features, true).tolist())
         beside = None
         if control is not None:
-            beside = control_of(own, function(control, true).tolist(), means)
-        return OtherMeasure(**dict(own), shuffled=beside, **_facts(metric))
+            beside = control_of(current, function(control, true).tolist(), means)
+        return OtherMeasure(**dict(current), shuffled=beside, **_facts(metric))
 
     return {name: _or_reason(metric, measured) for name, metric in metrics.items() if metric.of == "vectors"}
 
@@ -78,8 +78,8 @@ def _facts(metric: Metric) -> dict[str, Any]:
 
 
 def _checked(metric: Metric) -> ImageMeasure:
-    def function(found: Tensor, truth: Tensor) -> Tensor:
-        values = metric.function(found, truth)
+    def function(result: Tensor, truth: Tensor) -> Tensor:
+        values = metric.function(result, truth)
         if not isinstance(values, Tensor) or values.shape != (len(truth),):
             got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise UserError(f"gave {got}, expected a tensor of shape ({len(truth)},)")

@@ -70,8 +70,8 @@ def own_guesses(images: Tensor, truths: Sequence[Truth]) -> tuple[Tensor, ...]:
 def _own_number(row: Tensor, n_members: int) -> int:
     pixels = [guess.numpy().tobytes() for guess in row.contiguous()]
     first_shown: dict[bytes, int] = {}
-    for place, image in enumerate(pixels):
-        first_shown.setdefault(image, place)
+    for index, image in enumerate(pixels):
+        first_shown.setdefault(image, index)
     return max(min(n_members, len(row)), 1 + max(first_shown.values()))
 
 
@@ -110,10 +110,10 @@ def over_pairs(
             pairs += truths[last].n_c
             last += 1
         places = range(first, last)
-        shown = torch.cat([guesses[place][scores[place].assigned] for place in places])
-        found = function(shown, torch.cat([truths[place].members for place in places]))
-        for place, own in zip(places, found.split([truths[place].n_c for place in places]), strict=True):
+        shown = torch.cat([guesses[position][scores[position].assigned] for position in places])
+        result = function(shown, torch.cat([truths[positions].members for positions in places]))
+        for place, current in zip(places, result.split([truths[index].n_c for index in places]), strict=True):
             weights = truths[place].weights.double() / truths[place].weights.double().sum()
-            values.append(float((weights * own).sum()))
+            values.append(float((weights * current).sum()))
         first = last
     return np.array(values)

@@ -69,16 +69,16 @@ class Objectives:
     may_better: bool = True
 
 
-def betters(one: Objectives, two: Objectives) -> bool:
-    """Return true where ``one`` is at least as good in everything that is known of either, and better in something.
+def betters(objectives: Objectives, two: Objectives) -> bool:
+    """Return true where ``objectives`` is at least as good in everything that is known of either, and better in something.
 
     What was not tested hard enough, or not at all, is not known to be as good as anything.
     """
-    if not one.may_better or one.costs.keys() != two.costs.keys():
+    if not objectives.may_better or objectives.costs.keys() != two.costs.keys():
         return False
-    measures = one.effects.keys() | two.effects.keys()
-    orders = [_order(one.effects.get(name), two.effects.get(name)) for name in measures]
-    orders += [_sign(one.costs[name], two.costs[name]) for name in one.costs]
+    measures = objectives.effects.keys() | two.effects.keys()
+    orders = [_order(objectives.effects.get(name), two.effects.get(name)) for name in measures]
+    orders += [_sign(objectives.costs[name], two.costs[name]) for name in objectives.costs]
     return all(order is not None and order <= 0 for order in orders) and any((order or 0) < 0 for order in orders)
 
 
@@ -87,20 +87,20 @@ def undominated(points: Sequence[Objectives]) -> list[bool]:
     return [not any(betters(other, point) for other in points) for point in points]
 
 
-def _order(one: Effect | None, two: Effect | None) -> int | None:
-    """Return -1, 0 or 1 as ``one`` leaks less, as much or more; None where that is not known to be at most as much."""
-    if one is None or not one.known:
+def _order(effect: Effect | None, two: Effect | None) -> int | None:
+    """Return -1, 0 or 1 as ``effect`` leaks less, as much or more; None where that is not known to be at most as much."""
+    if effect is None or not effect.known:
         return None
     if two is None or not two.known:
-        return None if one.grade else 0
-    if one.grade != two.grade:
-        return _sign(one.grade, two.grade)
-    if one.value is None or two.value is None:
+        return None if effect.grade else 0
+    if effect.grade != two.grade:
+        return _sign(effect.grade, two.grade)
+    if effect.value is None or two.value is None:
         return 0
-    if one.unit != two.unit:
-        return None if one.grade else 0
-    return _sign(one.value, two.value)
+    if effect.unit != two.unit:
+        return None if effect.grade else 0
+    return _sign(effect.value, two.value)
 
 
-def _sign(one: float, two: float) -> int:
-    return (one > two) - (one < two)
+def _sign(value: float, two: float) -> int:
+    return (value > two) - (value < two)

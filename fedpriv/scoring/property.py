@@ -42,21 +42,25 @@ def pose(inference: Inference, case: InferenceCase) -> tuple[InferenceProblem, A
         UserError: where the inference has nothing to go by, or all answers are the same.
     """
     problem = case.problem(inference)
-    asked = inference.ask(problem)
-    answers = _answers(inference, case, problem, asked)
+    requested = inference.ask(problem)
+    answers = _answers(inference, case, problem, requested)
     _refuse_one_answer(np.concatenate(list(answers.values())), inference.name)
-    return problem, asked, answers
+    return problem, requested, answers
 
 
-def _answers(inference: Inference, case: InferenceCase, problem: InferenceProblem, asked: Asked) -> dict[int, Answers]:
+def _answers(
+    inference: Inference, case: InferenceCase, problem: InferenceProblem, requested: Asked
+) -> dict[int, Answers]:
     counts = case.counts(problem)
-    return {k: inference.answers(counts[k], asked.question)[classes].numpy() for k, classes in asked.classes.items()}
+    return {
+        k: inference.answers(counts[k], requested.question)[classes].numpy() for k, classes in requested.classes.items()
+    }
 
 
-def _refuse_one_answer(told: Answers, name: str = "property") -> None:
-    if told.all() or not told.any():
+def _refuse_one_answer(answers: Answers, name: str = "property") -> None:
+    if answers.all() or not answers.any():
         raise UserError(
-            f"{name}: the answer is {'yes' if told.all() else 'no'} for all {len(told)} pairs of client and class; ask "
+            f"{name}: the answer is {'yes' if answers.all() else 'no'} for all {len(answers)} client and class pairs; ask "
             f"another question with {argument('attack_option')} question=holds or majority"
         )
 
@@ -73,43 +77,43 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
         UserError: where the inference has nothing to go by, or all answers are the same.
     """
     problem, _, _ = pose(inference, case)
-    found = inference(problem)
-    answers = list(_answers(inference, case, problem, found.asked).values())
-    scores = [found.values[client].numpy() for client in found.asked.classes]
-    classes = [one.numpy() for one in found.asked.classes.values()]
-    units = [about.unit_of(client) for client in found.asked.classes]
+    result = inference(problem)
+    answers = list(_answers(inference, case, problem, result.asked).values())
+    scores = [result.values[client].numpy() for client in result.asked.classes]
+    classes = [label.numpy() for label in result.asked.classes.values()]
+    units = [about.unit_of(client) for client in result.asked.classes]
     said = problem.said()
-    crowds = [_crowd(said[k], len(own)) for k, own in zip(found.asked.classes, answers, strict=True)]
+    crowds = [_crowd(said[k], len(current)) for k, current in zip(result.asked.classes, answers, strict=True)]
     ranked, alone = Ranked.of(scores, answers, units), Ranked.of(crowds, answers, units)
     shuffled = None if len(scores) < 2 else Ranked.of(_of_the_next(classes, scores), answers, units)
     return PropertyRecord(
         **dict(about),
         **dict(ranked.rates()),
         round=case.round,
-        question=found.asked.question,
-        learned_from=found.source,
+        question=result.asked.question,
+        learned_from=result.source,
         n_clients=len(set(units)),
         n_pairs=int(sum(map(len, answers))),
-        n_yes=int(sum(told.sum() for told in answers)),
+        n_yes=int(sum(answer.sum() for answer in answers)),
         shuffled=None if shuffled is None else shuffled.rates(),
         classes_alone=alone.rates(),
         comparisons=ranked.against({SHUFFLED: shuffled, CLASSES_ALONE: alone}, {"property": "auc"}),
-        shares=_shares(found.shares, case.counts(problem), said, about),
-        cost=Seconds(seconds=found.seconds),
+        shares=_shares(result.shares, case.counts(problem), said, about),
+        cost=Seconds(seconds=result.seconds),
     )
 
 
 def _shares(
-    found: Mapping[int, Tensor], counts: Mapping[int, Tensor], told: Mapping[int, Said], about: Provenance
+    values: Mapping[int, Tensor], counts: Mapping[int, Tensor], lines: Mapping[int, Said], about: Provenance
 ) -> ShareDistances | None:
     """Return the distances of estimated shares, and of what needs no look at the client's own upload."""
-    if len(found) < 2:
+    if len(values) < 2:
         return None
-    clients = list(found)
+    clients = list(values)
     units = [about.unit_of(client) for client in clients]
     wanted = torch.stack([counts[client].double() for client in clients])
     wanted = wanted / wanted.sum(1, keepdim=True)
-    estimated = torch.stack([found[client] for client in clients])
+    estimated = torch.stack([values[client] for client in clients])
 
     def distance(guess: Tensor) -> Rate:
         apart = clustered(((guess - wanted).abs().sum(1) / 2).numpy(), units, "share")
@@ -117,7 +121,7 @@ def _shares(
 
     others = (estimated.sum(0) - estimated) / (len(clients) - 1)
     guesses = {
-        EVEN: torch.stack([_equal(told[client].classes, wanted.shape[1]) for client in clients]),
+        EVEN: torch.stack([_equal(lines[client].classes, wanted.shape[1]) for client in clients]),
         OTHERS: others,
         SHUFFLED: estimated.roll(-1, 0),
     }
@@ -128,22 +132,22 @@ def _shares(
 
 def _equal(classes: Sequence[int] | None, n_classes: int) -> Tensor:
     """Return equal shares ``(C,)`` of the classes that a client names, or of all."""
-    found = torch.zeros(n_classes, dtype=torch.float64)
-    found[list(range(n_classes)) if classes is None else list(classes)] = 1
-    return found / found.sum()
+    result = torch.zeros(n_classes, dtype=torch.float64)
+    result[list(range(n_classes)) if classes is None else list(classes)] = 1
+    return result / result.sum()
 
 
-def _of_the_next(told: Sequence[NDArray[np.int64]], scores: Sequence[Values]) -> list[Values]:
+def _of_the_next(ndarrays: Sequence[NDArray[np.int64]], scores: Sequence[Values]) -> list[Values]:
     """Return, for each client's classes, what the next client's upload scores them; a class that it lacks comes last."""
-    found = []
-    for place, classes in enumerate(told):
-        other = (place + 1) % len(told)
-        known = dict(zip(told[other].tolist(), scores[other].tolist(), strict=True))
+    results = []
+    for index, classes in enumerate(ndarrays):
+        other = (index + 1) % len(ndarrays)
+        known = dict(zip(ndarrays[other].tolist(), scores[other].tolist(), strict=True))
         least = min(known.values(), default=0.0) - 1
-        found.append(np.array([known.get(label, least) for label in classes.tolist()]))
-    return found
+        results.append(np.array([known.get(label, least) for label in classes.tolist()]))
+    return results
 
 
-def _crowd(told: Said, number: int) -> Values:
+def _crowd(details: Said, number: int) -> Values:
     """Return the score of each class that knows only how many classes uploads name."""
-    return np.full(number, 0.0 if told.classes is None else 1 / max(1, len(told.classes)))
+    return np.full(number, 0.0 if details.classes is None else 1 / max(1, len(details.classes)))

@@ -80,8 +80,8 @@ def by_budget(
         about: returns its ``about.json``, or None where only the record is at hand.
     """
     series: dict[str, list[T]] = {}
-    for place, item in enumerate(items):
-        key = _apart_from_budget(record(item), about(item)) or str(place)
+    for index, item in enumerate(items):
+        key = _apart_from_budget(record(item), about(item)) or str(index)
         series.setdefault(key, []).append(item)
     return [sorted(members, key=lambda item: budget_value(record(item)) or 0) for members in series.values()]
 
@@ -97,9 +97,9 @@ def _apart_from_budget(record: ReconstructionRecord, about: About | None) -> str
     """Return the key that attacks of one series share; nothing where no budget was named."""
     if record.budget is None:
         return ""
-    own = [record.target, record.attack, record.method, record.dataset, plain(record.knowledge), record.seed]
-    own += [None if record.stage is None else record.stage.name, reach_label(record), record.n_targets]
+    group = [record.target, record.attack, record.method, record.dataset, plain(record.knowledge), record.seed]
+    group += [None if record.stage is None else record.stage.name, reach_label(record), record.n_targets]
     if about is not None:
         options = {key: value for key, value in about.options.items() if key != record.budget.field}
-        own += [plain(about.run), options]
-    return json.dumps(own, sort_keys=True)
+        group += [plain(about.run), options]
+    return json.dumps(group, sort_keys=True)

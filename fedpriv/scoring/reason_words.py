@@ -125,11 +125,11 @@ def _left_open(reason: Reason, verdict: Verdict) -> str:
     measure, value, least = reason.measure or "images", reason.value or 0.0, reason.beside or 0.0
     among = "" if reason.stratum == "all" else f"among {_alike(reason.stratum, measure)}, "
     sure = reason.name == "not_sure"
-    told = _FOUND[measure][0 if sure else 1].format(amount(measure, value))
-    told = f"{among}{told}{' the best guess' if measure in RATES else ''}"
+    text = _FOUND[measure][0 if sure else 1].format(amount(measure, value))
+    text = f"{among}{text}{' the best guess' if measure in RATES else ''}"
     if sure:
-        return f"{told} by its own interval, but that is not sure among the {verdict.n_compared} comparisons shown here"
-    return f"{told} by its 95 % interval, and {amount(measure, least)} would count"
+        return f"{text} by its own interval, but that is not sure among the {verdict.n_compared} comparisons shown here"
+    return f"{text} by its 95 % interval, and {amount(measure, least)} would count"
 
 
 def _alike(stratum: str, measure: str) -> str:

@@ -52,52 +52,52 @@ def reasons_by_key(results: Mapping[K, Judged]) -> dict[K, tuple[Reason, ...]]:
 
 
 def _own(record: Record) -> list[Reason]:
-    found = []
+    results = []
     if record.premise is not None and record.premise.status == "differs":
-        found.append(Reason(name="premise", value=record.premise.cosine, premise=record.premise))
+        results.append(Reason(name="premise", value=record.premise.cosine, premise=record.premise))
     if record.n_clients < FEW_CLIENTS:
-        found.append(Reason(name="few_clients", value=record.n_clients, beside=FEW_CLIENTS))
+        results.append(Reason(name="few_clients", value=record.n_clients, beside=FEW_CLIENTS))
     if not record.comparisons:
-        found.append(Reason(name="no_comparison"))
+        results.append(Reason(name="no_comparison"))
     if not isinstance(record, ReconstructionRecord):
         if record.shuffled is None:
-            found.append(Reason(name="no_control"))
+            results.append(Reason(name="no_control"))
         if isinstance(record, MembershipRecord) and record.nonmembers == "others":
-            found.append(Reason(name="no_held_out"))
-        return found
+            results.append(Reason(name="no_held_out"))
+        return results
     if record.control.shuffled is None:
-        found.append(Reason(name="no_control"))
+        results.append(Reason(name="no_control"))
     search = convergence(record)
     if search.converged < CONVERGED:
-        found.append(Reason(name="not_converged", value=search.converged, beside=CONVERGED))
+        results.append(Reason(name="not_converged", value=search.converged, beside=CONVERGED))
     if search.specific is not None and search.specific < SPECIFIC:
-        found.append(Reason(name="not_specific", value=search.specific, beside=SPECIFIC))
+        results.append(Reason(name="not_specific", value=search.specific, beside=SPECIFIC))
     if record.caveat:
-        found.append(Reason(name="caveat", text=record.caveat))
-    return found
+        results.append(Reason(name="caveat", text=record.caveat))
+    return results
 
 
 def _budgets(results: Mapping[K, Judged]) -> dict[K, list[Reason]]:
     """Return reasons from other budgets of the same attack: a smaller one is not judged, one that rises may rise on."""
 
     def record(item: tuple[K, Judged]) -> ReconstructionRecord:
-        found = record_of(item[1])
-        assert isinstance(found, ReconstructionRecord)
-        return found
+        result = record_of(item[1])
+        assert isinstance(result, ReconstructionRecord)
+        return result
 
     def about(item: tuple[K, Judged]) -> About | None:
         return item[1].about if isinstance(item[1], AttackRecord) else None
 
-    found: dict[K, list[Reason]] = {}
+    reasons: dict[K, list[Reason]] = {}
     images = [item for item in results.items() if isinstance(record_of(item[1]), ReconstructionRecord)]
     for series in by_budget(images, record, about):
         for key, _ in series[:-1]:
-            found[key] = [Reason(name="smaller_budget")]
+            reasons[key] = [Reason(name="smaller_budget")]
         if len(series) > 1:
             before, last = (record(item).metrics.psnr_db.mean for item in series[-2:])
             if last - before >= effects.DECIBELS:
-                found[series[-1][0]] = [Reason(name="budget_rising", value=last - before, beside=effects.DECIBELS)]
-    return found
+                reasons[series[-1][0]] = [Reason(name="budget_rising", value=last - before, beside=effects.DECIBELS)]
+    return reasons
 
 
 def _method(record: Record) -> tuple[str, str, str]:
@@ -107,11 +107,11 @@ def _method(record: Record) -> tuple[str, str, str]:
 
 def _reached_elsewhere(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
     """Return the largest share that each method gains, on each data set, of what a constant guess leaves to be gained."""
-    found: dict[tuple[str, str, str], float] = {}
+    values: dict[tuple[str, str, str], float] = {}
     for record in records:
         if record.training is not None:
-            found[_method(record)] = max(_gained(record.training), found.get(_method(record), 0.0))
-    return found
+            values[_method(record)] = max(_gained(record.training), values.get(_method(record), 0.0))
+    return values
 
 
 def _training(training: Training | None, elsewhere: float) -> list[Reason]:

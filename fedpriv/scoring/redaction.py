@@ -33,17 +33,17 @@ BLOCKS, PIXELS = 4, 7
 """Blocks along each side of a blurred picture, at most, and pixels along each side of a block, at least."""
 
 
-def read_rule(asked: object, default: str = NONE) -> str:
+def read_rule(value: object, default: str = NONE) -> str:
     """Return the rule that is asked for; None asks for the default.
 
     Raises:
         UserError: for another name.
     """
-    if asked is None:
+    if value is None:
         return default
-    if not isinstance(asked, str) or asked not in RULES:
-        raise UserError(f"{argument('redact', asked)}: expected {', '.join(list(RULES)[:-1])} or {list(RULES)[-1]}")
-    return asked
+    if not isinstance(value, str) or value not in RULES:
+        raise UserError(f"{argument('redact', value)}: expected {', '.join(list(RULES)[:-1])} or {list(RULES)[-1]}")
+    return value
 
 
 def stricter(first: str, second: str) -> str:
@@ -70,9 +70,13 @@ def blurred(images: Tensor) -> Tensor:
     return few[:, :, rows][:, :, :, columns].reshape(images.shape)
 
 
-def withheld(found: Reconstruction, rule: str) -> Reconstruction:
+def withheld(reconstruction: Reconstruction, rule: str) -> Reconstruction:
     """Return a reconstruction whose images are blurred, or grey where left out, without what they were made from."""
     if rule == NONE:
-        return found
-    images = blurred(found.images) if rule == BLUR else torch.full_like(found.images, 0.5, dtype=torch.float32)
-    return replace(found, images=images, features=None, directions=None)
+        return reconstruction
+    images = (
+        blurred(reconstruction.images)
+        if rule == BLUR
+        else torch.full_like(reconstruction.images, 0.5, dtype=torch.float32)
+    )
+    return replace(reconstruction, images=images, features=None, directions=None)

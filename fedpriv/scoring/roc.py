@@ -43,7 +43,7 @@ class Ranked:
     @classmethod
     def of(cls, scores: Sequence[Values], answers: Sequence[Answers], units: Sequence[int]) -> Ranked:
         """Put together the scores and answers of each client, and of which unit it is."""
-        unit = np.repeat(units, [len(one) for one in scores])
+        unit = np.repeat(units, [len(score) for score in scores])
         return cls(np.concatenate(list(scores)), np.concatenate(list(answers)), unit)
 
     @cached_property
@@ -60,10 +60,10 @@ class Ranked:
         """A rate as values ``(n,)`` whose weighted mean it is, and whose spread is its own."""
         mean = self.rate(name)
         if name == "auc":
-            own, others = np.sort(self.scores[self.yes]), np.sort(self.scores[~self.yes])
-            place = np.where(self.yes, _below(self.scores, others), 1 - _below(self.scores, own))
+            current, others = np.sort(self.scores[self.yes]), np.sort(self.scores[~self.yes])
+            position = np.where(self.yes, _below(self.scores, others), 1 - _below(self.scores, current))
             return np.asarray(
-                mean + 2 * (place - mean), dtype=np.float64
+                mean + 2 * (position - mean), dtype=np.float64
             )  # twice, for each half of the weights bears one of the two errors
         others = np.sort(self.scores[~self.yes])[::-1]
         allowed = int(np.floor(RATES[name] * len(others)))
@@ -75,8 +75,8 @@ class Ranked:
     def _slope(self, others: Values, allowed: int) -> float:
         """Slope of the ROC curve about a threshold, from the lowest false positives on."""
         far = min(2 * allowed + 4, len(others) - 1)
-        found = [float((self.scores[self.yes] > others[at]).mean()) for at in (0, far)]
-        return (found[1] - found[0]) * len(others) / far if far else 0.0
+        results = [float((self.scores[self.yes] > others[at]).mean()) for at in (0, far)]
+        return (results[1] - results[0]) * len(others) / far if far else 0.0
 
     def rates(self) -> Rates:
         """Area and rates, each with its interval over clients."""
@@ -100,14 +100,14 @@ class Ranked:
             measures: what is compared -> ``auc`` or one of :data:`RATES`.
             stratum: what the answers have in common.
         """
-        found = []
+        results = []
         for measure, name in measures.items():
             chance, least = (0.5, effects.AUC) if name == "auc" else (RATES[name], effects.FOUND_AT_1_PERCENT)
-            own, beside = self.values(name), {CHANCE: np.full(len(self.yes), chance)}
-            beside |= {guess: one.values(name) for guess, one in guesses.items() if one is not None}
+            current, beside = self.values(name), {CHANCE: np.full(len(self.yes), chance)}
+            beside |= {guess: item.values(name) for guess, item in guesses.items() if item is not None}
             best = max(beside, key=lambda guess: float(self.weights @ beside[guess]))
             difference = compare(
-                own - beside[best],
+                current - beside[best],
                 self.unit.tolist(),
                 measure=measure,
                 against=best,
@@ -116,8 +116,8 @@ class Ranked:
                 weights=self.weights,
                 guess=chance if best == CHANCE else None,
             )
-            found.append(difference)
-        return tuple(found)
+            results.append(difference)
+        return tuple(results)
 
 
 def _below(scores: Values, others: Values) -> Values:

@@ -22,12 +22,12 @@ class _Untitled(GenerateJsonSchema):
 
 def schemas() -> dict[str, str]:
     """Return the text of every schema by file name: ``metrics.schema.json`` is that of ``metrics.json``."""
-    found = {}
+    results = {}
     for kind, file in FILES.items():
         schema = kind.model_json_schema(mode="serialization", schema_generator=_Untitled)
         schema = {"$schema": _Untitled.schema_dialect, **schema}
-        found[f"{Path(file).stem}.schema.json"] = json.dumps(schema, indent=2) + "\n"
-    return found
+        results[f"{Path(file).stem}.schema.json"] = json.dumps(schema, indent=2) + "\n"
+    return results
 
 
 def write_schemas(folder: Path) -> None:

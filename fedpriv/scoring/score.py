@@ -88,7 +88,7 @@ def score(
     numbers = [len(shots) for shots in attack.guesses]
     floors = {}
     for name in guessers(truths):
-        shots = [guess(name, *one, seed) for one in zip(truths, targets, numbers, strict=True)]
+        shots = [guess(name, *item, seed) for item in zip(truths, targets, numbers, strict=True)]
         floors[name] = measure(shots, truths, beside)
     best_blind = best_floor(floors, "T1")
     if shuffled is not None:
@@ -101,27 +101,31 @@ def score(
     details = {name: _image_metrics(panel, truths, means, others) for name, panel in floors.items()}
     images = _image_metrics(attack, truths, means, others)
     vectors = score_vectors(reconstruction, shuffled, truths, means, others)
-    told = identification(targets, truths, attack, floors, means)
+    description = identification(targets, truths, attack, floors, means)
     strata = [stratum(truth.n_c) for truth in truths]
     comparisons = image_comparisons(attack, floors, strata, means)
-    comparisons += means.keep(told.rows).compare(
-        told.gains, "identified", effects.IDENTIFIED, [strata[row] for row in told.rows], told.by_design
+    comparisons += means.keep(description.rows).compare(
+        description.gains,
+        "identified",
+        effects.IDENTIFIED,
+        [strata[row] for row in description.rows],
+        description.by_design,
     )
-    own = (
+    current = (
         images
         | vectors.metrics
         | {
             "others": images["others"] | vectors.metrics.get("others", {}),
-            "identification_top1": told.record,
+            "identification_top1": description.record,
             **_label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given"),
         }
     )
     if judge is not None:
         guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
-        own["class_accuracy"], gains = class_accuracy(judge, targets, truths, guesses, means)
+        current["class_accuracy"], gains = class_accuracy(judge, targets, truths, guesses, means)
         comparisons += means.compare(gains, "classes", effects.IDENTIFIED, strata)
     # It costs a network pass for every pair: of the attack and its best floor alone.
-    own["lpips"] = _lpips(attack, truths, means)
+    current["lpips"] = _lpips(attack, truths, means)
     details[best]["lpips"] = _lpips(floors[best], truths, means)
     measured = {name: FloorMeasures(**detail) for name, detail in details.items()}
     return ReconstructionRecord(
@@ -131,7 +135,7 @@ def score(
         n_guesses=max(numbers),
         n_diverged=sum(diverged),
         headline=f"T1: {TEXTS['T1']}" if any(truth.n_c > 1 for truth in truths) else "PSNR of the image itself",
-        metrics=Metrics(**own),
+        metrics=Metrics(**current),
         floors=_floors(measured, vectors.floors),
         floor_details=measured,
         advantage_db=Advantage(
@@ -210,11 +214,11 @@ def _floors(
 ) -> dict[str, FloorMeans | VectorMeans]:
     """Return the means of guesses by name: at images, and at recovered vectors; the control is both."""
     fields = [name for name in FloorMeans.model_fields if name not in VectorMeans.model_fields]
-    found: dict[str, FloorMeans | VectorMeans] = dict(vectors)
+    floor_means: dict[str, FloorMeans | VectorMeans] = dict(vectors)
     for name, detail in images.items():
         means = {field: getattr(getattr(detail, field), "mean", None) for field in fields}
-        found[name] = FloorMeans.model_validate(means | dict(vectors.get(name, ())))
-    return found
+        floor_means[name] = FloorMeans.model_validate(means | dict(vectors.get(name, ())))
+    return floor_means
 
 
 def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Perceptual:
@@ -228,13 +232,13 @@ def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Per
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of the packages that score."""
-    found = {"python": platform.python_version()}
+    results = {"python": platform.python_version()}
     for package in ("fedpriv", "torch", "torchmetrics", "numpy", "scipy"):
         try:
-            found[package] = metadata.version(package)
+            results[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "unknown"
-    return found
+            results[package] = "unknown"
+    return results
 
 
 def _db(error: float) -> float:

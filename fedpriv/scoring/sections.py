@@ -55,8 +55,8 @@ class Means:
         """Return mean, interval and n over the targets ``keep``."""
         if not len(keep):
             return Estimate(mean=None, ci95=None, n=0)
-        found = clustered(values[list(keep)], [self.units[i] for i in keep], kind)
-        return Estimate(mean=found.mean, ci95=found.interval(), n=len(keep))
+        result = clustered(values[list(keep)], [self.units[i] for i in keep], kind)
+        return Estimate(mean=result.mean, ci95=result.interval(), n=len(keep))
 
     def keep(self, rows: Sequence[int]) -> Means:
         """Return the same over some of the targets."""
@@ -86,7 +86,9 @@ class Means:
         apart = list(dict.fromkeys(strata))
         rows = {"all": list(range(len(self.units)))}
         if len(apart) > 1:
-            rows |= {name: [row for row, own in enumerate(strata) if own == name] for name in STRATA if name in apart}
+            rows |= {
+                name: [row for row, current in enumerate(strata) if current == name] for name in STRATA if name in apart
+            }
         made = []
         for name, chosen in rows.items():
             against = min(gains, key=lambda guess: float(gains[guess][chosen].mean()))
@@ -97,7 +99,7 @@ class Means:
                 rates = by_design.rates[chosen]
                 rate = float(rates.mean())
                 values = values + rates - rate
-            one = compare(
+            item = compare(
                 values,
                 [self.units[row] for row in chosen],
                 measure=measure,
@@ -106,10 +108,10 @@ class Means:
                 stratum=name,
                 guess=rate,
             )
-            if by_design is not None and rate is not None and one.mean is not None and one.p_value is not None:
-                shared = by_design.p_value(one.mean + rate, rate, one.least, one.n)
-                one = one.model_copy(update={"p_value": max(one.p_value, shared)})
-            made.append(one.model_copy(update={"by_design": rate}))
+            if by_design is not None and rate is not None and item.mean is not None and item.p_value is not None:
+                shared = by_design.p_value(item.mean + rate, rate, item.least, item.n)
+                item = item.model_copy(update={"p_value": max(item.p_value, shared)})
+            made.append(item.model_copy(update={"by_design": rate}))
         return tuple(made)
 
 
@@ -122,11 +124,11 @@ def image_comparisons(
     that does so most often.
     """
     best, psnr = best_floor(floors, "T1"), {name: panel.psnr for name, panel in floors.items() if name != NEAREST}
-    own = (attack.psnr - psnr[best] >= BEYOND).astype(np.float64)
+    current = (attack.psnr - psnr[best] >= BEYOND).astype(np.float64)
     return means.compare(
         {name: attack.psnr - theirs for name, theirs in psnr.items()}, "images", effects.DECIBELS, strata
     ) + means.compare(
-        {name: own - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best},
+        {name: current - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best},
         *("beyond_3db", effects.IDENTIFIED, strata),
     )
 
@@ -147,7 +149,7 @@ def _fits(reconstruction: Reconstruction) -> list[Fit | None]:
     if reconstruction.fits is None:
         return [None] * len(reconstruction.targets)
     rows = [[value if math.isfinite(value) else None for value in row] for row in reconstruction.fits.tolist()]
-    return [Fit(own=own, shuffled=shuffled, auxiliary=auxiliary) for own, shuffled, auxiliary in rows]
+    return [Fit(own=current, shuffled=shuffled, auxiliary=auxiliary) for current, shuffled, auxiliary in rows]
 
 
 def target_rows(
@@ -185,20 +187,20 @@ def strata_part(
     truths: tuple[Truth, ...], attack: ScoredGuesses, floor: ScoredGuesses, means: Means
 ) -> dict[str, Stratum]:
     """Return ``strata``: scores by how many images went into a target; empty strata are left out."""
-    found = {}
+    results = {}
     for name in STRATA:
         rows = [row for row, truth in enumerate(truths) if stratum(truth.n_c) == name]
         if rows:
             gain = attack.psnr - floor.psnr
             above = means.of(gain, rows)
-            found[name] = Stratum(
+            results[name] = Stratum(
                 n=len(rows),
                 share=len(rows) / len(truths),
                 psnr_db=means.of(attack.psnr, rows),
                 floor_psnr_db=float(floor.psnr[rows].mean()),
                 advantage_db=StratumAdvantage(**dict(above), share_3db=float((gain[rows] >= BEYOND).mean())),
             )
-    return found
+    return results
 
 
 def definitions_part(
@@ -206,24 +208,24 @@ def definitions_part(
 ) -> dict[str, Definition]:
     """Return ``definitions``: every way of counting a hit, each with floors under the same rule."""
     several = max(len(shots) for shots in attack.guesses) > 1
-    found: dict[str, Definition] = {}
+    definitions: dict[str, Definition] = {}
     for name in ("T1", "T2", "T3", "T5") if several else ("T1", "T2", "T3"):
         values, best = attack.definition(name), best_floor(floors, name)
-        found[name] = Definition(
+        definitions[name] = Definition(
             **dict(means.finite(values)),
             text=TEXTS[name],
             floors={floor: float(panel.definition(name).mean()) for floor, panel in floors.items()},
             best_floor=best,
             advantage_db=means.finite(values - floors[best].definition(name)),
         )
-    rows = [row for row, one in enumerate(attack.scores) if one.t2_nonmembers is not None]
-    other = np.array([math.nan if one.t2_nonmembers is None else one.t2_nonmembers for one in attack.scores])
-    labels = Counter[str](one.labels for one in beside)
+    rows = [row for row, entry in enumerate(attack.scores) if entry.t2_nonmembers is not None]
+    other = np.array([math.nan if score.t2_nonmembers is None else score.t2_nonmembers for score in attack.scores])
+    labels = Counter[str](item.labels for item in beside)
     against = {
         "nonmembers": NonMembers(**dict(means.of(other, rows)), labels=labels),
         "own_minus_nonmembers_db": means.of(attack.definition("T2") - other, rows),
     }
-    return found | {"T2": found["T2"].model_copy(update=against)}
+    return definitions | {"T2": definitions["T2"].model_copy(update=against)}
 
 
 def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Means) -> ControlResult:

@@ -24,8 +24,8 @@ def window(side: int) -> Tensor:
     """Return the weights of the window along one axis for images whose shorter side is ``side``. Float64; they sum to 1."""
     if side < GAUSSIAN_SIDE:
         return torch.full((UNIFORM_SIDE,), 1 / UNIFORM_SIDE, dtype=torch.float64)
-    place = torch.arange(GAUSSIAN_SIDE, dtype=torch.float64) - GAUSSIAN_SIDE // 2
-    weights = torch.exp(-place.square() / (2 * SIGMA**2))
+    position = torch.arange(GAUSSIAN_SIDE, dtype=torch.float64) - GAUSSIAN_SIDE // 2
+    weights = torch.exp(-position.square() / (2 * SIGMA**2))
     return weights / weights.sum()
 
 
@@ -36,8 +36,8 @@ def band(weights: Tensor, size: int) -> Tensor:
     [[1.0, 2.0, 0.0], [0.0, 1.0, 2.0]]
     """
     made = weights.new_zeros(size - len(weights) + 1, size)
-    for place, weight in enumerate(weights):
-        made.diagonal(place).fill_(weight)
+    for index, weight in enumerate(weights):
+        made.diagonal(index).fill_(weight)
     return made
 
 
@@ -55,11 +55,11 @@ def structural_similarity(images: Tensor, truth: Tensor) -> Tensor:
     weights = window(min(height, width)).to(images.device)
     down, across = band(weights, height), band(weights, width).T
     chunk = max(1, _CHUNK_BYTES // (5 * 8 * channels * height * width))
-    found = [
+    results = [
         _similarity(part, true_part, down, across)
         for part, true_part in zip(images.split(chunk), truth.split(chunk), strict=True)
     ]
-    return torch.cat(found)
+    return torch.cat(results)
 
 
 def _similarity(left: Tensor, right: Tensor, down: Tensor, across: Tensor) -> Tensor:
@@ -71,5 +71,5 @@ def _similarity(left: Tensor, right: Tensor, down: Tensor, across: Tensor) -> Te
     variances = (squares - means).clamp_min(0)  # rounding may leave it a little below zero where there is none
     light = (2 * both + _C1) / (means + _C1)
     form = (2 * (product - both) + _C2) / (variances + _C2)
-    found: Tensor = (light * form).mean(dim=(1, 2, 3))
-    return found
+    values: Tensor = (light * form).mean(dim=(1, 2, 3))
+    return values

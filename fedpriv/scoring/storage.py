@@ -72,25 +72,25 @@ def read_record(path: Path) -> AnyRecord:
     Raises:
         UserError: when it is missing, of another version of the format, or a field is wrong; one line that names it.
     """
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: expected an object, got {type(found).__name__}")
-    version = found.get("version")
+    json = read_json(path)
+    if not isinstance(json, dict):
+        raise UserError(f"{path}: expected an object, got {type(json).__name__}")
+    version = json.get("version")
     if version != RECORD_VERSION:
         raise UserError(
             f"{path}: a record of format {version!r}, but this version reads format {RECORD_VERSION}; "
-            f"use the fedpriv that made it (0.1.0 reads 3), or {_remedy(path, found)}"
+            f"use the fedpriv that made it (0.1.0 reads 3), or {_remedy(path, json)}"
         )
     try:
         return _ADAPTER.validate_json(read_bytes(path), strict=True)
     except ValidationError as error:
-        raise UserError(f"{path}: {first_fault(error, 1)}; {_remedy(path, found)}") from error
+        raise UserError(f"{path}: {first_fault(error, 1)}; {_remedy(path, json)}") from error
 
 
-def _remedy(path: Path, found: dict[str, Any]) -> str:
+def _remedy(path: Path, values: dict[str, Any]) -> str:
     if path.name == METRICS:
         return f"score again with: fedpriv score {path.parent}"
-    command = found.get("command")
+    command = values.get("command")
     return f"attack again with: {command}" if command else "attack again"
 
 

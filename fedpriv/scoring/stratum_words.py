@@ -14,9 +14,9 @@ def strata_words(strata: Sequence[str]) -> str:
     ('1 image', '1-3 images', '2-3 images or more than 10 images')
     """
     runs: list[list[str]] = []
-    for place, name in enumerate(STRATA):
+    for index, name in enumerate(STRATA):
         if name in strata:
-            if runs and STRATA[place - 1] == runs[-1][-1]:
+            if runs and STRATA[index - 1] == runs[-1][-1]:
                 runs[-1].append(name)
             else:
                 runs.append([name])

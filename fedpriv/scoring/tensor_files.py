@@ -133,20 +133,20 @@ class _Blocks:
 
 def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
     """Store each distinct tensor and image once: targets share members and pool, and pools of clients share images."""
-    found = _Blocks()
+    result = _Blocks()
     pools: dict[int, int] = {}
     for truth in truths:
         pools.setdefault(id(truth.pool), len(pools))
-    held = list({id(truth.pool): truth.pool for truth in truths}.values())
+    kept = list({id(truth.pool): truth.pool for truth in truths}.values())
     rows = [
-        {name: found.put(value) for name in _TRUTH if (value := getattr(truth, name)) is not None}
+        {name: result.put(value) for name in _TRUTH if (value := getattr(truth, name)) is not None}
         | {"pool": pools[id(truth.pool)], "told": truth.told}
-        | {"vectors": {name: found.put(vector) for name, vector in truth.vectors.items()}}
+        | {"vectors": {name: result.put(vector) for name, vector in truth.vectors.items()}}
         for truth in truths
     ]
-    pooled = [{name: found.put(getattr(pool, name)) for name in _POOL} | {"alike": pool.alike} for pool in held]
+    pooled = [{name: result.put(getattr(pool, name)) for name in _POOL} | {"alike": pool.alike} for pool in kept]
     header = {"truths": rows, "pools": pooled}
-    _save(path, found.all(), "truth", header)
+    _save(path, result.all(), "truth", header)
 
 
 def load_truths(path: Path) -> tuple[Truth, ...]:
@@ -167,7 +167,7 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
             made[rows] = as_unit(blocks[table][blocks[rows]])
         return made[rows]
 
-    found, where = [], "pools"
+    results, where = [], "pools"
     try:
         pools = [
             Pool(**{name: get(row[name]) for name in _POOL}, alike=row.get("alike") is True) for row in header["pools"]
@@ -175,13 +175,13 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
         for position, row in enumerate(header["truths"]):
             where = f"target {position}"
             vectors = {name: get(value) for name, value in row["vectors"].items()}
-            own = {name: get(row[name]) for name in _TRUTH if name in row}
-            found.append(Truth(**own, pool=pools[row["pool"]], told=row["told"], vectors=vectors))
+            group = {name: get(row[name]) for name in _TRUTH if name in row}
+            results.append(Truth(**group, pool=pools[row["pool"]], told=row["told"], vectors=vectors))
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise UserError(f"{path}: {where} lacks a tensor or field ({error})") from error
     except UserError as error:
         raise UserError(f"{path}: {where}: {error}") from error
-    return tuple(found)
+    return tuple(results)
 
 
 # ---------------------------------------------------------------- safetensors
@@ -206,8 +206,8 @@ def _load(path: Path, content: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(header, dict):
         raise UserError(f"{path}: the header should be an object")
     if header.get("format") != FORMAT or header.get("content") != content:
-        found = f"{header.get('format')!r} / {header.get('content')!r}"
-        raise UserError(f"{path}: format / content is {found}, expected {FORMAT!r} / {content!r}")
+        text = f"{header.get('format')!r} / {header.get('content')!r}"
+        raise UserError(f"{path}: format / content is {text}, expected {FORMAT!r} / {content!r}")
     return blocks, header
 
 

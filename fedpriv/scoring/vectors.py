@@ -57,36 +57,36 @@ def score_vectors(
     known = [truth.feature for truth in truths if truth.feature is not None]
     if reconstruction.features is None or len(known) != len(truths):
         return VectorScores()
-    true, own = torch.stack(known), reconstruction.features
+    true, current = torch.stack(known), reconstruction.features
     control = None if shuffled is None else shuffled.features
-    found: dict[str, Any] = {"others": vector_measures(others, own, control, true, means)}
+    results: dict[str, Any] = {"others": vector_measures(others, current, control, true, means)}
     for name, function in (("relative_error", relative_error), ("cosine", cosine)):
-        values = means.summary(function(own, true).numpy())
+        values = means.summary(function(current, true).numpy())
         beside = None if control is None else control_of(values, function(control, true).tolist(), means)
-        found[name] = FeatureMeasure(**dict(values), shuffled=beside)
+        results[name] = FeatureMeasure(**dict(values), shuffled=beside)
     names = [name for name in truths[0].vectors if all(name in truth.vectors for truth in truths)]
     guesses = {name: torch.stack([truth.vectors[name] for truth in truths]) for name in names}
     if control is not None:
         guesses[SHUFFLED] = control
     if reconstruction.distance is not None:
-        norms = own.double().norm(dim=1)
+        norms = current.double().norm(dim=1)
         expected = torch.where(norms > 0, reconstruction.distance.double() / norms, torch.inf)
-        found["expected_error"] = means.summary(expected.numpy())
+        results["expected_error"] = means.summary(expected.numpy())
     clients = [target.client for target in reconstruction.targets]
-    hits, formula = identify_features(own, true, clients)
+    hits, formula = identify_features(current, true, clients)
     theirs = {name: identify_features(guess, true, clients)[0] for name, guess in guesses.items()}
-    found["feature_identification"] = _told(hits, theirs, formula, means)
+    results["feature_identification"] = _told(hits, theirs, formula, means)
     which = {name: identify_directions(guess, true, clients) for name, guess in guesses.items()}
     if shuffled is not None and shuffled.directions is not None:
         which[SHUFFLED] = identify_directions(shuffled.directions, true, clients, centred=True)
     led = reconstruction.directions
-    straight = identify_directions(own if led is None else led, true, clients, centred=led is not None)
-    found["direction_identification"] = _told(straight, which, formula, means)
-    rates, ways = ({name: float(np.mean(one)) for name, one in told.items()} for told in (theirs, which))
+    straight = identify_directions(current if led is None else led, true, clients, centred=led is not None)
+    results["direction_identification"] = _told(straight, which, formula, means)
+    rates, ways = ({name: float(np.mean(item)) for name, item in details.items()} for details in (theirs, which))
     return VectorScores(
-        found,
+        results,
         {name: VectorMeans(**_means(guess, true, rates[name], ways[name])) for name, guess in guesses.items()},
-        _compared(own, guesses, true, [stratum(truth.n_c) for truth in truths], means)
+        _compared(current, guesses, true, [stratum(truth.n_c) for truth in truths], means)
         + means.compare(
             {name: np.array(hits) - np.array(rate) for name, rate in theirs.items()},
             "vectors_identified",
@@ -134,33 +134,33 @@ def identify_directions(
     hits = torch.zeros(len(owner), dtype=torch.float64)
     for client in owner.unique():
         rows = (owner == client).nonzero().squeeze(1)
-        found, true = settled[rows], truth[rows].double()
-        found = found if centred else found - found.mean(0)
+        result, true = settled[rows], truth[rows].double()
+        result = result if centred else result - result.mean(0)
         true = true - true.mean(0)
         # Rounding leaves of equal vectors directions of their own: what is as small as that is none.
         small = 1e-6 * settled[rows].norm(dim=1).max()
-        found = torch.where(found.norm(dim=1, keepdim=True) > small, found, torch.zeros((), dtype=torch.float64))
-        like = found @ (true / true.norm(dim=1, keepdim=True).clamp_min(1e-300)).T
+        result = torch.where(result.norm(dim=1, keepdim=True) > small, result, torch.zeros((), dtype=torch.float64))
+        like = result @ (true / true.norm(dim=1, keepdim=True).clamp_min(1e-300)).T
         hits[rows] = (like.argmax(1) == torch.arange(len(rows))).double()
     return hits.tolist()
 
 
 def _told(hits: list[float], guessed: Mapping[str, list[float]], formula: float, means: Means) -> FeatureIdentification:
     """Return a rate beside that of the strongest guess, or of the formula where there is no guess."""
-    told, rates = means.finite(hits, "share"), {name: float(np.mean(one)) for name, one in guessed.items()}
+    details, rates = means.finite(hits, "share"), {name: float(np.mean(item)) for name, item in guessed.items()}
     of = max(rates, key=lambda name: rates[name], default="vectors")
-    beside = control_of(told, guessed[SHUFFLED], means, "difference") if SHUFFLED in guessed else None
+    beside = control_of(details, guessed[SHUFFLED], means, "difference") if SHUFFLED in guessed else None
     return FeatureIdentification(
-        **dict(told), chance=rates.get(of, formula), chance_of=of, shuffled=beside, blind=rates
+        **dict(details), chance=rates.get(of, formula), chance_of=of, shuffled=beside, blind=rates
     )
 
 
 def _compared(
-    own: Tensor, guesses: Mapping[str, Tensor], true: Tensor, strata: Sequence[str], means: Means
+    values: Tensor, guesses: Mapping[str, Tensor], true: Tensor, strata: Sequence[str], means: Means
 ) -> tuple[Comparison, ...]:
     """Return the differences of relative error; a true vector of zero has none and is left out."""
     rows = (true.norm(dim=1) > 0).nonzero().squeeze(1).tolist()
-    reached = relative_error(_settled(own), true).numpy()[rows]
+    reached = relative_error(_settled(values), true).numpy()[rows]
     errors = {name: relative_error(_settled(guess), true).numpy()[rows] for name, guess in guesses.items()}
     return means.keep(rows).compare(
         {name: error - reached for name, error in errors.items()},

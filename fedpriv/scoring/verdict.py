@@ -35,7 +35,7 @@ def words(verdict: Verdict) -> str:
         return inferred(verdict)
     parts = [headline(verdict)]
     rest = [measure for measure in _CLAIMED if measure not in _OF_KIND.get(verdict.kind, ())]
-    parts += [_CLAIMED[measure](own, verdict, "") for measure in rest if (own := _claims(verdict, measure))]
+    parts += [_CLAIMED[measure](current, verdict, "") for measure in rest if (current := _claims(verdict, measure))]
     if verdict.kind in ("vectors", "classes"):
         parts.append(f"Images are not shown to come back: on average {gain(verdict)}.")
     elif verdict.kind == "some":
@@ -61,33 +61,33 @@ def headline(verdict: Verdict, by: str = "") -> str:
 
 def inferred(verdict: Verdict) -> str:
     """Return the sentence on membership or a property, and on what the upload says outright."""
-    asked = f"a property ({verdict.question})" if verdict.question else "membership"
+    requested = f"a property ({verdict.question})" if verdict.question else "membership"
     if verdict.question and verdict.clear:
         return f"Sent in clear: {verdict.clear}."
     none = verdict.kind == "none"
-    figures = "; ".join(_score(one, limit=none) for one in verdict.compared if one.stratum == "all")
+    figures = "; ".join(_score(item, limit=none) for item in verdict.compared if item.stratum == "all")
     if verdict.kind == "untested":
-        text = f"Not tested hard enough to say whether {asked} leaks: {_whys(verdict)}." + (
+        text = f"Not tested hard enough to say whether {requested} leaks: {_whys(verdict)}." + (
             f" So far {figures}." if figures else ""
         )
     elif none:
-        subject = asked[0].upper() + asked[1:]
+        subject = requested[0].upper() + requested[1:]
         text = (
             f"{subject} is told no better than by a guess, though tested hard enough: {figures}{_each_seed(verdict)}."
         )
     else:
-        text = f"Leaks {asked}{_of_whom(verdict.claims)}.{premise_warning(verdict.reasons)}"
+        text = f"Leaks {requested}{_of_whom(verdict.claims)}.{premise_warning(verdict.reasons)}"
     text += f" {verdict.baseline[0].upper()}{verdict.baseline[1:]}." if verdict.baseline else ""
     return f"{text} The upload names {verdict.clear}." if verdict.clear else text
 
 
 def untested(verdict: Verdict, by: str = "") -> str:
     """Return why nothing can be said, and what came back of the attacked targets all the same."""
-    found = verdict.overall("beyond_3db")
-    if any(reason.name == "few_clients" for reason in verdict.reasons) and found is not None and found.value:
-        number = round(found.value * verdict.n_targets)
+    result = verdict.overall("beyond_3db")
+    if any(reason.name == "few_clients" for reason in verdict.reasons) and result is not None and result.value:
+        number = round(result.value * verdict.n_targets)
         back = f"{number} of these {verdict.n_targets} images came back{_to(by)}, 3 dB or more beyond the best guess"
-        return f"{back} ({_guess(found)}); nothing is claimed beyond them: {_whys(verdict)}."
+        return f"{back} ({_guess(result)}); nothing is claimed beyond them: {_whys(verdict)}."
     attack = f" of {by}" if by else ""
     return f"Not tested hard enough to say{attack}: {_whys(verdict)}. So far {gain(verdict)}{_beside(verdict)}."
 
@@ -107,38 +107,42 @@ def briefly(verdict: Verdict, by: str) -> str:
 
 
 def _images(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
-    figures = _by_stratum(claims, lambda one: f"mean PSNR {_db(one.value)}, {_difference(one)}")
+    figures = _by_stratum(claims, lambda item: f"mean PSNR {_db(item.value)}, {_difference(item)}")
     if _everywhere(claims):
         return f"Images leak{_to(by)}: {figures}."
     return f"Images of targets {_of_strata(claims)} leak{_to(by)}: {figures}; over all targets {gain(verdict)}."
 
 
 def _back(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
-    one = claims[0]
+    claim = claims[0]
     which = "the images" if _everywhere(claims) else f"the images of targets {_of_strata(claims)}"
-    return f"{percent(one.value)} of {which} come back{_to(by)}, 3 dB or more beyond the best guess ({_guess(one)})."
+    return (
+        f"{percent(claim.value)} of {which} come back{_to(by)}, 3 dB or more beyond the best guess ({_guess(claim)})."
+    )
 
 
 def _separated(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
-    one = claims[0]
+    claim = claims[0]
     which = "the images" if _everywhere(claims) else f"the images of targets {_of_strata(claims)}"
-    return f"{percent(one.value)} of {which} are told from decoys{_by(by)} ({_guess(one)})."
+    return f"{percent(claim.value)} of {which} are told from decoys{_by(by)} ({_guess(claim)})."
 
 
 def _vectors(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
-    figures = _by_stratum(claims, lambda one: f"relative error {percent(one.value)} ({_guess(one)})")
+    figures = _by_stratum(claims, lambda item: f"relative error {percent(item.value)} ({_guess(item)})")
     return f"{_these(verdict, claims)} are recovered{_by(by)}: {figures}."
 
 
 def _own(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
-    figures = _by_stratum(claims, lambda one: f"{percent(one.value)} are nearest to their own ({_guess(one)})")
+    figures = _by_stratum(claims, lambda item: f"{percent(item.value)} are nearest to their own ({_guess(item)})")
     return f"{_these(verdict, claims)} are told from the client's others{_by(by)}: {figures}."
 
 
 def _classes(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
-    one = claims[0]
+    claim = claims[0]
     made = f"images that {by} makes" if by else "the images"
-    return f"The class of {percent(one.value)} of {made} is recognised by an independent classifier ({_guess(one)})."
+    return (
+        f"The class of {percent(claim.value)} of {made} is recognised by an independent classifier ({_guess(claim)})."
+    )
 
 
 _CLAIMED: dict[str, Callable[[Sequence[JudgedComparison], Verdict, str], str]] = {
@@ -162,8 +166,8 @@ _OF_KIND: dict[Kind, tuple[str, ...]] = {
 
 def _claims(verdict: Verdict, measure: str) -> list[JudgedComparison]:
     """Return the claims by a measure: over all targets where that stands, else of each stratum where it does."""
-    found = [one for one in verdict.claims if one.measure == measure]
-    return [one for one in found if one.stratum == "all"] or found
+    results = [claim for claim in verdict.claims if claim.measure == measure]
+    return [item for item in results if item.stratum == "all"] or results
 
 
 def _everywhere(claims: Sequence[JudgedComparison]) -> bool:
@@ -173,7 +177,7 @@ def _everywhere(claims: Sequence[JudgedComparison]) -> bool:
 def _by_stratum(claims: Sequence[JudgedComparison], figures: Callable[[JudgedComparison], str]) -> str:
     if len(claims) == 1:
         return figures(claims[0])
-    return "; ".join(f"{number_words(one.stratum)}: {figures(one)}" for one in claims)
+    return "; ".join(f"{number_words(claim.stratum)}: {figures(claim)}" for claim in claims)
 
 
 def _these(verdict: Verdict, claims: Sequence[JudgedComparison]) -> str:
@@ -181,12 +185,12 @@ def _these(verdict: Verdict, claims: Sequence[JudgedComparison]) -> str:
     if _everywhere(claims):
         return subject
     if verdict.subject == "class prototypes":
-        return f"Prototypes of classes with {strata_words([one.stratum for one in claims])}"
+        return f"Prototypes of classes with {strata_words([claim.stratum for claim in claims])}"
     return f"{subject} {_of_strata(claims)}"
 
 
 def _of_strata(claims: Sequence[JudgedComparison]) -> str:
-    return made_of([one.stratum for one in claims])
+    return made_of([claim.stratum for claim in claims])
 
 
 # ---------------------------------------------------------------- figures
@@ -194,57 +198,59 @@ def _of_strata(claims: Sequence[JudgedComparison]) -> str:
 
 def gain(verdict: Verdict) -> str:
     """Return the mean gain of images over the best guess, and whether it can be told from none."""
-    one = verdict.overall("images")
-    if one is None or one.mean is None:
+    item = verdict.overall("images")
+    if item is None or item.mean is None:
         return "no image was compared with a guess"
-    text = _difference(one)
-    if one.ci95 is None or one.stands or one.ci95[1] <= 0:
+    text = _difference(item)
+    if item.ci95 is None or item.stands or item.ci95[1] <= 0:
         return text
-    if one.ci95[0] <= 0:
+    if item.ci95[0] <= 0:
         return f"{text}, not distinguishable from 0 with {verdict.n_clients} {verdict.units}"
-    if one.ci95[0] <= one.least:
-        return f"{text}, not surely above {one.least:g} dB, the least that counts"
+    if item.ci95[0] <= item.least:
+        return f"{text}, not surely above {item.least:g} dB, the least that counts"
     return f"{text}, not sure enough among the {verdict.n_compared} comparisons shown here"
 
 
-def _difference(one: JudgedComparison) -> str:
+def _difference(item: JudgedComparison) -> str:
     """Return a difference in dB to the best guess with its interval."""
-    interval = "" if one.ci95 is None else f"; 95 % interval {one.ci95[0]:+.1f} to {one.ci95[1]:+.1f}"
-    return f"{one.mean or 0.0:+.1f} dB against the best guess ({_called(one)}{interval})"
+    interval = "" if item.ci95 is None else f"; 95 % interval {item.ci95[0]:+.1f} to {item.ci95[1]:+.1f}"
+    return f"{item.mean or 0.0:+.1f} dB against the best guess ({_called(item)}{interval})"
 
 
-def _guess(one: JudgedComparison) -> str:
+def _guess(item: JudgedComparison) -> str:
     """Return the best guess's value by the same measure."""
-    if one.against == DECOYS:
-        return f"by chance: {percent(one.guess)}"
-    rank = "next best guess" if one.measure == "beyond_3db" else "best guess"
-    return f"{rank}, {_called(one)}: {percent(one.guess)}"
+    if item.against == DECOYS:
+        return f"by chance: {percent(item.guess)}"
+    rank = "next best guess" if item.measure == "beyond_3db" else "best guess"
+    return f"{rank}, {_called(item)}: {percent(item.guess)}"
 
 
-def _called(one: JudgedComparison) -> str:
-    return LABELS.get(one.against, one.against.replace("_", " "))
+def _called(item: JudgedComparison) -> str:
+    return LABELS.get(item.against, item.against.replace("_", " "))
 
 
-def _score(one: JudgedComparison, *, limit: bool = False) -> str:
+def _score(item: JudgedComparison, *, limit: bool = False) -> str:
     """Return an area under the curve, or a share found at 1 % false positives, beside what the best guess reaches."""
-    guess = f"best guess, {_called(one)}"
-    if one.measure == "members_found":
-        found = f"{percent(one.value, 1)} of members found at 1 % false positives"
-        return f"{found} ({guess}: {percent(one.guess, 1)}{_limit(one) if limit else ''})"
-    value, beside = (0.0 if part is None else part for part in (one.value, one.guess))
-    interval = "" if one.ci95 is None else f"; 95 % interval of the difference {one.ci95[0]:+.3f} to {one.ci95[1]:+.3f}"
+    guess = f"best guess, {_called(item)}"
+    if item.measure == "members_found":
+        text = f"{percent(item.value, 1)} of members found at 1 % false positives"
+        return f"{text} ({guess}: {percent(item.guess, 1)}{_limit(item) if limit else ''})"
+    value, beside = (0.0 if part is None else part for part in (item.value, item.guess))
+    interval = (
+        "" if item.ci95 is None else f"; 95 % interval of the difference {item.ci95[0]:+.3f} to {item.ci95[1]:+.3f}"
+    )
     return f"AUC {value:.3f} ({guess}: {beside:.3f}{interval})"
 
 
 def _of_whom(claims: Sequence[JudgedComparison]) -> str:
     """Return the figures that stand: over all that was asked and where it is told best; else of what is alike alone."""
-    told = "; ".join(_score(one) for one in claims if one.stratum == "all")
-    strata = [one for one in claims if one.stratum != "all"]
-    if told and strata:
-        best = max(strata, key=lambda one: one.value or 0.0)
-        return f": {told}. Told best of {alike_words(best.stratum)}: {_score(best)}"
-    parts = "; ".join(f"{alike_words(one.stratum)}: {_score(one)}" for one in strata)
-    return f": {told}" if told else f" of some images: {parts}"
+    text = "; ".join(_score(entry) for entry in claims if entry.stratum == "all")
+    strata = [claim for claim in claims if claim.stratum != "all"]
+    if text and strata:
+        best = max(strata, key=lambda item: item.value or 0.0)
+        return f": {text}. Told best of {alike_words(best.stratum)}: {_score(best)}"
+    parts = "; ".join(f"{alike_words(items.stratum)}: {_score(items)}" for items in strata)
+    return f": {text}" if text else f" of some images: {parts}"
 
 
 def _none(verdict: Verdict) -> str:
@@ -254,33 +260,35 @@ def _none(verdict: Verdict) -> str:
 
 def _each_seed(verdict: Verdict) -> str:
     """Return that seeds exclude by themselves what the interval over them does not, where that is so."""
-    wide = any(one.ci95 is not None and one.ci95[1] > one.least and one.stratum == "all" for one in _means(verdict))
+    wide = any(
+        item.ci95 is not None and item.ci95[1] > item.least and item.stratum == "all" for item in _means(verdict)
+    )
     return f"; each of the {verdict.n_seeds} seeds by itself excludes an effect that counts" if wide else ""
 
 
 def _means(verdict: Verdict) -> list[JudgedComparison]:
-    return [one for one in verdict.compared if one.measure not in RATES] if verdict.n_seeds > 1 else []
+    return [item for item in verdict.compared if item.measure not in RATES] if verdict.n_seeds > 1 else []
 
 
-def _limit(one: JudgedComparison) -> str:
+def _limit(item: JudgedComparison) -> str:
     """Return the most that a rate may lie above the best guess's: where nothing was seen there may still be something."""
-    if one.measure not in RATES or one.ci95 is None or one.ci95[1] <= 0:
+    if item.measure not in RATES or item.ci95 is None or item.ci95[1] <= 0:
         return ""
-    return f"; by its interval at most {amount(one.measure, within_reach(one, one.ci95[1]))} more"
+    return f"; by its interval at most {amount(item.measure, within_reach(item, item.ci95[1]))} more"
 
 
 def _beside(verdict: Verdict, *, limits: bool = False) -> str:
     """Return the other rates that an attack without a claim reaches, each beside the best guess's."""
-    told = {
+    lines = {
         "beyond_3db": "of images lie 3 dB beyond it",
         "identified": "are told from decoys",
         "vectors": f"relative error of {verdict.subject}",
         "vectors_identified": f"of {verdict.subject} are nearest to their own",
         "classes": "are of a class that is recognised",
     }
-    found = [(text, one) for measure, text in told.items() if (one := verdict.overall(measure)) is not None]
+    results = [(text, item) for measure, text in lines.items() if (item := verdict.overall(measure)) is not None]
     return "".join(
-        f"; {percent(one.value)} {text} ({_guess(one)}{_limit(one) if limits else ''})" for text, one in found
+        f"; {percent(entry.value)} {text} ({_guess(entry)}{_limit(entry) if limits else ''})" for text, entry in results
     )
 
 

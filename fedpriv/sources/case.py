@@ -99,7 +99,7 @@ def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
     if last not in rounds:
         there = ", ".join(map(str, sorted(rounds)))
         raise UserError(f"{source}: no uploads of round {last} are stored; stored rounds: {there}")
-    seen = [one for one in sorted(rounds) if one <= last][-number:]
+    seen = [item for item in sorted(rounds) if item <= last][-number:]
     if len(seen) < number:
         raise UserError(
             f"{source}: {argument('rounds_seen', number)}, but only {len(seen)} round(s) up to round {last} are "
@@ -152,11 +152,11 @@ def _classes(
     number, client = newest.round, newest.client
     if source.kind in LAYERS | PUBLIC_OUTPUTS:
         classes, given = source.labels(number, client).unique().tolist(), card.labels == "given"
-        return [TargetId(number, client, place, label if given else -1) for place, label in enumerate(classes)]
+        return [TargetId(number, client, position, label if given else -1) for position, label in enumerate(classes)]
     encodings = [get_payload(o.upload, Entangled).label_encoding for o in observations if o.client == client]
     classes = (torch.stack(encodings).abs() > 0).any(0).nonzero().squeeze(1).tolist()
-    own = set(source.private(client).labels.tolist())  # noise on a label encoding gives weight to other classes
-    return [TargetId(number, client, place, label) for place, label in enumerate(classes) if label in own]
+    group = set(source.private(client).labels.tolist())  # noise on a label encoding gives weight to other classes
+    return [TargetId(number, client, index, label) for index, label in enumerate(classes) if label in group]
 
 
 # ---------------------------------------------------------------- grants
@@ -224,8 +224,8 @@ class _Grants:
         key = ("extractor", self.source.kind, number, client, self.card.extractor, self.card.batch_norm)
 
         def load() -> Callable[[Tensor], Tensor]:
-            own = self.source.extractor(number, client, self.card)
-            return torch.no_grad()(own) if self.card.extractor == "query" else own
+            current = self.source.extractor(number, client, self.card)
+            return torch.no_grad()(current) if self.card.extractor == "query" else current
 
         return self.kept.get(key, load)
 
@@ -249,9 +249,9 @@ class _Grants:
                 "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; grant "
                 "attacker_data=same_domain too"
             )
-        own, n_classes = Samples(images, labels.to(images.device)), self.source.n_classes
+        samples, n_classes = Samples(images, labels.to(images.device)), self.source.n_classes
         key = (what, number, client, self.seed, ShadowTraining(), Same(images))
-        return self.kept.get(key, lambda: fit(self.observations, client, number, own, n_classes, self.seed))
+        return self.kept.get(key, lambda: fit(self.observations, client, number, samples, n_classes, self.seed))
 
     def _rehearsed(self, find: Callable[..., T | None]) -> dict[tuple[int, int], T]:
         """Return (round, client) -> the defenses of an upload, for rows or weights of the attacker's own."""

@@ -84,12 +84,12 @@ def read_uploads(
     raw = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
     for name in {"method", "dataset"} & set(settings):
         _check_label(name, settings[name])
-    own = _private_images(images, classes, raw)
-    shape = next(iter(own.values())).images.shape[1:]
+    current = _private_images(images, classes, raw)
+    shape = next(iter(current.values())).images.shape[1:]
     model = None if settings.get("model") is None else _copied("model", settings["model"], device)
     if model is None and target in NETWORKS:
         raise UserError(f"{argument('model')}: missing; weights of a network are attacked through its architecture")
-    batches = _facts(settings.get("batch"), {k: len(own[k]) for k in clients}, raw)
+    batches = _facts(settings.get("batch"), {k: len(current[k]) for k in clients}, raw)
     seen: list[Observation] = []
     for number, of_round, sent in zip(numbers or range(1, len(rounds) + 1), messages, before, strict=True):
         for k, upload in of_round.items():
@@ -109,7 +109,7 @@ def read_uploads(
     source = ExternalSource(
         kind=target,
         image_shape=(shape[0], shape[1], shape[2]),
-        n_classes=_n_classes(n_classes, [payload for o in seen for payload in o.upload], own, model),
+        n_classes=_n_classes(n_classes, [payload for o in seen for payload in o.upload], current, model),
         device=device,
         uploads=tuple({payload.kind: None for o in seen for payload in o.upload}),
         pipeline=pipeline,
@@ -117,11 +117,11 @@ def read_uploads(
         model=model,
         summed=summed,
         seen=tuple(seen),
-        images=own,
-        auxiliary=_auxiliary(auxiliary, settings.get("auxiliary_labels"), own, shape),
+        images=current,
+        auxiliary=_auxiliary(auxiliary, settings.get("auxiliary_labels"), current, shape),
         alike=settings.get("auxiliary_alike", False),
         shares={
-            k: _check_shares(w, len(own[k])) for k, w in _given("weights", settings.get("weights"), clients).items()
+            k: _check_shares(w, len(current[k])) for k, w in _given("weights", settings.get("weights"), clients).items()
         },
         extractors=_extractors(extractor, settings.get("earlier_extractors"), rounds, seen, device),
         heads=_heads(settings, clients),
@@ -130,7 +130,7 @@ def read_uploads(
         public=public,
         groups=_groups(settings.get("groups"), clients),
         raw=raw,
-        held_out=_held_out(settings.get("held_out"), own, shape, public),
+        held_out=_held_out(settings.get("held_out"), current, shape, public),
         command=f"fedpriv.attack_uploads(..., target={target!r})",
         defenses=facts_of_defenses,
         **{name: settings[name] for name in ("method", "dataset") if name in settings},
@@ -167,11 +167,15 @@ def _by_round(given: Any, target: str) -> list[dict[int, Any]]:
     from whole numbers to vectors is one client's upload where the target has a row a class, by client otherwise.
     """
     several = isinstance(given, list) and all(
-        isinstance(one, list)
-        or (isinstance(one, Mapping) and all(isinstance(key, int) for key in one) and not is_one_upload(one, target))
-        for one in given
+        isinstance(entry, list)
+        or (
+            isinstance(entry, Mapping)
+            and all(isinstance(key, int) for key in entry)
+            and not is_one_upload(entry, target)
+        )
+        for entry in given
     )
-    return [_by_client("uploads", one, target) for one in (given if several and given else [given])]
+    return [_by_client("uploads", item, target) for item in (given if several and given else [given])]
 
 
 def _each(name: str, given: Any, clients: Sequence[int]) -> dict[int, Any]:
@@ -230,12 +234,12 @@ def _check_images(name: str, images: Any, shape: Sequence[int] | None = None) ->
 def _private_images(images: Any, classes: Mapping[int, Any], raw: Mapping[int, Raw]) -> dict[int, Samples]:
     """Return each client's own images with their labels; where none are given, those that its upload names."""
     clients = list(classes)
-    checked = {k: _check_images("images", one) for k, one in _of_clients("images", images, clients).items()}
-    shapes = {tuple(one.shape[1:]) for one in checked.values()}
+    checked = {k: _check_images("images", item) for k, item in _of_clients("images", images, clients).items()}
+    shapes = {tuple(entry.shape[1:]) for entry in checked.values()}
     if len(shapes) > 1:
         raise UserError(f"{argument('images')}: shapes {sorted(shapes)}; expected one shape for all clients")
     result = {}
-    for client, own in checked.items():
+    for client, current in checked.items():
         labels, upload = classes[client], raw[client]
         if labels is None:
             payloads = upload if isinstance(upload, tuple) else ()
@@ -243,7 +247,7 @@ def _private_images(images: Any, classes: Mapping[int, Any], raw: Mapping[int, R
             labels = None if sent is None else sent.said("classes")
             if labels is None:
                 raise UserError(f"{argument('labels')}: missing; expected the class of each image, one tensor a client")
-        result[client] = Samples(own, check_labels("labels", labels, len(own)))
+        result[client] = Samples(current, check_labels("labels", labels, len(current)))
     return result
 
 
@@ -267,18 +271,18 @@ def _labelled(name: str, settings: Mapping[str, Any], shape: Sequence[int]) -> S
     return Samples(checked, check_labels(f"{name}_labels", labels, len(checked)))
 
 
-def _auxiliary(given: Any, labels: Any, own: Mapping[int, Samples], shape: Sequence[int]) -> Samples:
+def _auxiliary(given: Any, labels: Any, samples: Mapping[int, Samples], shape: Sequence[int]) -> Samples:
     """Return the images that no upload was computed from with their classes, -1 where these are not known."""
     images = _check_images("auxiliary", given, shape)
     if len(images) < 2:
         raise UserError(
             f"{argument('auxiliary')}: expected at least 2 images, got {len(images)}; a few hundred serve well"
         )
-    known = {image_key(image): client for client, each in own.items() for image in each.images}
-    for place, image in enumerate(images):
+    known = {image_key(image): client for client, each in samples.items() for image in each.images}
+    for index, image in enumerate(images):
         if (client := known.get(image_key(image))) is not None:  # baselines would be as good as the truth
             raise UserError(
-                f"{argument('auxiliary')}: image {place} is one of client {client}'s; expected images that no upload was "
+                f"{argument('auxiliary')}: image {index} is one of client {client}'s; expected images that no upload was "
                 "computed from"
             )
     unknown = torch.full((len(images),), -1)
@@ -286,12 +290,12 @@ def _auxiliary(given: Any, labels: Any, own: Mapping[int, Samples], shape: Seque
 
 
 def _held_out(
-    given: Any, own: Mapping[int, Samples], shape: Sequence[int], public: Samples | None
+    given: Any, samples: Mapping[int, Samples], shape: Sequence[int], public: Samples | None
 ) -> dict[int, Samples]:
     """Return each client's held-out images with their classes; nothing where none are given."""
     if given is None:
         return {}
-    where, clients = argument("held_out"), list(own)
+    where, clients = argument("held_out"), list(samples)
     alone = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Tensor)
     if alone and len(clients) > 1:
         raise UserError(
@@ -300,7 +304,7 @@ def _held_out(
     if not isinstance(given, (list, tuple, Mapping)):
         raise UserError(f"{where}: expected (images, labels) for each client, got {type(given).__name__}")
     known = {} if public is None else dict.fromkeys(map(image_key, public.images.cpu()), "the attacker's (public)")
-    for client, private in own.items():
+    for client, private in samples.items():
         known |= dict.fromkeys(map(image_key, private.images), f"behind the upload of client {client}")
     result = {}
     for client, pair in _each("held_out", [given] if alone else given, clients).items():
@@ -308,10 +312,10 @@ def _held_out(
             raise UserError(f"{where}: expected (images, labels) for client {client}, got {type(pair).__name__}")
         images = _check_images("held_out", pair[0], shape)
         result[client] = Samples(images, check_labels("held_out", pair[1], len(images)))
-        for place, image in enumerate(images):
+        for index, image in enumerate(images):
             if (whose := known.get(image_key(image))) is not None:
                 raise UserError(
-                    f"{where}: image {place} of client {client} is one {whose}; expected images that the client holds and "
+                    f"{where}: image {index} of client {client} is one {whose}; expected images that the client holds and "
                     "did not train on"
                 )
     return result
@@ -349,16 +353,16 @@ def _broadcasts(
     if several and len(given) != len(rounds):
         raise UserError(f"{argument('broadcasts')}: {len(given)} given for {len(rounds)} rounds; expected one for each")
     each = given if several else [given] * len(rounds)
-    return [_answered(one, list(clients), target, n_classes) for one, clients in zip(each, rounds, strict=True)]
+    return [_answered(item, list(clients), target, n_classes) for item, clients in zip(each, rounds, strict=True)]
 
 
 def _answered(given: Any, clients: Sequence[int], target: str, n_classes: int | None) -> dict[int, Message]:
     where, result = argument("broadcasts"), {}
     same = given is None or isinstance(given, (Payload, tuple)) or is_state(given)
-    for k, own in (dict.fromkeys(clients, given) if same else _each("broadcasts", given, clients)).items():
-        if is_weights(target) and is_state(own):
-            own = payload_kind(target)(state=own)  # type: ignore[call-arg]
-        message = () if own is None else (own,) if isinstance(own, Payload) else own
+    for k, current in (dict.fromkeys(clients, given) if same else _each("broadcasts", given, clients)).items():
+        if is_weights(target) and is_state(current):
+            current = payload_kind(target)(state=current)  # type: ignore[call-arg]
+        message = () if current is None else (current,) if isinstance(current, Payload) else current
         if not isinstance(message, tuple) or not all(isinstance(payload, Payload) for payload in message):
             raise UserError(f"{where}: expected payloads for client {k}, got {type(message).__name__}")
         result[k] = tuple(settled(where, payload, n_classes) for payload in message)
@@ -366,9 +370,9 @@ def _answered(given: Any, clients: Sequence[int], target: str, n_classes: int | 
 
 
 def _facts(batch: Any, counts: Mapping[int, int], raw: Mapping[int, Raw]) -> dict[int, BatchFacts]:
-    facts = {k: one for k, one in _each("batch", batch, list(counts)).items() if one is not None}
-    for one in facts.values():
-        _check_facts(one)
+    facts = {k: item for k, item in _each("batch", batch, list(counts)).items() if item is not None}
+    for fact in facts.values():
+        _check_facts(fact)
     for k, upload in raw.items():
         if k not in facts and isinstance(upload, Gradient):
             facts[k] = BatchFacts(counts[k], 1.0, 1)
@@ -386,7 +390,7 @@ def _check_facts(facts: Any) -> None:
         raise UserError(f"{where}: expected fedpriv.BatchFacts, got {type(facts).__name__}")
     if not isinstance(facts.sizes, tuple):
         raise UserError(f"{where}: sizes {shown(facts.sizes)}; expected a tuple of whole numbers")
-    sizes = [("sizes", one) for one in facts.sizes]
+    sizes = [("sizes", size) for size in facts.sizes]
     for name, count in [("batch_size", facts.batch_size), ("steps", facts.steps), *sizes]:
         if type(count) is not int or not 1 <= count <= MOST_IMAGES:
             raise UserError(f"{where}: {name} {shown(count)}; expected a whole number of at least 1")
@@ -403,16 +407,16 @@ def _check_facts(facts: Any) -> None:
 
 
 def _n_classes(
-    given: int | None, payloads: Sequence[Payload], own: Mapping[int, Samples], model: nn.Module | None
+    given: int | None, payloads: Sequence[Payload], samples: Mapping[int, Samples], model: nn.Module | None
 ) -> int:
     """Return C: as it was given, or the largest that anything says."""
-    largest = max(int(each.labels.max()) for each in own.values()) + 1
+    largest = max(int(each.labels.max()) for each in samples.values()) + 1
     if given is not None and largest > given:
         raise UserError(
             f"{argument('labels')}: class {largest - 1}, but {argument('n_classes', given)}; expected 0..{given - 1}"
         )
     stated = [largest]
-    for payload in (one for one in payloads if one.kind in TELLING):
+    for payload in (item for item in payloads if item.kind in TELLING):
         for table in (payload.said("weights"), payload.said("histogram")):
             stated += [] if table is None else [len(table)]
         classes = payload.said("classes")
@@ -452,12 +456,12 @@ def _extractors(
         )
     copies: dict[int, nn.Module] = {}
     result = {}
-    stated = sorted({one.round for one in seen})
-    for number, of_round, own in zip(stated, rounds, [*earlier, given], strict=True):
+    stated = sorted({item.round for item in seen})
+    for number, of_round, current in zip(stated, rounds, [*earlier, given], strict=True):
         name = "extractor" if number == stated[-1] else "earlier_extractors"
         # The last entry is one for every client of any round.
         clients = sorted({k for each in rounds for k in each} if number == stated[-1] else of_round)
-        for k, network in _each(name, own, clients).items():
+        for k, network in _each(name, current, clients).items():
             if network is not None:
                 copies.setdefault(id(network), _copied(name, network, device))
                 result[number, k] = copies[id(network)]
@@ -477,8 +481,8 @@ def _running_statistics(model: nn.Module | None, given: Mapping[int, Raw]) -> di
     """Return the running statistics that uploaded state dicts hold of every batch norm of the model."""
     norms = {} if model is None else batch_norms(model)
     result: dict[int, Statistics] = {}
-    for k, one in given.items():
-        after = one.after if isinstance(one, Update) else None
+    for k, item in given.items():
+        after = item.after if isinstance(item, Update) else None
         if norms and isinstance(after, Mapping) and all(f"{name}.running_mean" in after for name in norms):
             result[k] = {name: _running(after, name, norm) for name, norm in norms.items()}
     return result if len(result) == len(given) else {}
@@ -488,10 +492,10 @@ def _running(after: Mapping[str, Any], name: str, norm: nn.Module) -> tuple[Tens
     """Return the running mean and variance ``(c,)`` of a batch norm as an uploaded state dict has them."""
     result = []
     for what in ("running_mean", "running_var"):
-        where, own = f"{argument('uploads')}: after[{name + '.' + what!r}]", getattr(norm, what)
+        where, current = f"{argument('uploads')}: after[{name + '.' + what!r}]", getattr(norm, what)
         value = plain_tensor(where, after.get(f"{name}.{what}"))
-        if value.shape != own.shape or not value.is_floating_point():
-            raise UserError(f"{where}: {value.dtype} {tuple(value.shape)}; expected floats {tuple(own.shape)}")
+        if value.shape != current.shape or not value.is_floating_point():
+            raise UserError(f"{where}: {value.dtype} {tuple(value.shape)}; expected floats {tuple(current.shape)}")
         value = value.detach().cpu().float()
         if not bool(value.isfinite().all()) or (what == "running_var" and bool((value < 0).any())):
             raise UserError(f"{where}: holds NaN, infinity or a negative variance")
@@ -505,7 +509,7 @@ def _running(after: Mapping[str, Any], name: str, norm: nn.Module) -> tuple[Tens
 def _check_together(source: ExternalSource) -> None:
     """Check that uploads, networks, defenses and images belong together."""
     sent = [tensor for seen in source.seen for payload in seen.upload for tensor in payload.tensors().values()]
-    together = sum(tensor.numel() for tensor in [*sent, *(own.images for own in source.images.values())])
+    together = sum(tensor.numel() for tensor in [*sent, *(image.images for image in source.images.values())])
     if together > MOST_TOGETHER:
         raise UserError(f"{argument('uploads')}: {together:,} values together with images; at most {MOST_TOGETHER:,}")
     if source.alike and bool((source.auxiliary.labels < 0).all()):

@@ -90,24 +90,24 @@ class ExternalSource(Source):
     @property
     def last(self) -> int:
         """The attacked round."""
-        return max(one.round for one in self.seen)
+        return max(item.round for item in self.seen)
 
     @property
     def newest(self) -> tuple[Observation, ...]:
         """The observations of the attacked round."""
-        return tuple(one for one in self.seen if one.round == self.last)
+        return tuple(item for item in self.seen if item.round == self.last)
 
     def rounds(self) -> Mapping[int, Sequence[int]]:
         result: dict[int, list[int]] = {}
-        for one in self.seen:
-            result.setdefault(one.round, []).append(one.client)
+        for item in self.seen:
+            result.setdefault(item.round, []).append(item.client)
         return result
 
     def upload(self, round_: int, client: int) -> Message:
-        return next(one.upload for one in self.seen if (one.round, one.client) == (round_, client))
+        return next(item.upload for item in self.seen if (item.round, item.client) == (round_, client))
 
     def observations(self, rounds: Sequence[int]) -> tuple[Observation, ...]:
-        return tuple(one for one in self.seen if one.round in rounds)
+        return tuple(item for item in self.seen if item.round in rounds)
 
     def view(
         self, observations: tuple[Observation, ...]
@@ -132,7 +132,9 @@ class ExternalSource(Source):
         facts = [self.batches[client] for client in clients if client in self.batches]
         if not facts:
             return None
-        return BatchFacts(max(one.batch_size for one in facts), facts[0].learning_rate, max(one.steps for one in facts))
+        return BatchFacts(
+            max(item.batch_size for item in facts), facts[0].learning_rate, max(fact.steps for fact in facts)
+        )
 
     def batch(self, round_: int, client: int) -> BatchFacts | None:
         return self.batches.get(client)
@@ -193,13 +195,13 @@ class ExternalSource(Source):
                 index.append(places[key])
             return np.array(index)
 
-        train = {client: placed(own) for client, own in self.images.items()}
+        train = {client: placed(current) for client, current in self.images.items()}
         used = {}
         if self.public is not None:  # a member that the attacker has too is not asked about
             attackers = {image_key(image) for image in self.public.images.cpu()}
-            known = [place for key, place in places.items() if key in attackers]
+            known = [position for key, position in places.items() if key in attackers]
             used = {client: np.setdiff1d(index, known) for client, index in train.items()} if known else {}
-        held_out = {client: placed(own) for client, own in self.held_out.items()}
+        held_out = {client: placed(selected) for client, selected in self.held_out.items()}
         everything = torch.cat([torch.stack(images), self.auxiliary.images])
         samples = Samples(everything, torch.cat([torch.stack(labels), self.auxiliary.labels]))
         return Holdings(samples, train, used, held_out, self.device)

@@ -136,7 +136,7 @@ class OwnerFacts:
             except UserError:
                 raise
             except Exception as error:  # somebody else's function raises anything
-                call = f"{getattr(self.facts, name)}({', '.join(shown(one) for one in given[:1])})"
+                call = f"{getattr(self.facts, name)}({', '.join(shown(item) for item in given[:1])})"
                 why = f"{type(error).__name__}: {reason(error)}"
                 raise UserError(f"{self.where}: {name}: {call} failed: {why}") from error
 
@@ -174,10 +174,14 @@ class OwnerFacts:
 def _needed(name: str, made: Callable[..., Any], otherwise: int) -> int:
     """Return the number of arguments that a function wants: without a default, of ``data`` all; ``otherwise`` if unknown."""
     try:
-        takes = [one for one in inspect.signature(made).parameters.values() if one.kind <= one.POSITIONAL_OR_KEYWORD]
+        takes = [
+            parameter
+            for parameter in inspect.signature(made).parameters.values()
+            if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD
+        ]
     except (TypeError, ValueError):
         return otherwise
-    return len(takes) if name == "data" else sum(one.default is one.empty for one in takes)
+    return len(takes) if name == "data" else sum(take.default is take.empty for take in takes)
 
 
 def read_facts(run: Path, given: Any) -> OwnerFacts:
@@ -190,7 +194,9 @@ def read_facts(run: Path, given: Any) -> OwnerFacts:
         return OwnerFacts(Facts(), f"facts (no {path.name} beside the run)", path.parent)
     facts = parse(Facts, toml_file(path, expected="facts about a recorded run, in TOML"), str(path))
     functions = (facts.model, facts.data, facts.auxiliary, facts.public, facts.extractor)
-    check_modules(*(one for one in functions if isinstance(one, str) and is_reference(one)), file=path)
+    check_modules(
+        *(function for function in functions if isinstance(function, str) and is_reference(function)), file=path
+    )
     return OwnerFacts(facts, str(path), path.absolute().parent)
 
 

@@ -53,7 +53,7 @@ def with_guesses(
     tables: dict[int, dict[str, Tensor]] = {}
     result = []
     for target, truth in zip(case.targets, truths, strict=True):
-        told = target.label >= 0 or (target.round, target.client) in knowledge.labels
+        details = target.label >= 0 or (target.round, target.client) in knowledge.labels
         features = _representations(knowledge.extractors.get(target.client), truth.pool, device, keep)
         nearest, vectors = None, {}
         if features is not None and kind in VECTORS and unit != "class":
@@ -63,8 +63,8 @@ def with_guesses(
         if truth.feature is not None:
             if target.client not in tables:
                 tables[target.client] = _tables(case, target, features, truth.pool)
-            vectors = _guesses(tables[target.client], truth, features, told=told)
-        result.append(replace(truth, told=told, nearest=nearest, vectors=vectors))
+            vectors = _guesses(tables[target.client], truth, features, told=details)
+        result.append(replace(truth, told=details, nearest=nearest, vectors=vectors))
     return tuple(result)
 
 
@@ -84,16 +84,16 @@ def _guesses(tables: Mapping[str, Tensor], truth: Truth, features: Tensor | None
 def _tables(case: Case, target: TargetId, features: Tensor | None, pool: Pool) -> dict[str, Tensor]:
     """Return guesses at every class of a client ``(C, d)``, or at all classes together ``(1, d)``, by name."""
     n_classes = case.knowledge.n_classes
-    own = next(o for o in case.observations if (o.round, o.client) == (target.round, target.client))
+    current = next(o for o in case.observations if (o.round, o.client) == (target.round, target.client))
     # Where the server sees sums, everybody's upload is the one sum, and the target's own is in it.
-    others = [o for o in case.observations if o.client != own.client and o.upload is not own.upload]
+    others = [o for o in case.observations if o.client != current.client and o.upload is not current.upload]
     seen = _seen(others, target.round, n_classes)
     tables: dict[str, Tensor] = {}
     if features is not None:
         known = pool.guess_labels >= 0
         if bool(known.any()):
             tables["auxiliary"] = prior_of_images(features[known], pool.guess_labels[known], n_classes)
-    rows, mixing = _head_rows(own), torch.eye(n_classes) if seen.mixing is None else seen.mixing
+    rows, mixing = _head_rows(current), torch.eye(n_classes) if seen.mixing is None else seen.mixing
     vectors = tables.get("auxiliary") if seen.mixing is None else seen.vectors
     if rows is not None and vectors is not None and rows.shape == (n_classes, vectors.shape[1]):
         centred = (rows - rows.mean(0)).double()
@@ -141,9 +141,9 @@ def _seen(others: Sequence[Observation], round_: int, n_classes: int) -> _Seen:
     return _Seen(vectors, mixing, prior_of_others(vectors, mixing, None))
 
 
-def _head_rows(own: Observation) -> Tensor | None:
+def _head_rows(observation: Observation) -> Tensor | None:
     """Return the rows ``(C, d)`` of the classifier that was broadcast, or None."""
-    head = HEADS.first(own.broadcast)
+    head = HEADS.first(observation.broadcast)
     rows = None if head is None else head.tensors().get("state/weight")
     return None if rows is None or rows.dim() != 2 else rows.float().cpu()
 

@@ -62,8 +62,8 @@ def is_state(given: object) -> bool:
 
 def is_pair(given: object) -> bool:
     """True for two mappings that are not by client or class: weights before and after."""
-    mappings = isinstance(given, tuple) and len(given) == 2 and all(isinstance(one, Mapping) for one in given)
-    return mappings and not any(isinstance(key, int) for one in given for key in one)  # type: ignore[attr-defined]
+    mappings = isinstance(given, tuple) and len(given) == 2 and all(isinstance(item, Mapping) for item in given)
+    return mappings and not any(isinstance(key, int) for entry in given for key in entry)  # type: ignore[attr-defined]
 
 
 def is_class_vectors(given: object, target: str) -> bool:
@@ -88,13 +88,13 @@ def is_weights(target: str) -> bool:
 
 
 def _is_message(given: object) -> bool:
-    return isinstance(given, tuple) and bool(given) and all(isinstance(one, Payload) for one in given)
+    return isinstance(given, tuple) and bool(given) and all(isinstance(item, Payload) for item in given)
 
 
 def _is_vector(value: object) -> bool:
     if isinstance(value, (Tensor, np.ndarray)):
         return value.ndim == 1
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, (int, float)) for one in value)
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(item, (int, float)) for item in value)
 
 
 # ---------------------------------------------------------------- reading
@@ -179,17 +179,17 @@ def _class_vectors(where: str, given: Mapping[Any, Any], target: str) -> Payload
             raise UserError(
                 f"{where}: class {shown(key)}; expected a whole number in 0..{MOST_CLASSES - 1} as the key of each vector"
             )
-        place = f"{where}: class {label}"
+        text = f"{where}: class {label}"
         if not _is_vector(value):
             got = tuple(value.shape) if isinstance(value, (Tensor, np.ndarray)) else type(value).__name__
-            raise UserError(f"{place}: expected a vector (d,), got {got}")
-        vector = check_plain(place, from_numbers(place, value, integer=False)).detach().cpu()
+            raise UserError(f"{text}: expected a vector (d,), got {got}")
+        vector = check_plain(text, from_numbers(text, value, integer=False)).detach().cpu()
         if not vector.is_floating_point() or not bool(vector.float().isfinite().all()):
-            raise UserError(f"{place} holds {vector.dtype}, NaN or infinity; expected finite floats")
+            raise UserError(f"{text} holds {vector.dtype}, NaN or infinity; expected finite floats")
         first = next(iter(rows), label)
         if rows and len(vector) != len(rows[first]):
             raise UserError(
-                f"{place}: a vector of {len(vector)} values, but that of class {first} has {len(rows[first])}"
+                f"{text}: a vector of {len(vector)} values, but that of class {first} has {len(rows[first])}"
             )
         rows[label] = vector.float()
     kind = payload_kind(target)
@@ -204,11 +204,11 @@ def settled(where: str, payload: Payload, n_classes: int | None) -> Payload:
     """Return a payload on the CPU, without a graph, and in agreement with what was announced."""
     values: dict[str, Any] = {}
     for spec in fields(payload):
-        value, place = getattr(payload, spec.name), f"{where}: {payload.kind}.{spec.name}"
+        value, text = getattr(payload, spec.name), f"{where}: {payload.kind}.{spec.name}"
         if isinstance(value, Tensor):
-            values[spec.name] = check_plain(place, value).detach().cpu()
+            values[spec.name] = check_plain(text, value).detach().cpu()
         elif isinstance(value, Mapping):
-            values[spec.name] = {name: entry.detach().cpu() for name, entry in named_tensors(place, value).items()}
+            values[spec.name] = {name: entry.detach().cpu() for name, entry in named_tensors(text, value).items()}
     try:
         made = replace(payload, **values)
     except UserError as error:
@@ -351,8 +351,8 @@ def _named_gradient(values: object, names: Sequence[str]) -> dict[str, Tensor]:
     return gradient
 
 
-def _refuse_different(one: Mapping[str, Tensor], other: Mapping[str, Tensor], first: str, second: str) -> None:
-    for name, value in one.items():
+def _refuse_different(values: Mapping[str, Tensor], other: Mapping[str, Tensor], first: str, second: str) -> None:
+    for name, value in values.items():
         if name not in other or other[name].shape != value.shape:
             got = tuple(other[name].shape) if name in other else "nothing"
             raise UserError(

@@ -113,7 +113,7 @@ def _clients(
     seen = list(dict.fromkeys(client for sent in gathered.uploads for client in sent))
     folder = default_folder() if facts.facts.truth is None else facts.folder / facts.facts.truth
     truth = read_partitions(folder)
-    known = {**({one: one for one in seen} if run.named_by_data else {}), **truth, **facts.facts.partitions}
+    known = {**({entry: entry for entry in seen} if run.named_by_data else {}), **truth, **facts.facts.partitions}
     partitions = {client: known[client] for client in seen if client in known}
     if not any(client in partitions for client in gathered.uploads[-1]):
         others = f"{folder} names {len(truth)} other client(s)" if truth else f"{folder} has no truth of any client"
@@ -128,11 +128,11 @@ def _clients(
                 f"{facts.where}: clients {owners[partition]} and {client} are both said to hold {partition!r}"
             )
         owners[partition] = client
-    whole = all(isinstance(one, int) and one >= 0 for one in owners)
+    whole = all(isinstance(owner, int) and owner >= 0 for owner in owners)
     order = sorted(owners, key=lambda one: (0, one, "") if isinstance(one, int) else (1, 0, one))
-    numbers = {one: int(one) if whole else place for place, one in enumerate(order)}
+    numbers = {one: int(one) if whole else index for index, one in enumerate(order)}
     lines = [f"left out: nothing says which data client {client} holds" for client in seen if client not in partitions]
-    return {client: (numbers[one], one) for client, one in partitions.items()}, tuple(lines)
+    return {client: (numbers[item], item) for client, item in partitions.items()}, tuple(lines)
 
 
 def _source(
@@ -144,40 +144,44 @@ def _source(
     settings: Mapping[str, Any],
 ) -> ExternalSource:
     stated, numbers = facts.facts, {client: number for client, (number, _) in clients.items()}
-    uploads = [{numbers[c]: one for c, one in sent.items() if c in numbers} for sent in gathered.uploads]
-    kept = [place for place, sent in enumerate(uploads) if sent]
+    uploads = [{numbers[c]: item for c, item in sent.items() if c in numbers} for sent in gathered.uploads]
+    kept = [index for index, sent in enumerate(uploads) if sent]
     there = {number for sent in uploads for number in sent}
     partitions = {number: partition for number, partition in clients.values() if number in there}
     images, labels, batches = _data(facts, partitions, gathered.numbers[-1], trained=model is not None)
-    own: dict[str, Any] = {name: settings[name] for name in ("device",) if name in settings}
-    own |= {"model": model, "n_classes": stated.n_classes, "auxiliary_alike": stated.auxiliary_alike}
-    own |= {"batch": {k: batches.get(k) for k in images}} if batches else {}
+    group: dict[str, Any] = {name: settings[name] for name in ("device",) if name in settings}
+    group |= {"model": model, "n_classes": stated.n_classes, "auxiliary_alike": stated.auxiliary_alike}
+    group |= {"batch": {k: batches.get(k) for k in images}} if batches else {}
     if stated.public is not None:
-        own["public"], own["public_labels"] = facts.images("public")
+        group["public"], group["public_labels"] = facts.images("public")
     if stated.held_out is not None:
-        own["held_out"] = {k: facts.images("held_out", partition) for k, partition in partitions.items()}
+        group["held_out"] = {k: facts.images("held_out", partition) for k, partition in partitions.items()}
     answered = [
-        {numbers[c]: () if one is None else one for c, one in gathered.broadcasts[place].items() if c in numbers}
+        {
+            numbers[c]: () if broadcast is None else broadcast
+            for c, broadcast in gathered.broadcasts[place].items()
+            if c in numbers
+        }
         for place in kept
     ]
-    own["broadcasts"] = answered if len(answered) > 1 else answered[0]
+    group["broadcasts"] = answered if len(answered) > 1 else answered[0]
     extractors = None
     if stated.extractor is not None:
         extractors = _extractors(facts, clients, gathered.numbers[-1])
         if len(kept) > 1 and facts.takes_a_round("extractor"):
-            of_round = [{c: clients[c] for c in gathered.uploads[place] if c in clients} for place in kept]
+            of_round = [{c: clients[c] for c in gathered.uploads[positions] if c in clients} for positions in kept]
             earlier = zip(of_round[:-1], kept[:-1], strict=True)
-            own["earlier_extractors"] = [_extractors(facts, part, gathered.numbers[place]) for part, place in earlier]
+            group["earlier_extractors"] = [_extractors(facts, part, gathered.numbers[place]) for part, place in earlier]
     if stated.auxiliary is None:
         raise UserError(
             f"{facts.where}: no auxiliary images (a function without arguments: images that no client has, and their "
             "labels, package.module:NAME); no attack can be told from a guess without"
         )
-    auxiliary, own["auxiliary_labels"] = facts.images("auxiliary", labelled=False)
+    auxiliary, group["auxiliary_labels"] = facts.images("auxiliary", labelled=False)
     sent = [uploads[place] for place in kept]
-    rounds = [gathered.numbers[place] for place in kept]
+    rounds = [gathered.numbers[position] for position in kept]
     return read_uploads(
-        sent, target, images, labels, extractors, auxiliary, own, numbers=rounds, summed=gathered.summed
+        sent, target, images, labels, extractors, auxiliary, group, numbers=rounds, summed=gathered.summed
     )
 
 
@@ -193,12 +197,12 @@ def _data(
     steps = facts.facts.batch if trained else None
     images, labels, batches = {}, {}, {}
     for number, partition in partitions.items():
-        own, classes = facts.images("data", partition, round_)
-        if steps is not None and isinstance(own, Tensor) and len(own):
+        current, classes = facts.images("data", partition, round_)
+        if steps is not None and isinstance(current, Tensor) and len(current):
             times = steps.epochs if steps.steps is None else 1  # an image that two epochs used counts twice
-            batches[number] = steps.of(len(own))
-            own, classes = torch.cat([own] * times), torch.cat([classes] * times)
-        images[number], labels[number] = own, classes
+            batches[number] = steps.of(len(current))
+            current, classes = torch.cat([current] * times), torch.cat([classes] * times)
+        images[number], labels[number] = current, classes
     return images, labels, batches
 
 
@@ -276,8 +280,8 @@ def _usable(by_round: Mapping[int, Sequence[Seen]], facts: OwnerFacts, *, summed
 
 def _answers(rows: Sequence[Seen], facts: OwnerFacts) -> list[Seen]:
     """Return the answers of a round that are uploads, masked or not."""
-    own = [seen for seen in rows if seen.direction == "up" and seen.phase == facts.facts.phase]
-    return [seen for seen in own if not seen.error and (seen.file or seen.facts.get("masked") is True)]
+    group = [seen for seen in rows if seen.direction == "up" and seen.phase == facts.facts.phase]
+    return [seen for seen in group if not seen.error and (seen.file or seen.facts.get("masked") is True)]
 
 
 class _LeftOut(Exception):
@@ -354,9 +358,9 @@ class _Reader:
             return self._payload(arrays)
         if before is None:
             raise _LeftOut("it was sent no weights of this kind that its own could be compared with")
-        start, own = self._named(self._floats(before)), self._floats(arrays)
+        start, current = self._named(self._floats(before)), self._floats(arrays)
         try:
-            after = self._named(own)
+            after = self._named(current)
         except UserError as error:  # the broadcast's fit
             raise _LeftOut(str(error)) from error
         changed = [name for name, value in start.items() if name not in after or after[name].shape != value.shape]
@@ -398,7 +402,7 @@ class _Reader:
 
     def _payload(self, arrays: Arrays) -> Payload:
         kinds = self.facts.facts.kinds
-        given = next((one for name, one in kinds.items() if self._kind_of(name) == self.target), self.target)
+        given = next((item for name, item in kinds.items() if self._kind_of(name) == self.target), self.target)
         names = {key: name for key, name in given.items() if key != "kind"} if isinstance(given, Mapping) else {}
         specs = {spec.name: spec.metadata for spec in fields(self.kind)}
         unknown = [key for key in names if key not in specs]

@@ -46,9 +46,9 @@ class _Defended:
 
     def send(self, values: Any, seed: int) -> list[Payload]:
         """Return the payloads of the attacked kind that are sent when it holds other values."""
-        own: Payload = replace(self.payload, **{str(self.payload.values_field()): values})
-        message = (*self.message[: self.place], own, *self.message[self.place + 1 :])
-        return [sent for sent in self.pipeline.upload(message, self.sender, seed) if sent.kind == own.kind]
+        current: Payload = replace(self.payload, **{str(self.payload.values_field()): values})
+        message = (*self.message[: self.place], current, *self.message[self.place + 1 :])
+        return [sent for sent in self.pipeline.upload(message, self.sender, seed) if sent.kind == current.kind]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Rehearsed(_Defended):
     def possible(self) -> bool:
         """True if the defenses send every row, in the kind of upload that was seen."""
         sent = self.pipeline.upload(self.message, self.sender, 0)
-        return any(one.kind == self.payload.kind and one.rows().shape == self.payload.rows().shape for one in sent)
+        return any(item.kind == self.payload.kind and item.rows().shape == self.payload.rows().shape for item in sent)
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class RehearsedWeights(_Defended):
     def possible(self) -> bool:
         """True if the defenses send weights of the kind and shapes that were seen."""
         sent = self.pipeline.upload(self.message, self.sender, 0)
-        same = [one for one in sent if one.kind == self.payload.kind]
-        shapes = [{name: value.shape for name, value in one.parameters().items()} for one in same]
+        same = [item for item in sent if item.kind == self.payload.kind]
+        shapes = [{name: value.shape for name, value in entry.parameters().items()} for entry in same]
         return shapes == [{name: value.shape for name, value in self.payload.parameters().items()}]
 
 
@@ -119,7 +119,7 @@ def changes_uploads(pipeline: DefensePipeline) -> bool:
 
 
 def _place(seen: Observation, kind: str) -> int | None:
-    return next((place for place, payload in enumerate(seen.upload) if payload.kind == kind), None)
+    return next((index for index, payload in enumerate(seen.upload) if payload.kind == kind), None)
 
 
 def rehearsed_weights(
@@ -129,12 +129,12 @@ def rehearsed_weights(
 
     Arguments as :func:`rehearsed` has them.
     """
-    place = _place(seen, kind)
-    if place is None:
+    position = _place(seen, kind)
+    if position is None:
         return None
     nobody = torch.zeros(0, dtype=torch.int64)  # what defenses do to weights does not depend on whose they are
     sender = Sender(seen.round, seen.client, n_classes, nobody, seen.broadcast, rounds)
-    tried = RehearsedWeights(pipeline, seen.upload, place, sender)
+    tried = RehearsedWeights(pipeline, seen.upload, position, sender)
     return tried if tried.possible else None
 
 
@@ -148,10 +148,10 @@ def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes
         n_classes: number of classes of the federation.
         rounds: of the run, which defenses with a budget divide it by.
     """
-    place = _place(seen, kind)
-    if place is None or not len(seen.upload[place].rows()):
+    position = _place(seen, kind)
+    if position is None or not len(seen.upload[position].rows()):
         return None
-    payload, many = seen.upload[place], 1
+    payload, many = seen.upload[position], 1
     classes, counts, weights = payload.said("classes"), payload.said("counts"), payload.said("weights")
     if weights is not None:
         classes = weights.flatten().nonzero().squeeze(1)
@@ -163,7 +163,7 @@ def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes
         numbers = torch.full_like(classes, many) if counts is None else counts.to(classes)
         labels = classes if payload.computed_from == "image" else classes.repeat_interleave(numbers)
         sender = Sender(seen.round, seen.client, n_classes, labels.cpu(), seen.broadcast, rounds)
-        tried = Rehearsed(pipeline, seen.upload, place, sender)
+        tried = Rehearsed(pipeline, seen.upload, position, sender)
         if tried.possible:
             return tried
         if counts is not None or payload.computed_from == "image":
@@ -174,5 +174,5 @@ def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes
 
 def _on(pipeline: DefensePipeline, kind: str) -> DefensePipeline:
     """Return the defenses that rows of a kind go through: of a mixture those behind whatever mixed it."""
-    mixing = [place for place, defense in enumerate(pipeline.defenses) if defense.mixes]
+    mixing = [index for index, defense in enumerate(pipeline.defenses) if defense.mixes]
     return DefensePipeline(pipeline.defenses[mixing[-1] + 1 :]) if mixing and kind in MIXTURES else pipeline

@@ -90,7 +90,7 @@ class RunSource(Source):
         if self.kind not in NETWORKS:
             return seen
         refuse_mixed(self.federation.method, self.kind, [setup.blueprint.name for setup in self.federation.clients])
-        return tuple(replace(one, broadcast=(*self._start(one), *one.broadcast)) for one in seen)
+        return tuple(replace(item, broadcast=(*self._start(item), *item.broadcast)) for item in seen)
 
     def _start(self, seen: Observation) -> Message:
         """Return the weights that a client started from, where the method broadcasts none, since clients go on from theirs.
@@ -290,8 +290,8 @@ class RunSource(Source):
     def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
         if card.attacker_data == "other_domain":
             return foreign_images(card.foreign, self.image_shape, seed), None
-        own = self.federation.attacker if card.attacker_data == "same_domain" else None
-        return (None, None) if own is None else (own.images, own.labels.cpu())
+        current = self.federation.attacker if card.attacker_data == "same_domain" else None
+        return (None, None) if current is None else (current.images, current.labels.cpu())
 
     # ------------------------------------------------------------ the truth
 
@@ -348,13 +348,13 @@ class RunSource(Source):
         return represent(model, images).mean(0)
 
     def holdings(self, rounds: Collection[int], clients: Collection[int]) -> Holdings:
-        own, there = dict(enumerate(self.federation.data.clients)), self.rounds()
-        train = {client: np.asarray(data.train_index) for client, data in own.items()}
+        group, there = dict(enumerate(self.federation.data.clients)), self.rounds()
+        train = {client: np.asarray(data.train_index) for client, data in group.items()}
         used = {}
         for k in clients if self.kind in TRAINED else ():  # of other kinds all images went into an upload
             steps = [self.used(number, k) for number in sorted(rounds) if k in there[number]]
             used[k] = train[k][torch.cat(steps).unique().numpy()]
-        held_out = {client: np.asarray(data.test_index) for client, data in own.items()}
+        held_out = {client: np.asarray(data.test_index) for client, data in group.items()}
         return Holdings(self.federation.data.dataset.samples, train, used, held_out, self.device)
 
     def described(self, round_: int | None) -> dict[str, Any]:
@@ -363,7 +363,7 @@ class RunSource(Source):
         lines = [row for row in self.run.rounds() if row.accuracy]
         line = ([row for row in lines if round_ is None or row.round <= round_] or lines[:1])[-1]
         labels = [tests.labels for tests in self.federation.tests]
-        commonest = sum(int(own.bincount().max()) for own in labels if len(own))
+        commonest = sum(int(label.bincount().max()) for label in labels if len(label))
         accuracy = line.accuracy["after_training"].pooled
         return {
             "method": config.method,

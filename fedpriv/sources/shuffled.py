@@ -39,32 +39,32 @@ def shuffle(observations: Sequence[Observation]) -> tuple[Observation, ...] | No
     )
 
 
-def _in_place_of(own: Message, other: Message) -> Message:
+def _in_place_of(message: Message, other: Message) -> Message:
     """Return the other client's payloads of the own kinds; what the other did not send (it is sent once) is left out."""
-    pairs = ((mine, find_payload(other, type(mine))) for mine in own)
+    pairs = ((mine, find_payload(other, type(mine))) for mine in message)
     return tuple(_payload_in_place_of(mine, theirs) for mine, theirs in pairs if theirs is not None)
 
 
-def _payload_in_place_of(own: Payload, other: Payload) -> Payload:
-    if own.kind not in BY_CLASS:
+def _payload_in_place_of(payload: Payload, other: Payload) -> Payload:
+    if payload.kind not in BY_CLASS:
         return other
-    values, classes, others = own.values_field(), own.said("classes"), other.said("classes")
+    values, classes, others = payload.values_field(), payload.said("classes"), other.said("classes")
     theirs: Tensor = getattr(other, str(values))
     if classes is not None and others is not None:
         rows = torch.arange(len(classes)) % len(others)
-        theirs = theirs[_rows_of_other_classes(classes, others) if own.kind in CLASS_OUTPUTS else rows]
-    return replace(own, **{str(values): theirs})
+        theirs = theirs[_rows_of_other_classes(classes, others) if payload.kind in CLASS_OUTPUTS else rows]
+    return replace(payload, **{str(values): theirs})
 
 
-def _rows_of_other_classes(own: Tensor, other: Tensor) -> Tensor:
+def _rows_of_other_classes(values: Tensor, other: Tensor) -> Tensor:
     """Return a row of the other upload for each own class, of another class where there is one.
 
     A class's output looks much the same from every client, so a row of the same class would be no control.
     """
     rows = []
-    for place, label in enumerate(own.tolist()):
+    for index, label in enumerate(values.tolist()):
         differs = (other != label).nonzero().squeeze(1).tolist() or list(range(len(other)))
-        rows.append(differs[place % len(differs)])
+        rows.append(differs[index % len(differs)])
     return torch.tensor(rows, dtype=torch.int64)
 
 

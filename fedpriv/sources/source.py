@@ -89,7 +89,9 @@ class Source(ABC):
         """
         if self.summed or not any(kind in TELLING for kind in self.uploads):
             return {}
-        rounds = {number: own for number, own in sorted(self.rounds().items()) if last is None or number <= last}
+        rounds = {
+            number: current for number, current in sorted(self.rounds().items()) if last is None or number <= last
+        }
         clients = sorted({client for sending in rounds.values() for client in sending})
         return {k: said(self.upload(n, k) for n, sending in rounds.items() if k in sending) for k in clients}
 

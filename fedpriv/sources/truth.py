@@ -168,16 +168,16 @@ def psnr_optimal(images: Tensor, shares: Tensor | None = None, *, most: int = 10
         most: rounds at most.
     """
     flat = images.flatten(1).double()
-    own = torch.ones(len(flat), dtype=torch.float64) if shares is None else shares.double()
+    current = torch.ones(len(flat), dtype=torch.float64) if shares is None else shares.double()
     lengths = torch.linalg.vector_norm(flat, dim=1).square()
-    weights, guess = own, torch.zeros_like(flat[0])
+    weights, guess = current, torch.zeros_like(flat[0])
     for _ in range(most):
         before, guess = guess, (weights / weights.sum()) @ flat
         if float((guess - before).abs().max()) <= 1e-4:
             break
         # |x - g|^2 multiplied out: two passes over the images a round instead of six; what cancels is far below the clamp
         errors = (lengths - 2 * (flat @ guess) + guess @ guess).clamp_min(0) / len(guess)
-        weights = own / errors.clamp_min(max(float(errors.mean()) / 100, 1e-12))
+        weights = current / errors.clamp_min(max(float(errors.mean()) / 100, 1e-12))
     return guess.reshape(images.shape[1:])
 
 

@@ -63,8 +63,8 @@ def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, pr
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {prefix + close[0]!r}? " if close else ""
-            told = f"{where}: unknown key {prefix + str(key)!r}; {hint}known: {', '.join(known) or 'none'}"
-            raise UserError(told, keys=(*prefix.split(".")[:-1], str(key)))
+            text = f"{where}: unknown key {prefix + str(key)!r}; {hint}known: {', '.join(known) or 'none'}"
+            raise UserError(text, keys=(*prefix.split(".")[:-1], str(key)))
         nested = dataclass_in(hints[key])
         if nested is not None and isinstance(value, Mapping):
             _refuse_unknown_keys(nested, value, where, f"{prefix}{key}.")
@@ -73,17 +73,17 @@ def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, pr
 def _refuse_not_finite(made: Any, values: Any, where: str, name: str) -> None:
     """Refuse infinities and NaN among the parsed forms of what was given; defaults were not."""
     if isinstance(made, float) and not math.isfinite(made):
-        told = f"{where}: {name}: input should be a finite number, got {shown(values)}"
-        raise UserError(told, keys=tuple(name.split(".")))
+        text = f"{where}: {name}: input should be a finite number, got {shown(values)}"
+        raise UserError(text, keys=tuple(name.split(".")))
     if dataclasses.is_dataclass(made) and isinstance(values, Mapping):
         defaults = {spec.name: spec.default for spec in dataclasses.fields(made)}
-        found = [(key, getattr(made, key), value) for key, value in values.items()]
-        entries = [(key, entry, value) for key, entry, value in found if entry != defaults[key]]
+        results = [(key, getattr(made, key), value) for key, value in values.items()]
+        entries = [(key, entry, value) for key, entry, value in results if entry != defaults[key]]
     elif isinstance(made, Mapping) and isinstance(values, Mapping):
         entries = [(str(key), entry, values.get(key, entry)) for key, entry in made.items()]
     elif isinstance(made, (list, tuple)):
         written = list(values) if isinstance(values, (list, tuple)) and len(values) == len(made) else list(made)
-        entries = [(str(place), *pair) for place, pair in enumerate(zip(made, written, strict=True))]
+        entries = [(str(index), *pair) for index, pair in enumerate(zip(made, written, strict=True))]
     else:
         return
     for key, entry, value in entries:

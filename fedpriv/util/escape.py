@@ -98,10 +98,10 @@ def markdown(value: object) -> Markdown:
     text = one_line(str(value))
     words = any(c.isalpha() for c in text)
 
-    def escaped(found: re.Match[str]) -> str:
-        mark = found[0]
-        if found["interval"]:  # at the end of a text with words, an address may follow
-            return mark if found.end() < len(text) or not words else f"\\{mark[:-1]}\\]"
+    def escaped(match: re.Match[str]) -> str:
+        mark = match[0]
+        if match["interval"]:  # at the end of a text with words, an address may follow
+            return mark if match.end() < len(text) or not words else f"\\{mark[:-1]}\\]"
         return html.escape(mark) if mark in "<&" else f"{mark[:-1]}\\{mark[-1]}"
 
     return Markdown(_SPECIAL.sub(escaped, text))

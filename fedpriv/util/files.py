@@ -68,8 +68,8 @@ def kind(folder: Path) -> str | None:
 
 def homes_of(folder: Path) -> list[Path]:
     """Return the marked folders among this one and those above it, the innermost first."""
-    place = Path(os.path.abspath(folder))
-    return [home for home in (place, *place.parents) if _head(home) is not None]
+    position = Path(os.path.abspath(folder))
+    return [home for home in (position, *position.parents) if _head(home) is not None]
 
 
 def mode_of(folder: Path) -> int | None:
@@ -83,16 +83,16 @@ def mode_of(folder: Path) -> int | None:
 
 def make(folder: Path, least: int = 0) -> None:
     """Make a folder and those above it: within a marked folder with its mode, else by the umask or as ``least`` has it."""
-    for place in reversed([place for place in (folder, *folder.parents) if not place.is_dir()]):
-        mode = mode_of(place.parent)
-        place.mkdir(exist_ok=True)
-        access.set_mode(place, place.stat().st_mode & 0o777 | least if mode is None else mode)
+    for index in reversed([position for position in (folder, *folder.parents) if not position.is_dir()]):
+        mode = mode_of(index.parent)
+        index.mkdir(exist_ok=True)
+        access.set_mode(index, index.stat().st_mode & 0o777 | least if mode is None else mode)
 
 
 def new_mode(folder: Path, *, public: bool = False) -> int:
     """Return the mode of a folder to mark: public or the group's where asked, else that of the marked one around it."""
-    asked = access.PUBLIC if public else access.GROUP if access.shared() else None
-    return asked or mode_of(folder.parent) or access.PRIVATE
+    requested = access.PUBLIC if public else access.GROUP if access.shared() else None
+    return requested or mode_of(folder.parent) or access.PRIVATE
 
 
 def mark(folder: Path, kind: str, *, public: bool = False) -> str:
@@ -129,20 +129,20 @@ def written(home: Path) -> Listing:
         UserError: when the marker cannot be read.
     """
     try:
-        found = (home / MARKER).read_bytes()
+        result = (home / MARKER).read_bytes()
     except OSError as error:
         raise UserError(f"{home / MARKER}: not readable ({error}); nothing here can be checked without it") from error
     before, listing = _listings.get(home, (b"", {}))
-    if not found.startswith(before):
+    if not result.startswith(before):
         before, listing = b"", {}
-    end = found.rfind(b"\n") + 1
-    for line in found[len(before) : end].split(b"\n"):
+    end = result.rfind(b"\n") + 1
+    for line in result[len(before) : end].split(b"\n"):
         with contextlib.suppress(ValueError, TypeError, KeyError):  # the head, or a line that a crash cut
             row = foreign.json_value(line)
             known = listing.get(row["file"], (None,))[-1:]
             now = () if row.get("placed") else (str(row["sha256"]),)
             listing[row["file"]] = known + now
-    _listings[home] = found[:end], listing
+    _listings[home] = result[:end], listing
     return listing
 
 
@@ -214,15 +214,15 @@ def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
                 access.set_mode(temporary[path], mode & 0o666)
         with ThreadPoolExecutor(8, "force") as threads:  # the system then writes its own records once for many
             list(threads.map(_force, temporary.values()))
-        _note({path: {"sha256": digest(place)} for path, place in temporary.items()}, force=True)
-        for path, place in temporary.items():
-            os.replace(place, path)
+        _note({path: {"sha256": digest(index)} for path, index in temporary.items()}, force=True)
+        for path, position in temporary.items():
+            os.replace(position, path)
         for folder in dict.fromkeys(path.parent for path in temporary):
             _sync(folder)
         _note({path: {"placed": True} for path in temporary}, force=False)
     except BaseException:
-        for place in temporary.values():
-            place.unlink(missing_ok=True)
+        for position in temporary.values():
+            position.unlink(missing_ok=True)
         raise
 
 
@@ -322,9 +322,9 @@ def checked_tensors(path: Path) -> Path:
 
 def read_bytes(path: Path) -> bytes:
     """Return the contents of a file, checked; errors as :func:`checked`, and where it is missing or not readable."""
-    found = foreign.read_bytes(path, foreign.RECORDS)
-    _check(path, hashlib.sha256(found).hexdigest())
-    return found
+    result = foreign.read_bytes(path, foreign.RECORDS)
+    _check(path, hashlib.sha256(result).hexdigest())
+    return result
 
 
 def read_json(path: Path) -> Any:

@@ -181,7 +181,7 @@ def check_free(path: Path, *, force: bool) -> None:
                 f"{path}: holds files that fedpriv did not make; {argument('force')} replaces only a folder that fedpriv "
                 f"made (with {MARKER} in it): choose another {argument('out')}"
             )
-        above = next(place for place in (path, *path.absolute().parents) if place.exists())
+        above = next(position for position in (path, *path.absolute().parents) if position.exists())
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
             raise OSError(0, f"{above} is {'not to be written' if above.is_dir() else 'a file'}")
 
@@ -248,6 +248,6 @@ def telling_name(path: Path) -> tuple[str, ...]:
     >>> telling_name(Path("data/birds")), telling_name(Path("data/birds/train"))
     (('birds',), ('birds', 'train'))
     """
-    place = Path(os.path.abspath(path))
-    named = (place.parent.name, place.name) if place.name in _PARTS else (place.name,)
+    position = Path(os.path.abspath(path))
+    named = (position.parent.name, position.name) if position.name in _PARTS else (position.name,)
     return tuple(filter(None, named))

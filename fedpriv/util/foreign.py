@@ -188,8 +188,8 @@ def inline_value(text: str) -> Any:
     >>> inline_value("0.1"), inline_value("VAP"), inline_value("true"), inline_value("2026-01-01")
     (0.1, 'VAP', True, '2026-01-01')
     """
-    found = _inline(text)
-    return text if found is None else found
+    result = _inline(text)
+    return text if result is None else result
 
 
 def inline_values(text: str) -> list[Any]:
@@ -198,16 +198,16 @@ def inline_values(text: str) -> list[Any]:
     >>> inline_values("0.1,1"), inline_values("VAP, VAR")
     ([0.1, 1], ['VAP', 'VAR'])
     """
-    found = _inline(f"[{text}]")
-    return found if isinstance(found, list) else [part.strip() for part in text.split(",")]
+    result = _inline(f"[{text}]")
+    return result if isinstance(result, list) else [part.strip() for part in text.split(",")]
 
 
 def _inline(text: str) -> Any:
     try:
-        found = toml_table(f"value = {text}") if len(text) <= SETTINGS.bytes else {}
+        result = toml_table(f"value = {text}") if len(text) <= SETTINGS.bytes else {}
     except ValueError:
         return None
-    return found["value"] if len(found) == 1 else None
+    return result["value"] if len(result) == 1 else None
 
 
 # ---------------------------------------------------------------- JSON, tensors

@@ -70,15 +70,15 @@ def asked_for(error: BaseException) -> str:
     >>> asked_for(RuntimeError("can't allocate memory: you tried to allocate 4294967296 bytes. Error code 12"))
     ' of 4 GiB'
     """
-    found = re.search(r"allocate (?:(\d+) bytes|([\d.]+ [KMGTPE]iB))", str(error))
-    return "" if found is None else f" of {in_words(int(found[1])) if found[1] else found[2]}"
+    result = re.search(r"allocate (?:(\d+) bytes|([\d.]+ [KMGTPE]iB))", str(error))
+    return "" if result is None else f" of {in_words(int(result[1])) if result[1] else result[2]}"
 
 
 def _number(path: Path, name: str = "", unit: int = 1) -> int | None:
     """Return the first number of a file, or the one behind a name at the beginning of a line; None without."""
     with contextlib.suppress(OSError):
-        found = re.search(rf"^{name}\s*(\d+)", path.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
-        return int(found[1]) * unit if found else None
+        result = re.search(rf"^{name}\s*(\d+)", path.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+        return int(result[1]) * unit if result else None
     return None
 
 

@@ -36,7 +36,7 @@ def mapping(name: str, value: Mapping[str, Any] | Sequence[str]) -> dict[str, An
         if not all(isinstance(key, str) for key in value):
             raise UserError(f"{argument(name, dict(value))}: expected names as keys")
         return dict(value)
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
         raise UserError(f"{argument(name, value)}: expected a mapping, or texts KEY=VALUE")
     return key_values(tuple(value), argument(name))
 
@@ -48,6 +48,6 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
         UserError: naming the argument, for anything else.
     """
     several = (value,) if isinstance(value, str) else value
-    if not isinstance(several, Sequence) or not all(isinstance(one, str) for one in several):
+    if not isinstance(several, Sequence) or not all(isinstance(item, str) for item in several):
         raise UserError(f"{argument(name, value)}: expected a text or a list of texts")
     return tuple(several)

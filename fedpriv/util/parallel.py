@@ -41,29 +41,29 @@ class WorkerKilled(WorkError):
 # ---------------------------------------------------------------- how many
 
 
-def number_of_workers(asked: int | str, device: str = "cpu", most: int | None = None) -> int:
+def number_of_workers(requested: int | str, device: str = "cpu", most: int | None = None) -> int:
     """Return a number of processes, at most ``most``."""
-    if str(asked) == "auto":
+    if str(requested) == "auto":
         free = free_memory()
         number = _cores() if free is None else min(_cores(), 1 + free // MEMORY)
-        place = pick_device(device)
-        if place.type == "cuda":
+        position = pick_device(device)
+        if position.type == "cuda":
             import torch
 
-            number = min(number, SHARING, torch.cuda.mem_get_info(place)[0] // CARD_MEMORY)
+            number = min(number, SHARING, torch.cuda.mem_get_info(position)[0] // CARD_MEMORY)
     else:
         try:
-            number = int(asked)
+            number = int(requested)
         except ValueError:
             number = 0
-        if number < 1 or isinstance(asked, bool):
-            raise UserError(f"{argument('workers', asked)}: expected auto or a whole number of at least 1")
+        if number < 1 or isinstance(requested, bool):
+            raise UserError(f"{argument('workers', requested)}: expected auto or a whole number of at least 1")
     return max(1, number if most is None else min(number, most))
 
 
-def patience_for(asked: int | str, suites: int = 1) -> float:
+def patience_for(number: int | str, suites: int = 1) -> float:
     """Return the seconds for which one process works alone: none where a number was asked for."""
-    return PATIENCE / suites if str(asked) == "auto" else 0.0
+    return PATIENCE / suites if str(number) == "auto" else 0.0
 
 
 def _cores() -> int:
@@ -167,17 +167,17 @@ class Pool:
             with contextlib.suppress(WorkError):
                 followed.__exit__(WorkError, WorkError("ended"), None)
 
-    def _take(self, what: str, key: tuple[int, int], *told: Any) -> None:
+    def _take(self, what: str, key: tuple[int, int], *value: Any) -> None:
         """Hand on what a job in another process tells."""
         if what == "tell":
-            self._hear(*told)
+            self._hear(*value)
         elif what == "say":
-            self._listener.say(*told)
+            self._listener.say(*value)
         elif what == "begin":
-            followed = self._listener.progress(*told)
+            followed = self._listener.progress(*value)
             self._open[key] = followed, followed.__enter__()
         elif what == "at":
-            self._open[key][1](*told)
+            self._open[key][1](*value)
         else:
             self._open.pop(key)[0].__exit__(None, None, None)
 
@@ -193,8 +193,8 @@ class _Apart(Listener):
     def __init__(self) -> None:
         self._numbers = itertools.count()
 
-    def _send(self, what: str, number: int, *told: Any) -> None:
-        _NEWS[0].put((what, (os.getpid(), number), *told))
+    def _send(self, what: str, number: int, *value: Any) -> None:
+        _NEWS[0].put((what, (os.getpid(), number), *value))
 
     @contextlib.contextmanager
     def progress(self, title: str) -> Iterator[Report]:

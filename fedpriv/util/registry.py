@@ -71,13 +71,13 @@ class Registry(Mapping[str, str]):
             raise unknown_name(self.noun, name, self)
         try:
             self.check(name)
-            found = _imported(self[name])
+            result = _imported(self[name])
             if self._contract:
-                _imported(self._contract, own=True)(name, found)
+                _imported(self._contract, own=True)(name, result)
         except UserError as error:
             origin = f" of {self.origin(name)}" if self.origin(name) else ""
             raise UserError(f"{self.noun} {name!r}{origin}: {error}") from error
-        return found
+        return result
 
     def check(self, name: str) -> None:
         """Check that a reference may be imported: its module is named or allowed by the user, or it is an entry point."""
@@ -90,26 +90,26 @@ class Registry(Mapping[str, str]):
         Raises:
             UserError: when there is no such member, or its name is another's.
         """
-        found = self.load(name)
+        result = self.load(name)
         if not is_reference(name):
             return name
-        if found.name not in self:
-            self._adopted[found.name] = name
-        elif self.load(found.name) is not found:
-            raise UserError(f"{self.noun} {name!r}: there is another {self.noun} named {found.name!r}; rename it")
-        return str(found.name)
+        if result.name not in self:
+            self._adopted[result.name] = name
+        elif self.load(result.name) is not result:
+            raise UserError(f"{self.noun} {name!r}: there is another {self.noun} named {result.name!r}; rename it")
+        return str(result.name)
 
     def load_all(self) -> dict[str, Any]:
         """Return every member by name; one from outside that cannot be had is left out, and one line says why."""
-        found = {}
+        results = {}
         for name in self:
             try:
-                found[name] = self.load(name)
+                results[name] = self.load(name)
             except UserError as error:
                 if name in self.builtins:
                     raise
                 self._say(f"left out: {error}")
-        return found
+        return results
 
     def origin(self, name: str) -> str:
         """Return the distribution and version that a member is from; empty for this package's own and for references."""
@@ -117,15 +117,15 @@ class Registry(Mapping[str, str]):
         return f"{point.dist.name} {point.dist.version}" if point is not None and point.dist is not None else ""
 
     def _outside(self) -> Mapping[str, metadata.EntryPoint]:
-        found: dict[str, metadata.EntryPoint] = {}
+        entry_points: dict[str, metadata.EntryPoint] = {}
         for point in _entry_points(self.group, tuple(sys.path)) if self.group else ():
-            if point.name in self.builtins or point.name in found:
-                owner = "fedpriv" if point.name in self.builtins else _distribution(found[point.name])
+            if point.name in self.builtins or point.name in entry_points:
+                owner = "fedpriv" if point.name in self.builtins else _distribution(entry_points[point.name])
                 whose = f" of {_distribution(point)}"
                 self._say(f"{self.noun} {point.name!r}{whose} is passed over: {owner} has one of that name")
             else:
-                found[point.name] = point
-        return found
+                entry_points[point.name] = point
+        return entry_points
 
     def _say(self, line: str) -> None:
         """Write a warning line, each once."""
@@ -134,10 +134,10 @@ class Registry(Mapping[str, str]):
             _LOG.warning("warning: %s", line)
 
 
-def refuse_no_callable(name: str, found: object) -> None:
+def refuse_no_callable(name: str, value: object) -> None:
     """Check what another package calls a function."""
-    if not callable(found):
-        raise UserError(f"expected a function, got {found!r}")
+    if not callable(value):
+        raise UserError(f"expected a function, got {value!r}")
 
 
 def is_reference(name: str) -> bool:
@@ -180,14 +180,14 @@ def _entry_points(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoin
 def _imported(target: str, *, own: bool = False) -> Any:
     module, _, attribute = target.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # another package may fail in any way
         if own:
             raise
         line = " ".join(str(error).split())
         raise UserError(f"module {module!r} cannot be imported: {type(error).__name__}: {line}") from error
     for step in attribute.split("."):
-        if not hasattr(found, step):
+        if not hasattr(value, step):
             raise UserError(f"module {module!r} has no {attribute!r}")
-        found = getattr(found, step)
-    return found
+        value = getattr(value, step)
+    return value

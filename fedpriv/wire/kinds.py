@@ -16,16 +16,16 @@ def payload_kind(name: str) -> type[Payload]:
     Raises:
         UserError: when there is none.
     """
-    found: type[Payload] = DECLARED[name] if name in DECLARED else PAYLOADS.load(name)
-    return found
+    result: type[Payload] = DECLARED[name] if name in DECLARED else PAYLOADS.load(name)
+    return result
 
 
-def refuse_no_payload(name: str, found: object) -> None:
+def refuse_no_payload(name: str, value: object) -> None:
     """Check what another package calls a kind of payload."""
-    if not (isinstance(found, type) and issubclass(found, Payload) and found is not Payload):
-        raise UserError(f"expected a subclass of fedpriv.wire.payload.Payload, got {found!r}")
-    if ":" not in name and found.kind != name:
-        raise UserError(f"expected a kind of that name, got kind {found.kind!r}")
+    if not (isinstance(value, type) and issubclass(value, Payload) and value is not Payload):
+        raise UserError(f"expected a subclass of fedpriv.wire.payload.Payload, got {value!r}")
+    if ":" not in name and value.kind != name:
+        raise UserError(f"expected a kind of that name, got kind {value.kind!r}")
 
 
 @dataclass(frozen=True)

@@ -66,13 +66,13 @@ class Count:
 
 def entries(message: Message, round_: int, client: int, direction: Direction) -> list[Entry]:
     """Return one entry for every tensor of a message."""
-    found = []
+    results = []
     for payload in message:
         for name, value in payload.tensors().items():
             dtype, counted = str(value.dtype).removeprefix("torch."), payload.in_paper_count(name)
-            own = (f"{payload.kind}.{name}", tuple(value.shape), dtype, value.element_size(), counted)
-            found.append(Entry(round_, client, direction, *own))
-    return found
+            current = (f"{payload.kind}.{name}", tuple(value.shape), dtype, value.element_size(), counted)
+            results.append(Entry(round_, client, direction, *current))
+    return results
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,6 @@ class FederationSizes:
         """Return a fact that a method cannot do without."""
         value = getattr(self, name)
         if value is None:
-            given = " or ".join(argument(one) for one in arguments or (name,))
+            given = " or ".join(argument(item) for item in arguments or (name,))
             raise UserError(f"this method's communication depends on {name.replace('_', ' ')}: pass {given}")
         return value

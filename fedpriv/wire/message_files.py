@@ -48,9 +48,9 @@ def packed(message: Message) -> tuple[list[str], dict[str, Tensor]]:
     return [payload.kind for payload in message], message_blocks(message)
 
 
-def unpacked(found: tuple[Sequence[str], dict[str, Tensor]]) -> Message:
+def unpacked(texts: tuple[Sequence[str], dict[str, Tensor]]) -> Message:
     """Return the message that was :func:`packed`."""
-    kinds, blocks = found
+    kinds, blocks = texts
     return message_of("message", kinds, dict(blocks))
 
 
@@ -83,8 +83,8 @@ def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: not readable as safetensors ({error})") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        found = header.get("format") if isinstance(header, dict) else header
-        raise UserError(f"{path}: header says format {found!r}, expected {FORMAT!r}")
+        result = header.get("format") if isinstance(header, dict) else header
+        raise UserError(f"{path}: header says format {result!r}, expected {FORMAT!r}")
     kinds = header.get("kinds")
     if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
         raise UserError(f"{path}: header field 'kinds' is missing or no list of names")

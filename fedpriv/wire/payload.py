@@ -152,14 +152,14 @@ class Payload:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor by name; the entries of a mapping field are called ``field/entry``."""
-        found: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
         for spec in fields(self):
             value = getattr(self, spec.name)
             if isinstance(value, Mapping):
-                found.update({f"{spec.name}/{name}": entry for name, entry in value.items()})
+                values.update({f"{spec.name}/{name}": entry for name, entry in value.items()})
             elif value is not None:
-                found[spec.name] = value
-        return found
+                values[spec.name] = value
+        return values
 
     @classmethod
     def values_field(cls) -> str | None:
@@ -174,22 +174,22 @@ class Payload:
     def said(self, what: Says) -> Tensor | None:
         """Return the tensor by which the payload tells something in clear; None where it does not."""
         name = self.field_that_says(what)
-        found: Tensor | None = None if name is None else getattr(self, name)
-        return found
+        values: Tensor | None = None if name is None else getattr(self, name)
+        return values
 
     def rows(self) -> Tensor:
         """Return the values ``(n, d)`` one row each; only of kinds whose space is representations or class outputs."""
         name = self.values_field()
         assert name is not None, f"{self.kind} has no values"
-        found: Tensor = getattr(self, name)
-        return found if found.dim() == 2 else found[None]
+        values: Tensor = getattr(self, name)
+        return values if values.dim() == 2 else values[None]
 
     def parameters(self) -> Mapping[str, Tensor]:
         """Return the values by parameter's name; only of kinds whose space is weights or factors."""
         name = self.values_field()
         assert name is not None, f"{self.kind} has no values"
-        found: Tensor | Mapping[str, Tensor] = getattr(self, name)
-        return found if isinstance(found, Mapping) else {name: found}
+        values: Tensor | Mapping[str, Tensor] = getattr(self, name)
+        return values if isinstance(values, Mapping) else {name: values}
 
     def row_classes(self) -> Tensor | None:
         """Return the class of each row ``(n,)`` int64, of a mixture its heaviest; None where the payload tells none."""
@@ -274,21 +274,21 @@ def _check_fields(cls: type[Payload]) -> None:
     """Check fields before :func:`dataclasses.dataclass` has seen them, as a subclass is registered when it is defined."""
     where = f"payload {cls.__qualname__}"
     inherited = getattr(cls, "__dataclass_fields__", {})
-    found: dict[str, Mapping[str, Any]] = {spec.name: spec.metadata for spec in inherited.values() if spec.metadata}
+    results: dict[str, Mapping[str, Any]] = {spec.name: spec.metadata for spec in inherited.values() if spec.metadata}
     for name, hint in vars(cls).get("__annotations__", {}).items():
         if "ClassVar" in str(hint):
             continue
         made = vars(cls).get(name)
         if not isinstance(made, Field) or "says" not in made.metadata:
             raise UserError(f"{where}: field {name!r}: declare it with tensor() or state()")
-        found[name] = made.metadata
-    for name, meta in found.items():
+        results[name] = made.metadata
+    for name, meta in results.items():
         if meta["private"] and not meta["paper"] and meta["says"] is None:
             listed = ", ".join(map(repr, get_args(Says)))
             raise UserError(f"{where}: field {name!r} is private and no value, so it says something: one of {listed}")
-    values = [name for name, meta in found.items() if meta["private"] and meta["says"] is None]
+    values = [name for name, meta in results.items() if meta["private"] and meta["says"] is None]
     needed = {"image": "classes", "class": "classes", "mixture": "weights"}.get(cls.computed_from)
-    if needed is not None and all(meta["says"] != needed for meta in found.values()):
+    if needed is not None and all(meta["says"] != needed for meta in results.values()):
         raise UserError(f"{where}: computed_from={cls.computed_from!r} takes a field that says={needed!r}")
     expected = 0 if cls.space == "counts" or cls.computed_from == "server" else 1
     if len(values) != expected and cls.computed_from != "server":
@@ -304,10 +304,10 @@ Message = tuple[Payload, ...]
 
 def get_payload(message: Message, payload_type: type[P]) -> P:
     """Return the payload of a type in a message, as :func:`find_payload`; KeyError when the message holds none."""
-    found = find_payload(message, payload_type)
-    if found is None:
+    result = find_payload(message, payload_type)
+    if result is None:
         raise KeyError(f"no {payload_type.kind} among {[payload.kind for payload in message]}")
-    return found
+    return result
 
 
 def find_payload(message: Message, payload_type: type[P]) -> P | None:
@@ -318,7 +318,7 @@ def find_payload(message: Message, payload_type: type[P]) -> P | None:
     for payload in message:
         if isinstance(payload, payload_type):
             return payload
-    return next((found for payload in message if (found := _as(payload, payload_type)) is not None), None)
+    return next((result for payload in message if (result := _as(payload, payload_type)) is not None), None)
 
 
 def _as(payload: Payload, wanted: type[P]) -> P | None:

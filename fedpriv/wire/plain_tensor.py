@@ -74,7 +74,7 @@ def from_numbers(where: str, value: object, *, integer: bool) -> object:
     if isinstance(value, (list, tuple)):
         try:
             if value and all(isinstance(row, Tensor) for row in value):
-                return torch.stack([check_plain(f"{where}[{place}]", row).detach() for place, row in enumerate(value)])
+                return torch.stack([check_plain(f"{where}[{index}]", row).detach() for index, row in enumerate(value)])
             value = np.asarray(value)
         except UserError:
             raise

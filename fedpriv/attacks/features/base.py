@@ -151,8 +151,8 @@ def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackPr
     if noise is None:
         squares: dict[tuple[int, int], list[float]] = {}
         if recovered.distance is not None:
-            for place, distance in zip(recovered.places, recovered.distance.tolist(), strict=True):
-                squares.setdefault((place.round, place.client), []).append(distance**2)
+            for position, distance in zip(recovered.places, recovered.distance.tolist(), strict=True):
+                squares.setdefault((position.round, position.client), []).append(distance**2)
         noise = {where: (sum(values) / len(values)) ** 0.5 for where, values in squares.items()}
 
     # The very same object for the same length: decoders that learned behind it are kept by it.
@@ -197,17 +197,17 @@ class ClassMeans:
 def recovered_means(solved: Mapping[int, ClassMeans], targets: Sequence[TargetId]) -> Recovered:
     """Return class means by client as uploads; clients without a target count for the decoder's noise alone."""
     places = tuple(replace(target, index=solved[target.client].row(target)) for target in targets)
-    rows = [(solved[place.client], place.index) for place in places]
+    rows = [(solved[position.client], position.index) for position in places]
     counts = [None if found.counts is None else int(found.counts[row]) for found, row in rows]
-    distances = [float(found.distance[row]) for found, row in rows if found.distance is not None]
+    distances = [float(results.distance[row]) for results, row in rows if results.distance is not None]
     rounds = {target.client: target.round for target in targets}
     noise = {
-        (rounds.get(client, max(rounds.values())), client): float(found.distance.double().square().mean().sqrt())
-        for client, found in solved.items()
-        if found.distance is not None
+        (rounds.get(client, max(rounds.values())), client): float(outcome.distance.double().square().mean().sqrt())
+        for client, outcome in solved.items()
+        if outcome.distance is not None
     }
     return Recovered(
-        as_uploads([found.means[row] for found, row in rows], places, counts),
+        as_uploads([result.means[row] for result, row in rows], places, counts),
         places,
         labels=torch.tensor([int(found.classes[row]) for found, row in rows]),
         sound=torch.tensor([found.settled for found, _ in rows]),

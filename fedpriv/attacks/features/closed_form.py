@@ -190,10 +190,10 @@ def recover_from_angle(seen: Observation, knowledge: Knowledge, seed: int = 0) -
     return _counted(solved, step.shares * facts.images) if determined else solved
 
 
-def _counted(found: ClassMeans, counts: Tensor) -> ClassMeans:
+def _counted(class_means: ClassMeans, counts: Tensor) -> ClassMeans:
     """Return class means with their numbers of images ``(m,)``, rounded, where the means are exact."""
-    exact = found.error < _ROUNDING
-    return replace(found, counts=counts.round().long().clamp_min(1)) if exact else found
+    exact = class_means.error < _ROUNDING
+    return replace(class_means, counts=counts.round().long().clamp_min(1)) if exact else class_means
 
 
 def _of_one_image(step: HeadStep) -> ClassMeans:
@@ -278,7 +278,7 @@ def _head_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> He
     heads = (before,) if facts.steps == 1 else (before, after)
     shares = _given_shares(knowledge, seen, facts)
     if shares is None:
-        typical = torch.stack([own for _, own in heads]).mean(0).softmax(0)
+        typical = torch.stack([current for _, current in heads]).mean(0).softmax(0)
         shares = (facts.steps * typical - bias).clamp(min=0)
         shares = torch.where(shares * facts.batch_size >= _HALF_AN_IMAGE, shares, 0.0)
     return HeadStep(weight, bias, heads, shares)
@@ -326,16 +326,16 @@ def means_of_head(step: HeadStep, classes: Tensor) -> ClassMeans:
         return matrix + torch.diag(slopes - matrix.sum(1))
 
     def solve(means: Tensor) -> Tensor:
-        found: Tensor = torch.linalg.pinv(mixing(means), rtol=_HEAD_CUT) @ wanted
-        return found
+        values: Tensor = torch.linalg.pinv(mixing(means), rtol=_HEAD_CUT) @ wanted
+        return values
 
     # The rows of these classes may have a second solution; those of all others have nothing to do with it.
     ratios = torch.where(slopes.abs() > _TINY, 1 / slopes, 0.0)[:, None] * wanted
     attempts: list[tuple[float, Tensor, bool]] = []
     for start in (torch.zeros_like(ratios), ratios):
-        found, rests = _settle(solve, start)
-        left = float((step.weight - errors(found) @ found).norm() / step.weight.norm().clamp(min=1e-300))
-        attempts.append((left if math.isfinite(left) else math.inf, found, rests))
+        result, rests = _settle(solve, start)
+        left = float((step.weight - errors(result) @ result).norm() / step.weight.norm().clamp(min=1e-300))
+        attempts.append((left if math.isfinite(left) else math.inf, result, rests))
         if left < _EXACT:
             break
     residual, means, settled = min(attempts, key=lambda attempt: attempt[0])
@@ -352,8 +352,8 @@ def means_of_angle(step: AngleStep, classes: Tensor) -> ClassMeans:
         return push.reshape(len(classes), n_blocks, side).permute(1, 2, 0)
 
     def solve(means: Tensor) -> Tensor:
-        found: Tensor = torch.linalg.pinv(pushes(means), rtol=_ANGLE_CUT) @ wanted
-        return found.permute(1, 0, 2).reshape(len(classes), -1)
+        values: Tensor = torch.linalg.pinv(pushes(means), rtol=_ANGLE_CUT) @ wanted
+        return values.permute(1, 0, 2).reshape(len(classes), -1)
 
     means, settled = _settle(solve, wanted.new_zeros(len(classes), n_blocks * side))
     matrix = pushes(means)
@@ -417,17 +417,17 @@ def _settle(solve: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Tensor, b
     means, last, pace = start, math.inf, 1.0
     best, least = start, math.inf
     for _ in range(_ITERATIONS):
-        found = solve(means)
-        size = float((found - means).norm() / found.norm().clamp(min=1e-12))
+        result = solve(means)
+        size = float((result - means).norm() / result.norm().clamp(min=1e-12))
         if not math.isfinite(size):
             break
         if size < least:
-            best, least = found, size
+            best, least = result, size
         if size < _SETTLED:
-            return found, True
+            return result, True
         if size >= last:
             pace = max(pace / 2, 1 / 16)
-        means, last = means + pace * (found - means), size
+        means, last = means + pace * (result - means), size
     return best, False
 
 

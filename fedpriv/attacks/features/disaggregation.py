@@ -71,8 +71,8 @@ class Disaggregation(Attack):
         """Take the means apart, then attack each client's part as its upload."""
         parts, apart = taken_apart(problem)
         search = inner_search(self.search, self.iterations, self.restarts)
-        found = search.run(replace(problem, observations=parts))
-        return replace(found, converged=found.converged & apart.to(found.converged.device))
+        result = search.run(replace(problem, observations=parts))
+        return replace(result, converged=result.converged & apart.to(result.converged.device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,8 @@ class LayerDisaggregation(RecoverThenInvert):
         """Take the means apart, then solve for the class means behind each part."""
         parts, apart = taken_apart(problem)
         mapping = any(payload.kind in MAPPINGS for payload in parts[0].upload)
-        found = (AngleUpdate() if mapping else HeadUpdate()).recover(replace(problem, observations=parts))
-        return replace(found, sound=apart if found.sound is None else found.sound & apart)
+        result = (AngleUpdate() if mapping else HeadUpdate()).recover(replace(problem, observations=parts))
+        return replace(result, sound=apart if result.sound is None else result.sound & apart)
 
 
 def taken_apart(problem: AttackProblem) -> tuple[tuple[Observation, ...], Tensor]:
@@ -103,7 +103,7 @@ def taken_apart(problem: AttackProblem) -> tuple[tuple[Observation, ...], Tensor
     Refuses rounds of always the same clients.
     """
     by_round: dict[int, dict[int, Observation]] = {}
-    for seen in sorted(problem.observations, key=lambda one: (one.round, one.client)):
+    for seen in sorted(problem.observations, key=lambda item: (item.round, item.client)):
         by_round.setdefault(seen.round, {})[seen.client] = seen
     clients = sorted({seen.client for seen in problem.observations})
     present = torch.tensor([[client in group for client in clients] for group in by_round.values()])
@@ -116,12 +116,12 @@ def taken_apart(problem: AttackProblem) -> tuple[tuple[Observation, ...], Tensor
     last = list(by_round.values())[-1]
     made, apart = [], {}
     for client in problem.clients:
-        place = clients.index(client)
+        position = clients.index(client)
         # What stands for the mean in the control differs by client: a client's own is the one that counts for it.
-        own = [group.get(client, next(iter(group.values()))) for group in by_round.values()]
-        part = solve(taken, torch.stack([_flat(seen) for seen in own]), place)
+        current = [group.get(client, next(iter(group.values()))) for group in by_round.values()]
+        part = solve(taken, torch.stack([_flat(seen) for seen in current]), position)
         made.append(replace(last[client], upload=_with(last[client], part)))
-        apart[client] = int((present[:, [place]] == present).all(0).sum()) == 1
+        apart[client] = int((present[:, [position]] == present).all(0).sum()) == 1
     return tuple(made), torch.tensor([apart[target.client] for target in problem.targets])
 
 
@@ -147,7 +147,7 @@ def _flat(seen: Observation) -> Tensor:
 
 def _changes(payload: Payload, seen: Observation) -> dict[str, Tensor]:
     """Return the difference of a payload from the broadcast by name; nothing of payloads that are no update."""
-    sent = next((own for own in seen.broadcast if own.kind == payload.kind), None)
+    sent = next((current for current in seen.broadcast if current.kind == payload.kind), None)
     if payload.kind not in UPDATES or sent is None:
         return {}
     before = payload.before(sent)
@@ -164,8 +164,10 @@ def _with(seen: Observation, part: Tensor) -> Message:
     for payload in seen.upload:
         values: dict[str, Tensor] = {}
         for name, change in _changes(payload, seen).items():
-            own, part = part[: change.numel()], part[change.numel() :]
-            values[name] = (payload.tensors()[name].double() - change.double() + own.view_as(change)).to(change.dtype)
+            current, part = part[: change.numel()], part[change.numel() :]
+            values[name] = (payload.tensors()[name].double() - change.double() + current.view_as(change)).to(
+                change.dtype
+            )
         made.append(_replaced(payload, values))
     return tuple(made)
 
@@ -173,9 +175,9 @@ def _with(seen: Observation, part: Tensor) -> Message:
 def _replaced(payload: Payload, values: Mapping[str, Tensor]) -> Payload:
     new: dict[str, Any] = {}
     for spec in fields(payload):
-        own = getattr(payload, spec.name)
-        if isinstance(own, Mapping):
-            new[spec.name] = {name: values.get(f"{spec.name}/{name}", value) for name, value in own.items()}
+        current = getattr(payload, spec.name)
+        if isinstance(current, Mapping):
+            new[spec.name] = {name: values.get(f"{spec.name}/{name}", value) for name, value in current.items()}
         elif spec.name in values:
             new[spec.name] = values[spec.name]
     return replace(payload, **new)

@@ -69,8 +69,8 @@ class Work:
     @property
     def classes(self) -> Tensor:
         """The classes ``(m,)`` that are there, ascending."""
-        found: Tensor = self.labels.unique()
-        return found
+        values: Tensor = self.labels.unique()
+        return values
 
     @property
     def counts(self) -> Tensor:
@@ -103,10 +103,10 @@ def _allotted(shares: Tensor, number: int) -> Tensor:
     """Return as many labels, of each class by its share, by the largest remainders; of each class that is there one."""
     wanted = shares.double() / shares.double().sum().clamp_min(1e-12) * number
     counts = torch.where(shares > 0, wanted.floor().clamp_min(1), 0.0).long()
-    for place in (wanted - counts).argsort(descending=True, stable=True).tolist():
+    for position in (wanted - counts).argsort(descending=True, stable=True).tolist():
         if int(counts.sum()) >= number:
             break
-        counts[place] += int(shares[place] > 0)
+        counts[position] += int(shares[position] > 0)
     return torch.arange(len(shares)).repeat_interleave(counts)
 
 
@@ -237,8 +237,8 @@ def _regress(work: Work, labels: Tensor, features: Tensor, steps: Steps, rng: to
     def shortened(rows: Tensor) -> Tensor:
         squares, turns = torch.linalg.eigh(rows @ rows.mT)
         gains = (energies / squares.clamp_min(_TINY)).clamp(max=1)
-        found: Tensor = (turns * gains[..., None, :]) @ turns.mT @ rows
-        return found
+        values: Tensor = (turns * gains[..., None, :]) @ turns.mT @ rows
+        return values
 
     def estimate(update: Tensor) -> tuple[Tensor, Tensor]:
         # Coordinates in which it is zero throughout tell nothing: a defense may have left them out.
@@ -288,8 +288,8 @@ def _whitening(
 
     def white(some: Tensor) -> Tensor:
         turned = torch.linalg.solve_triangular(rows, some, upper=False)
-        found: Tensor = torch.linalg.solve_triangular(columns, turned.mT, upper=False).mT
-        return found
+        values: Tensor = torch.linalg.solve_triangular(columns, turned.mT, upper=False).mT
+        return values
 
     return white, lambda some: gains @ some @ columns.T
 
@@ -333,17 +333,17 @@ def multi_step_means(
     ``(B, p, n)`` is the client's over the learning rate.
     """
     knowledge, client = problem.knowledge, seen.client
-    images, own = knowledge.public_images, knowledge.public_labels
+    images, current = knowledge.public_images, knowledge.public_labels
     assert images is not None
-    assert own is not None
+    assert current is not None
 
     def regress() -> Estimate:
         features = represent(knowledge, client, images, problem.trained).double()
         rng = generator(problem.seed, "made-up clients", seen.round, client)
-        return _regress(work, own.cpu(), features, steps(features), rng, each)
+        return _regress(work, current.cpu(), features, steps(features), rng, each)
 
     labels = tuple(work.labels.tolist()) if work.passes is None else tuple(work.passes.flatten().tolist())
-    parts = (Same(knowledge.extractors.get(client)), Same(knowledge.heads.get(client)), Same(images), Same(own))
+    parts = (Same(knowledge.extractors.get(client)), Same(knowledge.heads.get(client)), Same(images), Same(current))
     done = (work.passes is None, labels, work.sizes, work.learning_rate, tuple(update.shape))
     key = ("simulated clients", problem.seed, seen.round, client, Same(seen.broadcast), *parts, *done)
     means, distance = problem.trained.get(key, regress)(update)

@@ -161,14 +161,14 @@ def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tupl
     growth = (problem.times**known.growth)[:, None]
     left = used.features - sum((scale * (growth * shape.mixed) for scale, shape in scaled), 0)
     led = [(float(scale) * shape.rows, shape.leads) for scale, shape in scaled if shape.leads is not None]
-    found = weighed.gains[0] @ left + sum((scale * shape.rows for scale, shape in scaled), 0)
+    result = weighed.gains[0] @ left + sum((scale * shape.rows for scale, shape in scaled), 0)
     variance = (weighed.variances[0] * weighed.sizes[0] * spread.square().sum()).clamp_min(0)
-    found = found.clamp_min(0) if positive else found
-    unsure = min(1.0, float((variance.sqrt() / found.norm(dim=1).clamp_min(_SMALLEST)).median()))
+    result = result.clamp_min(0) if positive else result
+    unsure = min(1.0, float((variance.sqrt() / result.norm(dim=1).clamp_min(_SMALLEST)).median()))
     posterior = RoundPosterior(
-        prototypes=found.float(),
+        prototypes=result.float(),
         distance=variance.sqrt().float(),
-        directions=stand_out(found, led[0] if led else None, _LED * unsure).float(),
+        directions=stand_out(result, led[0] if led else None, _LED * unsure).float(),
         variances=known,
         scales=tuple(scales.tolist()),
     )
@@ -267,9 +267,9 @@ def _ascend(problem: _Problem, start: Variances, grid: dict[str, list[float]]) -
         for name, values in grid.items():
             tried = [replace(best, **{name: value}) for value in values]
             likelihoods = problem.weigh(tried).likelihoods
-            place = int(likelihoods.argmax())
-            if float(likelihoods[place]) > highest:
-                best, highest = tried[place], float(likelihoods[place])
+            position = int(likelihoods.argmax())
+            if float(likelihoods[position]) > highest:
+                best, highest = tried[position], float(likelihoods[position])
         if highest - before < 1e-3:
             break
     return highest, best
@@ -324,31 +324,31 @@ class _Problem:
 
     def _covariances(self, known: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the uploads' ``(N, T, T)``, theirs with prototypes ``(N, m, T)``, of these ``(N, m)``, and g."""
-        one = {name: values[:, None] for name, values in known.items()}
-        growth, level = self.times ** one["growth"], self.times ** one["level_growth"]
-        gaps = self.rounds.diff() * self.times[:-1] ** -one["settling"]
+        item = {name: values[:, None] for name, values in known.items()}
+        growth, level = self.times ** item["growth"], self.times ** item["level_growth"]
+        gaps = self.rounds.diff() * self.times[:-1] ** -item["settling"]
         gathered = torch.cat([gaps.flip(1).cumsum(1).flip(1), torch.zeros_like(growth[:, :1])], 1)
         drifted = torch.minimum(gathered[:, :, None], gathered[:, None])
         alike = self.weights @ self.weights.T
-        square = {name: values[:, None] for name, values in one.items()}
+        square = {name: values[:, None] for name, values in item.items()}
         covariance = (
             square["level"] * level[:, :, None] * level[:, None]
             + square["common_drift"] * drifted
             + growth[:, :, None] * growth[:, None] * alike * (1 + square["drift"] * drifted)
         )
-        alone = one["per_round"] * growth**2 * alike.diagonal() + one["noise"] * level**2
+        alone = item["per_round"] * growth**2 * alike.diagonal() + item["noise"] * level**2
         # Relative to each upload's own variance: drift that falls steeply makes those of early ones very large.
         alone = alone + _JITTER * (covariance.diagonal(dim1=1, dim2=2) + alone)
-        cross = (one["level"] * level)[:, None] + self.weights.T * growth[:, None]
-        cross[:, :, -1] += one["per_round"] * self.weights[-1]
-        prior = (one["level"] + 1 + one["per_round"]).expand(-1, self.weights.shape[1])
+        cross = (item["level"] * level)[:, None] + self.weights.T * growth[:, None]
+        cross[:, :, -1] += item["per_round"] * self.weights[-1]
+        prior = (item["level"] + 1 + item["per_round"]).expand(-1, self.weights.shape[1])
         return covariance + torch.diag_embed(alone), cross, prior, growth
 
 
 def _least_squares(moments: Tensor) -> tuple[Tensor, Tensor]:
     """Return the scales ``(N, n)`` of shapes and the squares ``(N,)`` left, of second moments with the uploads first."""
-    own, mixed, shapes = moments[:, 0, 0], moments[:, 1:, 0], moments[:, 1:, 1:]
+    moment, mixed, shapes = moments[:, 0, 0], moments[:, 1:, 0], moments[:, 1:, 1:]
     ridge = torch.diag_embed(1e-9 * shapes.diagonal(dim1=1, dim2=2) + _SMALLEST)
     scales = torch.linalg.solve(shapes + ridge, mixed[..., None])[..., 0]
-    left = own - (scales * mixed).sum(1)
-    return scales, left.clamp_min(1e-14 * own.clamp_min(_SMALLEST))
+    left = moment - (scales * mixed).sum(1)
+    return scales, left.clamp_min(1e-14 * moment.clamp_min(_SMALLEST))

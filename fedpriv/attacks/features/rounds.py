@@ -98,7 +98,7 @@ def average_rows(observations: Sequence[Observation], newest: Observation, missi
     """
     rows = _uploaded_rows(newest, AveragedInversion.name)
     earlier = [seen for seen in rounds_of(observations, newest.client) if seen.round <= newest.round]
-    versions = torch.stack([found for seen in earlier if (found := _same_rows(seen.upload, rows)) is not None])
+    versions = torch.stack([result for seen in earlier if (result := _same_rows(seen.upload, rows)) is not None])
     return average(versions, (versions != 0).any(1) if missing else None)
 
 
@@ -417,7 +417,7 @@ class AllRoundsInversion(Attack):
                 "expected two at least"
             )
         number = min(self.rounds, len(versions))
-        return [versions[round((len(versions) - 1) * place / (number - 1))] for place in range(number)]
+        return [versions[round((len(versions) - 1) * index / (number - 1))] for index in range(number)]
 
 
 @dataclass(frozen=True)
@@ -452,9 +452,9 @@ def _wide(problem: AttackProblem, client: int, versions: Sequence[_Version]) -> 
 
         def defend(rows: Tensor, seed: int) -> Tensor:
             sent = list(rows.split(widths, 1))
-            for place, (version, length) in enumerate(zip(versions, lengths, strict=True)):
+            for index, (version, length) in enumerate(zip(versions, lengths, strict=True)):
                 if version.defend is not None:
-                    sent[place] = version.defend(sent[place] * length, derive_seed(seed, place)) / length
+                    sent[index] = version.defend(sent[index] * length, derive_seed(seed, index)) / length
             return torch.cat(sent, 1)
 
         return extract, defend if any(version.defend for version in versions) else None, lengths

@@ -71,26 +71,30 @@ class TransformationSearch(Attack):
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Search for what was trained on, and undo what was done to it."""
-        found = inner_search(self.search, self.iterations, self.restarts).run(problem)
+        result = inner_search(self.search, self.iterations, self.restarts).run(problem)
         knowledge = problem.knowledge
         assert knowledge.public_images is not None
-        own, classes = knowledge.public_images.cpu(), knowledge.public_labels
-        images = found.images.cpu().clone()
-        for row, labels in zip(images, found.labels.tolist(), strict=True):
-            for place, label in enumerate(labels):
-                alike = own if classes is None or not bool((classes == label).any()) else own[classes.cpu() == label]
-                row[place] = self.untransformed(row[place], alike)
-        return replace(found, images=images.to(found.images))
+        current, classes = knowledge.public_images.cpu(), knowledge.public_labels
+        images = result.images.cpu().clone()
+        for row, labels in zip(images, result.labels.tolist(), strict=True):
+            for index, label in enumerate(labels):
+                alike = (
+                    current
+                    if classes is None or not bool((classes == label).any())
+                    else current[classes.cpu() == label]
+                )
+                row[index] = self.untransformed(row[index], alike)
+        return replace(result, images=images.to(result.images))
 
-    def untransformed(self, image: Tensor, own: Tensor) -> Tensor:
+    def untransformed(self, image: Tensor, values: Tensor) -> Tensor:
         """Return an image ``(c, h, w)`` with the likeliest transformation undone, given own images ``(p, c, h, w)``."""
         lowest, best = math.inf, image
         for policy in read_policy(self.policy, f"attack {self.name!r}"):
-            for found, known, contradiction in self._candidates(image, policy):
-                filled, distance = completed(found, known, own)
-                score, place = (contradiction + distance).min(0)
+            for result, known, contradiction in self._candidates(image, policy):
+                filled, distance = completed(result, known, values)
+                score, position = (contradiction + distance).min(0)
                 if float(score) < lowest:
-                    lowest, best = float(score), filled[int(place)]
+                    lowest, best = float(score), filled[int(position)]
         return best.clamp(0, 1)
 
     def _candidates(self, image: Tensor, policy: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -128,12 +132,12 @@ def uncropped(image: Tensor, known: Tensor, contradiction: float) -> tuple[Tenso
     return torch.stack(images), torch.stack(masks), torch.tensor(left)
 
 
-def completed(images: Tensor, known: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+def completed(images: Tensor, known: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return images ``(K, c, h, w)`` with unknown pixels filled from own ones, and scaled squared distances ``(K,)``."""
     mask = known[:, None].expand_as(images).flatten(1).to(images)
-    seen, others = images.flatten(1) * mask, own.flatten(1)
+    seen, others = images.flatten(1) * mask, values.flatten(1)
     squares = seen.square().sum(1)[:, None] - 2 * seen @ others.T + mask @ others.square().T
-    closest = squares.topk(min(_NEAREST, len(own)), dim=1, largest=False).indices
+    closest = squares.topk(min(_NEAREST, len(values)), dim=1, largest=False).indices
     typical = others[closest].mean(1)
     off = ((seen - typical) * mask).square().sum(1) / mask.sum(1).clamp_min(1) * mask.shape[1]
     off = torch.where(mask.sum(1) > 0, off, torch.inf)

@@ -99,11 +99,11 @@ class UnmixedInversion(RecoverThenInvert):
         seen, knowledge = problem.observations, problem.knowledge
         unmixed = {client: self.unmixed(seen, client, knowledge, problem.trained) for client in problem.clients}
         places = tuple(replace(t, index=_position(unmixed[t.client].classes, t)) for t in problem.targets)
-        rows = [(unmixed[place.client], place.index) for place in places]
-        distance = [found.distance[row] for found, row in rows if found.distance is not None]
-        directions = [found.directions[row] for found, row in rows if found.directions is not None]
+        rows = [(unmixed[position.client], position.index) for position in places]
+        distance = [result.distance[row] for result, row in rows if result.distance is not None]
+        directions = [results.directions[row] for results, row in rows if results.directions is not None]
         return Recovered(
-            as_uploads([found.prototypes[row] for found, row in rows], places),
+            as_uploads([outcome.prototypes[row] for outcome, row in rows], places),
             places,
             distance=torch.stack(distance) if distance else None,
             directions=torch.stack(directions) if directions else None,
@@ -129,8 +129,8 @@ class UnmixedInversion(RecoverThenInvert):
         if self.zeros == "missing":
             return Unmixed(unmix_by_block(uploads, shapes), classes)
         hidden = self.weights == "hidden"
-        found = infer_hidden(uploads, shapes)[0] if hidden else infer(uploads, shapes(uploads))
-        return Unmixed(found.prototypes, classes, found.distance, found.directions)
+        result = infer_hidden(uploads, shapes)[0] if hidden else infer(uploads, shapes(uploads))
+        return Unmixed(result.prototypes, classes, result.distance, result.directions)
 
 
 @dataclass(frozen=True)
@@ -331,12 +331,12 @@ def infer_hidden(sent: Uploads, shapes: Shapes) -> tuple[RoundPosterior, Tensor]
     if not _one_hot(sent.weights):
         return infer(sent, shapes(sent)), sent.weights
     uploads = replace(sent, weights=means)
-    found = infer(uploads, shapes(uploads))
+    result = infer(uploads, shapes(uploads))
     for _ in range(_SWEEPS if sent.weights.shape[1] > 1 else 0):
-        weights = _likely_weights(sent.features, found.prototypes, found.distance, means, spreads)
+        weights = _likely_weights(sent.features, result.prototypes, result.distance, means, spreads)
         uploads = replace(sent, weights=weights)
-        found = infer(uploads, shapes(uploads))
-    return found, uploads.weights
+        result = infer(uploads, shapes(uploads))
+    return result, uploads.weights
 
 
 def expected_weights(sent: Tensor) -> tuple[Tensor, Tensor]:

@@ -154,18 +154,18 @@ class DeepLeakage(_LbfgsMatching):
         generators = [row.generator(problem.seed) for row in rows]
         width = pixels + (shape[0] * n_classes if joint else 0)
         start, spent = self._start(evaluate, width, generators, settings, labels.device)
-        found = minimise(evaluate, start, settings, scale * self.stop_below, tick)
-        inside = (images_of(found.best).clamp(0, 1) - 0.5) / self.spread
+        result = minimise(evaluate, start, settings, scale * self.stop_below, tick)
+        inside = (images_of(result.best).clamp(0, 1) - 0.5) / self.spread
         nearest = (inside if spectrum is None else spectrum.points(inside) * PIXEL).flatten(1)
-        best = torch.cat([nearest, found.best[:, pixels:]], 1)
+        best = torch.cat([nearest, result.best[:, pixels:]], 1)
         loss, _ = evaluate(best, torch.arange(len(best), device=best.device))
         return Solved(
             images=updates.shown(rows, images_of(best).clamp(0, 1)),
             objective=loss / scale,
             converged=loss < scale * self.stop_below,
             labels=updates.shown(rows, logits_of(best).argmax(2) if joint else labels),
-            iterations=int(found.evaluations.max()),
-            evaluations=spent + found.evaluations + 1,
+            iterations=int(result.evaluations.max()),
+            evaluations=spent + result.evaluations + 1,
         )
 
     def _start(
@@ -242,17 +242,17 @@ class MixtureSeparation(_LbfgsMatching):
         width = math.prod(shape) + shape[0] ** 2
         draws = torch.stack([torch.randn(width, generator=row.generator(problem.seed)) for row in rows])
         evaluate = matcher.against(steps, counts).descent(shown)
-        found = minimise(
+        result = minimise(
             evaluate, draws.to(labels.device), LbfgsSettings(self.outer_steps), scale * self.stop_below, tick
         )
-        images = unmixed(*mixtures_of(found.best, shape, self.spread))
+        images = unmixed(*mixtures_of(result.best, shape, self.spread))
         return Solved(
             images=updates.shown(rows, images.clamp(0, 1)),
-            objective=found.loss / scale,
-            converged=found.loss < scale * self.stop_below,
+            objective=result.loss / scale,
+            converged=result.loss < scale * self.stop_below,
             labels=updates.shown(rows, labels),
-            iterations=int(found.evaluations.max()),
-            evaluations=found.evaluations,
+            iterations=int(result.evaluations.max()),
+            evaluations=result.evaluations,
         )
 
 

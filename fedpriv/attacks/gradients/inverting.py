@@ -168,17 +168,17 @@ class InvertingGradients(DirectionMatching):
         if not weights == signs == self.learning_rate == "auto":
             known = tuple(config for config in known if not config.curved)
         if weights != "auto":
-            known = tuple(replace(known[0], variation=one) for one in _as_tuple(weights))
+            known = tuple(replace(known[0], variation=entry) for entry in _as_tuple(weights))
         if signs != "auto":
             turns = _as_tuple(signs)
-            known = tuple(replace(config, signed=turns[place % len(turns)]) for place, config in enumerate(known))
+            known = tuple(replace(config, signed=turns[index % len(turns)]) for index, config in enumerate(known))
         if self.learning_rate != "auto":
             known = tuple(replace(config, learning_rate=self.learning_rate) for config in known)
         if learned:
-            held = [config.held_back for config in known]
+            kept = [config.held_back for config in known]
             if weights != "auto":
-                held = [replace(one, variation=config.variation) for one, config in zip(held, known, strict=True)]
-            known = tuple(held)
+                kept = [replace(item, variation=config.variation) for item, config in zip(kept, known, strict=True)]
+            known = tuple(kept)
         return known
 
     def _strangeness(self, problem: AttackProblem) -> Callable[[Tensor], Tensor]:
@@ -203,15 +203,15 @@ class InvertingGradients(DirectionMatching):
     ) -> Reconstruction:
         """Search with every setting, and by halves with those that look best."""
         network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
-        configs = [self.configs(network, one) for one in _wanted(problem.knowledge, updates)]
+        configs = [self.configs(network, item) for item in _wanted(problem.knowledge, updates)]
 
         def some(rows: Sequence[Row], iterations: int, begun: Tensor | None, tick: Tick) -> Solved:
-            own = [configs[row.position][row.restart % len(configs[0])] for row in rows]
-            start = self._starts(problem, updates, rows, own) if begun is None else begun
+            group = [configs[row.position][row.restart % len(configs[0])] for row in rows]
+            start = self._starts(problem, updates, rows, group) if begun is None else begun
             parts: list[tuple[list[int], Solved]] = []
-            for kind in dict.fromkeys(config.kind for config in own):
-                places = [place for place, config in enumerate(own) if config.kind == kind]
-                leg = iterations, [rows[place] for place in places], [own[place] for place in places]
+            for kind in dict.fromkeys(config.kind for config in group):
+                places = [place for place, config in enumerate(group) if config.kind == kind]
+                leg = iterations, [rows[index] for index in places], [group[positions] for positions in places]
                 before = iterations * sum(len(earlier) for earlier, _ in parts)
 
                 def told(number: int, before: int = before, many: int = len(places)) -> None:
@@ -241,21 +241,21 @@ class InvertingGradients(DirectionMatching):
         steps, _, labels = updates.of(rows)
         frame = frame_of(problem.knowledge, problem.trained, labels) if first.framed else None
         if first.curved:
-            found = optimise_by_lbfgs(iterations, matching, known, start, square_norms(steps), tick, frame)
+            search_result = optimise_by_lbfgs(iterations, matching, known, start, square_norms(steps), tick, frame)
         else:
             beside = self._strangeness(problem) if first.learned else None
             settings = SearchSettings(iterations, self.variation_decay, beside, frame)
             search = PixelSearch(settings, matching, known, start, configs)
             search.optimise(tick)
-            found = SearchResult(search.images, search.distance, torch.full((len(rows),), iterations))
-        variation = absolute_variation(found.images)
+            search_result = SearchResult(search.images, search.distance, torch.full((len(rows),), iterations))
+        variation = absolute_variation(search_result.images)
         return Solved(
-            images=updates.shown(rows, found.images),
-            objective=found.distance.clamp_min(0) * (_FLAT + variation).square(),
-            converged=matching.explained(found.images, known) < self.tolerance,
+            images=updates.shown(rows, search_result.images),
+            objective=search_result.distance.clamp_min(0) * (_FLAT + variation).square(),
+            converged=matching.explained(search_result.images, known) < self.tolerance,
             labels=updates.shown(rows, labels),
-            iterations=int(found.evaluations.max()),
-            evaluations=found.evaluations,
+            iterations=int(search_result.evaluations.max()),
+            evaluations=search_result.evaluations,
         )
 
     def _starts(
@@ -281,13 +281,13 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 def _wanted(knowledge: Knowledge, updates: StepProblem) -> list[TargetInfo]:
     """Return the images of each target, and what is known of them."""
     learns, pixels = has_own_images(knowledge), math.prod(knowledge.image_shape)
-    found = []
+    results = []
     for count, apart in zip(updates.counts, updates.apart, strict=True):
         known = None if apart is None else apart.known
         sure = known is not None and known.inputs.shape[1] >= pixels
         misled = bool(updates.misfit) and apart is None
-        found.append(TargetInfo(count, apart=apart is not None, determined=sure, own_images=learns, misled=misled))
-    return found
+        results.append(TargetInfo(count, apart=apart is not None, determined=sure, own_images=learns, misled=misled))
+    return results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,11 +332,11 @@ class GradientDip(DipFitting, DirectionMatching):
 
         draws = [row.generator(problem.seed, image) for row in rows for image in range(count)]
         prior = DeepImagePrior(draws, knowledge.image_shape, self.generator, device, count)
-        found = fit_rows(rows, prior, distance, self.schedule, tick, count=count)
+        result = fit_rows(rows, prior, distance, self.schedule, tick, count=count)
         return replace(
-            found,
-            images=updates.shown(rows, found.images),
-            converged=matching.explained(found.images, probabilities) < self.tolerance,
+            result,
+            images=updates.shown(rows, result.images),
+            converged=matching.explained(result.images, probabilities) < self.tolerance,
             labels=updates.shown(rows, labels),
         )
 

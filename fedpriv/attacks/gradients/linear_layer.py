@@ -108,11 +108,11 @@ class LinearLayer(Attack):
         knowledge, targets, device = problem.knowledge, problem.targets, problem.device
         model, facts, updates, layer, views = self._read(problem)
         own_labels = [_labels(model, knowledge, *one) for one in zip(facts, targets, updates, strict=True)]
-        most = max(len(own) for own in own_labels)
+        most = max(len(group) for group in own_labels)
         # A batch of fewer images shows them again, and again.
-        shown = [torch.arange(most) % len(own) for own in own_labels]
-        labels = torch.stack([own[place] for own, place in zip(own_labels, shown, strict=True)])
-        found = [
+        shown = [torch.arange(most) % len(selected) for selected in own_labels]
+        labels = torch.stack([current[position] for current, position in zip(own_labels, shown, strict=True)])
+        results = [
             self._solve(
                 update,
                 layer,
@@ -122,21 +122,24 @@ class LinearLayer(Attack):
             )
             for target, update, own, part in zip(targets, updates, own_labels, facts, strict=True)
         ]
-        left_over, sound = torch.tensor([one.unexplained for one in found]), torch.tensor([one.sound for one in found])
+        left_over, sound = (
+            torch.tensor([items.unexplained for items in results]),
+            torch.tensor([entry.sound for entry in results]),
+        )
         affine = as_affine(views[0], knowledge.image_shape, device)
         if affine is not None:
-            pixels = [((one.inputs - affine.shift) / affine.scale).clamp(0, 1) for one in found]
-            images = [own.unflatten(1, knowledge.image_shape) for own in pixels]
+            pixels = [((item.inputs - affine.shift) / affine.scale).clamp(0, 1) for item in results]
+            images = [pixel.unflatten(1, knowledge.image_shape) for pixel in pixels]
             return Reconstruction(
                 targets=targets,
-                images=torch.stack([own[place] for own, place in zip(images, shown, strict=True)]),
+                images=torch.stack([image[index] for image, index in zip(images, shown, strict=True)]),
                 objective=left_over[:, None],
                 chosen=torch.zeros(len(targets), dtype=torch.int64),
                 labels=labels,
                 cost=Cost(iterations=1, rows=len(targets)),
                 converged=sound,
             )
-        solved = self._inverted(problem, views, [one.inputs.to(device) for one in found], labels)
+        solved = self._inverted(problem, views, [one.inputs.to(device) for one in results], labels)
         return replace(
             solved,
             objective=solved.objective + left_over[:, None].to(solved.objective.device),
@@ -150,8 +153,8 @@ class LinearLayer(Attack):
 
         def of(images: Tensor) -> Tensor:
             with torch.no_grad():
-                inputs = [view(own).double().cpu() for view, own in zip(views, images, strict=True)]
-            return torch.tensor([one.unexplained(own) for one, own in zip(gradients, inputs, strict=True)])
+                inputs = [view(image).double().cpu() for view, image in zip(views, images, strict=True)]
+            return torch.tensor([item.unexplained(current) for item, current in zip(gradients, inputs, strict=True)])
 
         return of
 
@@ -164,12 +167,12 @@ class LinearLayer(Attack):
         known = [batch_facts(self.name, knowledge, target.client) for target in problem.targets]
         model, seen = known[0][0], [observation_of(problem.observations, target) for target in problem.targets]
         shapes = {name: value.shape for name, value in model.named_parameters()}
-        updates = [read_update(one, shapes, device) for one in seen]
+        updates = [read_update(item, shapes, device) for item in seen]
         layer = first_linear(model, image_shape, updates[0].before.keys())
         made: list[tuple[Update, LayerInputs]] = []
         views = []
         for update in updates:
-            view = next((own for other, own in made if equal_weights(other.before, update.before)), None)
+            view = next((current for other, current in made if equal_weights(other.before, update.before)), None)
             if view is None:
                 view = LayerInputs(model, update.before, layer, device)
                 made.append((update, view))
@@ -181,12 +184,12 @@ class LinearLayer(Attack):
         knowledge, loss = problem.knowledge, problem.knowledge.loss
         known = [knowledge.facts_of(target.client) for target in problem.targets]
         several = any(facts is not None and facts.steps > 1 for facts in known)
-        told = moved_besides([loss.besides, loss.later if several else ""])
+        details = moved_besides([loss.besides, loss.later if several else ""])
         if not several or knowledge.model is None:
-            return told
+            return details
         *_, views = self._read(replace(problem, targets=problem.targets[:1], device=CPU))
         takes_pixels = as_affine(views[0], knowledge.image_shape, CPU) is not None
-        return told if takes_pixels else f"{told} {_SUMMED}".strip()
+        return details if takes_pixels else f"{details} {_SUMMED}".strip()
 
     def _solve(
         self, update: Update, layer: str, count: int, draw: torch.Generator, labelled: LabelledStep | None
@@ -220,13 +223,16 @@ class LinearLayer(Attack):
             places = [row.position for row in rows]
             draws = [row.generator(problem.seed, image) for row in rows for image in range(count)]
             prior = DeepImagePrior(draws, image_shape, _GENERATOR, device, count)
-            distance = _of_inputs([views[place] for place in places], [inputs[place] for place in places], count)
-            found = fit_rows(rows, prior, distance, schedule, tick, count=count, restarts=self.restarts)
+            distance = _of_inputs(
+                [views[positions] for positions in places], [inputs[index] for index in places], count
+            )
+            result = fit_rows(rows, prior, distance, schedule, tick, count=count, restarts=self.restarts)
             # A batch of fewer images shows them again, and again.
             shown = [
-                own[torch.arange(count) % len(inputs[place])] for own, place in zip(found.images, places, strict=True)
+                current[torch.arange(count) % len(inputs[place])]
+                for current, place in zip(result.images, places, strict=True)
             ]
-            return replace(found, images=torch.stack(shown), labels=labels[places].to(device))
+            return replace(result, images=torch.stack(shown), labels=labels[places].to(device))
 
         pixels = image_shape[1] * image_shape[2]
         return solve_rows(
@@ -279,21 +285,21 @@ def _labelled(
 
 def _others(candidates: Tensor, chosen: Tensor, number: int) -> Tensor:
     """Return up to ``number`` candidates that are neither among the chosen ones nor mixtures of them."""
-    found = list(chosen)
-    for one in candidates:
-        if len(found) == len(chosen) + number:
+    results = list(chosen)
+    for candidate in candidates:
+        if len(results) == len(chosen) + number:
             break
-        if found:
+        if results:
             # Mixtures have weights that sum to one, so they lie in the plane through what they mix.
-            base = torch.stack(found)
+            base = torch.stack(results)
             offsets = base[1:] - base[0]
-            away = one - base[0]
+            away = candidate - base[0]
             if len(offsets):
                 away = away - offsets.T @ (torch.linalg.pinv(offsets.T) @ away)
-            if float(away.norm()) < EXPLAINED * float(one.norm()):
+            if float(away.norm()) < EXPLAINED * float(candidate.norm()):
                 continue
-        found.append(one)
-    return torch.stack(found[len(chosen) :]) if len(found) > len(chosen) else chosen[:0]
+        results.append(candidate)
+    return torch.stack(results[len(chosen) :]) if len(results) > len(chosen) else chosen[:0]
 
 
 def _of_inputs(views: Sequence[LayerInputs], inputs: Sequence[Tensor], most: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -302,20 +308,20 @@ def _of_inputs(views: Sequence[LayerInputs], inputs: Sequence[Tensor], most: int
     @Last
     def groups(which: Tensor) -> list[tuple[LayerInputs, int, Tensor, Tensor]]:
         alike: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for place, row in enumerate(which.tolist()):
-            alike.setdefault((id(views[row]), len(inputs[row])), []).append((place, row))
-        found = []
+        for index, row in enumerate(which.tolist()):
+            alike.setdefault((id(views[row]), len(inputs[row])), []).append((index, row))
+        results = []
         for (_, count), group in alike.items():
             wanted = torch.cat([inputs[row] for _, row in group])
-            places = torch.tensor([place for place, _ in group], device=wanted.device)
-            found.append((views[group[0][1]], count, places, wanted))
-        return found
+            places = torch.tensor([position for position, _ in group], device=wanted.device)
+            results.append((views[group[0][1]], count, places, wanted))
+        return results
 
     def distance(pictures: Tensor, which: Tensor) -> Tensor:
-        images, found = pictures.unflatten(1, (most, -1)), pictures.new_zeros(len(which))
+        images, result = pictures.unflatten(1, (most, -1)), pictures.new_zeros(len(which))
         for view, count, places, wanted in groups(which):
             apart = relative_feature_distance(view(images[places, :count].flatten(0, 1)), wanted)
-            found = found.index_copy(0, places, apart.view(-1, count).mean(1))
-        return found
+            result = result.index_copy(0, places, apart.view(-1, count).mean(1))
+        return result
 
     return distance

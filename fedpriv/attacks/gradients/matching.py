@@ -201,8 +201,8 @@ class Matcher:
 
     def _by_row(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
         if not self._looped:
-            return dict(vmap(lambda *own: self._one(group, *own))(images, labels))
-        rows = [self._one(group, own, label) for own, label in zip(images, labels, strict=True)]
+            return dict(vmap(lambda *current: self._one(group, *current))(images, labels))
+        rows = [self._one(group, image, label) for image, label in zip(images, labels, strict=True)]
         return {name: torch.stack([row[name] for row in rows]) for name in group.weights}
 
     def _one(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
@@ -210,8 +210,8 @@ class Matcher:
         if not self._unrolled(group):
             return self._alone.gradient(weights, images, labels, fixed, group.readout)
         now, total = weights, {name: torch.zeros_like(value) for name, value in weights.items()}
-        for batch, own in zip(images.split(sizes), labels.split(sizes), strict=True):
-            gradient = self._alone.gradient(now, batch, own, fixed)
+        for batch, current in zip(images.split(sizes), labels.split(sizes), strict=True):
+            gradient = self._alone.gradient(now, batch, current, fixed)
             if self._proximal:
                 gradient = {name: gradient[name] + self._proximal * (now[name] - weights[name]) for name in gradient}
             total = {name: total[name] + gradient[name] for name in total}
@@ -272,21 +272,23 @@ class Matching:
         kind: Literal["cosine", "squared"],
         beside: bool = True,
     ) -> Tensor:
-        found = images.new_zeros(len(rows))
+        result = images.new_zeros(len(rows))
         for places, group in self._asked(rows):
             every = len(places) == len(rows)
-            own = [values[:, : group.count] if every else values[places, : group.count] for values in (images, labels)]
-            value, inputs = self._matcher.distance(group, own[0], own[1], kind)
+            current = [
+                values[:, : group.count] if every else values[places, : group.count] for values in (images, labels)
+            ]
+            value, inputs = self._matcher.distance(group, current[0], current[1], kind)
             if beside and group.inputs is not None:
                 if not inputs.numel():
-                    inputs = group.inputs.view(own[0].flatten(0, 1)).view_as(group.inputs.values)
+                    inputs = group.inputs.view(current[0].flatten(0, 1)).view_as(group.inputs.values)
                 value = value + (group.inputs.weights * (inputs - group.inputs.values).square().sum(2)).sum(1)
             if beside and group.statistics:
-                value = value + self._statistics_weight * self._matcher.statistics_distance(group, own[0])
+                value = value + self._statistics_weight * self._matcher.statistics_distance(group, current[0])
             if every:
                 return value
-            found = found.index_copy(0, places, value)
-        return found
+            result = result.index_copy(0, places, value)
+        return result
 
     def _asked(self, rows: Tensor) -> list[tuple[Tensor, _Group]]:
         """Return the asked rows by group: their places among ``rows``, and the group of them alone."""
@@ -312,28 +314,30 @@ def _group(
     statistics: Mapping[str, tuple[Tensor, Tensor]],
 ) -> _Group:
     first, target = steps[0], {name: torch.stack([step.gradient[name] for step in steps]) for name in steps[0].gradient}
-    own = not all(equal_weights(first.fixed, step.fixed) for step in steps)
-    fixed = {name: torch.stack([step.fixed[name] for step in steps]) for name in first.fixed} if own else first.fixed
+    current = not all(equal_weights(first.fixed, step.fixed) for step in steps)
+    fixed = (
+        {name: torch.stack([step.fixed[name] for step in steps]) for name in first.fixed} if current else first.fixed
+    )
     norms = torch.stack([value.square().flatten(1).sum(1) for value in target.values()]).sum(0).sqrt()
-    return _Group(torch.tensor(rows), first.weights, fixed, target, norms, sizes, readout, own, inputs, statistics)
+    return _Group(torch.tensor(rows), first.weights, fixed, target, norms, sizes, readout, current, inputs, statistics)
 
 
 def _inputs(known: Sequence[tuple[Known, float] | None]) -> Inputs | None:
     """Return the inputs that R candidates are asked for; those of which nothing is known ask with no weight."""
-    first = next((one[0] for one in known if one is not None), None)
+    first = next((entry[0] for entry in known if entry is not None), None)
     if first is None:
         return None
     none = Known(first.view, torch.zeros_like(first.inputs), torch.zeros(len(first.inputs)))
     pairs = [one or (none, 0.0) for one in known]
-    values = torch.stack([one.inputs for one, _ in pairs])
+    values = torch.stack([items.inputs for items, _ in pairs])
     squares = squared_length(values.flatten(0, 1)).view(values.shape[:2])
-    weights = torch.stack([weight * one.sure.to(values) / len(one.inputs) for one, weight in pairs])
+    weights = torch.stack([weight * item.sure.to(values) / len(item.inputs) for item, weight in pairs])
     return Inputs(first.view, values, weights / squares)
 
 
 def _stacked_statistics(each: Sequence[Statistics]) -> dict[str, tuple[Tensor, Tensor]]:
     return {
-        name: (torch.stack([one[name][0] for one in each]), torch.stack([one[name][1] for one in each]))
+        name: (torch.stack([entry[name][0] for entry in each]), torch.stack([item[name][1] for item in each]))
         for name in each[0]
     }
 

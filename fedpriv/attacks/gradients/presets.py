@@ -162,8 +162,8 @@ class NetworkKind:
 
 def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
     """True where an activation's derivative jumps, as that of ReLU does: the distance of gradients then has cliffs."""
-    place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    images = torch.zeros(2, *image_shape, device=place).requires_grad_()
+    position = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    images = torch.zeros(2, *image_shape, device=position).requires_grad_()
     output: Tensor = copy.deepcopy(model).eval()(images)
     seen, left = set(), [output.grad_fn]
     while left:

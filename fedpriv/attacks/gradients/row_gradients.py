@@ -107,8 +107,8 @@ class RowLinear(nn.Module):
         """Return the layer's outputs."""
         if self.weight.dim() == 2:
             return functional.linear(values, self.weight, self.bias)
-        found = torch.bmm(values.unflatten(0, (len(self.weight), -1)), self.weight.mT)
-        return (found if self.bias is None else found + self.bias.unsqueeze(1)).flatten(0, 1)
+        result = torch.bmm(values.unflatten(0, (len(self.weight), -1)), self.weight.mT)
+        return (result if self.bias is None else result + self.bias.unsqueeze(1)).flatten(0, 1)
 
 
 class _Passage(NamedTuple):
@@ -158,8 +158,8 @@ class RowGradients:
         def note(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
             inputs = layer.normalised if isinstance(layer, RowNorm) else given[0]
             if output.requires_grad:
-                place = get_gradient_edge(output)
-                self._passages.append(_Passage(name, layer, inputs, inputs._version, place, output))
+                gradient_edge = get_gradient_edge(output)
+                self._passages.append(_Passage(name, layer, inputs, inputs._version, gradient_edge, output))
 
         return note
 
@@ -205,7 +205,7 @@ class RowGradients:
             passages = list(self._passages)
             self._passages.clear()
             if readout:
-                last = next(place for place, passage in enumerate(passages) if passage.name == readout)
+                last = next(index for index, passage in enumerate(passages) if passage.name == readout)
                 output, passages = passages[last].output, passages[: last + 1]
             loss = rows * mean_loss(output, labels.flatten(0, 1), readout)
             places = [passage.place for passage in passages]
@@ -252,10 +252,10 @@ def _layer_gradient(passage: _Passage, delta: Tensor, rows: int) -> dict[str, Te
         weight = _KernelGradient.apply(inputs, by_row, layer)
     else:
         weight = (by_row * inputs).sum((1, 3, 4))
-    found = {f"{prefix}weight": weight}
+    results = {f"{prefix}weight": weight}
     if getattr(layer, "bias", None) is not None:
-        found[f"{prefix}bias"] = weight.deltas.sum(1) if isinstance(weight, Factors) else by_row.sum((1, 3, 4))
-    return found
+        results[f"{prefix}bias"] = weight.deltas.sum(1) if isinstance(weight, Factors) else by_row.sum((1, 3, 4))
+    return results
 
 
 class _KernelGradient(torch.autograd.Function):
@@ -271,8 +271,8 @@ class _KernelGradient(torch.autograd.Function):
         maps, delta = _side_by_side(maps), _side_by_side(delta)
         ctx.save_for_backward(maps, delta)
         like = maps.new_empty(1).expand(ctx.rows * layer.out_channels, *layer.weight.shape[1:])
-        found = _convolution_backward(ctx, delta, maps, like, (False, True, False))[1]
-        return found.view(ctx.rows, *layer.weight.shape)
+        result = _convolution_backward(ctx, delta, maps, like, (False, True, False))[1]
+        return result.view(ctx.rows, *layer.weight.shape)
 
     @staticmethod
     def backward(ctx: Any, *grown: Tensor) -> tuple[Tensor | None, ...]:
@@ -300,5 +300,7 @@ def _convolution_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     layer = ctx.layer
     shape = list(layer.stride), _padding(layer), list(layer.dilation), False, [0, 0], ctx.rows * layer.groups
-    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(delta, maps, weight, None, *shape, which)
-    return found
+    values: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+        delta, maps, weight, None, *shape, which
+    )
+    return values

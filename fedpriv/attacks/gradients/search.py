@@ -115,10 +115,10 @@ class PixelSearch:
         """Return objectives ``(N,)`` of the present images; remember those of rows that never had a lower one."""
         images = self._images()
         distance = self._matching.cosine(images, self._labels, self._rows)
-        held = absolute_variation(images)
+        kept = absolute_variation(images)
         if self.settings.beside is not None:
-            held = held + self.settings.beside(images)
-        objective = distance + self._weights * held
+            kept = kept + self.settings.beside(images)
+        objective = distance + self._weights * kept
         if self.settings.frame is not None:
             objective = objective + self._unlikely * (self._point * self._scale).square().flatten(1).mean(1)
         with torch.no_grad():
@@ -200,11 +200,11 @@ def optimise_by_lbfgs(
     )  # after the last step its place is evaluated, and at the end what is shown
     settings = LbfgsSettings(max(1, (iterations - 2) // inner), inner)
     begin = (start - 0.5) / _SPREAD if frame is None else frame.points(start) / _FRAME_SPREAD
-    found = minimise(evaluate, begin.flatten(1), settings, _DONE * scale, lambda done: tick(done * inner))
-    images = images_at(found.best).clamp(0, 1)
+    result = minimise(evaluate, begin.flatten(1), settings, _DONE * scale, lambda done: tick(done * inner))
+    images = images_at(result.best).clamp(0, 1)
     with torch.no_grad():
         distance = matching.cosine(images, labels, torch.arange(len(images), device=images.device))
-    return SearchResult(images, distance, found.evaluations + 1)
+    return SearchResult(images, distance, result.evaluations + 1)
 
 
 def cooling(progress: float) -> float:

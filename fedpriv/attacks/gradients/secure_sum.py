@@ -57,28 +57,34 @@ class PooledBatch(Attack):
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Search for the pooled batch behind each mean, and deal its images out."""
-        found: list[tuple[Pool, Reconstruction]] = []
+        pools: list[tuple[Pool, Reconstruction]] = []
         parts = []
         for target in problem.targets:
-            own = pool(problem.observations, problem.knowledge, target)
-            known = next((one for one in found if same_upload(one[0].seen, own.seen)), None)
+            selected = pool(problem.observations, problem.knowledge, target)
+            known = next((one for one in pools if same_upload(one[0].seen, selected.seen)), None)
             if known is None:
                 inner = replace(
-                    problem, observations=(own.seen,), knowledge=own.knowledge, targets=(own.target,), progress=None
+                    problem,
+                    observations=(selected.seen,),
+                    knowledge=selected.knowledge,
+                    targets=(selected.target,),
+                    progress=None,
                 )
-                known = own, inner_search(self.search, self.iterations, self.restarts).run(inner)
-                found.append(known)
+                known = selected, inner_search(self.search, self.iterations, self.restarts).run(inner)
+                pools.append(known)
             parts.append(known)
-        most = max(own.counts[target.client] for target, (own, _) in zip(problem.targets, parts, strict=True))
-        dealt = [own.places(target.client, most) for target, (own, _) in zip(problem.targets, parts, strict=True)]
+        most = max(group.counts[target.client] for target, (group, _) in zip(problem.targets, parts, strict=True))
+        dealt = [
+            current.places(target.client, most) for target, (current, _) in zip(problem.targets, parts, strict=True)
+        ]
         return Reconstruction(
             targets=problem.targets,
             images=torch.stack([one.images[0][places] for places, (_, one) in zip(dealt, parts, strict=True)]),
             objective=torch.cat([one.objective for _, one in parts]),
             chosen=torch.cat([one.chosen for _, one in parts]),
-            labels=torch.stack([one.labels[0][places] for places, (_, one) in zip(dealt, parts, strict=True)]),
-            cost=replace(found[0][1].cost, rows=sum(one.cost.rows for _, one in found)),
-            converged=torch.cat([one.converged for _, one in parts]),
+            labels=torch.stack([item.labels[0][places] for places, (_, item) in zip(dealt, parts, strict=True)]),
+            cost=replace(pools[0][1].cost, rows=sum(entry.cost.rows for _, entry in pools)),
+            converged=torch.cat([items.converged for _, items in parts]),
         )
 
 
@@ -101,16 +107,16 @@ class Pool:
     def places(self, client: int, most: int) -> torch.Tensor:
         """Return where a client's images stand in the batch, repeated in turn up to ``most`` of them ``(most,)``."""
         clients = list(self.counts)
-        first = sum(self.counts[one] for one in clients[: clients.index(client)])
+        first = sum(self.counts[item] for item in clients[: clients.index(client)])
         return first + torch.arange(most) % self.counts[client]
 
 
 def pool(observations: Sequence[Observation], knowledge: Knowledge, target: TargetId) -> Pool:
     """Return the clients of a target's round as one, or refuse rounds whose mean is no update of one batch."""
-    own = observation_of(observations, target)
-    clients = [one.client for one in observations if one.round == target.round]
+    current = observation_of(observations, target)
+    clients = [observation.client for observation in observations if observation.round == target.round]
     facts = [require_facts("pooled", knowledge, client) for client in clients]
-    if any(one.steps != 1 for one in facts):
+    if any(fact.steps != 1 for fact in facts):
         raise UserError(
             "attack 'pooled': clients made several local steps, each from weights of its own, and their mean is that "
             "of no batch; it needs one step a round"
@@ -123,7 +129,7 @@ def pool(observations: Sequence[Observation], knowledge: Knowledge, target: Targ
         )
     labels = {client: knowledge.labels[target.round, client].cpu() for client in clients}
     return Pool(
-        seen=replace(own, client=clients[0]),
+        seen=replace(current, client=clients[0]),
         knowledge=replace(
             knowledge,
             batch=BatchFacts(sum(map(len, labels.values())), facts[0].learning_rate, 1),
@@ -132,7 +138,7 @@ def pool(observations: Sequence[Observation], knowledge: Knowledge, target: Targ
             labels={(target.round, clients[0]): torch.cat(list(labels.values()))},
         ),
         target=TargetId(target.round, clients[0]),
-        counts={client: len(held) for client, held in labels.items()},
+        counts={client: len(label) for client, label in labels.items()},
     )
 
 
@@ -152,7 +158,9 @@ def same_upload(first: Observation, second: Observation) -> bool:
         return False
     pairs = zip(first.upload, second.upload, strict=True)
     return all(
-        torch.equal(value, theirs.tensors()[name]) for own, theirs in pairs for name, value in own.tensors().items()
+        torch.equal(value, theirs.tensors()[name])
+        for current, theirs in pairs
+        for name, value in current.tensors().items()
     )
 
 

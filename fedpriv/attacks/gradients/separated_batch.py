@@ -86,8 +86,8 @@ class _UpToLayer(nn.Module):
         """Return the layer's inputs."""
         try:
             self.network(images)
-        except _Reached as found:
-            return found.inputs
+        except _Reached as result:
+            return result.inputs
         raise RuntimeError("the layer was not reached")
 
 
@@ -96,8 +96,8 @@ class LayerInputs:
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Tensor], name: str, device: torch.device) -> None:
         self._model = _UpToLayer(model, name).to(device)
-        own = {f"network.{own}": value for own, value in weights.items()}
-        self.weights = {name: own[name].to(device) for name, _ in self._model.named_parameters() if name in own}
+        group = {f"network.{current}": value for current, value in weights.items()}
+        self.weights = {name: group[name].to(device) for name, _ in self._model.named_parameters() if name in group}
 
     @property
     def alone(self) -> bool:
@@ -106,8 +106,8 @@ class LayerInputs:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the layer's inputs."""
-        found: Tensor = functional_call(self._model, self.weights, (images,))
-        return found
+        values: Tensor = functional_call(self._model, self.weights, (images,))
+        return values
 
 
 class Known(NamedTuple):
@@ -143,11 +143,11 @@ def readable_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> dict
     device = next(probe.parameters()).device
     probe(torch.full((2, *image_shape), 0.5, device=device))
     names, weights = zip(*probe.named_parameters(), strict=True)
-    found = {}
+    results = {}
     for name, output in passed:
         slopes = torch.autograd.grad(output.sum(), weights, retain_graph=True, allow_unused=True)
-        found[name] = frozenset(own for own, slope in zip(names, slopes, strict=True) if slope is not None)
-    return found
+        results[name] = frozenset(current for current, slope in zip(names, slopes, strict=True) if slope is not None)
+    return results
 
 
 def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Collection[str]) -> str:
@@ -192,11 +192,11 @@ def as_affine(inputs: LayerInputs, image_shape: tuple[int, int, int], device: to
     images = torch.cat([dark, light, torch.rand(_PROBES, *image_shape, generator=draw)])
     pixels = images.flatten(1)
     with torch.no_grad():
-        found = inputs(images.to(device)).cpu()
-    if found.shape[1] != pixels.shape[1]:
+        result = inputs(images.to(device)).cpu()
+    if result.shape[1] != pixels.shape[1]:
         return None
-    shift, scale = float(found[0].mean()), float((found[1] - found[0]).mean())
-    return Affine(scale, shift) if scale and torch.allclose(found, scale * pixels + shift, atol=1e-5) else None
+    shift, scale = float(result[0].mean()), float((result[1] - result[0]).mean())
+    return Affine(scale, shift) if scale and torch.allclose(result, scale * pixels + shift, atol=1e-5) else None
 
 
 def sent_layers(layers: Mapping[str, frozenset[str]], sent: Collection[str], *, head: bool) -> list[str]:
@@ -488,7 +488,7 @@ class _Reader:
 
     def _up_to(self, name: str, step: LocalStep) -> LocalStep:
         """Return a step with a layer as readout, and the gradients of what its outputs depend on."""
-        gradient = {own: value for own, value in step.gradient.items() if own in self._layers[name]}
+        gradient = {current: value for current, value in step.gradient.items() if current in self._layers[name]}
         return replace(step, gradient=gradient, readout=name)
 
     def _behind(self, name: str, step: LocalStep) -> Callable[[Tensor], Tensor]:

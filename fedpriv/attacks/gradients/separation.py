@@ -227,9 +227,9 @@ def _distinct_points(points: Tensor, most: int) -> Tensor:
     chosen: list[int] = []
     alike = functional.normalize(points)
     alike = (alike @ alike.T).abs() > _ONE
-    for place in range(len(points)):
-        if len(chosen) < most and not bool(alike[place, chosen].any()):
-            chosen.append(place)
+    for index in range(len(points)):
+        if len(chosen) < most and not bool(alike[index, chosen].any()):
+            chosen.append(index)
     return points[chosen]
 
 
@@ -389,20 +389,20 @@ def eliminated(span: Span, directions: Tensor) -> Tensor:
     cleaned = directions.clone()
     for _ in range(_SWEEPS):
         changed = False
-        for place in range(len(cleaned)):
-            better = _without_others(span, cleaned, place)
+        for index in range(len(cleaned)):
+            better = _without_others(span, cleaned, index)
             if better is not None:
-                cleaned[place], changed = better, True
+                cleaned[index], changed = better, True
         if not changed:
             break
     return cleaned
 
 
-def _without_others(span: Span, directions: Tensor, place: int) -> Tensor | None:
+def _without_others(span: Span, directions: Tensor, number: int) -> Tensor | None:
     columns, zeros = span.columns @ directions.T, span.vanishing(directions)
-    column, vanishes = columns[:, [place]], zeros[:, [place]]
+    column, vanishes = columns[:, [number]], zeros[:, [number]]
     compared = ~zeros & ~vanishes
-    compared[:, place] = False
+    compared[:, number] = False
     ratios = torch.where(compared, column / columns.where(~zeros, torch.ones_like(columns)), torch.inf).T.sort(1).values
     counted = ratios.isfinite()
     ratios = ratios.where(counted, torch.finfo(ratios.dtype).max / 2).contiguous()
@@ -410,13 +410,13 @@ def _without_others(span: Span, directions: Tensor, place: int) -> Tensor | None
     counts = (ends - torch.arange(ratios.shape[1])) * counted
     most, first = counts.max(1)
     gain = most - (vanishes & ~zeros).sum(0)
-    gain[place] = -1
+    gain[number] = -1
     other = int(gain.argmax())
     if int(gain[other]) < _GAIN:
         return None
     begin = int(first[other])
     ratio = ratios[other, begin : begin + int(most[other])].median()
-    better = span.fitted(functional.normalize((directions[place] - ratio * directions[other])[None]))
+    better = span.fitted(functional.normalize((directions[number] - ratio * directions[other])[None]))
     return better[0] if int(span.vanishing(better).sum()) > int(vanishes.sum()) else None
 
 
@@ -438,29 +438,29 @@ def distinct(span: Span, directions: Tensor, labelled: Tensor) -> Directions:
     best = torch.where(alike, zeros.unsqueeze(1), -1).argmax(0)[alike.any(0)]
     confirmed = set(best.tolist())
     order = zeros.argsort(descending=True, stable=True).tolist()
-    order = [one for one in order if zeros[one] >= rank - 1 + SURPLUS or one in confirmed]
+    order = [entry for entry in order if zeros[entry] >= rank - 1 + SURPLUS or entry in confirmed]
     chosen: list[int] = []
 
-    def fills(one: int) -> bool:
+    def fills(number: int) -> bool:
         """True where a direction has a part beside the chosen ones."""
         basis = torch.linalg.qr(directions[chosen].T)[0] if chosen else directions.new_zeros(rank, 0)
-        return float((directions[one] - basis @ (basis.T @ directions[one])).norm()) > _APART
+        return float((directions[number] - basis @ (basis.T @ directions[number])).norm()) > _APART
 
-    for one in sorted(order, key=lambda one: one not in confirmed):
+    for items in sorted(order, key=lambda item: item not in confirmed):
         if len(chosen) == rank:
             break
-        if one not in confirmed:
-            if zeros[one] < _AS_OFTEN * zeros[order[0]]:
+        if items not in confirmed:
+            if zeros[items] < _AS_OFTEN * zeros[order[0]]:
                 break
-            shared = (vanish[:, chosen] & vanish[:, [one]]).sum(0)
-            if chosen and int(shared.max()) >= _CONTAINED * zeros[one]:
+            shared = (vanish[:, chosen] & vanish[:, [items]]).sum(0)
+            if chosen and int(shared.max()) >= _CONTAINED * zeros[items]:
                 continue
-        if fills(one):
-            chosen.append(one)
+        if fills(items):
+            chosen.append(items)
     attested = len(chosen)
-    for one in order:
-        if len(chosen) < rank and one not in chosen and fills(one):
-            chosen.append(one)
+    for items in order:
+        if len(chosen) < rank and items not in chosen and fills(items):
+            chosen.append(items)
     return Directions(directions[chosen], zeros[chosen], attested)
 
 
@@ -548,9 +548,9 @@ def lone_inputs(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     rest = torch.ones(len(live), dtype=torch.bool)
     inputs, votes = [], []
     # Ties by size of db: the same rounding error matters least there.
-    for one in sorted(range(len(live)), key=lambda row: (-int(alike[row].sum()), -float(weights[row]))):
-        members = alike[one] & rest
-        if not rest[one]:
+    for index in sorted(range(len(live)), key=lambda row: (-int(alike[row].sum()), -float(weights[row]))):
+        members = alike[index] & rest
+        if not rest[index]:
             continue
         rest &= ~members
         inputs.append(weights[members] / weights[members].sum() @ ratios[members])
@@ -723,10 +723,10 @@ def members_of_head(
         return None
     classes, of_class = labels.unique(return_inverse=True)
     alone, together = torch.arange(count), len(classes) < count
-    for groups, own in ((alone, labels), *([(of_class, classes)] if together else [])):
-        found = _solved(given, own, torch.bincount(groups).double(), count, generator)
-        if found is not None:
-            pulls, inputs, errors = found
+    for groups, current in ((alone, labels), *([(of_class, classes)] if together else [])):
+        result = _solved(given, current, torch.bincount(groups).double(), count, generator)
+        if result is not None:
+            pulls, inputs, errors = result
             sizes = torch.bincount(groups)
             sure = (errors < SURE) & (sizes == 1)
             return HeadMembers((pulls / sizes.unsqueeze(1))[groups].float(), inputs[groups].float(), sure[groups])
@@ -772,10 +772,10 @@ def _start(equations: _Equations, count: int, generator: torch.Generator) -> Ten
     mean = ((equations.slope + total) / count).clamp(min=1e-9)
     draws = torch.randn(equations.truth.shape, generator=generator, dtype=mean.dtype)
     pulls = equations.sizes.unsqueeze(1) * ((mean.log() + _SPREAD * draws).softmax(1) - equations.truth)
-    found: Tensor = torch.linalg.pinv(pulls.T, rtol=1e-2) @ equations.left
-    draws = torch.randn(found.shape, generator=generator, dtype=mean.dtype)
-    found += 1e-3 * float(found.norm()) / len(found) * draws
-    return found
+    values: Tensor = torch.linalg.pinv(pulls.T, rtol=1e-2) @ equations.left
+    draws = torch.randn(values.shape, generator=generator, dtype=mean.dtype)
+    values += 1e-3 * float(values.norm()) / len(values) * draws
+    return values
 
 
 def _tried(equations: _Equations, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -811,8 +811,8 @@ def _side_by_side(equations: _Equations, starts: Tensor, weights: Tensor) -> tup
         at, damping = points[rows], dampings[rows]
         slopes = equations.slopes(at, weights)
         squares, pull = slopes.mT @ slopes, slopes.mT @ rest[rows].unsqueeze(2)
-        own = squares.diagonal(dim1=1, dim2=2)
-        steep = squares + torch.diag_embed(damping[:, None] * (own + 1e-14 * own.sum(1, keepdim=True)))
+        current = squares.diagonal(dim1=1, dim2=2)
+        steep = squares + torch.diag_embed(damping[:, None] * (current + 1e-14 * current.sum(1, keepdim=True)))
         step, failed = torch.linalg.solve_ex(steep, -pull)
         there = at + step.view(at.shape)
         left = equations.left_over(there, weights)
@@ -836,5 +836,5 @@ def _errors(equations: _Equations, mixing: Tensor, noise: float) -> Tensor:
     scaled = slopes / equations.values.repeat(number)
     _, sizes, ways = torch.linalg.svd(scaled, full_matrices=False)
     spread = (ways / sizes.clamp(min=_TINY).unsqueeze(1)).square().sum(0).view(number, number).sum(1)
-    found: Tensor = noise * spread.sqrt() / (mixing * equations.values).norm(dim=1)
-    return found
+    result: Tensor = noise * spread.sqrt() / (mixing * equations.values).norm(dim=1)
+    return result

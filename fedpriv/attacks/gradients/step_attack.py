@@ -71,32 +71,36 @@ class StepProblem:
     def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
         """Return the steps, counts and labels ``(N, M)`` of N rows."""
         places = [row.position for row in rows]
-        return [self.steps[place] for place in places], [self.counts[place] for place in places], self.labels[places]
+        return (
+            [self.steps[positions] for positions in places],
+            [self.counts[index] for index in places],
+            self.labels[places],
+        )
 
     def probabilities(self, rows: Sequence[Row], n_classes: int) -> Tensor:
         """Return N rows' one-hot labels ``(N, M, K)``, or in their place the derivatives of the readout."""
         places = [row.position for row in rows]
-        separated = [self.apart[place] for place in places]
-        slopes = {row: one.derivatives for row, one in enumerate(separated) if one is not None}
-        widest = max((one.shape[1] for one in slopes.values()), default=n_classes)
+        separated = [self.apart[index] for index in places]
+        slopes = {row: item.derivatives for row, item in enumerate(separated) if item is not None}
+        widest = max((entry.shape[1] for entry in slopes.values()), default=n_classes)
         known = functional.pad(one_hot(self.labels[places], n_classes), (0, max(0, widest - n_classes)))
-        for row, one in slopes.items():
-            known[row].zero_()[: len(one), : one.shape[1]] = one
+        for row, slope in slopes.items():
+            known[row].zero_()[: len(slope), : slope.shape[1]] = slope
         return known
 
     def in_order(self, rows: Sequence[Row], images: Tensor) -> Tensor:
         """Return N rows' images ``(N, M, c, h, w)``, those of a row that were told apart in the order in which they were."""
-        found = []
-        for row, own in zip(rows, images, strict=True):
+        results = []
+        for row, image in zip(rows, images, strict=True):
             apart, count = self.apart[row.position], self.counts[row.position]
-            found.append(own if apart is None else torch.cat([apart.in_order(own[:count]), own[count:]]))
-        return torch.stack(found)
+            results.append(image if apart is None else torch.cat([apart.in_order(image[:count]), image[count:]]))
+        return torch.stack(results)
 
     def shown(self, rows: Sequence[Row], values: Tensor) -> Tensor:
         """Return values ``(N, M, ...)`` of N rows, repeated in turn where a row has fewer images than M."""
         places = torch.arange(self.labels.shape[1], device=values.device)
         counts = [self.counts[row.position] for row in rows]
-        return torch.stack([own[places % count] for own, count in zip(values, counts, strict=True)])
+        return torch.stack([value[places % count] for value, count in zip(values, counts, strict=True)])
 
 
 Solve = Callable[[AttackProblem, StepProblem, Matcher, Sequence[Row], Tick], Solved]
@@ -177,13 +181,13 @@ class GradientMatching(Attack):
 
         def of(images: Tensor) -> Tensor:
             def cosine(some: Sequence[Row]) -> Tensor:
-                own = images[some[0].position : some[0].position + len(some)]
+                image = images[some[0].position : some[0].position + len(some)]
                 steps, counts, _ = updates.of(some)
-                own = updates.in_order(some, own[:, torch.arange(max(counts)) % own.shape[1]])
+                image = updates.in_order(some, image[:, torch.arange(max(counts)) % image.shape[1]])
                 known = updates.probabilities(some, knowledge.n_classes)
-                return matcher.against(steps, counts).cosine(own, known, torch.arange(len(some))).detach()
+                return matcher.against(steps, counts).cosine(image, known, torch.arange(len(some))).detach()
 
-            return torch.cat([found for _, found in in_chunks(problem, rows, cosine, needed)])
+            return torch.cat([result for _, result in in_chunks(problem, rows, cosine, needed)])
 
         return of
 
@@ -227,11 +231,11 @@ def read_problem(
         )
         for target, facts in zip(targets, own_facts, strict=True)
     ]
-    found = [
+    results = [
         known_labels(attack, target, step, knowledge, facts).cpu() if labels_known else torch.full((facts.images,), -1)
         for target, step, facts in zip(targets, steps, own_facts, strict=True)
     ]
-    counts = tuple(len(own) for own in found)
+    counts = tuple(len(current) for current in results)
     left = []
     for step, count, facts in zip(steps, counts, own_facts, strict=True):
         kept = without(attack, step, ignore)
@@ -241,18 +245,18 @@ def read_problem(
         left.append(replace(kept, sizes=tuple(batch_sizes(count, facts))))
     read: list[SeparatedBatch | None] = [None] * len(left)
     if labels_known and match == "all":
-        read = separate_batch(model, left, steps, found, problem, always=always_apart)
+        read = separate_batch(model, left, steps, results, problem, always=always_apart)
     found_too = not labels_known and knowledge.loss.through == "logits"  # soft labels are found with the images
     loss = replace(knowledge.loss, through="cross_entropy") if found_too else knowledge.loss
     compared = tuple(
-        restricted(attack, step if one is None else one.step, match) for step, one in zip(left, read, strict=True)
+        restricted(attack, step if item is None else item.step, match) for step, item in zip(left, read, strict=True)
     )
     labels = torch.full((len(targets), max(counts)), -1)
-    for row, own, one in zip(labels, found, read, strict=True):
-        row[: len(own)] = own if one is None else one.labels
+    for row, selected, one in zip(labels, results, read, strict=True):
+        row[: len(selected)] = selected if one is None else one.labels
     most = max(own_facts, key=lambda facts: facts.steps)
     granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
-    statistics = tuple(one for one in granted if one)
+    statistics = tuple(entry for entry in granted if entry)
     return StepProblem(
         model,
         most,
@@ -270,7 +274,7 @@ def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[Separ
     reasons = [loss.besides]
     if any(len(step.sizes) > 1 for step in steps):
         reasons.append(loss.later)
-    if loss.through != "cross_entropy" and any(one is None for one in read):
+    if loss.through != "cross_entropy" and any(item is None for item in read):
         by = {"logits": "logits", "representation": "representations"}[loss.through]
         reasons.append(
             f"private parts teach the uploaded network through its {by}, and their share in the loss can be read off only "
@@ -347,7 +351,7 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
 def dealt(labels: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return labels ``(n,)`` in the order of batches of these sizes, dealt out one to each batch that has room, in turn."""
     turns = sorted((turn, batch) for batch, size in enumerate(sizes) for turn in range(size))
-    order = sorted(range(len(turns)), key=lambda place: (turns[place][1], turns[place][0]))
+    order = sorted(range(len(turns)), key=lambda position: (turns[position][1], turns[position][0]))
     return labels[torch.tensor(order, device=labels.device)]
 
 

@@ -114,8 +114,8 @@ class StepModel:
         def loss(values: Weights) -> Tensor:
             return self._loss(values | (fixed or {}), images, labels, readout)
 
-        found: Weights = grad(loss)(weights)
-        return found
+        result: Weights = grad(loss)(weights)
+        return result
 
     def _loss(self, values: Weights, images: Tensor, labels: Tensor, readout: str) -> Tensor:
         if not readout:
@@ -139,22 +139,22 @@ def mean_loss(output: Tensor, labels: Tensor, readout: str) -> Tensor:
 
     Labels are probabilities, or derivatives, ``(n, K)``, K >= O; further columns have no part.
     """
-    own = labels[:, : output.shape[1]]
-    return (own * output if readout else -(own * functional.log_softmax(output, 1))).sum(1).mean()
+    label = labels[:, : output.shape[1]]
+    return (label * output if readout else -(label * functional.log_softmax(output, 1))).sum(1).mean()
 
 
 def same_weights(steps: Sequence[LocalStep], *, fixed: bool = True) -> list[list[int]]:
     """Return the positions of the steps, those together that began from equal weights, and equal fixed ones if asked."""
     groups: list[list[int]] = []
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         for group in groups:
             first = steps[group[0]]
             alike = equal_weights(first.fixed, step.fixed) if fixed else same_shapes(first.fixed, step.fixed)
             if alike and equal_weights(first.weights, step.weights):
-                group.append(place)
+                group.append(index)
                 break
         else:
-            groups.append([place])
+            groups.append([index])
     return groups
 
 
@@ -205,17 +205,17 @@ def infer_labels(weight: Tensor, bias: Tensor | None, batch_size: int) -> Tensor
     if batch_size == 1:
         return signal.argmin().view(1)
     share = signal.clamp_max(0).sum() / batch_size
-    found: list[int] = []
+    numbers: list[int] = []
     for label in signal.argsort().tolist():
-        if signal[label] < 0 and len(found) < batch_size:
-            found.append(label)
-    for label in found:
+        if signal[label] < 0 and len(numbers) < batch_size:
+            numbers.append(label)
+    for label in numbers:
         signal[label] -= share
-    while len(found) < batch_size:
+    while len(numbers) < batch_size:
         label = int(signal.argmin())
         signal[label] -= share
-        found.append(label)
-    return torch.tensor(sorted(found), device=weight.device)
+        numbers.append(label)
+    return torch.tensor(sorted(numbers), device=weight.device)
 
 
 def infer_labels_through_head(

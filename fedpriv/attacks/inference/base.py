@@ -77,7 +77,7 @@ class InferenceProblem:
 
     def uploads_of(self, client: int) -> list[tuple[Observation, Knowledge]]:
         """Return a client's uploads in all rounds, each with the grants about its round."""
-        return [(seen, one.knowledge) for one in self.rounds for seen in one.observations if seen.client == client]
+        return [(seen, item.knowledge) for item in self.rounds for seen in item.observations if seen.client == client]
 
     def said(self) -> dict[int, Said]:
         """Return each client's disclosed labels and counts."""
@@ -152,7 +152,7 @@ class Inference(Declared):
 
     def ask(self, problem: InferenceProblem) -> Asked:
         """Return the questions, before anything is computed; raises UserError where they cannot be answered."""
-        return Asked({client: one.labels for client, one in problem.candidates.items()})
+        return Asked({client: candidate.labels for client, candidate in problem.candidates.items()})
 
     def answers(self, counts: Tensor, question: str) -> Tensor:
         """Return the true answer for each class ``(C,)`` bool of a client with ``counts`` images ``(C,)``."""

@@ -67,23 +67,23 @@ class LikelihoodRatio(Inference):
 
     def run(self, problem: InferenceProblem) -> Scores:
         """Score the candidates of every client."""
-        found: dict[int, Tensor] = {}
-        for client, asked in problem.candidates.items():
+        values: dict[int, Tensor] = {}
+        for client, candidate in problem.candidates.items():
             seen = problem.uploads_of(client)
-            found[client] = average_rounds([self._of_round(problem, one, asked, known) for one, known in seen])
+            values[client] = average_rounds([self._of_round(problem, item, candidate, known) for item, known in seen])
             if problem.progress is not None:
-                problem.progress(len(found), len(problem.candidates))
+                problem.progress(len(values), len(problem.candidates))
         source = f"{self._number} shadow clients for each client and round"
-        return Scores(self.ask(problem), found, source=source)
+        return Scores(self.ask(problem), values, source=source)
 
     @property
     def _number(self) -> int:
         return self.shadows + self.shadows % 2
 
     def _of_round(
-        self, problem: InferenceProblem, seen: Observation, asked: Candidates, knowledge: Knowledge
+        self, problem: InferenceProblem, seen: Observation, candidates: Candidates, knowledge: Knowledge
     ) -> Tensor:
-        images, labels = _own_images(knowledge, asked)
+        images, labels = _own_images(knowledge, candidates)
         training = training_of(seen, seen.client, images, knowledge)
         facts = require_facts(self.name, knowledge, seen.client)
         if self._number * sum(value.numel() for value in training.before.values()) > _MOST_VALUES:
@@ -91,7 +91,7 @@ class LikelihoodRatio(Inference):
                 f"attack {self.name!r}: {self._number} updates of weights this large take more than 2 GiB; expected fewer "
                 "shadows"
             )
-        n_asked, parts = len(asked.labels), (problem.seed, "likelihood ratio", seen.round, seen.client)
+        n_asked, parts = len(candidates.labels), (problem.seed, "likelihood ratio", seen.round, seen.client)
         compute = knowledge.gradients.get(seen.client)
         defend = knowledge.defended_weights.get((seen.round, seen.client))
 
@@ -99,13 +99,13 @@ class LikelihoodRatio(Inference):
             rng = generator(*parts)
             client_images = draw_halves(labels[:n_asked], labels[n_asked:], self._number, _size(seen, facts), rng)
             inside = torch.zeros(len(client_images), len(labels), dtype=torch.bool)
-            for place, own in enumerate(client_images):
-                inside[place, own] = True
+            for index, client_image in enumerate(client_images):
+                inside[index, client_image] = True
             answers = labels.to(images.device)
-            found = train_shadow_updates(training, answers, client_images, facts, parts, compute, defend)
-            return found, inside[:, :n_asked]
+            result = train_shadow_updates(training, answers, client_images, facts, parts, compute, defend)
+            return result, inside[:, :n_asked]
 
-        key = (*parts, self, *map(Same, (seen.broadcast, asked.images, compute, defend)))
+        key = (*parts, self, *map(Same, (seen.broadcast, candidates.images, compute, defend)))
         shadows, inside = problem.trained.get(key, made)
         signals = _signals(training, shadows, labels.to(images.device)[:n_asked])
         there = signals[:, 1:].isfinite().all(2).all(0)
@@ -120,16 +120,16 @@ class LikelihoodRatio(Inference):
 
 def _signals(training: Training, shadows: list[Training], labels: Tensor) -> Tensor:
     """Return signals of the client for each candidate, and below them those of each shadow ``(q, 1 + s, n)``."""
-    asked = replace(training, inputs=training.inputs[: len(labels)])
-    every = [asked, *(replace(asked, after=one.after, project=one.project) for one in shadows)]
-    found = [
+    requested = replace(training, inputs=training.inputs[: len(labels)])
+    every = [requested, *(replace(requested, after=shadow.after, project=shadow.project) for shadow in shadows)]
+    results = [
         alignments(every, labels).double().cpu(),
-        torch.stack([asked.log_odds(one.after, labels) for one in every]).cpu(),
+        torch.stack([requested.log_odds(item.after, labels) for item in every]).cpu(),
     ]
     if training.layer is not None:
         inputs = training.layer.inputs()[: len(labels)]
-        found.append(torch.stack([nearness(training.layer, one.after, inputs) for one in every]))
-    return torch.stack(found)
+        results.append(torch.stack([nearness(training.layer, entry.after, inputs) for entry in every]))
+    return torch.stack(results)
 
 
 def likelihood_ratios(signals: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
@@ -141,14 +141,14 @@ def likelihood_ratios(signals: Tensor, shadows: Tensor, inside: Tensor) -> Tenso
         inside: which candidates each shadow holds ``(s, n)``.
     """
     # Turned so that they do not correlate around each candidate's means, ratios of normal distributions are summed.
-    apart = [torch.where(one, shadows - _mean(shadows, one), 0.0).flatten(1) for one in (inside, ~inside)]
+    apart = [torch.where(entry, shadows - _mean(shadows, entry), 0.0).flatten(1) for entry in (inside, ~inside)]
     rows = torch.cat(apart, 1)
     lengths = rows.square().sum(1).sqrt().clamp_min(1e-12)
     rows = rows / lengths[:, None]
     factor = torch.linalg.cholesky(rows @ rows.T + _STEADY * torch.eye(len(rows), dtype=rows.dtype))
     flat = torch.cat([signals[:, None], shadows], 1).flatten(1) / lengths[:, None]
     turned = torch.linalg.solve_triangular(factor, flat, upper=False).view(len(signals), -1, signals.shape[1])
-    return torch.stack([_ratio(one[0], one[1:], inside) for one in turned]).sum(0)
+    return torch.stack([_ratio(item[0], item[1:], inside) for item in turned]).sum(0)
 
 
 def _mean(values: Tensor, chosen: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ def _mean(values: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(chosen, values, 0.0).sum(-2, keepdim=True) / chosen.sum(0).clamp_min(1)
 
 
-def _ratio(own: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
+def _ratio(values: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
     without, spread_out, n_out = _fitted(shadows, ~inside)
     within, spread_in, n_in = _fitted(shadows, inside)
     spread = ((spread_out.square() + spread_in.square()) / 2).sqrt()
@@ -165,7 +165,7 @@ def _ratio(own: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
     mean = apart.mean()
     scatter = (apart - mean).square().sum() / max(1, len(apart) - 1)
     apart = mean + (1 - noise / scatter.clamp_min(1e-12)).clamp(0, 1) * (apart - mean)
-    return apart * ((own - without) / spread - apart / 2)
+    return apart * ((values - without) / spread - apart / 2)
 
 
 def _fitted(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,7 +178,7 @@ def _fitted(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _size(seen: Observation, facts: BatchFacts) -> int:
     """Return the number of images of a client: as it discloses, or those of its steps up to the first short one."""
-    disclosed = [size for size in (one.said("size") for one in seen.upload) if size is not None]
+    disclosed = [size for size in (item.said("size") for item in seen.upload) if size is not None]
     if disclosed:
         return int(disclosed[0])
     total = 0
@@ -189,7 +189,7 @@ def _size(seen: Observation, facts: BatchFacts) -> int:
     return total
 
 
-def _own_images(knowledge: Knowledge, asked: Candidates) -> tuple[Tensor, Tensor]:
+def _own_images(knowledge: Knowledge, candidates: Candidates) -> tuple[Tensor, Tensor]:
     """Return candidates and after them the attacker's own images of their classes, with classes on the CPU."""
     images, labels = knowledge.public_images, knowledge.public_labels
     if images is None or labels is None or len(labels) < LEAST_IMAGES:
@@ -197,6 +197,6 @@ def _own_images(knowledge: Knowledge, asked: Candidates) -> tuple[Tensor, Tensor
             f"attack 'likelihood-ratio' got {0 if labels is None else len(labels)} labelled images to make clients of; "
             f"expected at least {LEAST_IMAGES}"
         )
-    there = torch.isin(labels.cpu(), asked.labels.cpu()).nonzero().squeeze(1)
-    spare = images[there.to(images.device)].to(asked.images.device)
-    return torch.cat([asked.images, spare]), torch.cat([asked.labels.cpu(), labels.cpu()[there]])
+    there = torch.isin(labels.cpu(), candidates.labels.cpu()).nonzero().squeeze(1)
+    spare = images[there.to(images.device)].to(candidates.images.device)
+    return torch.cat([candidates.images, spare]), torch.cat([candidates.labels.cpu(), labels.cpu()[there]])

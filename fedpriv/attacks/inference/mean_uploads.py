@@ -74,8 +74,8 @@ class ClassCovariance:
     def whiten(self, rows: Tensor) -> Tensor:
         """Return P^(1/2) x of rows ``(n, d)``, by the symmetric root."""
         parts = rows @ self.directions.T
-        found: Tensor = (parts / self.variances.sqrt()) @ self.directions
-        return found + (rows - parts @ self.directions) / self.least.sqrt()
+        values: Tensor = (parts / self.variances.sqrt()) @ self.directions
+        return values + (rows - parts @ self.directions) / self.least.sqrt()
 
     def whitened_deviations(self, features: Tensor, labels: Tensor) -> Tensor:
         """Return whitened deviations of representations ``(n, d)`` from the means of their classes ``(n,)``."""
@@ -94,9 +94,9 @@ def class_covariance(features: Tensor, labels: Tensor, noise: float = 0.0) -> Cl
     """
     means, numbers, apart = {}, {}, []
     for label in labels.unique().tolist():
-        own = features[labels == label]
-        means[label], numbers[label] = own.mean(0), len(own)
-        apart.append(own - means[label])
+        feature = features[labels == label]
+        means[label], numbers[label] = feature.mean(0), len(feature)
+        apart.append(feature - means[label])
     rows = torch.cat(apart)
     # By the smaller of the two products: faster than an SVD, and without what is lost in rounding.
     wide = rows.shape[1] > rows.shape[0]
@@ -141,33 +141,35 @@ class MeanRound:
         """Whitened deviations of the attacker's own images, as one vector."""
         return self.covariance.whitened_deviations(self.own, self.labels).flatten()
 
-    def deviation(self, place: int) -> Tensor:
+    def deviation(self, number: int) -> Tensor:
         """Return a row less its expectation ``(d,)``."""
         if self.weights is None:
-            return self.rows[place] - self.covariance.mean(int(self.classes[place]))
+            return self.rows[number] - self.covariance.mean(int(self.classes[number]))
         parts = [self.weights[k] * self.covariance.mean(k) for k in self.weights.nonzero().squeeze(1).tolist()]
-        return self.rows[place] - torch.stack(parts).sum(0)
+        return self.rows[number] - torch.stack(parts).sum(0)
 
-    def whitened_deviation(self, place: int = 0) -> Tensor:
+    def whitened_deviation(self, number: int = 0) -> Tensor:
         """Return the whitened deviation ``(d,)`` of an uploaded row."""
-        return self.covariance.whiten(self.deviation(place)[None])[0]
+        return self.covariance.whiten(self.deviation(number)[None])[0]
 
     def parts(self) -> list[MeanRound]:
         """Return one round for each set of entries that was sent; itself where all entries were."""
         if self.entries is None:
             return [self]
-        found = []
-        for place in range(len(self.rows) if self.weights is None else 1):
-            kept, which = self.entries[place].double(), slice(place, place + 1) if self.weights is None else slice(None)
+        results = []
+        for index in range(len(self.rows) if self.weights is None else 1):
+            kept, which = self.entries[index].double(), slice(index, index + 1) if self.weights is None else slice(None)
             part = replace(self, rows=self.rows[which] * kept, classes=self.classes[which], entries=None)
-            found.append(replace(part, features=self.features * kept, own=self.own * kept))
-        return found
+            results.append(replace(part, features=self.features * kept, own=self.own * kept))
+        return results
 
 
-def read_mean_round(seen: Observation, knowledge: Knowledge, images: Tensor, own: Tensor, labels: Tensor) -> MeanRound:
+def read_mean_round(
+    seen: Observation, knowledge: Knowledge, images: Tensor, values: Tensor, labels: Tensor
+) -> MeanRound:
     """Return a round of a client whose upload holds class means, or a mixture with its weights; a known defense is undone.
 
-    Candidates are ``images`` ``(n, c, h, w)``; ``own`` ``(m, c, h, w)`` are the attacker's, of classes ``labels`` ``(m,)``.
+    Candidates are ``images`` ``(n, c, h, w)``; ``values`` ``(m, c, h, w)`` are the attacker's, of ``labels`` ``(m,)``.
     """
     sent = MEANS.first(seen.upload)
     assert sent is not None
@@ -177,26 +179,26 @@ def read_mean_round(seen: Observation, knowledge: Knowledge, images: Tensor, own
         classes = weights.nonzero().squeeze(1)
         rows = rows.expand(len(classes), -1)
     assert classes is not None
-    features = represent(knowledge, seen.client, torch.cat([images.to(own.device), own])).double()
+    features = represent(knowledge, seen.client, torch.cat([images.to(values.device), values])).double()
     kinds = [features]
     if sent.kind in CLASS_OUTPUTS:
         weight, bias = (value.double().cpu() for value in knowledge.heads[seen.client])
         logits = features @ weight.T + bias
         kinds = [logits.softmax(1), logits]  # whichever is nearer to the upload
     n = len(images)
-    tried = [MeanRound(rows, classes.cpu(), weights, one[:n], one[n:], labels.cpu()) for one in kinds]
+    tried = [MeanRound(rows, classes.cpu(), weights, item[:n], item[n:], labels.cpu()) for item in kinds]
     round_ = min(tried, key=_distance) if len(tried) > 1 else tried[0]
     defend = knowledge.defended.get((seen.round, seen.client))
     return round_ if defend is None else _undefended(round_, defend)
 
 
-def _distance(one: MeanRound) -> float:
-    return sum(float(one.deviation(place).square().sum()) for place in range(len(one.rows)))
+def _distance(mean_round: MeanRound) -> float:
+    return sum(float(mean_round.deviation(index).square().sum()) for index in range(len(mean_round.rows)))
 
 
-def _undefended(one: MeanRound, defend: Rehearsal) -> MeanRound:
-    sent = one.rows if one.weights is None else one.rows[:1]  # of a mixture all rows are the same
-    expected = torch.stack([row - one.deviation(place) for place, row in enumerate(sent)])
+def _undefended(mean_round: MeanRound, defend: Rehearsal) -> MeanRound:
+    sent = mean_round.rows if mean_round.weights is None else mean_round.rows[:1]  # of a mixture all rows are the same
+    expected = torch.stack([row - mean_round.deviation(index) for index, row in enumerate(sent)])
 
     def tried(rows: Tensor, times: int) -> Tensor:
         with torch.no_grad():
@@ -208,21 +210,23 @@ def _undefended(one: MeanRound, defend: Rehearsal) -> MeanRound:
     gaps = int((filled & (expected != 0)).sum()) < _WHOLE * int((expected != 0).sum())
     entries = sent != 0 if gaps else torch.ones_like(sent, dtype=torch.bool)
     if bool((_scale(tried(2 * expected, 1)[0], 2 * torch.where(filled, expected, 0.0)) < _BENT * scale).any()):
-        there = class_covariance(one.own, one.labels, float((many.var(0) / scale.square()).mean()))
+        there = class_covariance(mean_round.own, mean_round.labels, float((many.var(0) / scale.square()).mean()))
         known = there.whiten(torch.where(entries, expected, 0.0))
         scale = _scale(there.whiten(sent), known)
         undone = sent / scale
     else:
         undone = expected + (sent - torch.where(filled, middle, scale * expected)) / scale
     rows, noise = torch.where(entries, undone, expected), float((many.var(0) / scale.square()).mean())
-    like = one.rows
-    return replace(one, rows=rows.expand_as(like), noise=noise, entries=entries.expand_as(like) if gaps else None)
+    like = mean_round.rows
+    return replace(
+        mean_round, rows=rows.expand_as(like), noise=noise, entries=entries.expand_as(like) if gaps else None
+    )
 
 
 def _scale(rows: Tensor, of: Tensor) -> Tensor:
     """Return the projection of rows on others, over these' length ``(k, 1)``, at least :data:`_LEAST_SCALE`."""
-    found: Tensor = ((rows * of).sum(1) / of.square().sum(1).clamp_min(TINY)).clamp_min(_LEAST_SCALE)[:, None]
-    return found
+    values: Tensor = ((rows * of).sum(1) / of.square().sum(1).clamp_min(TINY)).clamp_min(_LEAST_SCALE)[:, None]
+    return values
 
 
 @dataclass(frozen=True)
@@ -234,28 +238,28 @@ class MultiRound:
     @classmethod
     def of(cls, rounds: Sequence[MeanRound]) -> MultiRound:
         """Return rounds by the entries that were sent in them."""
-        return cls(tuple(part for one in rounds for part in one.parts()))
+        return cls(tuple(part for item in rounds for part in item.parts()))
 
     @cached_property
     def lengths(self) -> Tensor:
         """Mean squared length of a whitened own image in each round ``(T,)``."""
-        squares = [one.own_deviations.square().sum() / max(1, len(one.labels)) for one in self.rounds]
+        squares = [item.own_deviations.square().sum() / max(1, len(item.labels)) for item in self.rounds]
         return torch.stack(squares).clamp_min(TINY)
 
     @cached_property
     def alike(self) -> Tensor:
         """C ``(T, T)``."""
-        rows = [one.own_deviations for one in self.rounds]
+        rows = [item.own_deviations for item in self.rounds]
         unit = torch.stack([row / row.square().sum().clamp_min(TINY).sqrt() for row in rows])
         return unit @ unit.T
 
     @cached_property
     def noise(self) -> Tensor:
         """Squared length of a defense's noise on a whitened row of each round, over that of an own image ``(T,)``."""
-        added = [one.noise * one.covariance.trace for one in self.rounds]
+        added = [item.noise * item.covariance.trace for item in self.rounds]
         return torch.tensor(added, dtype=torch.float64) / self.lengths
 
     @property
     def weights(self) -> Tensor:
         """Of the classes in mixtures ``(T, C)``."""
-        return torch.stack([one.weights for one in self.rounds if one.weights is not None])
+        return torch.stack([item.weights for item in self.rounds if item.weights is not None])

@@ -72,16 +72,16 @@ def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
     """
     if rounds[-1].weights is not None:
         return _of_mixtures(MultiRound.of(rounds))
-    found, weight = {}, torch.ones(1, 1, dtype=torch.float64)
+    results, weight = {}, torch.ones(1, 1, dtype=torch.float64)
     for part in rounds[-1].parts():
         length, freedom = _left_out(part)
         noise = torch.tensor([part.noise * part.covariance.trace / length], dtype=torch.float64)
-        for place, label in enumerate(part.classes.tolist()):
-            gram = part.whitened_deviation(place).square().sum().view(1, 1) / length
-            own = [part.covariance.numbers.get(label, 1)]
-            numbers, _ = _numbers(gram, weight, weight, own, freedom, noise, drifts=False)
-            found[label] = float(numbers[0])
-    return MemberCounts(found)
+        for index, label in enumerate(part.classes.tolist()):
+            gram = part.whitened_deviation(index).square().sum().view(1, 1) / length
+            group = [part.covariance.numbers.get(label, 1)]
+            numbers, _ = _numbers(gram, weight, weight, group, freedom, noise, drifts=False)
+            results[label] = float(numbers[0])
+    return MemberCounts(results)
 
 
 def _of_mixtures(seen: MultiRound) -> MemberCounts:
@@ -89,24 +89,25 @@ def _of_mixtures(seen: MultiRound) -> MemberCounts:
     beyond = length / seen.lengths[-1]  # of images that the covariance was not computed of
     noise = seen.noise / beyond.clamp_min(TINY)
     classes = (seen.weights != 0).any(0).nonzero().squeeze(1)
-    rows = torch.stack([one.whitened_deviation() for one in seen.rounds])
+    rows = torch.stack([item.whitened_deviation() for item in seen.rounds])
     rows = rows / (beyond * seen.lengths).clamp_min(TINY).sqrt()[:, None]
-    own = [seen.rounds[-1].covariance.numbers.get(label, 1) for label in classes.tolist()]
-    numbers, drift = _numbers(rows @ rows.T, seen.weights[:, classes], seen.alike, own, freedom, noise, drifts=True)
+    group = [seen.rounds[-1].covariance.numbers.get(label, 1) for label in classes.tolist()]
+    numbers, drift = _numbers(rows @ rows.T, seen.weights[:, classes], seen.alike, group, freedom, noise, drifts=True)
     return MemberCounts(dict(zip(classes.tolist(), numbers.tolist(), strict=True)), drift)
 
 
-def _left_out(one: MeanRound) -> tuple[float, float]:
+def _left_out(mean_round: MeanRound) -> tuple[float, float]:
     """Return k, the mean squared length of a whitened image, and f, its degrees of freedom; of no covariance 1 and 1."""
     lengths, squares = [], []
     for part in range(FOLDS):
-        kept = torch.arange(len(one.labels)) % FOLDS != part
-        if not enough_images(one.labels[kept]):
+        kept = torch.arange(len(mean_round.labels)) % FOLDS != part
+        if not enough_images(mean_round.labels[kept]):
             continue
-        there = class_covariance(one.own[kept], one.labels[kept], one.noise)
+        there = class_covariance(mean_round.own[kept], mean_round.labels[kept], mean_round.noise)
         rows = torch.cat(
             [
-                there.whiten(one.own[~kept & (one.labels == label)] - mean) / (1 + 1 / there.numbers[label]) ** 0.5
+                there.whiten(mean_round.own[~kept & (mean_round.labels == label)] - mean)
+                / (1 + 1 / there.numbers[label]) ** 0.5
                 for label, mean in there.means.items()
             ]
         )
@@ -123,7 +124,7 @@ def _left_out(one: MeanRound) -> tuple[float, float]:
 
 
 def _numbers(
-    gram: Tensor, weights: Tensor, alike: Tensor, own: Sequence[int], freedom: float, noise: Tensor, *, drifts: bool
+    gram: Tensor, weights: Tensor, alike: Tensor, numbers: Sequence[int], freedom: float, noise: Tensor, *, drifts: bool
 ) -> tuple[Tensor, float]:
     """Return the most probable numbers of images ``(C,)``, at least 1, and s.
 
@@ -131,7 +132,7 @@ def _numbers(
         gram: inner products of deviations ``(T, T)``, over k.
         weights: of classes ``(T, C)``.
         alike: how alike rounds are ``(T, T)``.
-        own: own images of each class.
+        numbers: own images of each class.
         freedom: f.
         noise: of a defense, added to each diagonal entry ``(T,)``.
         drifts: whether s is not 0.
@@ -139,7 +140,7 @@ def _numbers(
     largest = float(gram.diagonal().amax())
     if largest > _FARTHEST:  # beyond any image: one image's distance already
         gram, noise = gram * (_FARTHEST / largest), noise * (_FARTHEST / largest)
-    beside = 1 / torch.tensor(own, dtype=torch.float64)
+    beside = 1 / torch.tensor(numbers, dtype=torch.float64)
     inverse = torch.full((weights.shape[1],), USUAL, dtype=torch.float64, requires_grad=True)
     drift = torch.tensor(DRIFT, dtype=torch.float64, requires_grad=drifts)
     unknown = [inverse, drift] if drifts else [inverse]
@@ -180,8 +181,8 @@ def can_count_members(problem: InferenceProblem) -> bool:
 
 def _separable(seen: Sequence[tuple[Observation, Knowledge]]) -> bool:
     """True if the weights of mixtures change over rounds, as those that are shares of classes (VAR) do not."""
-    weights = [sent.said("weights") for one, _ in seen if (sent := MIXTURES.first(one.upload)) is not None]
-    table = torch.stack([one.double().flatten().cpu() for one in weights if one is not None])
+    weights = [sent.said("weights") for item, _ in seen if (sent := MIXTURES.first(item.upload)) is not None]
+    table = torch.stack([weight.double().flatten().cpu() for weight in weights if weight is not None])
     n_classes = int((table != 0).any(0).sum())
     return len(table) > 1 and int(torch.linalg.matrix_rank(table, rtol=_ALIKE)) >= min(2, n_classes)
 
@@ -212,4 +213,6 @@ def _rounds_of(problem: InferenceProblem, client: int) -> list[tuple[Observation
     seen = problem.uploads_of(client)
     if MIXTURES.first(problem.uploads[client].upload) is None:
         seen = seen[-1:]
-    return [(one, known) for one, known in seen if MEANS.first(one.upload) is not None and client in known.extractors]
+    return [
+        (item, known) for item, known in seen if MEANS.first(item.upload) is not None and client in known.extractors
+    ]

@@ -109,27 +109,28 @@ class MembershipInference(Inference):
 
     def run(self, problem: InferenceProblem) -> Scores:
         """Score the candidates of every client."""
-        found = {client: self._score(problem, asked) for client, asked in problem.candidates.items()}
-        return Scores(self.ask(problem), found)
+        results = {client: self._score(problem, candidate) for client, candidate in problem.candidates.items()}
+        return Scores(self.ask(problem), results)
 
-    def _score(self, problem: InferenceProblem, asked: Candidates) -> Tensor:
-        mine = problem.uploads_of(asked.client)
+    def _score(self, problem: InferenceProblem, candidates: Candidates) -> Tensor:
+        mine = problem.uploads_of(candidates.client)
         newest, knowledge = mine[-1]
         kind = problem.kind or _kind_in(newest)
         if self._deviates(newest, knowledge, kind):
-            own, labels = knowledge.public_images, knowledge.public_labels
-            assert own is not None
+            current, labels = knowledge.public_images, knowledge.public_labels
+            assert current is not None
             assert labels is not None
             each = [(seen, known) for seen, known in mine if self._deviates(seen, known, kind)]
             return deviation_scores(
-                [read_mean_round(seen, known, asked.images, own, labels) for seen, known in each], asked.labels.cpu()
+                [read_mean_round(seen, known, candidates.images, current, labels) for seen, known in each],
+                candidates.labels.cpu(),
             )
         rounds = []
         for moment in problem.rounds:
-            seen = [one for one in moment.observations if one.client == asked.client]
+            seen = [observation for observation in moment.observations if observation.client == candidates.client]
             if seen:
-                beside = [one for one in moment.observations if _calibrates(one, seen[0], kind, moment.knowledge)]
-                rounds.append(self._score_round([*seen[:1], *beside], asked, moment.knowledge, kind))
+                beside = [item for item in moment.observations if _calibrates(item, seen[0], kind, moment.knowledge)]
+                rounds.append(self._score_round([*seen[:1], *beside], candidates, moment.knowledge, kind))
         return average_rounds(rounds)
 
     def _deviates(self, seen: Observation, knowledge: Knowledge, kind: str) -> bool:
@@ -141,19 +142,23 @@ class MembershipInference(Inference):
             return False
         return labels is not None and knowledge.card.attacker_data == "same_domain" and enough_images(labels)
 
-    def _score_round(self, seen: list[Observation], asked: Candidates, knowledge: Knowledge, kind: str) -> Tensor:
+    def _score_round(self, seen: list[Observation], candidates: Candidates, knowledge: Knowledge, kind: str) -> Tensor:
         """Return scores ``(n,)`` by one round's uploads, the client's first."""
         if kind in TRAINED:
-            nearest = sorted(seen[1:], key=lambda one: (one.client <= asked.client, one.client))
+            nearest = sorted(seen[1:], key=lambda item: (item.client <= candidates.client, item.client))
             uploads = [seen[0], *nearest[: _most_others(kind)]]
-            return calibrate_by_class(update_signals(uploads, asked.images, asked.labels, knowledge), asked.labels)
+            return calibrate_by_class(
+                update_signals(uploads, candidates.images, candidates.labels, knowledge), candidates.labels
+            )
         if kind in ANSWERS:
             signals = kernel_signals if kind in KERNELS else public_signals
-            return calibrate_by_spread(signals(seen, asked.images, asked.labels, knowledge), asked.labels)
+            return calibrate_by_spread(
+                signals(seen, candidates.images, candidates.labels, knowledge), candidates.labels
+            )
         every_class = self.classes == "any"
         distances = [
-            nearness_to_upload(one, replace(asked, client=one.client), knowledge, every_class=every_class)
-            for one in seen
+            nearness_to_upload(entry, replace(candidates, client=entry.client), knowledge, every_class=every_class)
+            for entry in seen
         ]
         return calibrate_by_other_clients(distances[0], distances[1:])
 
@@ -171,11 +176,11 @@ def _most_others(kind: str) -> int:
     return MOST_OTHERS if kind in WHOLE and payload_kind(kind).space == "weights" else FEWEST_OTHERS
 
 
-def _calibrates(seen: Observation, own: Observation, kind: str, knowledge: Knowledge) -> bool:
+def _calibrates(seen: Observation, observation: Observation, kind: str, knowledge: Knowledge) -> bool:
     """True for another client's upload that candidates can be compared with; not for the same one (secure aggregation)."""
     among = next(kinds for kinds in (TRAINED, ANSWERS, COMPARED) if kind in kinds)
-    mine, theirs = among.first(own.upload), among.first(seen.upload)
-    if seen.client == own.client or mine is None or theirs is None:
+    mine, theirs = among.first(observation.upload), among.first(seen.upload)
+    if seen.client == observation.client or mine is None or theirs is None:
         return False
     first, second = mine.tensors(), theirs.tensors()
     if first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items()):
@@ -197,12 +202,12 @@ def average_rounds(rounds: Sequence[Tensor]) -> Tensor:
     if len(rounds) == 1:
         return rounds[0]
     scaled = []
-    for one in rounds:
-        finite = one[one.isfinite()]
+    for item in rounds:
+        finite = item[item.isfinite()]
         if len(finite):
             middle = finite.median()
             spread = (finite - middle).abs().median()
-            scaled.append((one - middle) / (spread if spread > 0 else 1.0))
+            scaled.append((item - middle) / (spread if spread > 0 else 1.0))
     if not scaled:
         return rounds[-1]
     table = torch.stack(scaled)
@@ -211,7 +216,7 @@ def average_rounds(rounds: Sequence[Tensor]) -> Tensor:
     return mean.masked_fill(~(there.any(0) & rounds[-1].isfinite()), -torch.inf)
 
 
-def calibrate_by_other_clients(own: Tensor, others: Sequence[Tensor]) -> Tensor:
+def calibrate_by_other_clients(values: Tensor, others: Sequence[Tensor]) -> Tensor:
     """Return scores ``(n,)`` of distances, float64; minus infinity where the client's own upload rules the candidate out.
 
     Distances ``(n,)`` from the client's upload and the others' are at least 0, infinite where membership is ruled out. The
@@ -219,13 +224,13 @@ def calibrate_by_other_clients(own: Tensor, others: Sequence[Tensor]) -> Tensor:
     candidates.
     """
     if not others:
-        return -own.double()
-    logs = torch.stack([one.double().clamp_min(LEAST_DISTANCE).log() for one in others])
+        return -values.double()
+    logs = torch.stack([other.double().clamp_min(LEAST_DISTANCE).log() for other in others])
     finite = logs.isfinite()
     known, number = torch.where(finite, logs, 0.0), finite.sum(0)
     overall = known.sum() / finite.sum().clamp_min(1)
     null = torch.where(number > 0, known.sum(0) / number.clamp_min(1), overall)
-    return SHARE * null - own.double().clamp_min(LEAST_DISTANCE).log()
+    return SHARE * null - values.double().clamp_min(LEAST_DISTANCE).log()
 
 
 def calibrate_by_class(signals: Tensor, labels: Tensor) -> Tensor:
@@ -250,8 +255,8 @@ def calibrate_by_spread(signals: Tensor, labels: Tensor) -> Tensor:
 
 def _less_class_median(values: Tensor, labels: Tensor) -> Tensor:
     """Return values ``(k, n)`` less the median of their class, drawn towards the median of all."""
-    _, place, number = labels.cpu().unique(return_inverse=True, return_counts=True)
-    middles = torch.stack([values[:, place == one].quantile(0.5, dim=1) for one in range(len(number))], 1)
+    _, position, number = labels.cpu().unique(return_inverse=True, return_counts=True)
+    middles = torch.stack([values[:, position == index].quantile(0.5, dim=1) for index in range(len(number))], 1)
     usual = (number * middles + values.quantile(0.5, dim=1, keepdim=True)) / (number + 1)
-    found: Tensor = values - usual[:, place]
-    return found
+    result: Tensor = values - usual[:, position]
+    return result

@@ -82,8 +82,8 @@ def nearness_to_upload(seen: Observation, candidates: Candidates, knowledge: Kno
         weight, bias = (value.double().cpu() for value in granted_head(candidates.client, knowledge))
         outputs, softmax = read_outputs(rows)
         uploaded = outputs if softmax else outputs.softmax(1)
-        own = (uploaded * uploaded.clamp(min=1e-30).log()).sum(1)
-        distances = own - (features @ weight.T + bias).log_softmax(1) @ uploaded.T
+        current = (uploaded * uploaded.clamp(min=1e-30).log()).sum(1)
+        distances = current - (features @ weight.T + bias).log_softmax(1) @ uploaded.T
     else:
         distances = torch.cdist(features, rows).square() / rows.square().sum(1).clamp(min=1e-12)
     other_class = candidates.labels.cpu()[:, None] != classes.cpu()
@@ -96,38 +96,38 @@ def nearness_to_upload(seen: Observation, candidates: Candidates, knowledge: Kno
 def deviation_scores(rounds: Sequence[MeanRound], labels: Tensor) -> Tensor:
     """Return scores of candidates of classes ``(n,)`` by a client's rounds; minus infinity for classes never uploaded."""
     counts = estimate_member_counts(rounds) if len(rounds) > 1 else MemberCounts({})
-    found = torch.full((len(labels),), -torch.inf, dtype=torch.float64)
+    result = torch.full((len(labels),), -torch.inf, dtype=torch.float64)
     mixed = rounds[-1].weights is not None
     seen = MultiRound.of(rounds)
     classes = [(seen.weights != 0).any(0).nonzero().squeeze(1)] if mixed else [*labels.unique()[:, None]]
     for some in classes:
-        asked = torch.isin(labels, some)
+        requested = torch.isin(labels, some)
         used = seen
         if not mixed:  # of means, the rounds that hold the class
-            used = MultiRound(tuple(one for one in seen.rounds if int(some) in one.classes.tolist()))
-        if bool(asked.any()) and used.rounds:
-            found[asked] = _cosines(used, some, asked, labels[asked], counts)
-    return found
+            used = MultiRound(tuple(item for item in seen.rounds if int(some) in item.classes.tolist()))
+        if bool(requested.any()) and used.rounds:
+            result[requested] = _cosines(used, some, requested, labels[requested], counts)
+    return result
 
 
-def _cosines(seen: MultiRound, classes: Tensor, asked: Tensor, labels: Tensor, counts: MemberCounts) -> Tensor:
-    """Return scores of the candidates that are ``asked`` ``(n,)`` about, of ``labels``, by rounds that hold the classes."""
+def _cosines(seen: MultiRound, classes: Tensor, values: Tensor, labels: Tensor, counts: MemberCounts) -> Tensor:
+    """Return scores of the candidates that are ``values`` ``(n,)`` about, of ``labels``, by rounds that hold the classes."""
     mixed = seen.rounds[-1].weights is not None
     weights = seen.weights if mixed else torch.zeros(len(seen.rounds), 1 + int(classes.max()), dtype=torch.float64)
-    places = [0 if mixed else one.classes.tolist().index(int(classes)) for one in seen.rounds]
+    places = [0 if mixed else entry.classes.tolist().index(int(classes)) for entry in seen.rounds]
     if not mixed:
         weights[:, classes] = 1
     inverse = torch.linalg.inv(_covariance(seen, classes, weights[:, classes], counts))
     shares, size = weights[:, labels, None], seen.lengths.sqrt()[:, None, None]
-    rows = [one.covariance.whitened_deviations(one.features[asked], labels) for one in seen.rounds]
+    rows = [item.covariance.whitened_deviations(item.features[values], labels) for item in seen.rounds]
     mine = shares * torch.stack(rows) / size
     pairs = zip(seen.rounds, places, strict=True)
-    sent = torch.stack([one.whitened_deviation(place)[None] for one, place in pairs]) / size
+    sent = torch.stack([items.whitened_deviation(position)[None] for items, position in pairs]) / size
     turned = torch.einsum("ts,snd->tnd", inverse, sent)
     lengths = (mine * torch.einsum("ts,snd->tnd", inverse, mine)).sum((0, 2))
     squares = (sent * turned).sum((0, 2))
-    found: Tensor = (mine * turned).sum((0, 2)) / (lengths.clamp_min(TINY) * squares.clamp_min(TINY)).sqrt()
-    return found
+    result: Tensor = (mine * turned).sum((0, 2)) / (lengths.clamp_min(TINY) * squares.clamp_min(TINY)).sqrt()
+    return result
 
 
 def _covariance(seen: MultiRound, classes: Tensor, shares: Tensor, counts: MemberCounts) -> Tensor:
@@ -135,8 +135,8 @@ def _covariance(seen: MultiRound, classes: Tensor, shares: Tensor, counts: Membe
     numbers, labels = seen.rounds[-1].covariance.numbers, classes.tolist()
     each = [1 / numbers.get(label, 1) + 1 / counts.numbers.get(label, LIKELY) for label in labels]
     expected = (shares * torch.tensor(each, dtype=torch.float64)) @ shares.T
-    own = STEADY * expected.diagonal() + counts.drift * shares.square().sum(1) + seen.noise
-    return expected * seen.alike + torch.diag(own.clamp_min(TINY))
+    current = STEADY * expected.diagonal() + counts.drift * shares.square().sum(1) + seen.noise
+    return expected * seen.alike + torch.diag(current.clamp_min(TINY))
 
 
 # ---------------------------------------------------------------- kernels and outputs on public samples
@@ -144,22 +144,22 @@ def _covariance(seen: MultiRound, classes: Tensor, shares: Tensor, counts: Membe
 
 def kernel_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
     """Return the kernel signal of each of k uploads of a round for each candidate ``(k, n)``, float64 on the CPU."""
-    kernels = [find_payload(one.upload, Kernel) for one in seen]
-    matrices = [centred(one.matrix.double().cpu()) for one in kernels if one is not None]
+    kernels = [find_payload(entry.upload, Kernel) for entry in seen]
+    matrices = [centred(kernel.matrix.double().cpu()) for kernel in kernels if kernel is not None]
     sent = find_payload(seen[0].broadcast, PublicImages)
     if sent is None:
         raise UserError(f"broadcast of round {seen[0].round}: holds no public images; a kernel is about some")
     public = sent.images[-len(matrices[0]) :]
     weights = extrapolation_weights(public, images, WIDTH)
-    own, own_labels = knowledge.public_images, knowledge.public_labels
+    current, own_labels = knowledge.public_images, knowledge.public_labels
     towards = None
-    if own is not None and own_labels is not None and own.shape[1:] == public.shape[1:]:
-        classes = known_classes(public, own, own_labels)
+    if current is not None and own_labels is not None and current.shape[1:] == public.shape[1:]:
+        classes = known_classes(public, current, own_labels)
         if bool((classes >= 0).any()):
             same = (labels.cpu()[:, None] == classes).double()
             number = same.sum(1, keepdim=True)
             towards = torch.where(number > 0, same / number.clamp_min(1) - 1 / len(classes), 0.0)
-    return torch.stack([_kernel_signal(one, weights, towards) for one in matrices])
+    return torch.stack([_kernel_signal(item, weights, towards) for item in matrices])
 
 
 def _kernel_signal(matrix: Tensor, weights: Tensor, towards: Tensor | None) -> Tensor:
@@ -177,13 +177,13 @@ def _kernel_signal(matrix: Tensor, weights: Tensor, towards: Tensor | None) -> T
 
 def public_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
     """Return the extracted log output of each of k uploads at each candidate, of its class: ``(k, n)`` float64."""
-    sent = [public_outputs(one) for one in seen]
+    sent = [public_outputs(item) for item in seen]
     known = public_samples("membership", sent[0], knowledge)
-    logs = torch.stack([log_outputs(one) for one in sent], 1)
+    logs = torch.stack([log_outputs(entry) for entry in sent], 1)
     logs = logs - logs.mean(2, keepdim=True)
     logs = logs - logs.mean(0)
     # The regression is linear in its values: all clients' networks are extracted at once.
     extracted = extrapolate(known, logs.flatten(1), images, WIDTH).unflatten(1, logs.shape[1:])
-    own = labels.cpu()[:, None, None].expand(-1, len(sent), 1)
-    found: Tensor = extracted.gather(2, own)[:, :, 0].T
-    return found
+    current = labels.cpu()[:, None, None].expand(-1, len(sent), 1)
+    values: Tensor = extracted.gather(2, current)[:, :, 0].T
+    return values

@@ -212,50 +212,50 @@ class PropertyInference(Inference):
 
     def run(self, problem: InferenceProblem) -> Scores:
         """Answer the question about every client's classes; raises UserError where there is nothing to learn from."""
-        asked, n_classes = self.ask(problem), problem.knowledge.n_classes
-        shares, learned, source = self._compute(problem, asked)
+        requested, n_classes = self.ask(problem), problem.knowledge.n_classes
+        shares, learned, source = self._compute(problem, requested)
         classes_of, scores = {}, {}
         for client, seen in problem.uploads.items():
-            classes = asked.classes[client]
-            certain = self.read_off(asked.disclosed[client], asked.question, n_classes)
-            if client in asked.compared:
-                values = asked.compared[client][1]
+            classes = requested.classes[client]
+            certain = self.read_off(requested.disclosed[client], requested.question, n_classes)
+            if client in requested.compared:
+                values = requested.compared[client][1]
             elif certain is not None:
                 values = (2 * certain - 1) * CERTAIN
             elif shares is not None:
                 values = shares[client][classes].log()
             else:
-                classes, values = self.score(seen, asked.question, n_classes, learned)
+                classes, values = self.score(seen, requested.question, n_classes, learned)
             classes_of[client], scores[client] = classes, values
-        if asked.compared and are_outputs(problem.uploads):
+        if requested.compared and are_outputs(problem.uploads):
             shares = {client: values.softmax(0) for client, values in scores.items()}
-        told = {} if shares is None or asked.means == "biases" else shares
-        return Scores(replace(asked, classes=classes_of), scores, source, shares=told)
+        details = {} if shares is None or requested.means == "biases" else shares
+        return Scores(replace(requested, classes=classes_of), scores, source, shares=details)
 
     def _compute(
-        self, problem: InferenceProblem, asked: Inquiry
+        self, problem: InferenceProblem, inquiry: Inquiry
     ) -> tuple[dict[int, Tensor] | None, Learned | None, str]:
         """Return shares of classes by client, or what was learned, or neither, and their source."""
         uploads, knowledge = problem.uploads, problem.knowledge
-        if asked.compared:
+        if inquiry.compared:
             return None, None, f"the other {'public outputs' if are_outputs(uploads) else 'kernels'} of the round"
-        if len(asked.certain) == len(uploads):
+        if len(inquiry.certain) == len(uploads):
             newest = (said((seen.upload,)) for seen in uploads.values())
-            at_once = all(self.read_off(one, asked.question, knowledge.n_classes) is not None for one in newest)
+            at_once = all(self.read_off(item, inquiry.question, knowledge.n_classes) is not None for item in newest)
             return None, None, IN_CLEAR[0] if at_once else IN_CLEAR[1]
-        some = f"{IN_CLEAR[1]} of {len(asked.certain)} clients, and " if asked.certain else ""
-        if asked.means == "gradients":
+        some = f"{IN_CLEAR[1]} of {len(inquiry.certain)} clients, and " if inquiry.certain else ""
+        if inquiry.means == "gradients":
             return shares_by_gradients(problem), None, some + BY_GRADIENTS
-        if asked.means == "biases":
+        if inquiry.means == "biases":
             return {k: delta.softmax(0) for k, delta in head_bias_delta(problem).items()}, None, some + BY_BIASES
-        shares = shares_by_counts(problem) if asked.means == "deviation" else None
+        shares = shares_by_counts(problem) if inquiry.means == "deviation" else None
         if shares is not None:
             return shares, None, some + BY_DEVIATION
-        self._refuse_few(problem, asked.question, bool(asked.certain))
+        self._refuse_few(problem, inquiry.question, bool(inquiry.certain))
         if knowledge.public_images is None or knowledge.public_labels is None:
             return None, None, f"{some}nothing for the others"
         simulated = shadow_clients(
-            next(seen for k, seen in uploads.items() if k not in asked.certain),
+            next(seen for k, seen in uploads.items() if k not in inquiry.certain),
             Samples(knowledge.public_images, knowledge.public_labels),
             knowledge.n_classes,
             self.shadow_clients,
@@ -268,7 +268,7 @@ class PropertyInference(Inference):
             known.append(client)
             if problem.progress is not None:
                 problem.progress(len(known), self.shadow_clients)
-        return None, self.learn(known, asked.question, knowledge.n_classes), f"{some}{len(known)} shadow clients"
+        return None, self.learn(known, inquiry.question, knowledge.n_classes), f"{some}{len(known)} shadow clients"
 
     def ask(self, problem: InferenceProblem) -> Inquiry:
         """Settle the question and how it is answered, before anything is computed."""
@@ -305,7 +305,7 @@ class PropertyInference(Inference):
         """Return the means of answers that are neither disclosed nor compared."""
         uploads, card = list(problem.uploads.values()), problem.knowledge.card
         means = [MEANS.first(seen.upload) for seen in uploads]
-        granted = all(one is not None and self.takes_extractor(one.kind, card) for one in means)
+        granted = all(mean is not None and self.takes_extractor(mean.kind, card) for mean in means)
         if granted and can_count_members(problem):
             return "deviation"
         if all(TRAINED.first(seen.upload) is not None for seen in uploads):

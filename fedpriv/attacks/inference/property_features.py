@@ -77,21 +77,21 @@ def describe(observation: Observation, n_classes: int, *, hidden: bool = False) 
     classes = torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
     if (means := find_payload(upload, Prototypes)) is not None:
         rows = means.features.cpu()[means.classes.cpu().argsort()]
-        found = [*_of_prototypes(rows), *_by_head(rows, classes, head)]
+        results = [*_of_prototypes(rows), *_by_head(rows, classes, head)]
     elif (outputs := find_payload(upload, ClassLogits)) is not None:
-        found = _of_outputs(outputs.values.cpu()[outputs.classes.cpu().argsort()], classes)
+        results = _of_outputs(outputs.values.cpu()[outputs.classes.cpu().argsort()], classes)
     elif mixed is not None:
         weights = [] if hidden else [mixed.label_encoding.cpu()[classes]]
-        found = [*weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
+        results = [*weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
     else:
         raise UserError(
             f"{upload_holds(observation)}; attack 'property' learns from prototypes, entangled vectors and class outputs"
         )
-    own = torch.stack(found, 1).double()
-    spread = own.std(0, unbiased=False)
-    beside = ((own - own.mean(0)) / spread.clamp_min(1e-9)).where(spread > 1e-9, 0.0)
+    current = torch.stack(results, 1).double()
+    spread = current.std(0, unbiased=False)
+    beside = ((current - current.mean(0)) / spread.clamp_min(1e-9)).where(spread > 1e-9, 0.0)
     crowd = torch.full((len(classes), 1), 1 / max(1, len(classes)), dtype=torch.float64)
-    return classes, torch.cat([own, beside, crowd], 1)
+    return classes, torch.cat([current, beside, crowd], 1)
 
 
 def _of_prototypes(rows: Tensor) -> list[Tensor]:
@@ -108,19 +108,19 @@ def _by_head(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Ten
         return []
     weight, bias = head.state["weight"].cpu(), head.state["bias"].cpu()
     logits = rows @ weight.T + bias
-    own = logits.gather(1, classes[:, None])[:, 0]
+    current = logits.gather(1, classes[:, None])[:, 0]
     certain = logits.log_softmax(1).gather(1, classes[:, None])[:, 0]
-    return [own - logits.mean(1), certain, cosine_similarity(rows, weight[classes])]
+    return [current - logits.mean(1), certain, cosine_similarity(rows, weight[classes])]
 
 
 def _of_outputs(values: Tensor, classes: Tensor) -> list[Tensor]:
     outputs, softmax = read_outputs(values)
     shares = outputs if softmax else outputs.softmax(1)
-    own = shares.gather(1, classes[:, None])[:, 0]
+    current = shares.gather(1, classes[:, None])[:, 0]
     entropy = -(shares * shares.clamp_min(_TINY).log()).sum(1)
     # How much of the class leaks into the client's other classes: a common class draws mistakes.
-    drawn = (shares[:, classes].sum(0) - own) / max(1, len(classes) - 1)
-    return [own, (1 - own).clamp_min(1e-6).log(), entropy, drawn, drawn.clamp_min(1e-6).log()]
+    drawn = (shares[:, classes].sum(0) - current) / max(1, len(classes) - 1)
+    return [current, (1 - current).clamp_min(1e-6).log(), entropy, drawn, drawn.clamp_min(1e-6).log()]
 
 
 def public_logit_shares(uploads: Mapping[int, Observation]) -> dict[int, Tensor]:
@@ -208,19 +208,19 @@ def kernel_class_scores(
         raise UserError("property: no class has two of the public images of the round; train with a larger rad_size")
     table = table[:, classes]
     scores = {}
-    for place, client in enumerate(uploads):
-        others = table[torch.arange(len(table)) != place]
-        above = (table[place] - others.mean(0)) / others.std(0, unbiased=False).clamp_min(1e-9)
+    for index, client in enumerate(uploads):
+        others = table[torch.arange(len(table)) != index]
+        above = (table[index] - others.mean(0)) / others.std(0, unbiased=False).clamp_min(1e-9)
         scores[client] = classes, above - above.mean()
     return scores
 
 
-def known_classes(asked: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+def known_classes(values: Tensor, images: Tensor, labels: Tensor) -> Tensor:
     """Return the class ``(L,)`` of each broadcast image among the attacker's own, of classes ``labels``, else -1."""
-    own = images.flatten(1).cpu()
-    wanted = asked.flatten(1).to(own)
-    nearest = torch.cdist(wanted, own).argmin(1)
-    strange = (own[nearest] - wanted).abs().amax(1) > _SAME
+    current = images.flatten(1).cpu()
+    wanted = values.flatten(1).to(current)
+    nearest = torch.cdist(wanted, current).argmin(1)
+    strange = (current[nearest] - wanted).abs().amax(1) > _SAME
     return labels.cpu()[nearest].masked_fill(strange, -1)
 
 
@@ -247,23 +247,23 @@ def shares_by_gradients(problem: InferenceProblem) -> dict[int, Tensor]:
 
     Nearly zero for classes of which the attacker has no image. For a problem that :func:`can_mix_gradients`.
     """
-    found = {}
+    results = {}
     for client in problem.uploads:
         fits = []
-        for one, knowledge in problem.uploads_of(client):
-            if not _through(one, knowledge):
+        for item, knowledge in problem.uploads_of(client):
+            if not _through(item, knowledge):
                 continue
             images, labels = knowledge.public_images, knowledge.public_labels
             assert images is not None
             assert labels is not None
-            training = training_of(one, client, images, knowledge)
+            training = training_of(item, client, images, knowledge)
             fits.append(shares_of(training, labels.to(training.inputs.device), knowledge.n_classes))
         weights = torch.tensor([explained for _, explained in fits], dtype=torch.float64).clamp_min(LEAST)
         mean = (torch.stack([shares for shares, _ in fits]) * weights[:, None]).sum(0) / weights.sum()
-        found[client] = (mean + LEAST) / (mean + LEAST).sum()
+        results[client] = (mean + LEAST) / (mean + LEAST).sum()
         if problem.progress is not None:
-            problem.progress(len(found), len(problem.uploads))
-    return found
+            problem.progress(len(results), len(problem.uploads))
+    return results
 
 
 def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tensor, float]:
@@ -275,7 +275,7 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
     names, is_head = _compared(training, n_classes)
     change = _flat(training, {name: training.before[name] - training.after[name] for name in names})
     gradients = class_gradients(training, labels, n_classes, names, mixed=is_head)
-    columns = torch.stack([_flat(training, one) for one in gradients], 1)
+    columns = torch.stack([_flat(training, gradient) for gradient in gradients], 1)
     lengths, whole = columns.norm(dim=0).clamp_min(_LEAST_SQUARE), float(change.square().sum())
     columns /= lengths
     gram, inner = (columns.T @ columns).cpu(), (columns.T @ change).cpu()
@@ -307,25 +307,25 @@ def class_gradients(
     the network together, so that layers before a head take one pass.
     """
     numbers = torch.bincount(labels, minlength=n_classes)
-    found = [{name: torch.zeros_like(training.before[name]) for name in names} for _ in range(n_classes)]
-    for place in WAY:
-        weights = {name: torch.lerp(value, training.after[name], place) for name, value in training.before.items()}
-        asked = {name: weights[name].detach().requires_grad_() for name in names}
+    results = [{name: torch.zeros_like(training.before[name]) for name in names} for _ in range(n_classes)]
+    for position in WAY:
+        weights = {name: torch.lerp(value, training.after[name], position) for name, value in training.before.items()}
+        requested = {name: weights[name].detach().requires_grad_() for name in names}
         for part in _parts(labels, mixed=mixed):
             # A batch norm needs two images.
             rows = part if len(part) > 1 else part.repeat(2)
             with torch.enable_grad():
                 losses = cross_entropy(
-                    training.logits(weights | asked, training.inputs[rows]), labels[rows], reduction="none"
+                    training.logits(weights | requested, training.inputs[rows]), labels[rows], reduction="none"
                 )
             there = labels[part].unique().tolist()
             for label in there:
                 share = int((labels[part] == label).sum()) / (int(numbers[label]) * len(WAY))
                 mean = losses[labels[rows] == label].mean() * share
-                slopes = torch.autograd.grad(mean, list(asked.values()), retain_graph=label != there[-1])
+                slopes = torch.autograd.grad(mean, list(requested.values()), retain_graph=label != there[-1])
                 for name, slope in zip(names, slopes, strict=True):
-                    found[label][name] += slope
-    return found
+                    results[label][name] += slope
+    return results
 
 
 def _parts(labels: Tensor, *, mixed: bool) -> Iterator[Tensor]:

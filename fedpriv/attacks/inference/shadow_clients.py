@@ -46,7 +46,7 @@ LEAST_IMAGES = 40
 
 def shadow_clients(
     like: Observation,
-    own: Samples,
+    auxiliary: Samples,
     n_classes: int,
     number: int,
     seed: int,
@@ -58,7 +58,7 @@ def shadow_clients(
 
     Args:
         like: an upload of a real client.
-        own: the attacker's images ``(p, c, h, w)`` in [0, 1] with labels.
+        auxiliary: the attacker's images ``(p, c, h, w)`` in [0, 1] with labels.
         n_classes: C.
         number: of clients.
         seed: of all random draws.
@@ -70,27 +70,27 @@ def shadow_clients(
         for payload in (*like.upload, *like.broadcast)
         if payload.kind in VECTORS | HEADS
     ]
-    for place in range(number):
-        rng = generator(seed, "shadow client", place)
-        index = _draw_images(own.labels.cpu(), n_classes, place, rng)
-        held = Samples(own.images[index], own.labels[index].to(own.images.device))
-        drawn = derive_seed(seed, "shadow client", place)
-        model = substitute(held.images, n_classes, widths[0] if widths else WIDTH, drawn)
+    for position in range(number):
+        rng = generator(seed, "shadow client", position)
+        index = _draw_images(auxiliary.labels.cpu(), n_classes, position, rng)
+        samples = Samples(auxiliary.images[index], auxiliary.labels[index].to(auxiliary.images.device))
+        drawn = derive_seed(seed, "shadow client", position)
+        model = substitute(samples.images, n_classes, widths[0] if widths else WIDTH, drawn)
         sent = find_payload(like.broadcast, Classifier)
         if sent is not None:
             with torch.no_grad():
                 model.head.weight.copy_(sent.state["weight"])
                 model.head.bias.copy_(sent.state["bias"])
-        loss = _loss(model, like.broadcast, n_classes, held.images.device)
-        train_substitute(list(model.parameters()), held, loss, training, rng)
-        upload = _means(model.eval(), held, n_classes, like, mechanism, rng)
-        counts = torch.bincount(held.labels.cpu(), minlength=n_classes)
-        yield Observation(like.round, -1 - place, (upload,), like.broadcast), counts
+        loss = _loss(model, like.broadcast, n_classes, samples.images.device)
+        train_substitute(list(model.parameters()), samples, loss, training, rng)
+        upload = _means(model.eval(), samples, n_classes, like, mechanism, rng)
+        counts = torch.bincount(samples.labels.cpu(), minlength=n_classes)
+        yield Observation(like.round, -1 - position, (upload,), like.broadcast), counts
 
 
-def _draw_images(labels: Tensor, n_classes: int, place: int, rng: torch.Generator) -> Tensor:
+def _draw_images(labels: Tensor, n_classes: int, number: int, rng: torch.Generator) -> Tensor:
     """Draw a client's images, half of all where they last, with class shares from a Dirichlet distribution."""
-    alpha = _CONCENTRATIONS[place % len(_CONCENTRATIONS)]
+    alpha = _CONCENTRATIONS[number % len(_CONCENTRATIONS)]
     seed = int(torch.randint(2**31, (1,), generator=rng))
     wanted = np.round(np.random.default_rng(seed).dirichlet([alpha] * n_classes) * len(labels) / 2).astype(int)
     chosen = []
@@ -128,13 +128,13 @@ def _loss(
 
 
 def _means(
-    model: SplitModel, held: Samples, n_classes: int, like: Observation, mechanism: Mechanism, rng: torch.Generator
+    model: SplitModel, samples: Samples, n_classes: int, like: Observation, mechanism: Mechanism, rng: torch.Generator
 ) -> Payload:
     """Return means or a mixture of a client with this model and these images."""
     with torch.no_grad():
-        features = torch.cat([model.represent(part) for part in held.images.split(256)])
+        features = torch.cat([model.represent(part) for part in samples.images.split(256)])
         logits = model.head(features)
-    labels, classes = held.labels, held.labels.unique()
+    labels, classes = samples.labels, samples.labels.unique()
 
     def means(rows: Tensor) -> Tensor:
         return torch.stack([rows[labels == label].mean(0) for label in classes]).cpu()
@@ -174,9 +174,9 @@ def train_shadow_updates(
         compute: the gradient of a batch where defenses change it; None for that of the loss alone.
         defend: the client's defenses of its upload, or None.
     """
-    found = []
-    for number, own in enumerate(client_images):
-        batches = _batches(own, facts, generator(*seed, "shadow update", number))
+    results = []
+    for number, client_image in enumerate(client_images):
+        batches = _batches(client_image, facts, generator(*seed, "shadow update", number))
         if compute is None or training.network is None:
             after = _trained(training, labels, batches, facts.learning_rate)
         else:
@@ -185,8 +185,8 @@ def train_shadow_updates(
         if defend is not None:
             after = defend(after, derive_seed(*seed, "shadow defenses", number))
         project = training.project.at(after) if isinstance(training.project, Tangent) else training.project
-        found.append(replace(training, after=after, project=project))
-    return found
+        results.append(replace(training, after=after, project=project))
+    return results
 
 
 def _trained(training: Training, labels: Tensor, batches: Sequence[Tensor], learning_rate: float) -> Weights:
@@ -222,27 +222,27 @@ def _guarded(
     return {name: value.detach() for name, value in copied.named_parameters() if value.requires_grad}
 
 
-def _batches(own: Tensor, facts: BatchFacts, rng: torch.Generator) -> list[Tensor]:
+def _batches(values: Tensor, facts: BatchFacts, rng: torch.Generator) -> list[Tensor]:
     """Draw batches of the sizes of the client's steps from consecutive random orders of its images."""
-    left, found = own[:0], []
+    left, results = values[:0], []
     for size in facts.sizes or (facts.batch_size,) * facts.steps:
-        while len(left) < min(size, len(own)):
-            left = torch.cat([left, own[torch.randperm(len(own), generator=rng)]])
-        found.append(left[:size])
+        while len(left) < min(size, len(values)):
+            left = torch.cat([left, values[torch.randperm(len(values), generator=rng)]])
+        results.append(left[:size])
         left = left[size:]
-    return found
+    return results
 
 
-def draw_halves(asked: Tensor, spare: Tensor, number: int, wanted: int, rng: torch.Generator) -> list[Tensor]:
+def draw_halves(values: Tensor, spare: Tensor, number: int, wanted: int, rng: torch.Generator) -> list[Tensor]:
     """Return places of the images of an even number of simulated clients, of which each candidate is in half.
 
     They hold half of the candidates of each class, so that shares of classes are right, and as many of the attacker's own
-    images that ``wanted`` are reached. Candidates are of classes ``asked`` ``(n,)``, own images, which follow them, of
+    images that ``wanted`` are reached. Candidates are of classes ``values`` ``(n,)``, own images, which follow them, of
     ``spare`` ``(m,)``.
     """
-    first = [_half_of_each_class(asked, rng) for _ in range(number // 2)]
-    chosen = [one for inside in first for one in (inside, ~inside)]
-    return [_filled(inside.nonzero().squeeze(1), asked, spare, wanted, rng) for inside in chosen]
+    first = [_half_of_each_class(values, rng) for _ in range(number // 2)]
+    chosen = [item for inside in first for item in (inside, ~inside)]
+    return [_filled(inside.nonzero().squeeze(1), values, spare, wanted, rng) for inside in chosen]
 
 
 def _half_of_each_class(labels: Tensor, rng: torch.Generator) -> Tensor:
@@ -255,14 +255,14 @@ def _half_of_each_class(labels: Tensor, rng: torch.Generator) -> Tensor:
     return inside
 
 
-def _filled(own: Tensor, asked: Tensor, spare: Tensor, wanted: int, rng: torch.Generator) -> Tensor:
+def _filled(current: Tensor, values: Tensor, spare: Tensor, wanted: int, rng: torch.Generator) -> Tensor:
     """Fill up with the attacker's own images, by the candidates' shares of classes."""
-    missing = wanted - len(own)
+    missing = wanted - len(current)
     if missing <= 0 or not len(spare):
-        return own
-    shares = torch.bincount(asked, minlength=int(max(asked.max(), spare.max())) + 1).double()[spare]
+        return current
+    shares = torch.bincount(values, minlength=int(max(values.max(), spare.max())) + 1).double()[spare]
     if not bool((shares > 0).any()):
-        return own
+        return current
     chances = shares / torch.bincount(spare).double()[spare]
     drawn = torch.multinomial(chances, min(missing, int((chances > 0).sum())), generator=rng)
-    return torch.cat([own, len(asked) + drawn])
+    return torch.cat([current, len(values) + drawn])

@@ -78,10 +78,10 @@ def hidden_layer(model: nn.Module, update: Update, images: Tensor) -> Layer | No
     biased = bias in update.before and truncated is None
 
     def change(after: Weights) -> Tensor:
-        found = (update.before[weight] - after[weight]).double()
+        result = (update.before[weight] - after[weight]).double()
         if truncated is not None:
-            return leading(after[weight], truncated.shape[-1])[0].double().mT @ found
-        return torch.cat([found, (update.before[bias] - after[bias]).double()[:, None]], 1) if biased else found
+            return leading(after[weight], truncated.shape[-1])[0].double().mT @ result
+        return torch.cat([result, (update.before[bias] - after[bias]).double()[:, None]], 1) if biased else result
 
     def inputs() -> Tensor:
         seen: list[Tensor] = []
@@ -159,8 +159,8 @@ class Training:
     def log_odds(self, weights: Weights, labels: Tensor) -> Tensor:
         """Return the log odds of each candidate's class ``(n,)``, float64."""
         logits = self.outputs(weights)
-        own = logits.gather(1, labels[:, None])
-        return (own - logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1, keepdim=True))[:, 0]
+        current = logits.gather(1, labels[:, None])
+        return (current - logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1, keepdim=True))[:, 0]
 
     def comparable(self, changes: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the comparable part of changes of the weights, stacked along a first axis: ``(n, p)`` a parameter."""
@@ -179,41 +179,41 @@ def alignments(trainings: Sequence[Training], labels: Tensor) -> Tensor:
     """Return the cosine between each candidate's gradient and the updates of trainings that start alike ``(k, n)``."""
     first = trainings[0]
 
-    def loss(weights: Weights, one: Tensor, label: Tensor) -> Tensor:
-        return cross_entropy(first.logits(weights, one[None]), label[None])
+    def loss(weights: Weights, values: Tensor, label: Tensor) -> Tensor:
+        return cross_entropy(first.logits(weights, values[None]), label[None])
 
-    updates = [one.update for one in trainings]
+    updates = [training.update for training in trainings]
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))
     size = max(1, min(BATCH, _GRADIENT_VALUES // sum(part.shape[1] for part in updates[0])))
-    alike = all(one.project is first.project for one in trainings)
+    alike = all(item.project is first.project for item in trainings)
     together = [torch.cat(parts) for parts in zip(*updates, strict=True)]
-    found = []
-    for some, own in zip(first.inputs.split(size), labels.split(size), strict=True):
-        stack = gradients(first.before, some, own)
+    results = []
+    for some, current in zip(first.inputs.split(size), labels.split(size), strict=True):
+        stack = gradients(first.before, some, current)
         if alike:
-            found.append(_cosines(together, first.comparable(stack)))
+            results.append(_cosines(together, first.comparable(stack)))
         else:
             each = zip(trainings, updates, strict=True)
-            found.append(torch.cat([_cosines(update, one.comparable(stack)) for one, update in each]))
-    return torch.cat(found, 1)
+            results.append(torch.cat([_cosines(update, entry.comparable(stack)) for entry, update in each]))
+    return torch.cat(results, 1)
 
 
 def spans(trainings: Sequence[Training], layers: Sequence[Layer]) -> Tensor:
     """Return the span scores of each candidate by each training ``(k, n)``, on the CPU."""
-    found: list[Tensor] = []
+    values: list[Tensor] = []
     known: list[tuple[Training, Tensor]] = []
-    for one, layer in zip(trainings, layers, strict=True):
+    for training, layer in zip(trainings, layers, strict=True):
         # Candidates come to the layers alike where the weights before them are the same.
-        inputs = next((rows for other, rows in known if _same_start(one, other)), None)
+        inputs = next((rows for other, rows in known if _same_start(training, other)), None)
         if inputs is None:
             inputs = layer.inputs()
-            known.append((one, inputs))
-        found.append(nearness(layer, one.after, inputs))
-    return torch.stack(found)
+            known.append((training, inputs))
+        values.append(nearness(layer, training.after, inputs))
+    return torch.stack(values)
 
 
-def _same_start(one: Training, other: Training) -> bool:
-    return all(torch.equal(value, other.before[name]) for name, value in one.before.items())
+def _same_start(training: Training, other: Training) -> bool:
+    return all(torch.equal(value, other.before[name]) for name, value in training.before.items())
 
 
 def _cosines(updates: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
@@ -229,12 +229,12 @@ def update_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, 
 
     On the CPU. ``knowledge`` has the rest of each client's model, where an upload is a part of one.
     """
-    trainings = [training_of(one, one.client, images, knowledge) for one in seen]
-    layers = [one.layer for one in trainings if one.layer is not None]
+    trainings = [training_of(items, items.client, images, knowledge) for items in seen]
+    layers = [entry.layer for entry in trainings if entry.layer is not None]
     if len(layers) == len(trainings):
         return spans(trainings, layers)
-    together = all(one.complete and _same_start(one, trainings[0]) for one in trainings)
-    groups = [trainings] if together else [[one] for one in trainings]
+    together = all(training.complete and _same_start(training, trainings[0]) for training in trainings)
+    groups = [trainings] if together else [[item] for item in trainings]
     return torch.cat([alignments(group, labels.to(group[0].inputs.device)).double().cpu() for group in groups])
 
 
@@ -297,8 +297,8 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
         model.load_state_dict(rest, strict=False)
 
     def logits(weights: Weights, some: Tensor) -> Tensor:
-        found: Tensor = functional_call(model, weights | rest, (some,))
-        return found
+        values: Tensor = functional_call(model, weights | rest, (some,))
+        return values
 
     return Training(
         update.before,

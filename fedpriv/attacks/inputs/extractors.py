@@ -80,5 +80,5 @@ class OwnExtractors:
         """Return the extractors with the places of their images, and the way back to the order of the images."""
         clients = owners.unique().tolist()
         places = [(owners == client).nonzero().flatten() for client in clients]
-        calls = [(self._extractors[k], own.to(self._device)) for k, own in zip(clients, places, strict=True)]
+        calls = [(self._extractors[k], current.to(self._device)) for k, current in zip(clients, places, strict=True)]
         return calls, torch.cat(places).argsort().to(self._device)

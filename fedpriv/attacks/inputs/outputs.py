@@ -68,8 +68,8 @@ def output_distance(logits: Tensor, wanted: Tensor, *, softmax: bool) -> Tensor:
     """
     if not softmax:
         return relative_feature_distance(logits, wanted)
-    own = (wanted * wanted.clamp_min(_TINY).log()).sum(1)
-    return (own - (wanted * logits.log_softmax(1)).sum(1)).clamp_min(0)
+    current = (wanted * wanted.clamp_min(_TINY).log()).sum(1)
+    return (current - (wanted * logits.log_softmax(1)).sum(1)).clamp_min(0)
 
 
 def uploaded_output(observations: Sequence[Observation], target: TargetId) -> tuple[Tensor, bool]:
@@ -129,8 +129,8 @@ def extrapolate(known: Tensor, wanted: Tensor, images: Tensor, width: float = 1.
     ``(n, c, h, w)`` and w the ``width``. In float64 on the CPU; far from everything known the values go to zero.
     """
     among, across = _pixel_kernels(known, images, width)
-    found: Tensor = across @ torch.linalg.solve(among, wanted.double().cpu())
-    return found
+    values: Tensor = across @ torch.linalg.solve(among, wanted.double().cpu())
+    return values
 
 
 def extrapolation_weights(known: Tensor, images: Tensor, width: float = 1.0) -> Tensor:

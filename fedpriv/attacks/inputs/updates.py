@@ -63,7 +63,9 @@ class Tangent:
     def at(self, weights: Mapping[str, Tensor]) -> Tangent:
         """Return the same of other truncated matrices, of the same ranks, by name."""
         factors = {name: leading(weights[name], left.shape[-1]) for name, left in self.left.items()}
-        return Tangent({name: one[0] for name, one in factors.items()}, {name: one[2] for name, one in factors.items()})
+        return Tangent(
+            {name: factor[0] for name, factor in factors.items()}, {name: item[2] for name, item in factors.items()}
+        )
 
     def _project(self, name: str, value: Tensor) -> Tensor:
         left, right = self.left[name], self.right[name]
@@ -151,8 +153,8 @@ def stacked_projection(
     for name in names:
         # Sent whole by some client: its factors span everything.
         pairs = [_factors(tangent, name, tangents) for tangent in tangents]
-        rank = max(one.shape[-1] for one, _ in pairs)
-        left[name] = torch.stack([pad(one, (0, rank - one.shape[-1])) for one, _ in pairs])
+        rank = max(item.shape[-1] for item, _ in pairs)
+        left[name] = torch.stack([pad(entry, (0, rank - entry.shape[-1])) for entry, _ in pairs])
         right[name] = torch.stack([pad(other, (0, 0, 0, rank - other.shape[-2])) for _, other in pairs])
     return Tangent(left, right)
 
@@ -194,7 +196,7 @@ class SentEntries:
             return {name: censored(value, self.wanted[name], self.limits) for name, value in gradient.items()}
         if self.relative is not None:
             return {name: value / self.relative[name] for name, value in gradient.items()}
-        found = {}
+        results = {}
         for name, value in gradient.items():
             sent = self.wanted[name] != 0
             kept = value * sent
@@ -204,8 +206,8 @@ class SentEntries:
                 square = kept.square().sum(rows, keepdim=True) / number
                 magnitude = self.wanted[name].abs().amax(rows, keepdim=True)
                 kept = magnitude * kept / (kept.square() + _SMOOTH**2 * square + _TINY).sqrt()
-            found[name] = kept
-        return found
+            results[name] = kept
+        return results
 
 
 def sent_entries(gradient: Mapping[str, Tensor], match: GradientMatch) -> SentEntries | None:
@@ -224,7 +226,7 @@ def censored(gradient: Tensor, wanted: Tensor, limits: Tensor) -> Tensor:
     Where nothing was sent, what exceeds the smallest magnitude sent; where the largest was sent, the gradient but no more
     than that; elsewhere the gradient. Equal to ``wanted`` for the gradient that it was made of.
     """
-    least, most = (limits[:, place].view(-1, *[1] * (wanted.dim() - 1)) for place in (0, 1))
+    least, most = (limits[:, position].view(-1, *[1] * (wanted.dim() - 1)) for position in (0, 1))
     sign = wanted.sign()
     beyond = gradient.sign() * (gradient.abs() - least).clamp_min(0)
     shortened = sign * torch.minimum(sign * gradient, most)
@@ -247,8 +249,10 @@ def _limits(gradient: Mapping[str, Tensor]) -> Tensor:
 
 def stacked_entries(projections: Sequence[SentEntries]) -> SentEntries:
     """Return the projections of several updates of the same parameters as one."""
-    wanted = {name: torch.cat([one.wanted[name] for one in projections]) for name in projections[0].wanted}
-    limits = [one.limits for one in projections if one.limits is not None]
-    sizes = [one.relative for one in projections if one.relative is not None]
-    relative = {name: torch.cat([one[name] for one in sizes]) for name in sizes[0]} if sizes else None
+    wanted = {
+        name: torch.cat([projection.wanted[name] for projection in projections]) for name in projections[0].wanted
+    }
+    limits = [entry.limits for entry in projections if entry.limits is not None]
+    sizes = [item.relative for item in projections if item.relative is not None]
+    relative = {name: torch.cat([size[name] for size in sizes]) for name in sizes[0]} if sizes else None
     return SentEntries(wanted, projections[0].signs, torch.cat(limits) if limits else None, relative)

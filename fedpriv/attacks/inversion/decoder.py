@@ -183,7 +183,7 @@ class DecoderInversion(Attack):
         def distance(images: Tensor) -> Tensor:
             values = images.new_zeros(len(images))
             for match, apart in distances.items():
-                places = torch.tensor([place for place, other in enumerate(believed) if other == match])
+                places = torch.tensor([index for index, other in enumerate(believed) if other == match])
                 values[places.to(images.device)] = apart(images[places.to(images.device)], places)
             return values
 
@@ -220,7 +220,7 @@ class DecoderInversion(Attack):
 
     def _trained(self, problem: AttackProblem) -> tuple[tuple[int, ...], Decoder]:
         """Return the clients whose extractors were granted, and their decoder, trained once for all attacks."""
-        extractors, own, seed = problem.knowledge.extractors, self._own(problem), self._seed(problem)
+        extractors, current, seed = problem.knowledge.extractors, self._own(problem), self._seed(problem)
         images = problem.knowledge.public_images
         assert images is not None
         clients = tuple(sorted(extractors))
@@ -235,7 +235,7 @@ class DecoderInversion(Attack):
             Same(images),
             problem.device,
         )
-        key = (*key, own.labels is None, *(Same(defense) for defense in defended))
+        key = (*key, current.labels is None, *(Same(defense) for defense in defended))
 
         def tick(done: int) -> None:
             if problem.progress is not None:
@@ -243,7 +243,7 @@ class DecoderInversion(Attack):
 
         def train() -> Decoder:
             features = [represented(extractors[k], images, problem.device, problem.trained) for k in clients]
-            inside, outside = divided(replace(own, features=features), seed)
+            inside, outside = divided(replace(current, features=features), seed)
             inside = through_defenses(inside, defended, derive_seed(seed, "defended"))
             outside = through_defenses(outside, defended, derive_seed(seed, "defended, held out"))
             return train_decoder(inside, outside, training, seed, tick)
@@ -258,7 +258,7 @@ class DecoderInversion(Attack):
         fitted = [self.refine != "auto" and self.refine > 0] * len(problem.targets)
         if self.refine == "auto" and problem.knowledge.card.extractor == "white_box":
             fitted = of_one_image(problem.observations, problem.targets)
-        clients = [target.client if one else None for target, one in zip(problem.targets, fitted, strict=True)]
+        clients = [target.client if item else None for target, item in zip(problem.targets, fitted, strict=True)]
         learned = {client: self._learned(problem, client) for client in sorted({k for k in clients if k is not None})}
         fits = [LearnedFit("vector", 0.0) if client is None else learned[client] for client in clients]
         return fits if self.refine in (0, "auto") else [replace(each, share=1.0) for each in fits]
@@ -266,12 +266,12 @@ class DecoderInversion(Attack):
     def _learned(self, problem: AttackProblem, client: int) -> LearnedFit:
         """Return the fit that is learned through a client's extractor, once, on the attacker's own images."""
         clients, decoder = self._trained(problem)
-        extractor, place, seed = problem.knowledge.extractors[client], clients.index(client), self._seed(problem)
+        extractor, position, seed = problem.knowledge.extractors[client], clients.index(client), self._seed(problem)
         defended = self._defended(problem, [client])[0]
 
         def learn() -> LearnedFit:
-            held = divided(self._own(problem), seed)[1]
-            known = held.of(torch.arange(min(TRIED, len(held.images)), device=held.images.device))
+            kept = divided(self._own(problem), seed)[1]
+            known = kept.of(torch.arange(min(TRIED, len(kept.images)), device=kept.images.device))
 
             def sent(rows: Tensor) -> Tensor:
                 return rows if defended is None else defended(rows, derive_seed(seed, "worth"))
@@ -280,10 +280,10 @@ class DecoderInversion(Attack):
                 plain = extractor(known.images)
                 vectors = sent(plain)
                 tried = matches_for(plain, vectors) if self.match == "auto" else (self.match,)
-                decoded, longer = decoder(vectors, place, known.labels), 1.0
+                decoded, longer = decoder(vectors, position, known.labels), 1.0
                 if "direction" in tried:
-                    every = extractor(held.images)
-                    once_more = extractor(decoder(sent(every), place, held.labels))
+                    every = extractor(kept.images)
+                    once_more = extractor(decoder(sent(every), position, kept.labels))
                     longer = float(every.norm(dim=1).sum() / once_more.norm(dim=1).sum().clamp_min(1e-12))
             if self.refine != "auto" and len(tried) == 1:
                 return LearnedFit(tried[0], 1.0, longer)
@@ -308,10 +308,10 @@ class DecoderInversion(Attack):
         settled = torch.full_like(objective, settled_decoder, dtype=torch.bool)
         steps = torch.zeros(len(images), dtype=torch.int64)
         for match in sorted({each.match for each in fits if each.share}):
-            places = torch.tensor([place for place, each in enumerate(fits) if each.share and each.match == match])
+            places = torch.tensor([index for index, each in enumerate(fits) if each.share and each.match == match])
             there, some = places.to(images.device), start.of(places)
             longer, shares = (
-                torch.tensor([getattr(fits[place], name) for place in places.tolist()], device=images.device)
+                torch.tensor([getattr(fits[position], name) for position in places.tolist()], device=images.device)
                 for name in ("longer", "share")
             )
             fitted = self._refined(problem, some, match, longer)
@@ -494,8 +494,8 @@ def through_defenses(known: Pairs, defended: Sequence[Rehearsal | None], seed: i
         return known
     times = max(1, min(_TIMES, _DRAWN_ROWS // len(known.images)))
     drawn = [
-        [rows if defend is None else defend(rows, derive_seed(seed, place, time)) for time in range(times)]
-        for place, (rows, defend) in enumerate(zip(known.features, defended, strict=True))
+        [rows if defend is None else defend(rows, derive_seed(seed, index, time)) for time in range(times)]
+        for index, (rows, defend) in enumerate(zip(known.features, defended, strict=True))
     ]
     if all(torch.equal(of_client[0], other) for of_client in drawn for other in of_client[1:]):
         return replace(known, features=[of_client[0] for of_client in drawn])
@@ -506,5 +506,5 @@ def through_defenses(known: Pairs, defended: Sequence[Rehearsal | None], seed: i
 def divided(known: Pairs, seed: int) -> tuple[Pairs, Pairs]:
     """Return the pairs that a decoder is trained on, and those held out of them, which ``seed`` draws."""
     order = torch.randperm(len(known.images), generator=generator(seed, "held out")).to(known.images.device)
-    held = max(1, len(order) // _HELD_OUT)
-    return known.of(order[held:]), known.of(order[:held])
+    kept = max(1, len(order) // _HELD_OUT)
+    return known.of(order[kept:]), known.of(order[:kept])

@@ -180,30 +180,30 @@ def train_decoder(
         tick: called with the steps done.
     """
     width = max(part.shape[1] for part in inside.features)
-    known, held = (torch.stack([_filled(part, width) for part in pairs.features]) for pairs in (inside, outside))
+    known, kept = (torch.stack([_filled(part, width) for part in pairs.features]) for pairs in (inside, outside))
     mean, spread = known.mean(1, keepdim=True), known.std(1, keepdim=True)
     # A representation may be dead in some coordinates on all of the attacker's images, but alive on the target.
     spread = spread.clamp_min(0.1 * spread.mean(2, keepdim=True).clamp_min(1e-6))
-    known, held = (known - mean) / spread, (held - mean) / spread
+    known, kept = (known - mean) / spread, (kept - mean) / spread
     basis = _leading(known, generator(seed, "leading")) if width > _WIDEST else None
     if basis is not None:
-        known, held, width = known @ basis, held @ basis, basis.shape[2]
+        known, kept, width = known @ basis, kept @ basis, basis.shape[2]
     mean_image = inside.images.flatten(1).mean(0)
     wanted, unseen = (pairs.images.flatten(1) - mean_image for pairs in (inside, outside))
     classes = None if inside.labels is None else ClassMeans.of(inside.labels, wanted, known)
     (apart, wanted), (apart_held, unseen) = (
-        _beyond(classes, own.labels, codes, images)
-        for own, codes, images in ((inside, known, wanted), (outside, held, unseen))
+        _beyond(classes, current.labels, codes, images)
+        for current, codes, images in ((inside, known, wanted), (outside, kept, unseen))
     )
     readout = torch.stack([_ridge(z, wanted, h, unseen) for z, h in zip(apart, apart_held, strict=True)])
     left, left_unseen = wanted - apart @ readout, unseen - apart_held @ readout
     with global_seed(derive_seed(seed, "decoder weights")):
         network = _Network(len(known), width, training.width, wanted.shape[1]).to(known.device)
-    lowest, settled, steps = _fit(network, known, left, held, left_unseen, training, generator(seed, "pairs"), tick)
+    lowest, settled, steps = _fit(network, known, left, kept, left_unseen, training, generator(seed, "pairs"), tick)
     channels, height, width_ = inside.images.shape[1:]
     shape = (int(channels), int(height), int(width_))
-    found = network.requires_grad_(False)
-    return Decoder(found, readout, mean_image, mean, spread, basis, classes, shape, lowest, settled, steps)
+    result = network.requires_grad_(False)
+    return Decoder(result, readout, mean_image, mean, spread, basis, classes, shape, lowest, settled, steps)
 
 
 def _beyond(classes: ClassMeans | None, labels: Tensor | None, codes: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,10 +221,10 @@ def _leading(known: Tensor, rng: torch.Generator) -> Tensor:
     """
     several, rows, width = known.shape
     number = min(_WIDEST, rows)
-    found = torch.randn(several, width, number, generator=rng).to(known)
+    result = torch.randn(several, width, number, generator=rng).to(known)
     for _ in range(_ITERATIONS):
-        found = torch.linalg.qr(known.mT @ (known @ found)).Q
-    directions: Tensor = found * math.sqrt(number / width)
+        result = torch.linalg.qr(known.mT @ (known @ result)).Q
+    directions: Tensor = result * math.sqrt(number / width)
     return directions
 
 
@@ -232,7 +232,7 @@ def _fit(
     network: _Network,
     known: Tensor,
     left: Tensor,
-    held: Tensor,
+    values: Tensor,
     left_unseen: Tensor,
     training: DecoderTraining,
     rng: torch.Generator,
@@ -249,7 +249,7 @@ def _fit(
         step += 1
         if step % _CHECK_EVERY == 0 or step == training.iterations:
             with torch.no_grad():
-                error = float(functional.mse_loss(network(held, everyone), left_unseen))
+                error = float(functional.mse_loss(network(values, everyone), left_unseen))
             if error < lowest:
                 best, lowest, best_at = copy.deepcopy(network.state_dict()), error, step
             if tick is not None:
@@ -258,14 +258,14 @@ def _fit(
     return lowest, step < training.iterations, step
 
 
-def _ridge(known: Tensor, wanted: Tensor, held: Tensor, unseen: Tensor) -> Tensor:
+def _ridge(known: Tensor, wanted: Tensor, kept: Tensor, unseen: Tensor) -> Tensor:
     """Return the readout ``(d, pixels)`` of the penalty that does best on the held-out pairs."""
     values, vectors = _eigenvectors(known.T @ known)
     values, moments = values.clamp_min(0)[:, None], vectors.T @ (known.T @ wanted)
     scale = values.mean().clamp_min(1e-12)
-    found = [vectors @ (moments / (values + penalty * scale)) for penalty in _PENALTIES]
-    errors = [float((held @ one - unseen).square().mean()) for one in found]
-    best: Tensor = found[errors.index(min(errors))]
+    results = [vectors @ (moments / (values + penalty * scale)) for penalty in _PENALTIES]
+    errors = [float((kept @ item - unseen).square().mean()) for item in results]
+    best: Tensor = results[errors.index(min(errors))]
     return best
 
 

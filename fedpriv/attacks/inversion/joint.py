@@ -72,7 +72,11 @@ class JointInversion(DipFitting, Attack):
         evaluations = [0] * len(targets)
         spent: list[Cost] = []
         for turn, number in enumerate(passes):
-            waiting = [place for place, count in enumerate(counts) if self._waits(count, attempts.get(place), number)]
+            waiting = [
+                positions
+                for positions, count in enumerate(counts)
+                if self._waits(count, attempts.get(positions), number)
+            ]
             if not waiting:
                 continue
 
@@ -83,11 +87,11 @@ class JointInversion(DipFitting, Attack):
             part = replace(problem, targets=tuple(targets[place] for place in waiting), progress=within)
             solved = repeated(self._solve(part, number), self.most)
             spent.append(solved.cost)
-            for position, place in enumerate(waiting):
-                evaluations[place] += solved.cost.evaluations
+            for position, index in enumerate(waiting):
+                evaluations[index] += solved.cost.evaluations
                 attempt = _Attempt(solved, position, number)
-                if place not in attempts or attempt.lowest <= self.fits:
-                    attempts[place] = attempt
+                if index not in attempts or attempt.lowest <= self.fits:
+                    attempts[index] = attempt
         kept = [attempts[place] for place in range(len(targets))]
         names = ("images", "objective", "chosen", "labels", "converged")
         return Reconstruction(
@@ -122,7 +126,7 @@ class JointInversion(DipFitting, Attack):
                 shown.unique(dim=0) if count is None else shown[: min(count, self.most)]
                 for shown, count in zip(images, counts, strict=True)
             ]
-            return torch.cat([distance(shown[None], torch.tensor([place])) for place, shown in enumerate(each)])
+            return torch.cat([distance(shown[None], torch.tensor([index])) for index, shown in enumerate(each)])
 
         return of
 

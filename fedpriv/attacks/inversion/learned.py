@@ -106,7 +106,7 @@ class LearnedInversion(Fitting, Attack):
             solved = _between(some, start, self._solve(some, start.images, denoiser))
             parts.append(repeated(solved, shown))
             done += units
-        order = torch.tensor([place for start in begun for place in start.places]).argsort().to(problem.device)
+        order = torch.tensor([position for start in begun for position in start.places]).argsort().to(problem.device)
         names = ("images", "objective", "chosen", "labels", "converged", "features")
         both = [(start.cost, part.cost) for start, part in zip(begun, parts, strict=True)]
         return Reconstruction(
@@ -123,7 +123,7 @@ class LearnedInversion(Fitting, Attack):
     def _begun(self, problem: AttackProblem, counts: Sequence[int | None], denoiser: Denoiser) -> list[_Start]:
         """Return where the targets' images begin: single ones as decoded, several as found together."""
         alone = [place for place, count in enumerate(counts) if count == 1]
-        others = [place for place, count in enumerate(counts) if count != 1]
+        others = [positions for positions, count in enumerate(counts) if count != 1]
         starts = []
         if alone:
             some = _some(problem, alone)
@@ -134,8 +134,8 @@ class LearnedInversion(Fitting, Attack):
             solved = self.joint.run(_some(problem, others))
             each = [_first(images) for images in solved.images]
             for number in sorted({len(images) for images in each}):
-                which = [place for place, images in enumerate(each) if len(images) == number]
-                images = torch.stack([each[place] for place in which])
+                which = [index for index, images in enumerate(each) if len(images) == number]
+                images = torch.stack([each[position] for position in which])
                 shares = torch.ones(len(which), device=images.device)
                 starts.append(_Start([others[place] for place in which], images, shares, solved.cost))
         return starts
@@ -151,7 +151,7 @@ class LearnedInversion(Fitting, Attack):
             each = [
                 _first(shown) if count is None else shown[:count] for shown, count in zip(images, counts, strict=True)
             ]
-            return torch.cat([apart(shown[None], torch.tensor([place])) for place, shown in enumerate(each)])
+            return torch.cat([apart(shown[None], torch.tensor([index])) for index, shown in enumerate(each)])
 
         return of
 
@@ -193,8 +193,8 @@ class LearnedInversion(Fitting, Attack):
         assert images is not None  # the denoiser was trained on them
 
         def learn() -> float:
-            held = divided(Pairs([], images), derive_seed(problem.seed, "decoder", 0))[1]
-            known = held.images[:TRIED].to(problem.device)
+            kept = divided(Pairs([], images), derive_seed(problem.seed, "decoder", 0))[1]
+            known = kept.images[:TRIED].to(problem.device)
             with torch.no_grad():
                 vectors = extractor(known)
                 vectors = vectors if defended is None else defended(vectors, derive_seed(problem.seed, "learned worth"))
@@ -249,10 +249,10 @@ def _between(problem: AttackProblem, start: _Start, solved: Reconstruction) -> R
 
 
 def _some(problem: AttackProblem, places: Sequence[int]) -> AttackProblem:
-    return replace(problem, targets=tuple(problem.targets[place] for place in places))
+    return replace(problem, targets=tuple(problem.targets[position] for position in places))
 
 
 def _first(images: Tensor) -> Tensor:
     """Return the images ``(M, c, h, w)`` that are shown before they are repeated in turn."""
-    again = next((place for place in range(1, len(images)) if torch.equal(images[place], images[0])), len(images))
+    again = next((index for index in range(1, len(images)) if torch.equal(images[index], images[0])), len(images))
     return images[:again]

@@ -147,7 +147,7 @@ def shadow_extractor(
     observations: Sequence[Observation],
     client: int,
     round_: int,
-    own: Samples,
+    samples: Samples,
     n_classes: int,
     seed: int,
     training: ShadowTraining | None = None,
@@ -158,7 +158,7 @@ def shadow_extractor(
         observations: what the server saw.
         client: whose extractor to stand in for.
         round_: whose uploads it should fit.
-        own: the attacker's images ``(p, c, h, w)`` in [0, 1] with labels.
+        samples: the attacker's images ``(p, c, h, w)`` in [0, 1] with labels.
         n_classes: C.
         seed: of the initial weights and the order of images.
         training: default :class:`ShadowTraining`.
@@ -166,9 +166,9 @@ def shadow_extractor(
     Raises:
         UserError: when there is nothing to align with.
     """
-    how, device = training or ShadowTraining(), own.images.device
+    how, device = training or ShadowTraining(), samples.images.device
     anchors = find_anchors(observations, client, round_)
-    model = substitute(own.images, n_classes, anchors.width, derive_seed(seed, "shadow", client), how.architecture)
+    model = substitute(samples.images, n_classes, anchors.width, derive_seed(seed, "shadow", client), how.architecture)
     head = None if anchors.head is None else tuple(part.to(device) for part in anchors.head)
     means, scale = None, 1.0
     if anchors.means is not None:
@@ -188,7 +188,7 @@ def shadow_extractor(
 
     parameters = [*model.extractor.parameters(), *model.mapping.parameters()]
     # Batch norm, where the architecture has it, needs two images.
-    train_substitute(parameters, own, loss, how, generator(seed, "shadow order", client), least=2)
+    train_substitute(parameters, samples, loss, how, generator(seed, "shadow order", client), least=2)
     model.eval().requires_grad_(False)
     return model.represent
 
@@ -197,7 +197,7 @@ def shadow_model(
     observations: Sequence[Observation],
     client: int,
     round_: int,
-    own: Samples,
+    auxiliary: Samples,
     n_classes: int,
     seed: int,
     training: ShadowTraining | None = None,
@@ -212,15 +212,15 @@ def shadow_model(
     if sent is None:
         raise UserError(f"knowledge extractor=shadow: client {client} sent no class outputs in round {round_}")
     values, softmax = read_outputs(sent.values)
-    table, known = by_class(values, sent.classes, n_classes, own.images.device)
-    model = substitute(own.images, n_classes, WIDTH, derive_seed(seed, "shadow", client), how.architecture)
+    table, known = by_class(values, sent.classes, n_classes, auxiliary.images.device)
+    model = substitute(auxiliary.images, n_classes, WIDTH, derive_seed(seed, "shadow", client), how.architecture)
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         logits = model(images)
         apart = output_distance(logits, table[labels], softmax=softmax) * known[labels]
         return functional.cross_entropy(logits, labels) + how.alignment * apart.mean()
 
-    samples = Samples(own.images, own.labels.to(own.images.device))
+    samples = Samples(auxiliary.images, auxiliary.labels.to(auxiliary.images.device))
     order = generator(seed, "shadow order", client)
     train_substitute(list(model.parameters()), samples, loss, how, order, least=2)
     model.eval().requires_grad_(False)
@@ -236,7 +236,7 @@ def substitute(images: Tensor, n_classes: int, width: int, seed: int, architectu
 
 def train_substitute(
     parameters: Sequence[Tensor],
-    own: Samples,
+    samples: Samples,
     loss_of: Callable[[Tensor, Tensor], Tensor],
     how: ShadowTraining,
     rng: torch.Generator,
@@ -245,10 +245,10 @@ def train_substitute(
 ) -> None:
     """Minimise a loss of (images, labels) over batches of at least ``least`` images, in an order that ``rng`` draws."""
     optimiser = Adam(parameters, how.learning_rate)
-    orders = (torch.randperm(len(own.labels), generator=rng).to(own.images.device) for _ in range(how.epochs))
+    orders = (torch.randperm(len(samples.labels), generator=rng).to(samples.images.device) for _ in range(how.epochs))
     batches = (index for order in orders for index in order.split(how.batch_size) if len(index) >= least)
     for index in islice(batches, how.steps):
-        optimiser.descend(loss_of(own.images[index], own.labels[index]))
+        optimiser.descend(loss_of(samples.images[index], samples.labels[index]))
 
 
 def by_class(rows: Tensor, classes: Tensor, n_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -334,17 +334,17 @@ class SimulatorNetwork(nn.Module):
         return features.relu() if self.rectified else features
 
 
-def simulator_network(answers: Answers, own: Samples, seed: int, number: int) -> SimulatorNetwork:
+def simulator_network(answers: Answers, samples: Samples, seed: int, number: int) -> SimulatorNetwork:
     """Return the untrained simulator of a number, on the device of the attacker's images; pooled where it is odd."""
     with global_seed(derive_seed(seed, "simulator", number)):
-        network = SimulatorNetwork(own.images.shape[1:], answers.features.cpu(), pooled=number % 2 == 1)
-    return network.to(own.images.device)
+        network = SimulatorNetwork(samples.images.shape[1:], answers.features.cpu(), pooled=number % 2 == 1)
+    return network.to(samples.images.device)
 
 
 def train_simulator(
     network: nn.Module,
     answers: Answers,
-    own: Samples,
+    samples: Samples,
     training: SimulatorTraining,
     seed: int,
     tick: Callable[[int], None] = lambda _: None,
@@ -357,7 +357,7 @@ def train_simulator(
     Args:
         network: from images ``(n, c, h, w)`` in [0, 1] to features of the shape of the uploaded ones.
         answers: what was seen.
-        own: the attacker's images ``(p, c, h, w)`` in [0, 1] with labels.
+        samples: the attacker's images ``(p, c, h, w)`` in [0, 1] with labels.
         training: its settings.
         seed: of the order of images and rows.
         tick: called with the steps done.
@@ -365,8 +365,8 @@ def train_simulator(
     Raises:
         UserError: when fewer than eight uploaded rows are of classes that the attacker has images of.
     """
-    device = own.images.device
-    labels, classes = answers.labels.to(device), own.labels.to(device)
+    device = samples.images.device
+    labels, classes = answers.labels.to(device), samples.labels.to(device)
     known = torch.isin(labels, classes)
     rows, labels = answers.features.to(device)[known].flatten(1), labels[known]
     if len(rows) < LEAST_ROWS:
@@ -382,7 +382,7 @@ def train_simulator(
     optimiser = Adam(network.parameters(), training.learning_rate)
     for step in range(training.steps):
         theirs, ours = draw()
-        features = network(own.images[ours])
+        features = network(samples.images[ours])
         apart = discrepancy((features.flatten(1) - centre) / spread, rows[theirs], classes[ours], labels[theirs])
         loss = training.matching * apart
         if answers.head is not None:
@@ -436,7 +436,9 @@ class Substitutes:
     @torch.no_grad()
     def distance(self, images: Tensor, vectors: Tensor) -> Tensor:
         """Return the relative feature distance ``(n,)`` of images from vectors, the mean over the simulators."""
-        return torch.stack([relative_feature_distance(one(images), vectors) for one in self.simulators]).mean(0)
+        return torch.stack(
+            [relative_feature_distance(simulator(images), vectors) for simulator in self.simulators]
+        ).mean(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -536,11 +538,11 @@ class SimulatedInversion(Attack):
         key = ("simulators", self.simulators, training, seed, Same(sent.features), Same(images))
 
         def train() -> Substitutes:
-            own, seen = Samples(images.to(device), labels.to(device)), observation_of(problem.observations, target)
+            samples, seen = Samples(images.to(device), labels.to(device)), observation_of(problem.observations, target)
             classifier = find_payload(seen.upload, Classifier) or find_payload(seen.broadcast, Classifier)
             head = _linear(classifier, sent.features.shape[1], device)
             answers = Answers(sent.features.to(device), sent.labels.to(device), head)
-            return self._train(problem, answers, own, training, seed, problem.clients.index(target.client))
+            return self._train(problem, answers, samples, training, seed, problem.clients.index(target.client))
 
         return problem.trained.get(key, train)
 
@@ -548,20 +550,20 @@ class SimulatedInversion(Attack):
         self,
         problem: AttackProblem,
         answers: Answers,
-        own: Samples,
+        samples: Samples,
         training: SimulatorTraining,
         seed: int,
         turn: int,
     ) -> Substitutes:
         # Of other classes nothing was seen: what a simulator makes of their images, no decoder should learn from.
-        alike = torch.isin(own.labels, answers.labels)
+        alike = torch.isin(samples.labels, answers.labels)
         if int(alike.sum()) < LEAST_IMAGES:
             raise UserError(
                 f"attack {self.name!r}: the attacker has {int(alike.sum())} images of a client's classes; expected at "
                 f"least {LEAST_IMAGES} (set more auxiliary images aside)"
             )
-        near, n_classes = Samples(own.images[alike], own.labels[alike]), problem.knowledge.n_classes
-        simulators = tuple(simulator_network(answers, own, seed, number) for number in range(self.simulators))
+        near, n_classes = Samples(samples.images[alike], samples.labels[alike]), problem.knowledge.n_classes
+        simulators = tuple(simulator_network(answers, samples, seed, number) for number in range(self.simulators))
         for number, network in enumerate(simulators):
             before = (turn * self.simulators + number) * self.iterations
 
@@ -569,7 +571,7 @@ class SimulatedInversion(Attack):
                 if problem.progress is not None:
                     problem.progress(before + done, len(problem.clients) * self.simulators * self.iterations)
 
-            train_simulator(network, answers, own, training, derive_seed(seed, "draws", number), tick)
+            train_simulator(network, answers, samples, training, derive_seed(seed, "draws", number), tick)
         inside, outside = pairs(simulators, near.images, seed)
         decoder = train_decoder(inside, outside, _BODY, seed)
         labels, held_labels = (part.images for part in divided(Pairs([], near.labels), seed))
@@ -586,21 +588,21 @@ def class_means(samples: Samples, n_classes: int) -> Tensor:
     return means
 
 
-def worth_among(decoder: Decoder, held: Pairs, means: Tensor) -> float:
+def worth_among(decoder: Decoder, kept: Pairs, means: Tensor) -> float:
     """Return the share in [0, 1] of the way from mean images to decoded ones that brings held-out images nearest.
 
     Each extractor in turn is decoded as if it were each of the others, as a private one is.
 
     Args:
         decoder: of two or more extractors.
-        held: held-out images and their representations by each.
+        kept: held-out images and their representations by each.
         means: ``(n, c, h, w)`` mean image of each held-out image's class.
     """
     along, squares = 0.0, 0.0
-    for number, features in enumerate(held.features):
-        others = [other for other in range(len(held.features)) if other != number]
+    for number, features in enumerate(kept.features):
+        others = [other for other in range(len(kept.features)) if other != number]
         way = _decoded(decoder, features, others) - means
-        along += float((way * (held.images - means)).sum())
+        along += float((way * (kept.images - means)).sum())
         squares += float(way.square().sum())
     return min(1.0, max(0.0, along / squares)) if squares else 0.0
 

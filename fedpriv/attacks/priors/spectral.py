@@ -120,8 +120,8 @@ def centres_of(images: Tensor, labels: Tensor | None, wanted: Tensor) -> Tensor:
 
 def cosines(size: int) -> Tensor:
     """Return the orthonormal cosines ``(size, size)`` (DCT-II), a row for each frequency, the constant first."""
-    frequency, place = torch.arange(size, dtype=torch.float64).view(-1, 1), torch.arange(size, dtype=torch.float64)
-    rows = torch.cos(math.pi * (place + 0.5) * frequency / size) * math.sqrt(2 / size)
+    frequency, position = torch.arange(size, dtype=torch.float64).view(-1, 1), torch.arange(size, dtype=torch.float64)
+    rows = torch.cos(math.pi * (position + 0.5) * frequency / size) * math.sqrt(2 / size)
     rows[0] /= math.sqrt(2)
     return rows.float()
 
@@ -179,16 +179,16 @@ def spectrum_for(knowledge: Knowledge, trained: Trained) -> Spectrum:
     It is that of images of the same data set around their class means, where the card grants enough, else of images in
     general.
     """
-    own, classes, shape = knowledge.public_images, knowledge.public_labels, knowledge.image_shape
-    if own is None or not has_own_images(knowledge):
+    current, classes, shape = knowledge.public_images, knowledge.public_labels, knowledge.image_shape
+    if current is None or not has_own_images(knowledge):
         return trained.get(("spectrum", shape), lambda: general_spectrum(shape))
-    return trained.get(("spectrum", Same(own), Same(classes)), lambda: spectrum_of(own, classes))
+    return trained.get(("spectrum", Same(current), Same(classes)), lambda: spectrum_of(current, classes))
 
 
 def has_own_images(knowledge: Knowledge) -> bool:
     """True where the card grants images of the same data set, and enough of them to learn from."""
-    own = knowledge.public_images if knowledge.card.attacker_data == "same_domain" else None
-    return own is not None and len(own) >= LEAST_IMAGES
+    current = knowledge.public_images if knowledge.card.attacker_data == "same_domain" else None
+    return current is not None and len(current) >= LEAST_IMAGES
 
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)

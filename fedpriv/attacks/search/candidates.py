@@ -125,14 +125,14 @@ def fit_rows(
 
 def rows_of(targets: Sequence[TargetId], restarts: int) -> tuple[Row, ...]:
     """Return targets x restarts, the restarts of a target side by side."""
-    return tuple(Row(target, place, again) for place, target in enumerate(targets) for again in range(restarts))
+    return tuple(Row(target, index, again) for index, target in enumerate(targets) for again in range(restarts))
 
 
 def joined(parts: Sequence[tuple[Sequence[int], Solved]]) -> Solved:
     """Return solved rows as one, each part with the places of its rows, which are all of 0..N-1."""
     if len(parts) == 1:
         return parts[0][1]
-    order = torch.tensor([place for places, _ in parts for place in places]).argsort()
+    order = torch.tensor([position for places, _ in parts for position in places]).argsort()
 
     def values(name: str) -> Tensor:
         every = torch.cat([getattr(solved, name) for _, solved in parts])

@@ -59,7 +59,7 @@ class Replay:
             before = self._attributes()
             with self._recorder.aside():
                 self._step()
-            self._replaced = {place for place, value in self._attributes().items() if value is not before.get(place)}
+            self._replaced = {name for name, value in self._attributes().items() if value is not before.get(name)}
             return
         if self._recording is None:
             self._recording = self._recorded(self._recorder)
@@ -78,7 +78,7 @@ class Replay:
         """Return a recording of the step that leaves its numbers where the next replay reads them; None if that fails."""
         # What a step replaces gets memory of its own: what two attributes share must not change in both.
         self._state = {
-            place: _copied(value) if place in self._replaced else value for place, value in self._attributes().items()
+            name: _copied(value) if name in self._replaced else value for name, value in self._attributes().items()
         }
         self._rebind()
 

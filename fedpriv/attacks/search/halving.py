@@ -75,7 +75,7 @@ def climb(problem: AttackProblem, search: Search, rungs: Sequence[Rung], bytes_p
     starts = rungs[0].rows
     refuse_restarts(starts, problem)
     rows = rows_of(problem.targets, starts)
-    places = {row: place for place, row in enumerate(rows)}
+    places = {row: index for index, row in enumerate(rows)}
     planned, done = len(problem.targets) * sum(rung.rows * rung.iterations for rung in rungs), 0
     best: Solved | None = None
     iterations = torch.zeros(len(rows), dtype=torch.int64)
@@ -95,7 +95,7 @@ def climb(problem: AttackProblem, search: Search, rungs: Sequence[Rung], bytes_p
     for rung in rungs:
         which = torch.arange(len(rows)) if best is None else _leaders(best.objective.view(-1, starts), rung.rows)
         parts: list[tuple[range, Solved]] = []
-        for some, solved in in_chunks(problem, [rows[place] for place in which.tolist()], go_on, bytes_per_row):
+        for some, solved in in_chunks(problem, [rows[position] for position in which.tolist()], go_on, bytes_per_row):
             before = sum(len(part) for part, _ in parts)
             parts.append((range(before, before + len(some)), solved))
             iterations[which[before : before + len(some)]] += solved.iterations
@@ -121,9 +121,9 @@ def _better(best: Solved, new: Solved, which: Tensor) -> Solved:
 
     def chosen(name: str) -> Tensor:
         values: Tensor = getattr(best, name)
-        place = which.to(values.device)
+        position = which.to(values.device)
         mask = better.to(values.device).view(-1, *[1] * (values.dim() - 1))
-        return values.index_copy(0, place, torch.where(mask, getattr(new, name), values[place]))
+        return values.index_copy(0, position, torch.where(mask, getattr(new, name), values[position]))
 
     return Solved(
         images=chosen("images"),

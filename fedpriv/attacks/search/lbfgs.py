@@ -271,11 +271,11 @@ class _Curvature:
         depth = self.depth = self._size if whole else min(self.depth + 1, self._size)  # so many pairs a row may have
         if not depth:
             return -gradient
-        place, curvature = self._remember(step, change, taken)
+        position, curvature = self._remember(step, change, taken)
         pairs = self._pairs[:, :, :depth].flatten(0, 1)
         both = torch.stack([gradient, change], 1)
         products = torch.bmm(both.unsqueeze(1).expand(-1, 2, -1, -1).flatten(0, 1), pairs.mT).view(-1, 2, 2, depth)
-        self._fill(products[:, :, 1], place, curvature)
+        self._fill(products[:, :, 1], position, curvature)
         along, across = products[:, 0, 0], self._scale * products[:, 1, 0]
         inverse = self._inverse[:, :depth, :depth]
         inner = torch.bmm(inverse, along.unsqueeze(2))
@@ -291,22 +291,22 @@ class _Curvature:
         """Write the pairs whose curvature is large enough; return their places ``(N, 1)`` and curvatures ``(N, 1)``."""
         curvature = torch.linalg.vecdot(step, change).unsqueeze(1)
         good = taken.unsqueeze(1) & (curvature > _LEAST_CURVATURE)
-        place = torch.where(good, self._count.unsqueeze(1) % self._size, self._size)
+        position = torch.where(good, self._count.unsqueeze(1) % self._size, self._size)
         rows = torch.arange(len(step), device=step.device)
-        self._pairs[rows, :, place[:, 0]] = torch.stack([step, change], 1)
+        self._pairs[rows, :, position[:, 0]] = torch.stack([step, change], 1)
         square = torch.linalg.vecdot(change, change).unsqueeze(1)
         self._scale = torch.where(good, curvature / square, self._scale)
         self._count = self._count + good[:, 0]
-        return place, torch.where(good, curvature, 1.0)
+        return position, torch.where(good, curvature, 1.0)
 
-    def _fill(self, products: Tensor, place: Tensor, curvature: Tensor) -> None:
+    def _fill(self, products: Tensor, values: Tensor, curvature: Tensor) -> None:
         """Enter the newest change's products ``(N, 2, depth)`` with all steps and all changes at each row's place."""
         depth = self.depth
-        rows, column = torch.arange(len(place), device=place.device), place[:, 0]
-        others = torch.ones_like(self._curvature).scatter_(1, place, 0.0)[:, :depth]
+        rows, column = torch.arange(len(values), device=values.device), values[:, 0]
+        others = torch.ones_like(self._curvature).scatter_(1, values, 0.0)[:, :depth]
         self._inverse[rows, column] = torch.zeros_like(self._curvature)
         older = torch.bmm(self._inverse[:, :depth, :depth], (products[:, 0] * others).unsqueeze(2)).squeeze(2)
         self._inverse[rows, :depth, column] = (1 - others - older) / curvature
         self._changes[rows, column, :depth] = products[:, 1]
         self._changes[rows, :depth, column] = products[:, 1]
-        self._curvature.scatter_(1, place, curvature)
+        self._curvature.scatter_(1, values, curvature)

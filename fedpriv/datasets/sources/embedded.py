@@ -42,8 +42,8 @@ def load_digits(options: SourceOptions) -> Dataset:
 
     Source: UCI optical recognition of handwritten digits (Alpaydin and Kaynak, 1998); it has no test part of its own.
     """
-    for place in getattr(find_spec("sklearn"), "submodule_search_locations", None) or ():
-        file = Path(place) / "datasets" / "data" / "digits.csv.gz"  # importing scikit-learn takes a second
+    for position in getattr(find_spec("sklearn"), "submodule_search_locations", None) or ():
+        file = Path(position) / "datasets" / "data" / "digits.csv.gz"  # importing scikit-learn takes a second
         if file.is_file():
             table = np.loadtxt(file, delimiter=",")
             pixels, classes = table[:, :-1], table[:, -1].astype(np.int64)

@@ -82,10 +82,10 @@ class LabelledFile(NamedTuple):
 
 def _images_in(folder: Path) -> list[Path]:
     """Return the image files directly in a folder in order of their names."""
-    found = [path for path in entries(folder) if path.suffix.lower() in SUFFIXES and not os.path.isdir(path)]
-    if not found:
+    results = [path for path in entries(folder) if path.suffix.lower() in SUFFIXES and not os.path.isdir(path)]
+    if not results:
         raise UserError(f"no images in {folder}: expected files such as .png or .jpg")
-    return found
+    return results
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -167,27 +167,27 @@ def load_folder(options: SourceOptions) -> Dataset:
             f"image folder not found: looked for {root}; it cannot be downloaded: give {argument('data_dir')}",
             keys=("data_dir",),
         )
-    found = {path.name: path for path in _subfolders(root)}
-    if not found:
+    results = {path.name: path for path in _subfolders(root)}
+    if not results:
         raise UserError(f"no folders in {root}: expected {LAYOUT}")
-    beside = [name for name in BESIDE if name in found]
-    alone = "test" in found or set(found) <= set(BESIDE)  # "valid" may be a class
-    if not beside if "train" in found else alone:
-        there, missing = ("train", "test") if "train" in found else (beside[0], "train")
+    beside = [name for name in BESIDE if name in results]
+    alone = "test" in results or set(results) <= set(BESIDE)  # "valid" may be a class
+    if not beside if "train" in results else alone:
+        there, missing = ("train", "test") if "train" in results else (beside[0], "train")
         raise UserError(
             f"{root} has {there}/ but no {missing}/; to use only {there}/ give {argument('data_dir')} {root / there}"
         )
     parts = [(root, True)]
-    if "train" in found:
-        parts = [(found["train"], True), *((found[name], False) for name in beside)]
+    if "train" in results:
+        parts = [(results["train"], True), *((results[name], False) for name in beside)]
     class_names = [path.name for path in _subfolders(parts[0][0])]
     if not class_names:
         raise UserError(f"no class folders in {parts[0][0]}: expected {LAYOUT}")
     files = []
-    for place, train in parts:
-        for folder in _subfolders(place):
+    for position, train in parts:
+        for folder in _subfolders(position):
             if folder.name not in class_names:
-                raise UserError(f"{folder} is a class that {place.parent / 'train'} does not have")
+                raise UserError(f"{folder} is a class that {position.parent / 'train'} does not have")
             label = class_names.index(folder.name)
             files += [LabelledFile(path, label, train) for path in _images_in(folder)]
     return _read_dataset("folder", files, class_names, options, channels=None)
@@ -243,7 +243,7 @@ def _present_classes(root: Path) -> list[str]:
 
 def _validation_files(folder: Path, wnids: Sequence[str]) -> list[LabelledFile]:
     """Return the annotated validation files in order of their names."""
-    annotations, found = folder / "val_annotations.txt", {}
+    annotations, results = folder / "val_annotations.txt", {}
     for number, line in enumerate(_lines(annotations), start=1):
         if not line.strip():
             continue
@@ -254,10 +254,10 @@ def _validation_files(folder: Path, wnids: Sequence[str]) -> list[LabelledFile]:
             raise UserError(f"{where}: expected a file name, a tab and a class id, not {line[:60]!r}")
         if wnid not in wnids:
             raise UserError(f"{where}: image {name} is of class {wnid}, which has no folder in train/")
-        if name in found:
+        if name in results:
             raise UserError(f"{where}: image {name} is annotated twice")
         path = folder / "images" / name
         if name != os.path.basename(name) or not os.path.isfile(path):
             raise UserError(f"{where}: image {path} is not there")
-        found[name] = LabelledFile(path, wnids.index(wnid), False)
-    return [found[name] for name in sorted(found)]
+        results[name] = LabelledFile(path, wnids.index(wnid), False)
+    return [results[name] for name in sorted(results)]

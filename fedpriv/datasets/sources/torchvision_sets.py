@@ -44,33 +44,33 @@ def _load(name: str, reader: str, inside: str, options: SourceOptions) -> Datase
     depths = (n for n in range(len(parts), 0, -1) if given.absolute().parts[-n:] == parts[:n])
     depth = next(depths, 0)  # the folder may be the root, or lie between it and the files
     root = given.absolute().parents[depth - 1] if depth else given
-    place = root / inside
-    if not options.download and not os.path.isdir(place):
+    position = root / inside
+    if not options.download and not os.path.isdir(position):
         raise UserError(
-            f"{name} not found: looked for {place}; {argument('download')} fetches it into {root}",
+            f"{name} not found: looked for {position}; {argument('download')} fetches it into {root}",
             keys=("data_dir",),
         )
-    for path in entries(place) if os.path.isdir(place) else ():
+    for path in entries(position) if os.path.isdir(position) else ():
         if not os.path.isdir(path):
             check_file(path, PACKED)
-    train, test = (_read_part(name, reader, root, place, part, options.download) for part in (True, False))
+    train, test = (_read_part(name, reader, root, position, part, options.download) for part in (True, False))
     for part, word in ((train, "training"), (test, "test")):
         if len(part.data) != len(part.targets):
             raise UserError(
-                f"{name} in {place} is damaged: {len(part.data)} {word} images but {len(part.targets)} labels"
+                f"{name} in {position} is damaged: {len(part.data)} {word} images but {len(part.targets)} labels"
             )
-    class_names = tuple(str(one) for one in train.classes)
+    class_names = tuple(str(label) for label in train.classes)
     images = np.concatenate([np.asarray(part.data) for part in (train, test)])
     labels = np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in (train, test)])
     if len(labels) == 0 or labels.min() < 0 or labels.max() >= len(class_names):
-        raise UserError(f"{name} in {place} is damaged: labels are not in 0..{len(class_names) - 1}")
+        raise UserError(f"{name} in {position} is damaged: labels are not in 0..{len(class_names) - 1}")
     # torchvision keeps colour as (n, h, w, c) and grey as (n, h, w)
     channels_first = images.transpose(0, 3, 1, 2) if images.ndim == 4 else images[:, None]
     pixels = torch.from_numpy(np.ascontiguousarray(channels_first))
     return Dataset(name, Samples(pixels, torch.from_numpy(labels)), class_names, len(train.targets))
 
 
-def _read_part(name: str, reader: str, root: Path, place: Path, train: bool, download: bool) -> Any:
+def _read_part(name: str, reader: str, root: Path, path: Path, train: bool, download: bool) -> Any:
     from torchvision import datasets
 
     try:
@@ -78,6 +78,6 @@ def _read_part(name: str, reader: str, root: Path, place: Path, train: bool, dow
     except Exception as error:  # readers raise anything from URLError to UnpicklingError
         reason = one_line(f"{type(error).__name__}: {error}").removesuffix(":")
         if download:
-            raise UserError(f"{name} could not be downloaded into {place} or read there: {reason}") from error
+            raise UserError(f"{name} could not be downloaded into {path} or read there: {reason}") from error
         advice = f"{argument('download')} fetches what is missing; remove files that are damaged first"
-        raise UserError(f"{name} in {place} is incomplete or damaged ({reason}); {advice}") from error
+        raise UserError(f"{name} in {path} is incomplete or damaged ({reason}); {advice}") from error

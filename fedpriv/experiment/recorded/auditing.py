@@ -60,24 +60,26 @@ def audit_recorded(path: Path, settings: AuditSettings, facts: Any, listener: Li
     Raises:
         UserError: where nothing is claimed, only sums were seen, or nothing can be told from these uploads.
     """
-    run, told = RecordedRun.open(path), read_facts(path, facts)
-    pipeline = DefensePipeline(build_defenses([parse_choice(text) for text in told.facts.defense]))
+    run, details = RecordedRun.open(path), read_facts(path, facts)
+    pipeline = DefensePipeline(build_defenses([parse_choice(text) for text in details.facts.defense]))
     if pipeline.server_view == "sum":
-        raise UserError(f"{told.where}: {SUMS}")
-    rounds = attackable_rounds(run, told, summed=False)
-    privacy = pipeline.privacy(_plan(told.facts.method or "recorded", len(rounds)))
+        raise UserError(f"{details.where}: {SUMS}")
+    rounds = attackable_rounds(run, details, summed=False)
+    privacy = pipeline.privacy(_plan(details.facts.method or "recorded", len(rounds)))
     claim = chosen_claim(privacy, settings.claim, settings.claimant, len(rounds))
-    seed = told.facts.canaries
+    seed = details.facts.canaries
     clip = claim.bound if claim.unit == "client" and claim.gaussian else None
     if seed is None and clip is None:
         raise UserError(
-            f"{told.where}: no canaries: clients have to send them (mods=[..., fedpriv.flower.canary(7)], canaries = 7), or "
+            f"{details.where}: no canaries: clients have to send them (mods=[..., fedpriv.flower.canary(7)], canaries = 7) or "
             "the claim has to be that of a Gaussian mechanism of one client with a clip (gaussian=true, bound=1)"
         )
     if seed is not None and claim.rounds != 1:
-        raise UserError(f"{told.where}: canaries: their coins are tossed anew each round; state a claim of one upload")
+        raise UserError(
+            f"{details.where}: canaries: their coins are tossed anew each round; state a claim of one upload"
+        )
     with listener.progress("reading uploads") as report:
-        uploads = _read(run, told, rounds, seed, report)
+        uploads = _read(run, details, rounds, seed, report)
     scored = len(uploads.scores) >= LEAST_CANARIES and 0 < uploads.coins.sum() < len(uploads.coins)
     design = Design(settings.confidence, claim.delta, independent=True, gaussian=claim.gaussian)
     return audit_record(
@@ -85,9 +87,9 @@ def audit_recorded(path: Path, settings: AuditSettings, facts: Any, listener: Li
         claim,
         settings,
         design,
-        method=told.facts.method or "recorded",
-        dataset=told.facts.dataset or "recorded",
-        defense=" + ".join(defense_facts(one).label for one in pipeline.defenses) or "none",
+        method=details.facts.method or "recorded",
+        dataset=details.facts.dataset or "recorded",
+        defense=" + ".join(defense_facts(item).label for item in pipeline.defenses) or "none",
         way="recorded canaries" if scored else "recorded noise",
         canaries=len(uploads.scores) if scored else uploads.number,
         called="canaries" if scored else "recorded uploads",
@@ -124,13 +126,13 @@ def _largest_noise(uploads: Uploads, alpha: float) -> float:
     return math.sqrt(uploads.squared / (2 * float(gammaincinv(uploads.entries / 2, alpha))))
 
 
-def _read(run: RecordedRun, told: OwnerFacts, rounds: tuple[int, ...], seed: int | None, report: Any) -> Uploads:
+def _read(run: RecordedRun, owner_facts: OwnerFacts, rounds: tuple[int, ...], seed: int | None, report: Any) -> Uploads:
     squared, entries, number = 0.0, 0, 0
     scores: list[float] = []
     coins: list[bool] = []
     notices: list[str] = []
     for done, round_ in enumerate(rounds, start=1):
-        gathered = gather_uploads(run, told, TARGET, round_, None, summed=False)
+        gathered = gather_uploads(run, owner_facts, TARGET, round_, None, summed=False)
         notices += gathered.notices
         if gathered.summed:
             raise UserError(f"{run.path}: {SUMS}")
@@ -138,8 +140,8 @@ def _read(run: RecordedRun, told: OwnerFacts, rounds: tuple[int, ...], seed: int
             before = [_array(value) for value in update.before.values()]
             after = [_array(update.after[name]) for name in update.before]
             moved = [new.astype(np.float64) - old for old, new in zip(before, after, strict=True)]
-            squared += sum(float(np.square(one).sum()) for one in moved)
-            entries += sum(one.size for one in moved)
+            squared += sum(float(np.square(item).sum()) for item in moved)
+            entries += sum(entry.size for entry in moved)
             number += 1
             if seed is not None:
                 rays = direction(seed, before)

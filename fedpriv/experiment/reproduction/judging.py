@@ -85,18 +85,18 @@ class StudyOutcome:
         self.runs: Mapping[str, RunRecord] = dict(zip(names, runs, strict=True))
         self.alone = {(same_clients(run.config), run.config.seed): run for run in runs if run.config.method == ALONE}
 
-    def done(self, place: Place) -> Mapping[int, Cell]:
+    def done(self, position: Place) -> Mapping[int, Cell]:
         """Return the finished runs of a cell by seed."""
-        return self.rows.get(self.labels.get(place.name, ""), {})
+        return self.rows.get(self.labels.get(position.name, ""), {})
 
-    def grids(self, place: Place) -> list[str]:
+    def grids(self, position: Place) -> list[str]:
         """Return the pictures of a cell's reconstructions, one a seed, from the claim's folder."""
-        paths = [Path(entry.path) / "grid.png" for row in self.done(place).values() for entry in row.attacks]
+        paths = [Path(entry.path) / "grid.png" for row in self.done(position).values() for entry in row.attacks]
         return [(self.folder.name / path).as_posix() for path in paths if (self.folder / path).is_file()]
 
-    def records(self, place: Place) -> Iterator[tuple[int, ReconstructionRecord]]:
+    def records(self, position: Place) -> Iterator[tuple[int, ReconstructionRecord]]:
         """Yield the attacked seeds of a cell, with the first finished attack of each."""
-        for seed, row in self.done(place).items():
+        for seed, row in self.done(position).items():
             finished = [entry.path for entry in row.attacks if entry.status == "done"]
             if finished:
                 yield seed, load_metrics(self.folder / finished[0])
@@ -108,35 +108,35 @@ def _of_targets(
     if values is None:
         return None
     pairs = [(value, t.client) for value, t in zip(values, record.targets, strict=True) if value is not None]
-    found = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return PerUnit(found[:, 0] / measure.every, found[:, 1].astype(np.int64))
+    result = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return PerUnit(result[:, 0] / measure.every, result[:, 1].astype(np.int64))
 
 
 def _of_run(run: RunRecord, measure: Measure) -> PerUnit | None:
     """Return the accuracies of clients, or the rounds until the mean reached one; None where it never did."""
-    found = run.at(measure.moment)
+    result = run.at(measure.moment)
     if measure.what == "rounds":
-        there = np.flatnonzero(found.mean >= (measure.reach or 0.0))
+        there = np.flatnonzero(result.mean >= (measure.reach or 0.0))
         return PerUnit(np.array([there[0] + 1.0]), np.zeros(1, np.int64)) if len(there) else None
-    values = found.per_client[int(found.mean.argmax()) if measure.when == "best" else -1] / measure.every
+    values = result.per_client[int(result.mean.argmax()) if measure.when == "best" else -1] / measure.every
     return PerUnit(values, np.arange(len(values)))
 
 
 def mean_of(seeds: Seeds) -> Estimate | None:
     """Return the mean over seeds, with an interval over seeds where there are several."""
-    means = [float(np.average(one.values, weights=one.weights)) for one in seeds.values()]
+    means = [float(np.average(seed.values, weights=seed.weights)) for seed in seeds.values()]
     if len(means) < 2:
         return Estimate(mean=means[0], ci95=None, n=1) if means else None
-    found = finite_summary(means, range(len(means)))
-    return Estimate(mean=found.mean, ci95=found.ci95, n=found.n)
+    result = finite_summary(means, range(len(means)))
+    return Estimate(mean=result.mean, ci95=result.ci95, n=result.n)
 
 
 def over_clients(seeds: Seeds) -> Estimate | None:
     """Return the mean over seeds with an interval over clients, seeds combined, for what is of targets."""
     if not seeds:
         return None
-    found = combine([_compared(one.values, one.units.tolist(), 0.0, one.weights) for one in seeds.values()])
-    return Estimate(mean=found.mean, ci95=found.ci95, n=found.n)
+    result = combine([_compared(seed.values, seed.units.tolist(), 0.0, seed.weights) for seed in seeds.values()])
+    return Estimate(mean=result.mean, ci95=result.ci95, n=result.n)
 
 
 def _compared(
@@ -151,19 +151,19 @@ def difference(better: Seeds, than: Seeds, least: float, *, below: bool) -> Comp
     A seed draws clients anew, so of three seeds and more each is one unit; of fewer, clients are, the same in both cells.
     With ``below`` less is better; ``least`` is the least effect.
     """
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for seed in better:
         if seed in than:
             ahead, behind = better[seed], than[seed]
             shared = sorted(set(ahead.units.tolist()) & set(behind.units.tolist()))
             if not shared:
                 return None
-            means = [np.array([one.values[one.units == unit].mean() for unit in shared]) for one in (ahead, behind)]
+            means = [np.array([item.values[item.units == unit].mean() for unit in shared]) for item in (ahead, behind)]
             weights = None if ahead.weights is None else ahead.weights[shared]
-            found.append(_compared((-1.0 if below else 1.0) * (means[0] - means[1]), shared, least, weights))
-    if len(found) < ENOUGH_SEEDS:
-        return combine(found) if found else None
-    gains = [one.mean for one in found if one.mean is not None]
+            comparisons.append(_compared((-1.0 if below else 1.0) * (means[0] - means[1]), shared, least, weights))
+    if len(comparisons) < ENOUGH_SEEDS:
+        return combine(comparisons) if comparisons else None
+    gains = [entry.mean for entry in comparisons if entry.mean is not None]
     return _compared(np.array(gains), range(len(gains)), least)
 
 
@@ -172,12 +172,12 @@ def units(better: Seeds, than: Seeds) -> Literal["clients", "seeds"]:
     return "seeds" if len(set(better) & set(than)) >= ENOUGH_SEEDS else "clients"
 
 
-def counted(claim: Claim, place: Place) -> Measured:
+def counted(claim: Claim, position: Place) -> Measured:
     """Return the value of a cell that follows from sizes alone, or the size that is not known."""
-    measure, sizes = measure_of(claim, place), sizes_of(claim, place)
+    measure, sizes = measure_of(claim, position), sizes_of(claim, position)
     clients, operations = int(sizes.get("clients", 10)), measure.what == "operations"
     try:
-        (row,) = cost(str(place.method), **sizes | ({"operations": True} if operations else {})).methods
+        (row,) = cost(str(position.method), **sizes | ({"operations": True} if operations else {})).methods
     except UserError as error:
         return Measured(why=str(error))
     if operations:
@@ -191,30 +191,30 @@ def counted(claim: Claim, place: Place) -> Measured:
     return Measured(Estimate(mean=value / measure.every, ci95=None, n=1))
 
 
-def trained(claim: Claim, place: Place, outcome: StudyOutcome, scale: str) -> Measured:
+def trained(claim: Claim, position: Place, outcome: StudyOutcome, scale: str) -> Measured:
     """Return the value of a cell that a study trained, or attacked, with its floor: the best guess, or clients alone."""
-    measure, inverted = measure_of(claim, place, scale), claim.quantity == "inversion"
+    measure, inverted = measure_of(claim, position, scale), claim.quantity == "inversion"
     seeds: dict[int, PerUnit | None] = {}
     guesses: dict[int, PerUnit | None] = {}
     names: dict[str, None] = {}
     if inverted:
-        for seed, record in outcome.records(place):
+        for seed, record in outcome.records(position):
             seeds[seed] = _of_targets(record, getattr(record.metrics, measure.what).per_target, measure)
             best = record.advantage_db.best_floor
             floor = getattr(record.floor_details.get(best), measure.what, None)
             guesses[seed] = None if floor is None else _of_targets(record, floor.per_target, measure)
             names[LABELS.get(best, best)] = None
     else:
-        for seed, row in outcome.done(place).items():
+        for seed, row in outcome.done(position).items():
             run = outcome.runs[row.run]
             seeds[seed] = _of_run(run, measure)
             alone = outcome.alone.get((same_clients(run.config), seed))
             if alone is not None and measure.what == "accuracy":
                 guesses[seed] = _of_run(alone, replace(measure, moment="after_training"))
                 names["local"] = None
-    known = {seed: one for seed, one in seeds.items() if one is not None}
-    floors = {seed: one for seed, one in guesses.items() if one is not None}
-    unreached = measure.what == "rounds" and outcome.done(place)
+    known = {seed: item for seed, item in seeds.items() if item is not None}
+    floors = {seed: guess for seed, guess in guesses.items() if guess is not None}
+    unreached = measure.what == "rounds" and outcome.done(position)
     why = "not reached in these rounds" if unreached else "its run or attack did not come to its end"
     mean = over_clients if inverted else mean_of
     return Measured(
@@ -225,9 +225,9 @@ def trained(claim: Claim, place: Place, outcome: StudyOutcome, scale: str) -> Me
 def card_of(
     name: str,
     claim: Claim,
-    asked: Asked,
+    requested: Asked,
     plan: Plan,
-    found: Mapping[str, Measured],
+    results: Mapping[str, Measured],
     *,
     command: str,
     outcome: StudyOutcome | None = None,
@@ -235,24 +235,24 @@ def card_of(
 ) -> ClaimCard:
     """Judge everything of a claim that was measured, by name of a cell; ``command`` does the same again."""
     untried = Measured(why="not tried")
-    cells = tuple(_cell(claim, place, asked, found.get(place.name, untried)) for place in places(claim))
-    statements = tuple(_statement(claim, own, plan, found) for own in claim.statements)
+    cells = tuple(_cell(claim, index, requested, results.get(index.name, untried)) for index in places(claim))
+    statements = tuple(_statement(claim, current, plan, results) for current in claim.statements)
     judged = [
         cell.verdict
         for cell in cells
         if cell.verdict and cell.measured and (cell.same_setting or cell.verdict != "cannot be told")
     ]
-    grids = [grid for place in plan.tried for grid in outcome.grids(place)] if outcome else []
+    grids = [grid for position in plan.tried for grid in outcome.grids(position)] if outcome else []
     return ClaimCard(
         name=name,
         **{key: getattr(claim, key) for key in ("quantity", "title", "paper", "where", "known", "unknown", "reading")},
-        scale=asked.scale,
+        scale=requested.scale,
         seeds=plan.seeds,
-        setting=_shared(claim, plan, asked.scale),
-        changed={} if claim.counted else changed(claim, plan.tried, asked.scale),
+        setting=_shared(claim, plan, requested.scale),
+        changed={} if claim.counted else changed(claim, plan.tried, requested.scale),
         cells=cells,
         statements=statements,
-        verdict=judge_claim([*judged, *(one.verdict for one in statements)]),
+        verdict=judge_claim([*judged, *(statement.verdict for statement in statements)]),
         left_out=(*plan.left_out, *(outcome.failures if outcome else ())),
         command=command,
         versions=versions(),
@@ -261,53 +261,53 @@ def card_of(
     )
 
 
-def _cell(claim: Claim, place: Place, asked: Asked, found: Measured) -> ClaimCell:
-    column = place.column
+def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> ClaimCell:
+    column = position.column
     digits = claim.digits if column.digits is None else column.digits
-    same_data = claim.counted or is_same_data(claim, place, asked)
-    same_setting = claim.counted or (asked.scale == "paper" and same_data)
-    verdict, why = None, found.why
-    if place.claimed is not None:
+    same_data = claim.counted or is_same_data(claim, position, requested)
+    same_setting = claim.counted or (requested.scale == "paper" and same_data)
+    verdict, why = None, result.why
+    if position.claimed is not None:
         tolerance = claim.tolerance if column.tolerance is None else column.tolerance
         verdict, reason = judge_value(
-            Printed(place.claimed, digits, tolerance, claim.counted),
-            found.mean,
+            Printed(position.claimed, digits, tolerance, claim.counted),
+            result.mean,
             same_setting=same_setting,
-            floor=found.floor if claim.quantity == "inversion" else None,
+            floor=result.floor if claim.quantity == "inversion" else None,
             same_data=same_data,
-            error=measure_of(claim, place).what == "mse_255",
+            error=measure_of(claim, position).what == "mse_255",
         )
-        why = reason if found.mean is not None or not why else why
+        why = reason if result.mean is not None or not why else why
     return ClaimCell(
-        row=place.row.name,
+        row=position.row.name,
         column=column.name,
         unit=claim.unit if column.unit is None else column.unit,
         digits=digits,
-        claimed=place.claimed,
-        spread=place.row.spread[place.number] if place.row.spread else None,
-        measured=found.mean,
-        floor=found.floor,
-        floor_name=found.floor_name,
+        claimed=position.claimed,
+        spread=position.row.spread[position.number] if position.row.spread else None,
+        measured=result.mean,
+        floor=result.floor,
+        floor_name=result.floor_name,
         same_data=same_data,
         same_setting=same_setting,
         verdict=verdict,
         why=why,
-        remark=claim.remarks.get(place.name, ""),
+        remark=claim.remarks.get(position.name, ""),
     )
 
 
-def is_same_data(claim: Claim, place: Place, asked: Asked) -> bool:
+def is_same_data(claim: Claim, position: Place, requested: Asked) -> bool:
     """Tell whether a cell is tried on the paper's data: what a guess scores on smaller images is another figure."""
-    printed, here = setting_at(claim, place), setting_at(claim, place, asked.scale)
-    replaced = asked.scale != "smoke" and place.column.data in (asked.images or {})
+    printed, here = setting_at(claim, position), setting_at(claim, position, requested.scale)
+    replaced = requested.scale != "smoke" and position.column.data in (requested.images or {})
     alike = all(printed.get(name) == here.get(name) for name in ("dataset", "image_size"))
     return not replaced and alike and "dataset" in printed
 
 
-def _statement(claim: Claim, statement: Statement, plan: Plan, found: Mapping[str, Measured]) -> ClaimStatement:
-    by_name = {place.name: place for place in places(claim)}
-    tried = {place.name for place in plan.tried}
-    rows, columns = [one.name for one in claim.rows], [one.name for one in claim.columns]
+def _statement(claim: Claim, statement: Statement, plan: Plan, results: Mapping[str, Measured]) -> ClaimStatement:
+    by_name = {position.name: position for position in places(claim)}
+    tried = {index.name for index in plan.tried}
+    rows, columns = [row.name for row in claim.rows], [column.name for column in claim.columns]
     along, across = (rows, columns) if statement.along == "rows" else (columns, rows)
     better, below = statement.better, statement.order == "below"
     sign = -1.0 if below else 1.0
@@ -322,10 +322,10 @@ def _statement(claim: Claim, statement: Statement, plan: Plan, found: Mapping[st
         if not tried & set(names) or (claim.dash == "failed" and None in claimed):
             continue
         printed = None if claimed[0] is None or claimed[1] is None else sign * (claimed[0] - claimed[1])
-        here, there = (found.get(name, Measured()) for name in names)
+        here, there = (results.get(name, Measured()) for name in names)
         gap, interval, n, over = None, None, 0, units(here.seeds, there.seeds)
         if claim.counted:
-            counts = [one.mean.mean for one in (here, there) if one.mean and one.mean.mean is not None]
+            counts = [items.mean.mean for items in (here, there) if items.mean and items.mean.mean is not None]
             if len(counts) == 2:
                 gap, n = sign * (counts[0] - counts[1]), 2
         else:
@@ -342,10 +342,10 @@ def _statement(claim: Claim, statement: Statement, plan: Plan, found: Mapping[st
     least = statement.least
     verdict, why = judge_counts(orders, least) if claim.counted else judge_order(orders, compared, least)
     if verdict == "holds" and claim.quantity == "inversion":
-        gains = [difference(one.seeds, one.guesses, 0.0, below=below) for one in ahead]
+        gains = [difference(item.seeds, item.guesses, 0.0, below=below) for item in ahead]
         if not all(gain is not None and gain.ci95 is not None and gain.ci95[0] > 0 for gain in gains):
             verdict, why = "below the floor", f"so it is, but {better} is no nearer than a guess without the upload"
-    every, covered = len(statement.within or across), len({one.within for one in orders})
+    every, covered = len(statement.within or across), len({entry.within for entry in orders})
     partly = f"tried in {covered} of {every}" if covered < every else ""
     reasons = "; ".join(part for part in (why, partly) if part)
     return ClaimStatement(text=statement.text, least=least, orders=tuple(orders), verdict=verdict, why=reasons)
@@ -353,6 +353,8 @@ def _statement(claim: Claim, statement: Statement, plan: Plan, found: Mapping[st
 
 def _shared(claim: Claim, plan: Plan, scale: str) -> dict[str, str]:
     """Return the settings that all tried cells share, in words."""
-    each = [sizes_of(claim, place) if claim.counted else setting_at(claim, place, scale) for place in plan.tried]
+    each = [
+        sizes_of(claim, position) if claim.counted else setting_at(claim, position, scale) for position in plan.tried
+    ]
     names = [name for name in each[0] if name != "option"]
-    return {name: str(each[0][name]) for name in names if all(one.get(name, ...) == each[0][name] for one in each)}
+    return {name: str(each[0][name]) for name in names if all(item.get(name, ...) == each[0][name] for item in each)}

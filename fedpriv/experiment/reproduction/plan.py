@@ -123,15 +123,15 @@ def places(claim: Claim) -> tuple[Place, ...]:
     return tuple(Place(row, column, number) for row in claim.rows for number, column in enumerate(claim.columns))
 
 
-def measure_of(claim: Claim, place: Place, scale: str = PAPER) -> Measure:
+def measure_of(claim: Claim, position: Place, scale: str = PAPER) -> Measure:
     """Return the measure of a cell at a scale."""
-    measure = place.column.measure or claim.measure
-    return replace(measure, reach=place.column.reach[scale]) if scale in place.column.reach else measure
+    measure = position.column.measure or claim.measure
+    return replace(measure, reach=position.column.reach[scale]) if scale in position.column.reach else measure
 
 
-def setting_at(claim: Claim, place: Place, scale: str = PAPER) -> dict[str, Any]:
+def setting_at(claim: Claim, position: Place, scale: str = PAPER) -> dict[str, Any]:
     """Return the settings of training of a cell at a scale, ``option`` with the method's; None leaves one at its default."""
-    printed = merged(claim.setting, place.column.setting, place.row.setting)
+    printed = merged(claim.setting, position.column.setting, position.row.setting)
     if scale == PAPER:
         return printed
     from fedpriv.models import family
@@ -141,7 +141,7 @@ def setting_at(claim: Claim, place: Place, scale: str = PAPER) -> dict[str, Any]
         shared["public"] = PUBLIC if printed.get("public") else 0
     if "models" in printed and len(family(str(printed["models"]))) == 1:
         shared["models"] = ONE_MODEL
-    here = (table.get(scale, {}) for table in (place.column.scales, place.row.scales))
+    here = (table.get(scale, {}) for table in (position.column.scales, position.row.scales))
     setting = merged(printed, shared, _scaled(claim, scale).setting, *here)
     partition = setting.get("partition", "dirichlet")
     beside = {name for name, partitions in _OF_PARTITIONS.items() if partition not in partitions}
@@ -149,9 +149,9 @@ def setting_at(claim: Claim, place: Place, scale: str = PAPER) -> dict[str, Any]
     return {name: value for name, value in setting.items() if value is not None and name not in beside}
 
 
-def sizes_of(claim: Claim, place: Place) -> dict[str, Any]:
+def sizes_of(claim: Claim, position: Place) -> dict[str, Any]:
     """Return the sizes that a counted cell follows from."""
-    return merged(claim.sizes, place.column.sizes, place.row.sizes)
+    return merged(claim.sizes, position.column.sizes, position.row.sizes)
 
 
 def study_at(claim: Claim, scale: str) -> dict[str, Any]:
@@ -184,11 +184,11 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
 def changed(claim: Claim, tried: Sequence[Place], scale: str) -> dict[str, tuple[str, str]]:
     """Return settings that differ from the paper's in some cell: name -> (the paper's, the one here), in words."""
     pairs: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for place in tried:
-        before, now = (setting_at(claim, place, at) for at in (PAPER, scale))
-        if place.column.reach:
+    for position in tried:
+        before, now = (setting_at(claim, position, at) for at in (PAPER, scale))
+        if position.column.reach:
             for setting, at in ((before, PAPER), (now, scale)):
-                setting["accuracy to reach"] = measure_of(claim, place, at).reach
+                setting["accuracy to reach"] = measure_of(claim, position, at).reach
         for name in dict.fromkeys((*before, *now)):
             if before.get(name) != now.get(name):
                 for words, setting in zip(pairs.setdefault(name, ({}, {})), (before, now), strict=True):
@@ -200,90 +200,92 @@ def _words(value: Any) -> str:
     if value is None:
         return "not told"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_words(one)}" for name, one in value.items())
+        return ", ".join(f"{name} {_words(item)}" for name, item in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def planned(claim: Claim, asked: Asked) -> Plan:
+def planned(claim: Claim, requested: Asked) -> Plan:
     """Plan what is run of a claim.
 
     Raises:
         UserError: for an unknown scale, row or column; where no data is there for any cell.
     """
-    chosen = _chosen(claim, asked)
+    chosen = _chosen(claim, requested)
     if not chosen:
         raise UserError("this claim speaks of no method, so there is nothing to run")
     if claim.counted:
         return Plan(chosen)
-    settings = {place.name: _with_data(place, setting_at(claim, place, asked.scale), asked) for place in chosen}
-    data = {name: (str(one.get("dataset", "fashion")), one.get("data_dir")) for name, one in settings.items()}
-    missing = {one: _missing(*one, asked) for one in dict.fromkeys(data.values())}
-    tried = tuple(place for place in chosen if not missing[data[place.name]])
+    settings = {place.name: _with_data(place, setting_at(claim, place, requested.scale), requested) for place in chosen}
+    data = {
+        name: (str(setting.get("dataset", "fashion")), setting.get("data_dir")) for name, setting in settings.items()
+    }
+    missing = {item: _missing(*item, requested) for item in dict.fromkeys(data.values())}
+    tried = tuple(positions for positions in chosen if not missing[data[positions.name]])
     if not tried:
         raise UserError(next(iter(missing.values())))
-    left_out = {f"{place.name}: {why}": None for place in chosen if (why := missing[data[place.name]])}
+    left_out = {f"{position.name}: {why}": None for position in chosen if (why := missing[data[position.name]])}
     labels: dict[str, str] = {}
     entries: dict[str, dict[str, Any]] = {}  # one for cells that only measure differently
-    for place in tried:
-        entry = {"name": place.method, **settings[place.name]}
-        if claim.quantity == "inversion" and place.target is not None:
-            entry["target"] = place.target
-        labels[place.name] = entries.setdefault(_key(entry), {**entry, "label": place.name})["label"]
-    seeds = asked.seeds or seeds_at(claim, asked.scale)
+    for index in tried:
+        entry = {"name": index.method, **settings[index.name]}
+        if claim.quantity == "inversion" and index.target is not None:
+            entry["target"] = index.target
+        labels[index.name] = entries.setdefault(_key(entry), {**entry, "label": index.name})["label"]
+    seeds = requested.seeds or seeds_at(claim, requested.scale)
     study: dict[str, Any] = {"methods": list(entries.values()), "seeds": list(seeds)}
     if claim.quantity == "inversion":
-        study = {**study_at(claim, asked.scale), **study, "local": False}
+        study = {**study_at(claim, requested.scale), **study, "local": False}
     else:
-        study |= {"attacks": "none", "federation": {"capture": "none"}, "local": asked.scale != "smoke"}
+        study |= {"attacks": "none", "federation": {"capture": "none"}, "local": requested.scale != "smoke"}
     return Plan(tried, tuple(left_out), labels, study, seeds)
 
 
-def _chosen(claim: Claim, asked: Asked) -> tuple[Place, ...]:
+def _chosen(claim: Claim, requested: Asked) -> tuple[Place, ...]:
     """Return the cells that are asked for, or that a scale tries by default."""
-    if asked.scale not in SCALES:
-        raise unknown_name("scale", asked.scale, SCALES)
-    for key, names, table in (("rows", asked.rows, claim.rows), ("columns", asked.columns, claim.columns)):
-        known = [one.name for one in table]
+    if requested.scale not in SCALES:
+        raise unknown_name("scale", requested.scale, SCALES)
+    for key, names, table in (("rows", requested.rows, claim.rows), ("columns", requested.columns, claim.columns)):
+        known = [entry.name for entry in table]
         for name in names:
             if name not in known:
                 raise UserError(f"{argument(key, name)}: {unknown_name(key[:-1], name, known)}")
-    usual = _scaled(claim, asked.scale)
-    rows, columns = asked.rows or usual.rows, asked.columns or usual.columns
+    usual = _scaled(claim, requested.scale)
+    rows, columns = requested.rows or usual.rows, requested.columns or usual.columns
     cells = [
-        place
-        for place in places(claim)
-        if (not rows or place.row.name in rows) and (not columns or place.column.name in columns)
+        position
+        for position in places(claim)
+        if (not rows or position.row.name in rows) and (not columns or position.column.name in columns)
     ]
-    if asked.scale == "smoke" and cells and not (asked.rows or asked.columns or claim.counted):
+    if requested.scale == "smoke" and cells and not (requested.rows or requested.columns or claim.counted):
         # the first row, the first column, and cells of the same runs, which only measure differently
-        keys = {place.name: _key([place.method, place.target, setting_at(claim, place, "smoke")]) for place in cells}
-        runs = {keys[one.name] for one in cells if one.number == cells[0].number or one.row is cells[0].row}
-        cells = [place for place in cells if keys[place.name] in runs]
-    return tuple(place for place in cells if place.method is not None)
+        keys = {cell.name: _key([cell.method, cell.target, setting_at(claim, cell, "smoke")]) for cell in cells}
+        runs = {keys[item.name] for item in cells if item.number == cells[0].number or item.row is cells[0].row}
+        cells = [index for index in cells if keys[index.name] in runs]
+    return tuple(positions for positions in cells if positions.method is not None)
 
 
 def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _with_data(place: Place, setting: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+def _with_data(position: Place, setting: Mapping[str, Any], requested: Asked) -> dict[str, Any]:
     """Return a setting with where its data lies; at the smallest scale it is the package's own."""
-    images = (asked.images or {}).get(place.column.data)
-    if asked.scale == "smoke" or (images is None and asked.data_dir is None):
+    images = (requested.images or {}).get(position.column.data)
+    if requested.scale == "smoke" or (images is None and requested.data_dir is None):
         return dict(setting)
     if images is not None:
         return {**setting, "dataset": "folder", "data_dir": str(images)}
-    return {**setting, "data_dir": str(asked.data_dir)}
+    return {**setting, "data_dir": str(requested.data_dir)}
 
 
-def _missing(dataset: str, data_dir: str | None, asked: Asked) -> str:
+def _missing(dataset: str, data_dir: str | None, requested: Asked) -> str:
     """Return why a data set is not there, or nothing."""
     from fedpriv.federation.prepared import load_division
 
     small = {"image_size": 8, "per_class": 20, "clients": 2, "partition": "iid", "dataset": dataset}
     try:
         config = run_config("local", small | ({} if data_dir is None else {"data_dir": data_dir}), 0)
-        load_division(config, download=asked.download)
+        load_division(config, download=requested.download)
     except UserError as error:
         return str(error)
     return ""

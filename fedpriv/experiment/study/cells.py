@@ -122,8 +122,8 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
         for entry in study.attacks or ():
             if entry.name not in used:
                 there, kinds = ", ".join(sorted(set(targets.values()))), " or ".join(targets_of(entry.name))
-                told = f"attack {entry.name!r} is on {kinds}, but the targets of this study are: {there}"
-                raise wrong(entry.keys, told)
+                text = f"attack {entry.name!r} is on {kinds}, but the targets of this study are: {there}"
+                raise wrong(entry.keys, text)
         return cells_of(study, targets, execution), tuple(notes)
 
 
@@ -201,8 +201,10 @@ def trainings(study: Study) -> list[tuple[MethodEntry, DefenseEntry]]:
 
 def _alone(study: Study) -> list[MethodEntry]:
     """Return the same clients without any exchange."""
-    seed, found = study.seeds[0], []
-    known = {same_clients(config_of(study, own, UNDEFENDED, seed)) for own in study.methods if own.name == ALONE}
+    seed, results = study.seeds[0], []
+    known = {
+        same_clients(config_of(study, current, UNDEFENDED, seed)) for current in study.methods if current.name == ALONE
+    }
     for method in study.methods:
         key = same_clients(config_of(study, method, UNDEFENDED, seed))
         if key in known:
@@ -211,7 +213,7 @@ def _alone(study: Study) -> list[MethodEntry]:
         settings = {name: value for name, value in method.federation.items() if name not in _STORING}
         measured = {name: value for name, value in method.federation.items() if name == "evaluate_every"}
         label = with_values(ALONE, settings)
-        found.append(
+        results.append(
             replace(
                 method,
                 label=label,
@@ -225,8 +227,8 @@ def _alone(study: Study) -> list[MethodEntry]:
                 varied={axis: value for axis, value in method.varied.items() if settings.get(axis) == value},
             )
         )
-    refuse_twice([*found, *study.methods], "method")
-    return found
+    refuse_twice([*results, *study.methods], "method")
+    return results
 
 
 def config_of(study: Study, method: MethodEntry, defense: DefenseEntry, seed: int) -> RunConfig:
@@ -278,8 +280,8 @@ def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> N
         with at(("knowledge",)):
             refuse_foreign(card, config)
     if card.attacker_data == "same_domain" and not sets_images_aside(config):
-        told = f"no images are set aside for the attacker of {method.label}; set auxiliary images in the federation"
-        raise wrong(("knowledge",), f"attacker_data={card.attacker_data}: {told}")
+        text = f"no images are set aside for the attacker of {method.label}; set auxiliary images in the federation"
+        raise wrong(("knowledge",), f"attacker_data={card.attacker_data}: {text}")
 
 
 def _target(method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
@@ -289,12 +291,12 @@ def _target(method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]
     under, sent = f" under {defense.label}" if defense.choices else "", ", ".join(uploads) or "nothing"
     if method.target is None:
         if not kinds:
-            told = f"{method.name} uploads {sent}{under}, and no attack here is on that; see: fedpriv list targets"
-            raise wrong(method.keys, told)
+            text = f"{method.name} uploads {sent}{under}, and no attack here is on that; see: fedpriv list targets"
+            raise wrong(method.keys, text)
         return kinds[0]
     if method.target not in uploads:
-        told = f"clients of {method.name!r} upload no {method.target!r}{under}; they upload: {sent}"
-        raise wrong((*method.keys, "target"), told)
+        text = f"clients of {method.name!r} upload no {method.target!r}{under}; they upload: {sent}"
+        raise wrong((*method.keys, "target"), text)
     if method.target not in kinds:
         raise wrong((*method.keys, "target"), f"no attack here is on {method.target!r}")
     return method.target
@@ -318,7 +320,7 @@ def _fitting(
         made = build_attacks(suite.names, suite.options)
         with at(("knowledge",)):
             kept, refusals = granted(made, [], target, study.card, study.rounds_seen)
-        return tuple(AttackEntry(name, own) for name, own in kept.items()), tuple(refusals)
+        return tuple(AttackEntry(name, current) for name, current in kept.items()), tuple(refusals)
     entries = [entry for entry in chosen if target in targets_of(entry.name)]
     wrong_ones = [entry for entry in chosen if entry not in entries]
     if wrong_ones and (method.attacks or not entries):

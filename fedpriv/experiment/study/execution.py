@@ -48,12 +48,12 @@ def carry_out(
     with listener.progress("cells") as report:
 
         def enter(row: Row, step: str | None) -> None:
-            rows[next(place for place, own in enumerate(rows) if own.cell == row.cell)] = row
+            rows[next(index for index, current in enumerate(rows) if current.cell == row.cell)] = row
             doing.pop(row.cell, None)
             if step is not None:
                 doing[row.cell] = step
             save_rows(account, rows)
-            done = sum(own.status != "pending" for own in rows)
+            done = sum(selected.status != "pending" for selected in rows)
             report(done, len(rows), "; ".join(f"{cell}: {what}" for cell, what in doing.items()))
             if step is None:
                 listener.say(f"[{done}/{len(rows)}] {outcome(row)}")
@@ -94,7 +94,7 @@ def perform(part: Part, relay: Relay) -> None:
     cells = {cell.name: cell for cell in saved_cells(folder, part.execution)}
     command = str(read_study(folder).command)
     chosen = [cells[name] for name in part.cells]
-    others = [one for one in accounts(folder) if one != account]
+    others = [item for item in accounts(folder) if item != account]
     for cell, row in zip(chosen, standing(folder, chosen, others), strict=True):
         errors: list[str] = []
         tell(row, "training")
@@ -133,7 +133,7 @@ def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str,
     """Carry out a cell's plans one by one, and return its line with what became of each."""
     if cell.plans:  # with a list of its own, so that whoever is at another cell never writes the same list
         mark(folder / "attacks" / cell.name, "cell")
-    made_by = {one.path: one.plan for one in results(cell)}
+    made_by = {item.path: item.plan for item in results(cell)}
     for number in range(len(cell.plans)):
         entries = [entry for entry in row.attacks if made_by[entry.path] == number]
         if all(entry.status in OVER for entry in entries):

@@ -30,11 +30,11 @@ OVER = ("done", "left out")
 
 def described(study: Study, command: str = "") -> StudyFile:
     """Return a study as ``study.json`` holds it, its grids expanded and every default filled in."""
-    held = _fields(study)
-    del held["card"]["rounds_seen"]
+    kept = _fields(study)
+    del kept["card"]["rounds_seen"]
     source = None if study.source == "study" else study.source
-    held |= {"format": FORMAT, "source": source, "command": command, "written": plain(study.written)}
-    return StudyFile.model_validate(held)
+    kept |= {"format": FORMAT, "source": source, "command": command, "written": plain(study.written)}
+    return StudyFile.model_validate(kept)
 
 
 def _fields(value: Any) -> Any:
@@ -70,15 +70,15 @@ def read_study(path: Path) -> StudyFile:
     if not (path / STUDY).is_file():
         start = command_line("audit", "STUDY.toml", "--out", path)
         raise UserError(f"{path}: no study here ({STUDY} is missing); start one with: {start}")
-    found = study_files.read_study(path)
-    if found.format != FORMAT:
+    study = study_files.read_study(path)
+    if study.format != FORMAT:
         raise UserError(
-            f"{path / STUDY}: of format {found.format!r}, but this version goes on with format {FORMAT}; use the "
+            f"{path / STUDY}: of format {study.format!r}, but this version goes on with format {FORMAT}; use the "
             "fedpriv that began it (0.1.0 reads 3), or run the study again"
         )
-    if found.written is None:
+    if study.written is None:
         raise UserError(f"{path / STUDY}: field 'written' is missing; run the study again")
-    return found
+    return study
 
 
 def saved_study(path: Path) -> Study:
@@ -123,7 +123,7 @@ def _row(path: Path, cell: Cell, before: Row | None) -> Row:
     from fedpriv.federation.defense import defense_facts
 
     kept = {entry.path: entry for entry in (() if before is None else before.attacks) if entry.status in OVER}
-    attacks = tuple(_entry(path, one, kept.get(one.path)) for one in results(cell))
+    attacks = tuple(_entry(path, item, kept.get(item.path)) for item in results(cell))
     defenses = [defense_facts(made) for made in build_defenses(cell.defense.choices)]
     done = (path / "runs" / cell.run / "summary.json").is_file() and all(entry.status in OVER for entry in attacks)
     return Row(
@@ -148,14 +148,14 @@ def _row(path: Path, cell: Cell, before: Row | None) -> Row:
     )
 
 
-def _entry(path: Path, one: Result, kept: CellAttack | None) -> CellAttack:
+def _entry(path: Path, result: Result, kept: CellAttack | None) -> CellAttack:
     """Return the row of a result by what is on disk, with what is known of it from before."""
     left_out = kept is not None and kept.status == "left out"
     return CellAttack(
-        attack=one.attack,
-        path=one.path,
-        budget=one.budget,
-        status="done" if is_result(path / one.path) else "left out" if left_out else "pending",
+        attack=result.attack,
+        path=result.path,
+        budget=result.budget,
+        status="done" if is_result(path / result.path) else "left out" if left_out else "pending",
         error=None if kept is None else kept.error,
         seconds=None if kept is None else kept.seconds,
     )
@@ -174,13 +174,13 @@ class Result:
 
 def results(cell: Cell) -> list[Result]:
     """Return every result that a cell will have, in order."""
-    found: list[Result] = []
+    result: list[Result] = []
     for number, (plan, home) in enumerate(zip(cell.plans, cell.homes, strict=True)):
         for job in plan.jobs():
-            found.append(Result(job.name, f"{home}/{job.folder}", job.budget, job.attack, number))
+            result.append(Result(job.name, f"{home}/{job.folder}", job.budget, job.attack, number))
         for name, made in plan.inferences.items():
-            found.append(Result(name, f"{home}/{name}", None, made, number))
-    return found
+            result.append(Result(name, f"{home}/{name}", None, made, number))
+    return result
 
 
 def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
@@ -193,19 +193,19 @@ def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
             _refuse_other(run, "trained", plain(RunDirectory(run).config), plain(cell.config))
             if RunDirectory(run).complete:
                 _ = RunDirectory(run).summary
-        for one in results(cell):
-            place = path / one.path
-            if is_result(place):
-                made = {"attack": one.attack, "target": cell.target, "seed": cell.seed, "options": plain(one.options)}
-                about = _about(place)
-                _refuse_other(place, "made", {key: getattr(about, key) for key in made}, made)
+        for item in results(cell):
+            position = path / item.path
+            if is_result(position):
+                made = {"attack": item.attack, "target": cell.target, "seed": cell.seed, "options": plain(item.options)}
+                about = _about(position)
+                _refuse_other(position, "made", {key: getattr(about, key) for key in made}, made)
 
 
-def _refuse_other(place: Path, made: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _refuse_other(path: Path, made: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changed = differences(before, json.loads(json.dumps(now)))
     if changed:
         raise UserError(
-            f"{place}: {made} for another study ({_named(changed)}); choose another "
+            f"{path}: {made} for another study ({_named(changed)}); choose another "
             f"{argument('out')}, or {argument('force')} to replace it"
         )
 
@@ -214,11 +214,11 @@ def _named(changed: Sequence[str]) -> str:
     return f"{', '.join(changed[:6])} differ{'s' if len(changed) == 1 else ''}"
 
 
-def _about(place: Path) -> Provenance:
+def _about(path: Path) -> Provenance:
     """Return the provenance of a result, of which every file is read."""
     from fedpriv.scoring.storage import holds_scores, load_attack, load_scores
 
-    return load_scores(place) if holds_scores(place) else load_attack(place).about
+    return load_scores(path) if holds_scores(path) else load_attack(path).about
 
 
 def is_result(path: Path) -> bool:

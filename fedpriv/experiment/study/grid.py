@@ -135,9 +135,9 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
 
     with read_from(source):
         written = read_written(values)
-        for place, seed in enumerate(written.seeds):
+        for index, seed in enumerate(written.seeds):
             if seed > MAX_SEED:
-                raise wrong(("seeds", place), f"expected a whole number of at most {MAX_SEED}, got {seed}")
+                raise wrong(("seeds", index), f"expected a whole number of at most {MAX_SEED}, got {seed}")
         shared = _federation(("federation",), written.federation)
         for name in written.axes:
             if name not in FEDERATION:
@@ -146,8 +146,8 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
                 raise wrong(("axes", name), f"{name} is set twice, here and in the federation; drop one")
         methods = tuple(
             point
-            for place, entry in enumerate(written.methods)
-            for point in _methods(entry, written.axes, ("methods", place))
+            for position, entry in enumerate(written.methods)
+            for point in _methods(entry, written.axes, ("methods", position))
         )
         refuse_twice(methods, "method")
         with at(("knowledge",)):
@@ -180,19 +180,19 @@ def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> dict[Steps, li
     {('scale',): [0.1, 1]}
     """
     hints = typing.get_type_hints(kind)
-    found: dict[Steps, list[Any]] = {}
+    values: dict[Steps, list[Any]] = {}
     for key, value in options.items():
         inner = dataclass_in(hints[key]) if key in hints else None
         if isinstance(value, Mapping) and inner is not None:
-            found |= {(key, *steps): own for steps, own in varied(inner, value, (*keys, key)).items()}
+            values |= {(key, *steps): current for steps, current in varied(inner, value, (*keys, key)).items()}
         elif isinstance(value, list) and (not _takes_list(hints.get(key)) or _nested(value)):
             if not value:
                 raise wrong((*keys, key), "an empty grid: expected at least one value")
-            for place, one in enumerate(value):
-                if one in value[:place]:
-                    raise wrong((*keys, key, place), f"{one!r} is listed twice")
-            found[key,] = value
-    return found
+            for index, item in enumerate(value):
+                if item in value[:index]:
+                    raise wrong((*keys, key, index), f"{item!r} is listed twice")
+            values[key,] = value
+    return values
 
 
 def _takes_list(hint: Any) -> bool:
@@ -200,7 +200,7 @@ def _takes_list(hint: Any) -> bool:
 
 
 def _nested(value: list[Any]) -> bool:
-    return bool(value) and all(isinstance(one, list) for one in value)
+    return bool(value) and all(isinstance(item, list) for item in value)
 
 
 def points(axes: Mapping[Any, list[Any]]) -> list[dict[Any, Any]]:
@@ -214,10 +214,10 @@ def filled(options: Mapping[str, Any], point: Mapping[Steps, Any]) -> dict[str, 
     >>> filled({"server": {"epochs": 1}}, {("server", "lr"): 2})
     {'server': {'epochs': 1, 'lr': 2}}
     """
-    found = dict(options)
+    results = dict(options)
     for (first, *rest), value in point.items():
-        found[first] = filled(found.get(first) or {}, {tuple(rest): value}) if rest else value
-    return found
+        results[first] = filled(results.get(first) or {}, {tuple(rest): value}) if rest else value
+    return results
 
 
 def _dotted(point: Mapping[Steps, Any]) -> dict[str, Any]:
@@ -226,10 +226,10 @@ def _dotted(point: Mapping[Steps, Any]) -> dict[str, Any]:
 
 def _flat(options: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Return options by dotted name."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in options.items():
-        found |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) and value else {before + key: value}
-    return found
+        values |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) and value else {before + key: value}
+    return values
 
 
 # ---------------------------------------------------------------- methods
@@ -242,14 +242,14 @@ def _methods(entry: WrittenMethod, axes: Mapping[str, list[Any]], keys: Keys) ->
 
     with at(keys):
         method = METHODS.load(entry.name)
-    own = [spec.name for spec in fields(method.options)]
+    group = [spec.name for spec in fields(method.options)]
     options, settings = dict(entry.option), {}
     places: dict[str, Keys] = {key: (*keys, "option", key) for key in options}
     for key, value in entry.options.items():  # where the two share a name (alpha, momentum) the federation's is meant
         if key in FEDERATION:
             settings[key] = value
-        elif key not in own:
-            known = (*WrittenMethod.model_fields, *FEDERATION, *own)
+        elif key not in group:
+            known = (*WrittenMethod.model_fields, *FEDERATION, *group)
             raise wrong((*keys, key), unknown_key(f"key of method {method.name}", key, known))
         elif key in options:
             raise wrong((*keys, key), f"set twice: here and in option.{key}; drop one of them")
@@ -266,7 +266,7 @@ def _methods(entry: WrittenMethod, axes: Mapping[str, list[Any]], keys: Keys) ->
     with at((*keys, "target")):
         target = None if entry.target is None else target_name(entry.target)
     attacks = _attacks(entry.attacks, (*keys, "attacks"))
-    found = []
+    results = []
     for point, set_ in itertools.product(points(varied(method.options, options, keys)), points(over)):
         chosen, given = filled(options, point), settings | set_
         with at(keys, lambda blamed: (*places.get(str(blamed[0]), (*keys, blamed[0])), *blamed[1:])):
@@ -274,7 +274,7 @@ def _methods(entry: WrittenMethod, axes: Mapping[str, list[Any]], keys: Keys) ->
         changed = _dotted(point) | set_
         title = None if entry.label else with_values(method.name, _flat(chosen) | given)
         simulated = with_values(str(title), {"target": target} if target else {})
-        found.append(
+        results.append(
             MethodEntry(
                 label=with_values(entry.label, changed) if entry.label else simulated,
                 title=title,
@@ -289,7 +289,7 @@ def _methods(entry: WrittenMethod, axes: Mapping[str, list[Any]], keys: Keys) ->
                 places={name: (*keys, name) if name in settings else ("axes", name) for name in given},
             )
         )
-    return found
+    return results
 
 
 def _rounds(name: str, value: list[Any]) -> bool:
@@ -298,7 +298,7 @@ def _rounds(name: str, value: list[Any]) -> bool:
 
 
 def _federation(keys: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in table.items():
         if name in INSTEAD:
             raise wrong((*keys, name), f"not a setting of the federation; {INSTEAD[name]}")
@@ -306,17 +306,17 @@ def _federation(keys: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
             raise wrong((*keys, name), unknown_key("setting of the federation", name, FEDERATION))
         if isinstance(value, (list, Mapping)) != (name == "keep"):
             raise wrong((*keys, name), f"expected one value, got {value!r}; to vary it: axes.{name} = [...]")
-        found[name] = str(Path(str(value)).expanduser().resolve()) if name == "data_dir" else value
-    return found
+        values[name] = str(Path(str(value)).expanduser().resolve()) if name == "data_dir" else value
+    return values
 
 
 # ---------------------------------------------------------------- defenses
 
 
 def _defenses(chains: Sequence[Sequence[WrittenDefense]], keys: Keys) -> tuple[DefenseEntry, ...]:
-    found = tuple(one for place, chain in enumerate(chains) for one in _chain(chain, (*keys, place)))
-    refuse_twice(found, "defense")
-    return found
+    results = tuple(item for index, chain in enumerate(chains) for item in _chain(chain, (*keys, index)))
+    refuse_twice(results, "defense")
+    return results
 
 
 def _chain(chain: Sequence[WrittenDefense], keys: Keys) -> list[DefenseEntry]:
@@ -327,43 +327,45 @@ def _chain(chain: Sequence[WrittenDefense], keys: Keys) -> list[DefenseEntry]:
     if not chain:
         return [replace(UNDEFENDED, keys=keys)]
     names, tables = [entry.name for entry in chain], [entry.options for entry in chain]
-    places: list[Keys] = [keys if len(chain) == 1 else (*keys, place) for place in range(len(chain))]
+    places: list[Keys] = [keys if len(chain) == 1 else (*keys, index) for index in range(len(chain))]
     grid: dict[Steps, list[Any]] = {}
-    for number, (name, table, place) in enumerate(zip(names, tables, places, strict=True)):
-        with at(place):
+    for number, (name, table, position) in enumerate(zip(names, tables, places, strict=True)):
+        with at(position):
             kind = DEFENSES.load(name)
-        grid |= {(str(number), *steps): values for steps, values in varied(kind, table, place).items()}
+        grid |= {(str(number), *steps): values for steps, values in varied(kind, table, position).items()}
     label = next((entry.label for entry in chain if entry.label), None)
-    found = []
+    results = []
     for point in points(grid):
-        own = [{steps[1:]: v for steps, v in point.items() if steps[0] == str(number)} for number in range(len(chain))]
-        chosen = [filled(table, one) for table, one in zip(tables, own, strict=True)]
+        group = [
+            {steps[1:]: v for steps, v in point.items() if steps[0] == str(number)} for number in range(len(chain))
+        ]
+        chosen = [filled(table, one) for table, one in zip(tables, group, strict=True)]
         choices = []
-        for name, options, place in zip(names, chosen, places, strict=True):
-            with at(place):
+        for name, options, position in zip(names, chosen, places, strict=True):
+            with at(position):
                 (made,) = build_defenses([DefenseChoice(name, options)])
             choices.append(DefenseChoice(name, plain(made)))
-        fixed = [{k: v for k, v in opts.items() if (k,) not in one} for opts, one in zip(chosen, own, strict=True)]
+        fixed = [{k: v for k, v in opts.items() if (k,) not in one} for opts, one in zip(chosen, group, strict=True)]
         title = None if label else _behind(names, chosen)
-        found.append(
+        results.append(
             DefenseEntry(
-                label=with_values(label, {k: v for one in own for k, v in _dotted(one).items()})
+                label=with_values(label, {k: v for one in group for k, v in _dotted(one).items()})
                 if label
                 else str(title),
                 title=title,
                 family=label or _behind(names, fixed),
                 strength={
-                    f"{name}.{k}": v for name, one in zip(names, own, strict=True) for k, v in _dotted(one).items()
+                    f"{name}.{k}": v for name, item in zip(names, group, strict=True) for k, v in _dotted(item).items()
                 },
                 choices=tuple(choices),
                 keys=keys,
             )
         )
-    return found
+    return results
 
 
 def _behind(names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> str:
-    return " + ".join(with_values(name, own) for name, own in zip(names, options, strict=True))
+    return " + ".join(with_values(name, option) for name, option in zip(names, options, strict=True))
 
 
 # ---------------------------------------------------------------- attacks
@@ -372,10 +374,10 @@ def _behind(names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> str:
 def _attacks(written: Sequence[WrittenAttack] | None, keys: Keys) -> tuple[AttackEntry, ...] | None:
     if written is None:
         return None
-    for place, entry in enumerate(written):
-        if entry.name in [before.name for before in written[:place]]:
-            raise wrong((*keys, place), f"attack {entry.name!r} is listed twice")
-    return tuple(one for place, entry in enumerate(written) for one in _attack(entry, (*keys, place)))
+    for position, entry in enumerate(written):
+        if entry.name in [before.name for before in written[:position]]:
+            raise wrong((*keys, position), f"attack {entry.name!r} is listed twice")
+    return tuple(item for index, entry in enumerate(written) for item in _attack(entry, (*keys, index)))
 
 
 def _attack(entry: WrittenAttack, keys: Keys) -> list[AttackEntry]:
@@ -387,24 +389,24 @@ def _attack(entry: WrittenAttack, keys: Keys) -> list[AttackEntry]:
         name = ATTACKS.own_name(entry.name)
         kind = ATTACKS.load(name)
     where, table = f"options of attack {name}", entry.options
-    own = [spec.name for spec in fields(kind)]
+    group = [spec.name for spec in fields(kind)]
     for key in (*table, *(["label"] if entry.label else [])):
-        if key not in own:
-            raise wrong((*keys, key), unknown_key(f"key of attack {name}", key, ("name", "budget", *own)))
+        if key not in group:
+            raise wrong((*keys, key), unknown_key(f"key of attack {name}", key, ("name", "budget", *group)))
     budgets = tuple(sorted(entry.budget or ()))
     if budgets and not getattr(kind, "budget", None):
         raise wrong((*keys, "budget"), f"attack {kind.name!r} has no budget of iterations; drop it")
     if budgets and kind.budget in table:
         raise wrong((*keys, "budget"), f"sets {kind.budget}; drop one of them")
-    found = []
+    results = []
     for point in points(varied(kind, table, keys)):
         options = filled(table, point)
         with at(keys):
             made = build_attack(kind, options, where)
             for budget in budgets:
                 parse(kind, options | {kind.budget: budget}, where)
-        found.append(AttackEntry(name, made, budgets, _dotted(point), keys))
-    return found
+        results.append(AttackEntry(name, made, budgets, _dotted(point), keys))
+    return results
 
 
 # ---------------------------------------------------------------- labels

@@ -130,7 +130,7 @@ def at_work(path: Path, shard: Shard, mine: Sequence[Cell], listener: Listener) 
 def others(path: Path, shard: Shard) -> list[Path]:
     """Return the accounts of the other shards of the same division, which may be at work."""
     mine = shard.account(path)
-    return [one for one in accounts(path) if one != mine and one.name.endswith(f"-of-{shard.of}")]
+    return [item for item in accounts(path) if item != mine and item.name.endswith(f"-of-{shard.of}")]
 
 
 def over(rows: Sequence[Row]) -> bool:
@@ -143,13 +143,13 @@ def merge(path: Path, cells: Sequence[Cell]) -> list[Row]:
 
     A shard that failed or was never started leaves its cells as they are. Where there are no shards, this does nothing.
     """
-    found = {row.cell: row for row in read_cells(path)}
-    rows = [found[cell.name] for cell in cells if cell.name in found]
+    results = {row.cell: row for row in read_cells(path)}
+    rows = [results[cell.name] for cell in cells if cell.name in results]
     if not (path / SHARDS).is_dir():
         return rows
     save_rows(path, rows)
-    for place in sorted((path / SHARDS).glob("*/logs/*.txt")):
-        log(path / "logs" / place.name, place.read_text(encoding="utf-8"))
-        files.remove(place)
+    for position in sorted((path / SHARDS).glob("*/logs/*.txt")):
+        log(path / "logs" / position.name, position.read_text(encoding="utf-8"))
+        files.remove(position)
     files.remove(path / SHARDS)
     return rows

@@ -152,19 +152,19 @@ def _parsed(parse: Callable[[str], Any], text: str) -> Any:
 
 def _underscored(values: Any) -> Any:
     """Return a table with underscores in its keys; one that is there in both spellings is refused."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for key, value in values.items() if isinstance(values, Mapping) else ():
         name = str(key).replace("-", "_")
-        if name in found:
+        if name in results:
             raise _Refused(f"set twice: as {name} and as {name.replace('_', '-')}; drop one of them", (name,))
-        found[name] = value
-    return found if isinstance(values, Mapping) else values
+        results[name] = value
+    return results if isinstance(values, Mapping) else values
 
 
 def _distinct(values: list[Any] | None) -> list[Any] | None:
-    for place, value in enumerate(values or ()):
-        if value in (values or ())[:place]:
-            raise _Refused(f"{shown(value)} is listed twice", (place,))
+    for index, value in enumerate(values or ()):
+        if value in (values or ())[:index]:
+            raise _Refused(f"{shown(value)} is listed twice", (index,))
     return values
 
 
@@ -303,14 +303,14 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
     top = {name: _from_texts(name, value) for name, value in settings.items() if name in WrittenStudy.model_fields}
     federation = {name: _plain(value) for name, value in settings.items() if name not in top}
     tables = {"federation": federation, "axes": top.pop("axes", {})}
-    found = _over(values, top)
-    for table, own in tables.items():
-        if own:
-            before = found.get(table, {})
+    result = _over(values, top)
+    for table, current in tables.items():
+        if current:
+            before = result.get(table, {})
             if not isinstance(before, Mapping):
                 raise wrong((table,), f"expected a table, got {shown(before)}")
-            found[table] = _over(before, own)
-    return found
+            result[table] = _over(before, current)
+    return result
 
 
 def _over(before: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,7 +328,7 @@ def _from_texts(name: str, value: Any) -> Any:
     if name == "knowledge":
         return mapping("knowledge", value)
     listed = [value] if isinstance(value, str) else _plain(value)
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         return listed
     if name == "axes":
         return parse_axes(listed)
@@ -348,10 +348,10 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
     >>> parse_axes(["alpha=0.1,1", "models=small-cnn,small-mlp"])
     {'alpha': [0.1, 1], 'models': ['small-cnn', 'small-mlp']}
     """
-    found: dict[str, list[Any]] = {}
+    results: dict[str, list[Any]] = {}
     for text in texts:
         key, equals, values = text.partition("=")
-        if not equals or not key or not values or key in found:
+        if not equals or not key or not values or key in results:
             raise UserError(f"{argument('axes', text)}: expected KEY=VALUE,VALUE, each key once, such as alpha=0.1,1")
-        found[key] = inline_values(values)
-    return found
+        results[key] = inline_values(values)
+    return results

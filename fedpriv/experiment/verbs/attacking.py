@@ -241,21 +241,21 @@ def _attack(
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         if configs:
-            runs = [folder / f"run{one.suffix}" for one in plans]
+            runs = [folder / f"run{item.suffix}" for item in plans]
             train_first(runs, configs, device=plan.device, download=plan.download, listener=listener)
             grounds = _grounds(runs, plans, named, notices)
-        suites = [Suite(_run_of(one), folder, one.plan, named, command) for one in grounds]
+        suites = [Suite(_run_of(entry), folder, entry.plan, named, command) for entry in grounds]
         work_off(suites, grounds, workers, listener)
         results: dict[Path, ReconstructionRecord] = {}
         measured: dict[Path, InferenceResult] = {}
         for ground in grounds:
-            own = ground.plan
-            results |= attack_all(folder, ground, own, command=command, listener=listener, refused=notices.left_out)
-            measured |= measure_all(folder, ground, own, command=command, named=named, listener=listener)
+            current = ground.plan
+            results |= attack_all(folder, ground, current, command=command, listener=listener, refused=notices.left_out)
+            measured |= measure_all(folder, ground, current, command=command, named=named, listener=listener)
         write_report(list(results), folder, list(measured))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch, allowed())
-    records = {place.name: record for place, record in results.items()}
-    scores = {place.name: record for place, record in measured.items()}
+    records = {index.name: record for index, record in results.items()}
+    scores = {position.name: record for position, record in measured.items()}
     return AttackResult(folder, records, scores, tuple(notices.lines), attacked, scratch)
 
 

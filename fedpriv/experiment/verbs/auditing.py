@@ -137,7 +137,7 @@ class StudyPlan(Tabular):
         return [{**cell, "attacks": ", ".join(cell["attacks"])} for cell in self.cells]
 
     def __str__(self) -> str:
-        rows = [f"{one['cell']}: {', '.join(one['attacks']) or 'trained only'}" for one in self.cells]
+        rows = [f"{cell['cell']}: {', '.join(cell['attacks']) or 'trained only'}" for cell in self.cells]
         return "\n".join([*rows, f"{len(rows)} cells"])
 
 
@@ -172,7 +172,7 @@ def plan(
         listener.say(line)
     rows = (
         {"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label, "seed": cell.seed}
-        | {"target": cell.target, "attacks": tuple(name for one in cell.plans for name in one.results())}
+        | {"target": cell.target, "attacks": tuple(name for item in cell.plans for name in item.results())}
         for cell in cells
     )
     return StudyPlan(tuple(rows), notices)
@@ -189,14 +189,14 @@ def _shard(text: str, out: str | Path | None, *, force: bool) -> Shard:
 
 def execution_of(settings: Mapping[str, Any]) -> Execution:
     """Return the circumstances of a study that settings ask for."""
-    device, asked = settings.get("device", "auto"), settings.get("workers", "auto")
+    device, requested = settings.get("device", "auto"), settings.get("workers", "auto")
     return Execution(
         device=device,
         download=settings.get("download", False),
         chunk_rows=settings.get("chunk_rows"),
         compiled=settings.get("compile", False),
-        workers=number_of_workers(asked, device),
-        patience=patience_for(asked),
+        workers=number_of_workers(requested, device),
+        patience=patience_for(requested),
     )
 
 
@@ -205,7 +205,7 @@ def read_asked(
 ) -> tuple[Study, Execution]:
     """Return the study that arguments of a verb describe, and how it is carried out."""
     refuse_unknown(settings, StudySettings.__optional_keys__)
-    own = {name: value for name, value in settings.items() if name not in _EXECUTION}
+    group = {name: value for name, value in settings.items() if name not in _EXECUTION}
     refuse_small(settings, ("chunk_rows",))
     execution = execution_of(settings)
     if not resume:
@@ -214,14 +214,14 @@ def read_asked(
             path = given_path(argument("study"), study)
             source, values = str(path), toml_file(path, expected="a study in TOML, see docs/audit.md")
         if values is not None and not isinstance(values, Mapping):
-            told = "expected a file of TOML, or the mapping that such a file holds"
-            raise UserError(f"{argument('study', study)}: {told}")
-        return parse_study(overridden(values or {}, own), source), execution
+            text = "expected a file of TOML, or the mapping that such a file holds"
+            raise UserError(f"{argument('study', study)}: {text}")
+        return parse_study(overridden(values or {}, group), source), execution
     if out is None:
         raise UserError(f"{argument('resume')} needs {argument('out')}, the folder of the study")
     if force:
         raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
-    if study is not None or own:
-        extra = ", ".join([argument("study")] * (study is not None) + [argument(name) for name in sorted(own)])
+    if study is not None or group:
+        extra = ", ".join([argument("study")] * (study is not None) + [argument(name) for name in sorted(group)])
         raise UserError(f"{argument('resume')} goes on with the study in {out} as it is; drop {extra}")
     return saved_study(given_path(argument("out"), out)), execution

@@ -80,41 +80,43 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     if target is not None and kind != "attacks":
         raise UserError(f"{argument('target', target)}: only goes with attacks")
     if kind == "attacks":
-        found = _attacks(target)
+        result = _attacks(target)
     elif kind in REGISTRIES:
         members = registry(kind)
-        found = [{"name": name, **_ROWS[kind](name, made)} for name, made in members.load_all().items()]
+        result = [{"name": name, **_ROWS[kind](name, made)} for name, made in members.load_all().items()]
     else:
-        found = _ROWS[kind]()
+        result = _ROWS[kind]()
     if kind == "models":
         from fedpriv.models import FAMILIES
 
-        found = [{"name": name, "kind": "family", "is": ", ".join(own)} for name, own in FAMILIES.items()] + found
+        result = [
+            {"name": name, "kind": "family", "is": ", ".join(current)} for name, current in FAMILIES.items()
+        ] + result
     if kind in REGISTRIES and len(registry(kind)) > len(registry(kind).builtins):
-        found = [row | {"from": registry(kind).origin(row["name"]) or "fedpriv"} for row in found]
-    return Catalogue(kind, {row.pop("name"): row for row in found})
+        result = [row | {"from": registry(kind).origin(row["name"]) or "fedpriv"} for row in result]
+    return Catalogue(kind, {row.pop("name"): row for row in result})
 
 
 def registry(kind: str) -> Registry:
     """Return the registry of a kind."""
     module, _, attribute = REGISTRIES[kind].partition(":")
-    found: Registry = getattr(importlib.import_module(module), attribute)
-    return found
+    result: Registry = getattr(importlib.import_module(module), attribute)
+    return result
 
 
 def docstring(kind: str, name: str) -> str:
     """Return the docstring in which a member describes itself; empty where there is none but Python's own."""
     if kind == "methods":  # a method is a constant: its file speaks for it
         return inspect.cleandoc(importlib.import_module(registry(kind)[name].partition(":")[0]).__doc__ or "")
-    found = registry(kind).load(name)
-    found = getattr(found, "func", found)  # of a partial function, the whole one's
-    told = inspect.getdoc(found) or ""
-    return "" if told.startswith(f"{getattr(found, '__name__', '')}(") else told
+    result = registry(kind).load(name)
+    result = getattr(result, "func", result)  # of a partial function, the whole one's
+    details = inspect.getdoc(result) or ""
+    return "" if details.startswith(f"{getattr(result, '__name__', '')}(") else details
 
 
 def _sentence(kind: str, name: str) -> str:
-    told = summary(docstring(kind, name))
-    return told.removeprefix("Load ").removeprefix("Draw ") if kind == "datasets" else told
+    details = summary(docstring(kind, name))
+    return details.removeprefix("Load ").removeprefix("Draw ") if kind == "datasets" else details
 
 
 def _method(name: str, method: Any) -> Row:
@@ -132,7 +134,7 @@ def _attacks(target: str | None) -> list[Row]:
     from fedpriv.pipeline.plan import target_name
 
     target = target and target_name(target)
-    found = {name: kind() for name, kind in ATTACKS.load_all().items() if not target or target in kind.targets}
+    results = {name: kind() for name, kind in ATTACKS.load_all().items() if not target or target in kind.targets}
     return [
         {
             "name": name,
@@ -142,7 +144,7 @@ def _attacks(target: str | None) -> list[Row]:
             "one target is": _UNITS[getattr(made, "unit", None)],
             "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
         }
-        for name, made in found.items()
+        for name, made in results.items()
     ]
 
 
@@ -162,9 +164,9 @@ def _needs(needs: Needs, otherwise: str) -> str:
         "batch": "known" if needs.batch else "",
         "attacker_data": " or ".join(needs.attacker_data),
     }
-    told = [f"{grant}={value}" for grant, value in wanted.items() if value]
-    told += [f"at least {needs.min_rounds} rounds"] if needs.min_rounds > 1 else []
-    return ", ".join(told) or otherwise
+    lines = [f"{grant}={value}" for grant, value in wanted.items() if value]
+    lines += [f"at least {needs.min_rounds} rounds"] if needs.min_rounds > 1 else []
+    return ", ".join(lines) or otherwise
 
 
 def _defense(name: str, made: Any) -> Row:

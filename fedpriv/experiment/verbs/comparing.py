@@ -55,8 +55,8 @@ class Changes(Tabular):
         if not tested:
             return "nothing can be compared: no result of both is of one kind, under one card and by one version of scoring"
         verb = "is" if len(real) == 1 else "are"
-        told = f"of {len(tested)} differences {len(real)} {verb} told from noise (95 %, tested together)"
-        return told + (f": {', '.join(real)}" if real else "")
+        text = f"of {len(tested)} differences {len(real)} {verb} told from noise (95 %, tested together)"
+        return text + (f": {', '.join(real)}" if real else "")
 
     def __str__(self) -> str:
         lines = [f"changed: {line}" for line in self.settings] or ["changed: no setting that is stored"]
@@ -94,7 +94,7 @@ def compare(
     pairs = {name: (first[name], second[name]) for name in names}
     return Changes(
         tuple(_rows(pairs)),
-        tuple(f"{key}: {one} -> {other}" for key, one, other in settings),
+        tuple(f"{key}: {item} -> {other}" for key, item, other in settings),
         tuple(name for name in first if name not in second),
         tuple(name for name in second if name not in first),
     )
@@ -111,47 +111,47 @@ def _results(given: AttackResult | str | Path) -> dict[str, _Stored]:
         raise UserError(f"{root}: expected one folder on either side, got {len(roots)}")
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; expected one that attack or audit made")
-    found = {}
+    results = {}
     for file in sorted(path for name in (METRICS, MEMBERSHIP, PROPERTY) for path in root.rglob(name)):
-        place = file.parent.relative_to(root)
+        position = file.parent.relative_to(root)
         record = read_record(file)
         about = read_record(file.parent / ABOUT) if file.name == METRICS else record
         if isinstance(record, ReconstructionRecord) and isinstance(about, About):
-            found[str(place) if place.parts else record.attack] = _Stored(record, about)
+            results[str(position) if position.parts else record.attack] = _Stored(record, about)
         elif isinstance(record, (MembershipRecord, PropertyRecord)):
-            found[str(place) if place.parts else record.attack] = _Stored(record, record)
-    if not found:
+            results[str(position) if position.parts else record.attack] = _Stored(record, record)
+    if not results:
         raise UserError(f"{root}: holds no result of an attack; expected a folder that attack or audit made")
-    return found
+    return results
 
 
 def _rows(pairs: Mapping[str, tuple[_Stored, _Stored]]) -> Iterator[dict[str, Any]]:
     from fedpriv.scoring.difference import separated
 
-    found = {name: _difference(first, second) for name, (first, second) in pairs.items()}
-    known = [one for one in found.values() if not isinstance(one, str)]
+    results = {name: _difference(first, second) for name, (first, second) in pairs.items()}
+    known = [entry for entry in results.values() if not isinstance(entry, str)]
     apart = iter(separated(known))
-    for name, one in found.items():
+    for name, item in results.items():
         accuracy = {
-            f"accuracy {when}": None if own.record.training is None else own.record.training.accuracy
-            for when, own in zip(("before", "after"), pairs[name], strict=True)
+            f"accuracy {when}": None if pair.record.training is None else pair.record.training.accuracy
+            for when, pair in zip(("before", "after"), pairs[name], strict=True)
         }
-        if isinstance(one, str):
+        if isinstance(item, str):
             blank = dict.fromkeys(("quantity", "before", "after", "difference", "low", "high", "paired"))
-            yield {"name": name, **blank, **accuracy, "verdict": f"not compared: {one}"}
+            yield {"name": name, **blank, **accuracy, "verdict": f"not compared: {item}"}
             continue
-        low, high = one.ci95 or (None, None)
+        low, high = item.ci95 or (None, None)
         real = next(apart)
-        verdict = FEW if one.p_value is None else NOISE if not real else MORE if one.mean > 0 else LESS
+        verdict = FEW if item.p_value is None else NOISE if not real else MORE if item.mean > 0 else LESS
         yield {
             "name": name,
-            "quantity": one.quantity,
-            "before": one.before,
-            "after": one.after,
-            "difference": one.mean,
+            "quantity": item.quantity,
+            "before": item.before,
+            "after": item.after,
+            "difference": item.mean,
             "low": low,
             "high": high,
-            "paired": one.paired,
+            "paired": item.paired,
             **accuracy,
             "verdict": verdict,
         }
@@ -162,18 +162,18 @@ def _difference(first: _Stored, second: _Stored) -> Difference | str:
     from fedpriv.scoring.difference import of_inferences, of_reconstructions
     from fedpriv.scoring.records import ReconstructionRecord
 
-    one, other = first.record, second.record
-    if one.kind != other.kind or one.target != other.target:
-        return f"{one.kind} of {one.target}, and {other.kind} of {other.target}"
-    if one.knowledge != other.knowledge:
+    item, other = first.record, second.record
+    if item.kind != other.kind or item.target != other.target:
+        return f"{item.kind} of {item.target}, and {other.kind} of {other.target}"
+    if item.knowledge != other.knowledge:
         return "under different knowledge cards"
-    if one.scoring_version != other.scoring_version:
+    if item.scoring_version != other.scoring_version:
         return "scored by different versions; score both again"
-    if isinstance(one, ReconstructionRecord) and isinstance(other, ReconstructionRecord):
-        return of_reconstructions(one, other)
-    if isinstance(one, ReconstructionRecord) or isinstance(other, ReconstructionRecord):
+    if isinstance(item, ReconstructionRecord) and isinstance(other, ReconstructionRecord):
+        return of_reconstructions(item, other)
+    if isinstance(item, ReconstructionRecord) or isinstance(other, ReconstructionRecord):
         raise AssertionError("one kind is one type")
-    return of_inferences(one, other)
+    return of_inferences(item, other)
 
 
 _MADE = ("attack", "attack_version", "method", "dataset", "seed", "knowledge", "options", "run", "stage")
@@ -197,7 +197,7 @@ def _made(about: About | InferenceResult) -> dict[str, Any]:
 
 def _flat(value: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
-        for key, own in value.items():
-            yield from _flat(own, f"{before}.{key}" if before else str(key))
+        for key, current in value.items():
+            yield from _flat(current, f"{before}.{key}" if before else str(key))
     else:
         yield before, value

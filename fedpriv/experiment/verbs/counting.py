@@ -121,9 +121,9 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     option = mapping("option", sizes.get("option", ()))
     if option and len(names) > 1:
         raise UserError(f"{argument('option')} belongs to one method; ask for one {argument('methods')} with it")
-    told = [argument(name) for name in TRAINING if name in sizes]
-    if told and not sizes.get("operations"):
-        raise UserError(f"{', '.join(told)}: nothing sent depends on it; it belongs to {argument('operations')}")
+    lines = [argument(name) for name in TRAINING if name in sizes]
+    if lines and not sizes.get("operations"):
+        raise UserError(f"{', '.join(lines)}: nothing sent depends on it; it belongs to {argument('operations')}")
     facts, where, mixed, train_sizes = _sizes(sizes)
     planned = _planned(sizes, facts, train_sizes) if sizes.get("operations") else None
     rows = tuple(_row(method, facts, option, mixed, planned) for method in chosen)
@@ -197,11 +197,11 @@ def _planned(given: Mapping[str, Any], facts: FederationSizes, train_sizes: tupl
         each, left = divmod(int(facts.need("samples")), facts.clients)
         train_sizes = tuple(each + (k < left) for k in range(facts.clients))
     names = family(models)
-    own = {name: given[name] for name in TRAINING if name in given}
+    group = {name: given[name] for name in TRAINING if name in given}
     return PlannedClients(
         blueprints=tuple(replace(facts.blueprint, name=names[k % len(names)]) for k in range(facts.clients)),
         train_sizes=train_sizes,
-        training=named_config("local", own, 0).training,
+        training=named_config("local", group, 0).training,
         public=facts.public or 0,
     )
 

@@ -59,9 +59,9 @@ class Diagnosis(Tabular):
     @property
     def verdict(self) -> str:
         """All of it in one line."""
-        failed, warned = ([row.name for row in self.findings if row.status == one] for one in ("failed", "warning"))
-        told = f"failed: {', '.join(failed)}" if failed else "fedpriv works here"
-        return told + (f"; {len(warned)} warning(s): {', '.join(warned)}" if warned else "")
+        failed, warned = ([row.name for row in self.findings if row.status == item] for item in ("failed", "warning"))
+        details = f"failed: {', '.join(failed)}" if failed else "fedpriv works here"
+        return details + (f"; {len(warned)} warning(s): {', '.join(warned)}" if warned else "")
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the findings, one row each."""
@@ -89,10 +89,10 @@ def doctor(*, device: str = "auto", out: str | Path = "results") -> Diagnosis:
     findings = []
     for name, check in checks.items():
         try:
-            status, told = check()
+            status, text = check()
         except Exception as error:
-            status, told = "failed", f"{type(error).__name__}: {error}"
-        findings.append(Finding(name, status, " ".join(told.split()).replace(str(Path.home()), "~")))
+            status, text = "failed", f"{type(error).__name__}: {error}"
+        findings.append(Finding(name, status, " ".join(text.split()).replace(str(Path.home()), "~")))
     return Diagnosis(tuple(findings))
 
 
@@ -107,7 +107,7 @@ def _packages() -> tuple[Status, str]:
     """Compare the packages that fedpriv needs, and those of its extras that are there, with their declared bounds."""
     from packaging.requirements import Requirement
 
-    told = [f"fedpriv {fedpriv.__version__}", f"{platform.python_implementation()} {platform.python_version()}"]
+    lines = [f"fedpriv {fedpriv.__version__}", f"{platform.python_implementation()} {platform.python_version()}"]
     status: Status = "ok" if _version("fedpriv") == fedpriv.__version__ else "warning"
     for needed in map(Requirement, importlib.metadata.requires("fedpriv") or ()):
         version, marker = _version(needed.name), needed.marker
@@ -115,24 +115,26 @@ def _packages() -> tuple[Status, str]:
         if extra is None or (extra and version is None):  # of developers, or an extra that is not installed
             continue
         fits = version is not None and needed.specifier.contains(version, prereleases=True)
-        told.append(f"{needed.name} {version or 'absent'}" + ("" if fits else f" (expected {needed.specifier})"))
+        lines.append(f"{needed.name} {version or 'absent'}" + ("" if fits else f" (expected {needed.specifier})"))
         if not fits and status != "failed":
             status = "warning" if extra else "failed"
-    return status, ", ".join(dict.fromkeys(told))
+    return status, ", ".join(dict.fromkeys(lines))
 
 
 def _machine() -> tuple[Status, str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     free = free_memory()
-    told = f"{platform.platform()}, {cores} cores" + ("" if free is None else f", {in_words(free)} of memory are free")
+    details = f"{platform.platform()}, {cores} cores" + (
+        "" if free is None else f", {in_words(free)} of memory are free"
+    )
     if free is not None and free < SCARCE:
-        return "warning", f"{told}; expected {in_words(SCARCE)} at least"
-    return "ok", told
+        return "warning", f"{details}; expected {in_words(SCARCE)} at least"
+    return "ok", details
 
 
 def _output(out: Path) -> tuple[Status, str]:
     """Write and lock a folder in that of the results, or in the nearest one above that exists; leave nothing there."""
-    above = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.lexists(place))
+    above = next(position for position in (out.absolute(), *out.absolute().parents) if os.path.lexists(position))
     if not above.is_dir():
         return "failed", "there is a file where the folder for results should be"
     try:
@@ -149,7 +151,7 @@ def _output(out: Path) -> tuple[Status, str]:
         return "failed", f"the folder for results cannot be written: {getattr(error, 'strerror', None) or error}"
 
 
-def _computing(asked: str) -> tuple[Status, str]:
+def _computing(text: str) -> tuple[Status, str]:
     """Compare a gradient on the device with the CPU's; its images are the embedded digits, which are so read too."""
     import torch
     import torchvision  # noqa: F401  (compiled for one version of torch)
@@ -158,16 +160,16 @@ def _computing(asked: str) -> tuple[Status, str]:
     from fedpriv.util import seeds
     from fedpriv.util.device import pick_device
 
-    device = pick_device(asked)
+    device = pick_device(text)
     images, _ = load_dataset("digits").samples.batch(torch.arange(64))
     kernel = torch.randn(8, 1, 3, 3, generator=seeds.generator(0, "doctor"))
 
-    def gradient(place: torch.device) -> torch.Tensor:
-        inputs = images.to(place).requires_grad_()
-        return torch.autograd.grad(torch.conv2d(inputs, kernel.to(place)).tanh().square().sum(), inputs)[0].cpu()
+    def gradient(position: torch.device) -> torch.Tensor:
+        inputs = images.to(position).requires_grad_()
+        return torch.autograd.grad(torch.conv2d(inputs, kernel.to(position)).tanh().square().sum(), inputs)[0].cpu()
 
     expected = gradient(torch.device("cpu"))
     apart = float((gradient(device) - expected).norm() / expected.norm())  # NaN is no match either
     card = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
-    told = f"a gradient on {device}{card} is {apart:.2g} from the CPU's (at most {BOUND})"
-    return "ok" if apart <= BOUND else "failed", told
+    details = f"a gradient on {device}{card} is {apart:.2g} from the CPU's (at most {BOUND})"
+    return "ok" if apart <= BOUND else "failed", details

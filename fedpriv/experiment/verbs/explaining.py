@@ -37,7 +37,7 @@ class Explanation:
 
     def __str__(self) -> str:
         said = ("does", "holds", "is") if self.text else ()  # the text begins with it
-        facts = "\n".join(f"- {name}: {told}" for name, told in self.facts.items() if told and name not in said)
+        facts = "\n".join(f"- {name}: {fact}" for name, fact in self.facts.items() if fact and name not in said)
         noun = {"datasets": "data set", "payloads": "kind of payload"}.get(self.kind, self.kind.removesuffix("s"))
         parts = [f"# {self.name} ({noun})", facts, self.text, self.page]
         parts += [f"```bibtex\n{self.bibtex}\n```"] if self.bibtex else []
@@ -91,7 +91,7 @@ def _kind_of(name: str) -> str:
         return "models"
     if name in claims():
         return "claims"
-    known = [*(own for kind in REGISTRIES for own in registry(kind)), *FAMILIES, *claims()]
+    known = [*(current for kind in REGISTRIES for current in registry(kind)), *FAMILIES, *claims()]
     close = get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     raise UserError(f"nothing is called {shown(name)}{hint} fedpriv list KIND lists what there is")
@@ -116,6 +116,6 @@ def _text(kind: str, name: str) -> str:
     if kind == "metrics" or name not in registry(kind):
         return ""
     options = getattr(registry(kind).load(name), "options", None) if kind == "methods" else None
-    told = inspect.getdoc(options) or "" if is_dataclass(options) else ""
-    own = "" if told.startswith(f"{getattr(options, '__name__', '')}(") else told
-    return "\n\n".join([markdown(docstring(kind, name)), *([f"## Options\n\n{markdown(own)}"] if own else [])])
+    details = inspect.getdoc(options) or "" if is_dataclass(options) else ""
+    current = "" if details.startswith(f"{getattr(options, '__name__', '')}(") else details
+    return "\n\n".join([markdown(docstring(kind, name)), *([f"## Options\n\n{markdown(current)}"] if current else [])])

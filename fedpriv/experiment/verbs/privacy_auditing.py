@@ -54,7 +54,7 @@ class PrivacyAudit(Tabular):
     def epsilon(self) -> float | None:
         """The largest lower bound; None for more than any number."""
         known = [bound.epsilon for bound in self.record.bounds]
-        return None if None in known else max(one for one in known if one is not None)
+        return None if None in known else max(item for item in known if item is not None)
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the bounds, one row each, beside what is claimed and what clip and noise imply."""

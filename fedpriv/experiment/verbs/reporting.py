@@ -91,12 +91,12 @@ def report(
     """
     rule = read_rule(redact)
     given = given_folders(results, (AttackResult, Run, PrivacyAudit))
-    found, auxiliary = result_directories(given)
-    studies, no_studies = readable(found["study"], read_results)
-    attacks, no_attacks = readable(found["attack"], load_scored)
-    scores, no_scores = readable(found["membership"], load_scores)
-    audits, no_audits = readable(found["privacy"], load_privacy_audit)
-    runs, no_runs = readable(found["run"], check_run)
+    result, auxiliary = result_directories(given)
+    studies, no_studies = readable(result["study"], read_results)
+    attacks, no_attacks = readable(result["attack"], load_scored)
+    scores, no_scores = readable(result["membership"], load_scores)
+    audits, no_audits = readable(result["privacy"], load_privacy_audit)
+    runs, no_runs = readable(result["run"], check_run)
     left_out = [
         *no_studies,
         *no_attacks,
@@ -105,20 +105,20 @@ def report(
         *no_runs,
         *(one for s in studies.values() for one in s.left_out),
     ]
-    attacks = each_once([*attacks.items(), *(one for own in studies.values() for one in own.attacks.items())])
-    scores = each_once([*scores.items(), *(one for own in studies.values() for one in own.scores.items())])
+    attacks = each_once([*attacks.items(), *(entry for own in studies.values() for entry in own.attacks.items())])
+    scores = each_once([*scores.items(), *(item for own in studies.values() for item in own.scores.items())])
     if out is not None:
-        _refuse_overlap(Path(out), [*(path for paths in found.values() for path in paths), *attacks, *scores], given)
-    trained_only = {path: own for path, own in studies.items() if own.facts.trained_only}
-    of_studies, damaged = readable([run for own in trained_only.values() for run in own.runs], check_run)
+        _refuse_overlap(Path(out), [*(path for paths in result.values() for path in paths), *attacks, *scores], given)
+    trained_only = {path: group for path, group in studies.items() if group.facts.trained_only}
+    of_studies, damaged = readable([run for selected in trained_only.values() for run in selected.runs], check_run)
     left_out, runs = [*left_out, *damaged], runs | of_studies
     leaks = bool(attacks or scores or audits or studies.keys() - trained_only.keys())
     target, figure = _target(target_accuracy, target_of, bool(runs), studies)
     complaints = [f"{line}; left out of the report" for line in [*auxiliary, *map(str, left_out)]] + unfinished(given)
     complaints += [
         f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
-        for study, own in studies.items()
-        for cell in own.facts.failed
+        for study, current in studies.items()
+        for cell in current.facts.failed
     ]
     if complaints and strict:
         raise UserError(f"{argument('strict')}: {complaints[0]}")
@@ -153,13 +153,13 @@ def report(
     return Report(folder, pages, (*attacks, *scores, *audits), tuple(runs), tuple(complaints), scratch)
 
 
-def _target(asked: float | None, of: str | None, runs: bool, studies: Mapping[Path, StudyResults]) -> tuple[float, str]:
+def _target(value: float | None, of: str | None, runs: bool, studies: Mapping[Path, StudyResults]) -> tuple[float, str]:
     """Return the accuracy whose cost runs are asked for, and which accuracy it is."""
-    if (asked is not None or of is not None) and not runs:
+    if (value is not None or of is not None) and not runs:
         named = f"; pass those of the study, {next(iter(studies)) / 'runs'}" if studies else ""
-        where = argument("target_of" if asked is None else "target_accuracy")
+        where = argument("target_of" if value is None else "target_accuracy")
         raise UserError(f"{where}: applies to runs{named or ', but only attacks were given'}")
-    target, figure = TARGET_ACCURACY if asked is None else asked, of or "pooled"
+    target, figure = TARGET_ACCURACY if value is None else value, of or "pooled"
     check_target(target, figure)
     return target, figure
 

@@ -115,20 +115,22 @@ def reproduce(
     """
     settings = {"device": device, "compile": compile, "workers": workers, "download": download}
     execution = execution_of(settings)
-    name, found = find_claim(claim)
-    asked = Asked(
+    name, result = find_claim(claim)
+    requested = Asked(
         scale=scale,
         rows=tuple(rows),
         columns=tuple(columns),
         seeds=_seeds(seeds),
         data_dir=None if data_dir is None else given_path(argument("data_dir"), data_dir),
-        images=_folders(found, mapping("images", images)),
+        images=_folders(result, mapping("images", images)),
         download=download,
     )
-    plan, rule = planned(found, asked), read_rule(redact)
+    plan, rule = planned(result, requested), read_rule(redact)
     changes = {"redact": None if rule == NONE else rule, "precision": precision}
     if plan.study:
-        plan = replace(plan, study={**plan.study, **{key: own for key, own in changes.items() if own is not None}})
+        plan = replace(
+            plan, study={**plan.study, **{key: change for key, change in changes.items() if change is not None}}
+        )
     folder, scratch = place(out)
     command = listener.command or call("reproduce", name, scale=scale)
     resume = _same_claim(folder, name, force=force)
@@ -136,23 +138,23 @@ def reproduce(
         listener.say(f"left out: {line}")
     with folders.output(folder, "claim", force=force, resume=resume):
         study: StudyResult | None = None
-        if found.counted:
-            cells = {cell.name: counted(found, cell) for cell in plan.tried}
-            card = card_of(name, found, asked, plan, cells, command=command)
+        if result.counted:
+            cells = {cell.name: counted(result, cell) for cell in plan.tried}
+            card = card_of(name, result, requested, plan, cells, command=command)
         else:
             parsed = parse_study(dict(plan.study))
             study = run_study(parsed, folder / STUDY, execution, command=command, listener=listener)
             outcome = StudyOutcome(folder / STUDY, plan.labels)
-            cells = {cell.name: trained(found, cell, outcome, scale) for cell in plan.tried}
+            cells = {cell.name: trained(result, cell, outcome, scale) for cell in plan.tried}
             seconds = sum((row.seconds.train or 0) + (row.seconds.attack or 0) for row in study.rows)
-            card = card_of(name, found, asked, plan, cells, command=command, outcome=outcome, seconds=seconds)
+            card = card_of(name, result, requested, plan, cells, command=command, outcome=outcome, seconds=seconds)
         write_claim_card(folder, card)
     return Reproduction(folder, card, folder / PAGE, study, scratch)
 
 
 def _seeds(given: Sequence[int] | str) -> tuple[int, ...]:
     try:
-        return tuple(int(one) for one in (given.split(",") if isinstance(given, str) else given))
+        return tuple(int(item) for item in (given.split(",") if isinstance(given, str) else given))
     except ValueError as error:
         raise UserError(f"{argument('seeds', given)}: expected whole numbers with commas, such as 0,1,2") from error
 
@@ -171,7 +173,7 @@ def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
         return False
     if not (folder / CLAIM).is_file():
         return True  # cut off before its end; whether the study is the same, that says itself
-    found = read_record(folder / CLAIM)
-    if not isinstance(found, ClaimCard) or found.name != name:
+    record = read_record(folder / CLAIM)
+    if not isinstance(record, ClaimCard) or record.name != name:
         raise UserError(f"{folder}: holds another claim; choose another {argument('out')}, or {argument('force')}")
     return True

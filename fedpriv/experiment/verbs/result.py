@@ -98,12 +98,12 @@ class AttackResult(Tabular):
 
     def images(self, name: str | None = None) -> Tensor:
         """Return the reconstructed images ``(T, M, c, h, w)`` of one attack, float32 in [0, 1]; M guesses a target."""
-        found = self.load(name)
-        if found.about.redacted != "none":
+        result = self.load(name)
+        if result.about.redacted != "none":
             raise UserError(
-                f"{found.directory}: images were kept out of it ({argument('redact', found.about.redacted)})"
+                f"{result.directory}: images were kept out of it ({argument('redact', result.about.redacted)})"
             )
-        return found.reconstruction.images
+        return result.reconstruction.images
 
     def figure(self, name: str | None = None) -> Figure:
         """Return the grid of one attack, targets at fixed quantiles of the score beside the truth and the floor."""
@@ -147,11 +147,11 @@ class AttackResult(Tabular):
 
 def given_folders(results: Any, kinds: tuple[Any, ...]) -> list[Path]:
     """Return the folders of results: objects of some kinds, which know theirs, or paths; one or several."""
-    one = isinstance(results, (str, Path, *kinds))
-    if not one and not isinstance(results, (list, tuple, set, frozenset)):
-        told = " or ".join([*(kind.__name__ for kind in kinds), "a folder"])
-        raise UserError(f"{argument('results', results)}: expected {told}, or a list of these")
-    several = [results] if one else list(results)
+    item = isinstance(results, (str, Path, *kinds))
+    if not item and not isinstance(results, (list, tuple, set, frozenset)):
+        text = " or ".join([*(kind.__name__ for kind in kinds), "a folder"])
+        raise UserError(f"{argument('results', results)}: expected {text}, or a list of these")
+    several = [results] if item else list(results)
     if not several:
         raise UserError(f"{argument('results', several)}: expected at least one")
     return [each.path if isinstance(each, kinds) else given_path(argument("results"), each) for each in several]

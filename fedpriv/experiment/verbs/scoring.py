@@ -108,7 +108,7 @@ def _score(directory: Path, seed: int | None, metrics: Sequence[str], rule: str)
 
 def attack_directories(paths: Sequence[Path]) -> list[Path]:
     """Return the attack directories among and below the given folders (a suite, a study), in order."""
-    found: list[Path] = []
+    results: list[Path] = []
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected one that attack made")
@@ -118,8 +118,8 @@ def attack_directories(paths: Sequence[Path]) -> list[Path]:
             raise UserError(f"{path}: {_NOT_STORED}")
         if not inside:
             raise UserError(f"{path}: holds no attack result (about.json of an attack is missing)")
-        found += [directory for directory in inside if directory not in found]
-    return found
+        results += [directory for directory in inside if directory not in results]
+    return results
 
 
 def inference_directories(paths: Sequence[Path]) -> list[Path]:

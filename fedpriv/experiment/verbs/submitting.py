@@ -100,7 +100,7 @@ def submit(
         join(folder, described, cells, command=listener.command or call("audit", "..."))
     task = ShardJob(str(folder), execution)
     with _in_one_line(cluster, logs), exported():
-        jobs = tuple(str(one.job_id) for one in queue.map_array(task, list(parts)))
+        jobs = tuple(str(item.job_id) for item in queue.map_array(task, list(parts)))
     look = command_line("report", folder, "--out", f"{folder}-report")
     merge = command_line("audit", "--resume", "--out", folder, *code_flags())
     return Submission(folder, parts, jobs, logs, look, merge)
@@ -119,8 +119,8 @@ class ShardJob:
         study = saved_study(folder)
         result = run_study(study, folder, self.execution, shard=Shard.read(shard), listener=listener)
         done = sum(row.status == "done" for row in result.rows)
-        told = f"{done} of {len(result.rows)} cells of shard {shard} done"
-        return told if result.report is None else f"{told}; report: {result.report}"
+        text = f"{done} of {len(result.rows)} cells of shard {shard} done"
+        return text if result.report is None else f"{text}; report: {result.report}"
 
     def checkpoint(self, *given: str) -> Any:
         """Return the same job, to be submitted again when the queue takes its machine away."""
@@ -157,5 +157,5 @@ def _in_one_line(cluster: str, logs: Path) -> Iterator[None]:
     except Exception as error:
         with contextlib.suppress(OSError):
             logs.rmdir()
-        told = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise UserError(f"{cluster}: {told}") from error
+        details = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UserError(f"{cluster}: {details}") from error

@@ -60,7 +60,7 @@ class Run(Tabular):
         """Return accuracy by round, one row a round."""
         return [
             {"round": line.round}
-            | {f"{when}_{name}": number for when, found in line.accuracy.items() for name, number in found}
+            | {f"{when}_{name}": number for when, result in line.accuracy.items() for name, number in result}
             for line in RunDirectory.open(self.path).rounds()
         ]
 

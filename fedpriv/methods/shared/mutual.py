@@ -28,7 +28,7 @@ class _WithGradients(torch.autograd.Function):
     def backward(ctx: Any, outer: Tensor) -> tuple[Any, ...]:
         gradients, ctx.gradients = ctx.gradients, None  # torch copies a gradient that has another reference
         # Called on the loss itself the factor is 1, and a pass over all parameters is saved.
-        return (None, None, *(gradients if float(outer) == 1 else [one * outer for one in gradients]))
+        return (None, None, *(gradients if float(outer) == 1 else [gradient * outer for gradient in gradients]))
 
 
 def clip_each(loss: Tensor, modules: Sequence[nn.Module], norm: float) -> Tensor:

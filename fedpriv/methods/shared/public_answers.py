@@ -39,8 +39,8 @@ def ask(setup: ServerSetup, rng: torch.Generator) -> tuple[State, PublicSamples]
 
 def logits_asked_for(setup: ClientSetup, broadcast: Message) -> tuple[Tensor, Tensor]:
     """Return the client's logits ``(n, C)`` in evaluation mode on the samples asked for, and these ``(n,)``."""
-    asked = get_payload(broadcast, PublicSamples).samples
-    return classify(setup.model, images_of(setup)[asked]), asked
+    requested = get_payload(broadcast, PublicSamples).samples
+    return classify(setup.model, images_of(setup)[requested]), requested
 
 
 def images_of(setup: ClientSetup) -> Tensor:
@@ -90,12 +90,12 @@ def on_public(training: LocalTraining, epochs: int, batch_size: int) -> LocalTra
 
 def sizes(facts: FederationSizes) -> Scalars:
     """Return L x C outputs of every client up and down, and the L samples that they are of."""
-    asked = facts.clients * min(facts.options.samples, int(facts.need("public")))
+    requested = facts.clients * min(facts.options.samples, int(facts.need("public")))
     values, samples = "public-logits.values", "public-logits.samples"
     return {
-        ("upload", values): asked * facts.classes,
-        ("upload", samples): asked,
-        ("broadcast", values): asked * facts.classes,
-        ("broadcast", samples): asked,
-        ("broadcast", "public-samples.samples"): asked,
+        ("upload", values): requested * facts.classes,
+        ("upload", samples): requested,
+        ("broadcast", values): requested * facts.classes,
+        ("broadcast", samples): requested,
+        ("broadcast", "public-samples.samples"): requested,
     }

@@ -31,23 +31,23 @@ from fedpriv.wire.payloads import Message, SmallModel, get_payload
 AUTO = "auto"
 
 
-def small_blueprint(own: Blueprint, name: str, width: int | None = None, usual: str = "cnn4") -> Blueprint:
+def small_blueprint(blueprint: Blueprint, name: str, width: int | None = None, usual: str = "cnn4") -> Blueprint:
     """Return the small model's architecture, from any client's.
 
     Args:
-        own: a client's own architecture.
+        blueprint: a client's own architecture.
         name: a model's, or ``auto``.
         width: of the representation; None takes the shared one.
         usual: the meaning of ``auto`` where images are large enough for it.
     """
     if name == AUTO:
-        name = usual if min(own.image_shape[1:]) >= LEAST_SIDE else "small-cnn"
-    return dataclasses.replace(own, name=name, width=width or own.width, mapping="ap")
+        name = usual if min(blueprint.image_shape[1:]) >= LEAST_SIDE else "small-cnn"
+    return dataclasses.replace(blueprint, name=name, width=width or blueprint.width, mapping="ap")
 
 
-def shared_small(own: Blueprint, options: Any) -> Blueprint:
+def shared_small(blueprint: Blueprint, options: Any) -> Blueprint:
     """Return the small model's architecture of the option ``small_model``, of the shared width."""
-    return small_blueprint(own, options.small_model)
+    return small_blueprint(blueprint, options.small_model)
 
 
 def small_scratch(setup: ClientSetup, blueprint: Blueprint) -> SplitModel:

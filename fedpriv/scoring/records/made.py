@@ -199,7 +199,7 @@ class Provenance(Identity):
     @property
     def defense(self) -> str:
         """The name of the defenses together: ``none``, or their labels."""
-        return " + ".join(one.label for one in self.defenses) or "none"
+        return " + ".join(item.label for item in self.defenses) or "none"
 
     @property
     def run_seed(self) -> int:

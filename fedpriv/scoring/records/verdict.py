@@ -137,7 +137,7 @@ class Verdict(Record):
     @property
     def claims(self) -> tuple[JudgedComparison, ...]:
         """The claims that the page may make."""
-        return tuple(one for one in self.compared if one.stands)
+        return tuple(item for item in self.compared if item.stands)
 
     def silent_on(self, measures: Collection[str]) -> tuple[Reason, ...]:
         """Return the reasons why the absence of a claim by some measures says little."""
@@ -145,4 +145,4 @@ class Verdict(Record):
 
     def overall(self, measure: str) -> JudgedComparison | None:
         """Return the comparison over all targets by a measure, or None where it was not compared."""
-        return next((one for one in self.compared if one.measure == measure and one.stratum == "all"), None)
+        return next((item for item in self.compared if item.measure == measure and item.stratum == "all"), None)
