@@ -40,7 +40,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
 from fedpriv.util.files import (
     append_lines,
-    checked,
     mark,
     placing,
     read_json,
@@ -227,7 +226,10 @@ class RunDirectory:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of ``name.jsonl``."""
-        return read_lines(self.path / f"{name}.jsonl")
+        path = self.path / f"{name}.jsonl"
+        if name != "captures" and self.complete and not path.is_file():
+            raise UserError(f"{path}: missing, though the run is complete; train the run again")
+        return read_lines(path)
 
     def cut_lines(self, last_round: int) -> None:
         """Remove every line beyond a round."""
@@ -246,8 +248,12 @@ class RunDirectory:
 
     def rounds(self) -> tuple[RoundLine, ...]:
         """Return accuracy and traffic of every round that is done."""
-        path = self.path / "metrics.jsonl"
-        return tuple(_checked(RoundLine, line, f"{path}:{n}") for n, line in enumerate(self.lines("metrics"), start=1))
+        path, rows = self.path / "metrics.jsonl", self.lines("metrics")
+        lines = tuple(_checked(RoundLine, row, f"{path}:{n}") for n, row in enumerate(rows, start=1))
+        planned = self.config.rounds if self.complete else len(lines)
+        if [line.round for line in lines] != list(range(1, planned + 1)):
+            raise UserError(f"{path}: a round is missing or there twice; train the run again")
+        return lines
 
     @property
     def summary(self) -> RunSummary:
@@ -324,7 +330,7 @@ class RunDirectory:
             save_state(temporary[server], checkpoint.server)
             for client, path in enumerate(clients):
                 if client in files:
-                    shutil.copyfile(checked(files[client]), temporary[path])
+                    shutil.copyfile(files[client], temporary[path])
                 else:
                     save_state(temporary[path], states[client])
             temporary[evaluation].write_text(json.dumps(checkpoint.evaluation), encoding="utf-8")

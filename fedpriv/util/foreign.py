@@ -231,8 +231,8 @@ def json_value(text: str | bytes) -> Any:
     return json.loads(text)
 
 
-def check_tensor_file(path: Path) -> None:
-    """Check the size and the header's length of a safetensors file before it is opened as one.
+def check_tensor_file(path: Path) -> Path:
+    """Return the path of a safetensors file, once its size and the length of its header are checked.
 
     Raises:
         UserError: naming the file.
@@ -246,3 +246,4 @@ def check_tensor_file(path: Path) -> None:
             f"{path}: not readable as safetensors (a header of {length:,} bytes in a file of {size:,}; "
             f"at most {TENSOR_HEADER:,})"
         )
+    return path

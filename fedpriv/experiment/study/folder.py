@@ -18,7 +18,7 @@ from fedpriv.util import folders
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
-from fedpriv.util.files import write_json, write_text
+from fedpriv.util.files import remove, write_json, write_text
 
 if TYPE_CHECKING:
     from fedpriv.scoring.records import Provenance
@@ -109,12 +109,12 @@ def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) 
 
 def tidy(path: Path, rows: Sequence[Row]) -> None:
     """Remove the pieces of finished attacks, which stay where a process was killed right after it had saved the whole."""
-    from fedpriv.pipeline.execute import forget_parts
+    from fedpriv.pipeline.execute import PARTIAL
 
     for row in rows:
         for entry in row.attacks:
             if entry.status == "done":
-                forget_parts(path / entry.path)
+                remove(path / entry.path / PARTIAL)
 
 
 def _row(path: Path, cell: Cell, before: Row | None) -> Row:
