@@ -15,7 +15,6 @@ from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.federation.prepared import load_division
 from fedpriv.federation.run_directory import dataset_title
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument
 from fedpriv.util.files import write_json
 
 
@@ -79,7 +78,7 @@ def data(
     config = named_config("local", federation, seed)
     folder, scratch = place(out)
     data_dir = federation.get("data_dir")
-    folders.refuse_overlap(folder, {}, around={argument("data_dir"): None if data_dir is None else Path(data_dir)})
+    folders.refuse_overlap(folder, {}, around={"data_dir": None if data_dir is None else Path(data_dir)})
     folders.check_free(folder, force=force)
     federated, _ = load_division(config, download=download)
     rows = holdings_table(federated)
