@@ -249,7 +249,7 @@ class _Grants:
         key = (what, number, client, self.seed, ShadowTraining(), Same(images))
         return self.kept.get(key, lambda: fit(self.observations, client, number, samples, n_classes, self.seed))
 
-    def _rehearsed(self) -> dict[tuple[int, int], Rehearsal]:
+    def _rehearsed(self) -> Mapping[tuple[int, int], Rehearsal]:
         """Return (round, client) -> the defenses of an upload, for rows of the attacker's own."""
         source, result = self.source, {}
         for seen in self.observations:
