@@ -24,7 +24,7 @@ HEAD = """# The study
 The claims of `fedpriv list claims`, put to the test at scale `cpu` (two cores, no GPU) on 1,200 JPEG images of each class
 of CIFAR-10, 120 of each of 100 classes of TinyImageNet, and the first 2,000 of Fashion-MNIST. CIFAR-100 was not at hand.
 Federations are smaller and shorter than the papers', so that *orders* are tested and values are not; claims about traffic
-and operations are exact. Each row links to its card, which has every value, interval and difference from the paper's
+are exact. Each row links to its card, which has every value, interval and difference from the paper's
 setting; how verdicts come about: [reproducing](reproducing.md). Made by `python docs/make_study.py` from the cards in
 `docs/study`.
 
@@ -117,11 +117,8 @@ def _table(known: dict[str, ClaimCard]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_COUNTED = ("communication", "computation")
-
-
 def _summary(known: dict[str, ClaimCard]) -> str:
-    trained = [card for card in known.values() if card.quantity not in _COUNTED]
+    trained = [card for card in known.values() if card.quantity != "communication"]
     verdicts = Counter(statement.verdict for card in trained for statement in card.statements)
     counts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items()))
     return f"Statements about trained or attacked results: {counts}.\n"

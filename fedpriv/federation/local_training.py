@@ -149,7 +149,6 @@ def train(
             images, labels = samples.batch(index)
             total += step(work, channels_last(images) if turned else images, labels)
             optimiser.step()
-    trace.local_steps_done()
     return float(total) / len(batches) if batches else float("nan")
 
 

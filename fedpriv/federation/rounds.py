@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fedpriv.federation.capture import capture, is_captured
-from fedpriv.federation.cost import client_operations
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.engine import Engine, RoundJobs
 from fedpriv.federation.evaluate import accuracy, evaluate, is_evaluated, unsampled_facts
@@ -228,7 +227,6 @@ def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[i
         communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),
         privacy=plain(pipeline.privacy(protection_plan(config, method, federation.clients))),
         defenses=tuple(defense_facts(defense) for defense in pipeline.defenses),
-        flops=client_operations(method, federation.clients, federation.server),
         unsampled=unsampled_facts(untrained, federation.clients, config.unsampled),
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,

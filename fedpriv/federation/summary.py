@@ -99,34 +99,6 @@ class Communication(Record):
     full: Traffic
 
 
-class Work(Record):
-    """Floating-point operations of clients in a settled round (:mod:`fedpriv.federation.cost`).
-
-    Attributes:
-        per_client_round: of the whole client step, forward and backward, one number a client; empty where not counted.
-        mean_per_client_round: their mean.
-        local_training_per_client_round: of training the private model by cross-entropy alone, one number a client.
-        mean_local_training_per_client_round: their mean.
-        prediction_per_image: of classifying one image as the method does, one number a client.
-        not_counted: why the client step was not counted; empty where it was.
-        multiply_add_counts: operations of a multiplication with its addition.
-    """
-
-    per_client_round: tuple[int, ...] = ()
-    mean_per_client_round: float | None
-    local_training_per_client_round: tuple[int, ...]
-    mean_local_training_per_client_round: float
-    prediction_per_image: tuple[int, ...] = ()
-    not_counted: str = ""
-    multiply_add_counts: Literal[2] = 2
-
-    @property
-    def ratio_to_local(self) -> float | None:
-        """Operations of the client step over those of training alone; None where either is unknown."""
-        mean, local = self.mean_per_client_round, self.mean_local_training_per_client_round
-        return None if mean is None or not local else mean / local
-
-
 class Unsampled(Record):
     """Clients that no round of a run sampled: their numbers, those with batch normalisation, and their treatment."""
 
@@ -181,7 +153,6 @@ class RunSummary(Record):
         communication: of all clients.
         privacy: guarantees over the whole run, one for each defense that has any.
         defenses: in the order in which they are applied.
-        flops: of clients in a round.
         unsampled: clients that no round sampled; None where there are none.
         seconds: wall-clock time of all rounds.
         engine: what ran the clients.
@@ -189,7 +160,7 @@ class RunSummary(Record):
         images: in words, how images were brought to one shape; empty where all are as stored.
     """
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     method: str
     dataset: str
     rounds: int
@@ -197,7 +168,6 @@ class RunSummary(Record):
     communication: Communication
     privacy: tuple[Mapping[str, JsonValue], ...]
     defenses: tuple[DefenseFacts, ...]
-    flops: Work
     unsampled: Unsampled | None = None
     seconds: float
     seed: int

@@ -113,7 +113,10 @@ def test_a_report_refuses_damaged_lines_of_a_run(home, capsys):
     path = home / "run" / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     other = json.dumps(json.loads(lines[0]) | {"round": True}) + "\n"
-    for damaged, complaint in (([other, *lines[1:]], "metrics.jsonl:1: field 'round'"), (["{\n"], "not a line of JSON")):
+    for damaged, complaint in (
+        ([other, *lines[1:]], "metrics.jsonl:1: field 'round'"),
+        (["{\n"], "not a line of JSON"),
+    ):
         path.write_text("".join(damaged))
         code, _, err = call(capsys, "report", "run", "--out", "page", "--strict")
         assert (code, err.count("\n")) == (2, 1)
