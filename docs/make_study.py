@@ -44,7 +44,7 @@ def main(results: Sequence[str]) -> None:
 def take_over(result: Path) -> None:
     """Keep the card of a result and its grids."""
     card = json.loads((result / "claim.json").read_text(encoding="utf-8"))
-    if card["scale"] != "cpu" and card["quantity"] not in _COUNTED:
+    if card["scale"] != "cpu" and card["quantity"] != "communication":
         raise SystemExit(f"{result}: scale {card['scale']}; the study is of scale cpu")
     folder = CARDS / card["name"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def take_over(result: Path) -> None:
         kept.append(f"grid-{number}.png")
         _smaller(result / grid, folder / kept[-1])
     images = " --images CIFAR-10=DIR/cifar10-jpeg" if "--images" in card["command"] else ""
-    data = "" if card["quantity"] in _COUNTED else f" --scale cpu --data-dir DIR{images}"
+    data = "" if card["quantity"] == "communication" else f" --scale cpu --data-dir DIR{images}"
     card |= {
         "grids": kept,
         "command": f"fedpriv reproduce {card['name']}{data}",
@@ -110,7 +110,7 @@ def _table(known: dict[str, ClaimCard]) -> str:
         holding = sum(statement.verdict == "holds" for statement in card.statements)
         counted = [cell for cell in card.cells if cell.measured is not None and cell.verdict is not None]
         right = sum(cell.verdict == "holds" for cell in counted)
-        values = f"{right} of {len(counted)} exact" if card.quantity in _COUNTED else f"{len(counted)} measured"
+        values = f"{right} of {len(counted)} exact" if card.quantity == "communication" else f"{len(counted)} measured"
         statements = f"{holding} of {len(card.statements)}" if card.statements else "–"
         cells = (f"[{name}](study/{name}/claim.json)", claims()[name].title, card.verdict, statements, values)
         lines.append(f"| {' | '.join(cells)} |")

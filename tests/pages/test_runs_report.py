@@ -201,7 +201,7 @@ def test_what_cannot_be_reported_is_named(two, tmp_path):
     line = json.loads((home / "metrics.jsonl").read_text().splitlines()[0])
     summary = json.loads((home / "summary.json").read_text()) | {"seconds": "long"}
     for name, text, complaint in (
-        ("metrics.jsonl", "", r"metrics\.jsonl: a round is missing or there twice"),
+        ("metrics.jsonl", "", r"metrics\.jsonl: holds no round, though the run is finished"),
         (
             "metrics.jsonl",
             json.dumps(line | {"clients": None}) + "\n",
