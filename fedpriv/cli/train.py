@@ -72,7 +72,7 @@ def _show_run(out: Path, summary: RunSummary) -> None:
 @flags_of("dividing:data")
 @common.common_options
 def data(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
-    """Show what each client holds, as a table and a picture (default folder: results/data-DATASET)."""
+    """Show what each client holds, as a table (default folder: results/data-DATASET)."""
     folder = out or numbered(Path("results") / f"data-{common.data_name(flags)}")
     result = fedpriv.data(out=folder, **common.given_values(flags))
     if as_json:
@@ -80,7 +80,6 @@ def data(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
     elif not quiet:
         rows = [{name.replace("_", " "): _text(value) for name, value in row.items()} for row in result.clients]
         common.print_table(f"{result.dataset}: who holds what", rows)
-        common.tell(f"picture: {result.picture}")
 
 
 def _text(value: Any) -> str:

@@ -54,9 +54,6 @@ class SourceOptions:
         per_class: how many images of each class to keep, the first in stored order of the merged set.
         seed: the run's, for data that is drawn rather than read.
         channels: 1 for grey (ITU-R 601 luma), 3 for colour, None for what the source has.
-
-    Raises:
-        UserError: a size or number that no image can have.
     """
 
     data_dir: Path | None = None
@@ -92,9 +89,6 @@ def load_dataset(name: str, options: SourceOptions | None = None) -> Dataset:
 
     Returns:
         The images as stored (uint8, or float32 in [0, 1]), training part first.
-
-    Raises:
-        UserError: unknown name, data that is missing, or data that cannot be read.
     """
     from fedpriv.datasets.shaping import keep_first_per_class, shape_images
     from fedpriv.datasets.types import Dataset

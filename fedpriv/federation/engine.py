@@ -55,11 +55,7 @@ Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult | Cli
 
 
 def client_part(federation: Federation, job: ClientJob) -> ClientResult:
-    """Run a client's step and the defenses of its upload.
-
-    Raises:
-        UserError: where training diverged.
-    """
+    """Run a client's step and the defenses of its upload."""
     setup = replace(federation.clients[job.client], trace=Trace())
     rng = federation.client_rng(job.round, job.client)
     state, upload = federation.method.client_step(setup, job.state, job.broadcast, rng)

@@ -91,11 +91,7 @@ def save_state(path: Path, state: State) -> None:
 
 
 def load_state(path: Path) -> State:
-    """Read a state back.
-
-    Raises:
-        UserError: where it is missing or damaged.
-    """
+    """Read a state back."""
     try:
         return dict(load_file(check_tensor_file(path)))
     except (SafetensorError, OSError, ValueError) as error:

@@ -25,9 +25,6 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
         target: a dataclass; bounds are declared with ``Annotated[float, annotated_types.Gt(0)]`` and the like.
         values: what the user gave.
         where: named in the error: a file, a flag.
-
-    Raises:
-        UserError: for an unknown key (with the nearest known one), a wrong type or a value out of bounds.
     """
     from pydantic import ValidationError
 

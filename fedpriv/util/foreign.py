@@ -54,9 +54,6 @@ def open_file(path: Path, limit: Limit, where: str = "", *, expected: str = "") 
         limit: of its size.
         where: begins an error (default: the path).
         expected: advice where there is no such file.
-
-    Raises:
-        UserError: for anything else.
     """
     where = where or str(path)
     advice = f"; expected {expected}" if expected else ""
@@ -102,11 +99,7 @@ def read_text(path: Path, limit: Limit, where: str = "", *, expected: str = "") 
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the files and folders directly in a folder, in order of the names, without what is hidden.
-
-    Raises:
-        UserError: for a folder that cannot be read.
-    """
+    """Return the files and folders directly in a folder, in order of the names, without what is hidden."""
     try:
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except (OSError, ValueError) as error:
@@ -117,11 +110,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def given_path(where: str, value: Any) -> Path:
-    """Return a path that a user gave, as a text or a path; something may be there or not.
-
-    Raises:
-        UserError: for anything else, and for a text that no path can be.
-    """
+    """Return a path that a user gave, as a text or a path; something may be there or not."""
     try:
         path = Path(value)
         os.lstat(path)
@@ -232,11 +221,7 @@ def json_value(text: str | bytes) -> Any:
 
 
 def check_tensor_file(path: Path) -> Path:
-    """Return the path of a safetensors file, once its size and the length of its header are checked.
-
-    Raises:
-        UserError: naming the file.
-    """
+    """Return the path of a safetensors file, once its size and the length of its header are checked."""
     with open_file(path, TENSORS) as file:
         first = file.read(8)
         size = os.fstat(file.fileno()).st_size

@@ -29,9 +29,6 @@ def require(needed: int, what: str, fits: Callable[[int], str], *keys: str | int
         what: that takes it, in words that begin a sentence.
         fits: from the free bytes to advice in words, what would fit.
         keys: the setting that is to blame, where one is.
-
-    Raises:
-        UserError: naming both sizes and what would fit.
     """
     free = free_memory()
     if free is not None and needed > free:

@@ -67,11 +67,7 @@ FLOAT32 = Numerics()
 
 
 def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Numerics:
-    """Return the arithmetic that arguments ask for.
-
-    Raises:
-        UserError: for an unknown precision, or what the device or the machine cannot do.
-    """
+    """Return the arithmetic that arguments ask for."""
     import torch
 
     where, gpu = f"precision={shown(precision)}", device.type == "cuda"

@@ -59,11 +59,7 @@ class Registry(Mapping[str, str]):
         return len(self.builtins) + len(self._outside())
 
     def load(self, name: str) -> Any:
-        """Return the member of a name or of a reference.
-
-        Raises:
-            UserError: when the name is unknown, or what it points to may not or cannot be imported, or is no such member.
-        """
+        """Return the member of a name or of a reference."""
         self._outside()  # warns of clashes
         if name in self.builtins:
             return _imported(self.builtins[name], own=True)
@@ -85,11 +81,7 @@ class Registry(Mapping[str, str]):
             check_modules(name)
 
     def own_name(self, name: str) -> str:
-        """Return the name that the member of a reference gives itself, by which it is known from then on.
-
-        Raises:
-            UserError: when there is no such member, or its name is another's.
-        """
+        """Return the name that the member of a reference gives itself, by which it is known from then on."""
         result = self.load(name)
         if not is_reference(name):
             return name

@@ -43,17 +43,6 @@ def message_blocks(message: Message) -> dict[str, Tensor]:
     }
 
 
-def packed(message: Message) -> tuple[list[str], dict[str, Tensor]]:
-    """Return a message as what pickles: the kinds of its payloads, and copies of its tensors."""
-    return [payload.kind for payload in message], message_blocks(message)
-
-
-def unpacked(texts: tuple[Sequence[str], dict[str, Tensor]]) -> Message:
-    """Return the message that was :func:`packed`."""
-    kinds, blocks = texts
-    return message_of("message", kinds, dict(blocks))
-
-
 def message_of(where: str, kinds: Sequence[str], blocks: dict[str, Tensor]) -> Message:
     """Return the message whose tensors these are.
 
@@ -61,9 +50,6 @@ def message_of(where: str, kinds: Sequence[str], blocks: dict[str, Tensor]) -> M
         where: how errors begin.
         kinds: of its payloads, in their order.
         blocks: as :func:`message_blocks` has them; emptied.
-
-    Raises:
-        UserError: for kinds that are unknown, and tensors that are missing, too many, of another shape or not finite.
     """
     message = tuple(_read_payload(where, position, kind, blocks) for position, kind in enumerate(kinds))
     if blocks:

@@ -6,11 +6,10 @@ import torch
 from compare import expect_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from fedpriv.datasets import PARTITIONS, load_dataset
 from fedpriv.datasets.federated import PartitionOptions, federate, public_split, set_auxiliary_aside
-from fedpriv.datasets.holdings import class_counts, draw_holdings, holdings_table
+from fedpriv.datasets.holdings import class_counts, holdings_table
 from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples
 from fedpriv.util.errors import UserError
 
@@ -193,42 +192,3 @@ def test_counts_and_table_by_hand():
         "counts": {"class 0": 2, "class 2": 1},
     }
     assert (second["largest_class"], second["largest_share"]) == ("class 1", 1.0)
-
-
-def test_picture_writes_the_counts_and_is_reproducible(tmp_path):
-    federated = federate(load_dataset("digits"), PartitionOptions(), 10, 0)
-    for name in ("one.svg", "two.svg"):
-        draw_holdings(federated, tmp_path / name)
-    text = (tmp_path / "one.svg").read_text()
-    assert text == (tmp_path / "two.svg").read_text()
-    # each glyph run is preceded by a comment with its text
-    for count in class_counts(federated)[class_counts(federated) > 0]:
-        assert f"<!-- {count} -->" in text
-    assert f"10 clients, {int((class_counts(federated) > 0).sum())} (client, class) pairs" in text
-
-
-def test_picture_of_many_clients_and_classes_has_a_bounded_size(tmp_path):
-    federated = federate(made(*[60] * 200), PartitionOptions(alpha=0.3), 100, 0)
-    draw_holdings(federated, tmp_path / "many.png")
-    with Image.open(tmp_path / "many.png") as picture:
-        width, height = picture.size
-    assert width <= 2700
-    # a row of cells stays at least ten pixels high, so that neighbours can be told apart
-    assert 1000 < height <= 1800
-
-
-def test_picture_does_not_touch_the_global_drawing_state(tmp_path):
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    draw_holdings(by_hand(), tmp_path / "small.svg")
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_picture_that_cannot_be_written_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"must end in \.svg or \.png"):
-        draw_holdings(by_hand(), tmp_path / "picture.pdf")
-    (tmp_path / "a-file").write_text("in the way")
-    with pytest.raises(UserError, match=r"cannot write .*a-file"):
-        draw_holdings(by_hand(), tmp_path / "a-file" / "picture.svg")
-    assert [path.name for path in tmp_path.iterdir()] == ["a-file"]

@@ -42,12 +42,7 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """Open an image file, of an animation the first picture.
-
-    Raises:
-        UserError: for any failure in the block: a file that is no image, a broken one, one of more than
-            :data:`MOST_PIXELS` by its header, or one of more than 8 bits a channel, which Pillow would clip to white.
-    """
+    """Open an image file, of an animation the first picture."""
     with open_file(path, IMAGE) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd metadata
         try:

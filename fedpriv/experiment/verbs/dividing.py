@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.datasets.holdings import draw_holdings, holdings_table
+from fedpriv.datasets.holdings import holdings_table
 from fedpriv.experiment.federation_settings import FederationSettings, named_config
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, copy_folder
@@ -25,7 +25,7 @@ class Holdings(Tabular):
     A temporary folder (no ``out``) is removed when nothing refers to this object any more.
 
     Attributes:
-        path: folder with the picture ``holdings.png`` and the table ``about.json``.
+        path: folder with the table ``about.json``.
         dataset: name of the data set.
         clients: one mapping a client: its number of images, of classes, and so on.
     """
@@ -35,17 +35,12 @@ class Holdings(Tabular):
     clients: tuple[Mapping[str, Any], ...]
     _scratch: Scratch | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def picture(self) -> Path:
-        """The picture: images of each class by client."""
-        return self.path / "holdings.png"
-
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the counts of each client's images, one row a client."""
         return self.clients
 
     def save(self, out: str | Path, *, force: bool = False) -> Holdings:
-        """Copy picture and table to a folder that stays, and return them from there."""
+        """Copy the table to a folder that stays, and return it from there."""
         copy_folder(self.path, Path(out), "data", force=force)
         return Holdings(Path(out), self.dataset, self.clients)
 
@@ -84,5 +79,4 @@ def data(
     rows = holdings_table(federated)
     with folders.output(folder, "data", force=force):
         write_json(folder / "about.json", {"dataset": dataset_title(config), "seed": seed, "clients": rows})
-        draw_holdings(federated, folder / "holdings.png")
     return Holdings(folder, dataset_title(config), tuple(rows), scratch)
