@@ -13,11 +13,9 @@ from federations import CPU, files, small, train_small
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.engine import run_clients
-from fedpriv.federation.evaluate import accuracy
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.federation.summary import RoundAccuracy
 from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes, write_text
@@ -101,10 +99,6 @@ def test_lines_ledger_and_summary_agree(tmp_path):
         assert pooled[summary.accuracy[when].best_round - 1] == max(pooled)
 
 
-def test_accuracy_pools_samples_and_averages_clients():
-    assert accuracy([[1, 2], [3, 3]]) == RoundAccuracy(pooled=4 / 5, mean_over_clients=0.75)
-
-
 def test_participation_samples_clients_by_round(tmp_path):
     config = replace(CONFIG, clients=8, participation=0.25, rounds=6)
     federation = prepare(config, CPU)
@@ -146,11 +140,6 @@ def test_the_broadcast_that_is_stored_is_the_one_that_was_answered(tmp_path):
         mean = sum(n / sum(sizes) * upload[name] for n, upload in zip(sizes, uploads, strict=True))
         expect_close(mean, value, atol=1e-6)
         assert not torch.equal(first[name], value)
-
-
-def test_checkpoints_are_kept_on_request_only(tmp_path):
-    assert trained(tmp_path / "a").checkpointed_rounds() == (3,)
-    assert trained(tmp_path / "b", replace(CONFIG, keep=(1,))).checkpointed_rounds() == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -202,12 +191,6 @@ def rewrite(path, change):
     values = json.loads(path.read_text())
     change(values)
     write_text(path, json.dumps(values))  # listed anew, as a careful forger would
-
-
-def test_a_run_of_another_version_is_refused(spoilt):
-    rewrite(spoilt / "config.json", lambda values: values.update(format=99))
-    with pytest.raises(UserError, match=r"config.json: run format 99, but this version reads format 6"):
-        RunDirectory.open(spoilt)
 
 
 def test_a_tampered_configuration_is_refused(spoilt):

@@ -14,7 +14,7 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.trace import Trace
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
-from fedpriv.models.layout import channels_last, takes_channels_last, weights_channels_last
+from fedpriv.models.layout import takes_channels_last
 from fedpriv.models.split import Blueprint
 
 
@@ -33,14 +33,6 @@ def built(name, shape):
     return build_model(Blueprint(name, shape, 4, default_width(name, shape)), 0)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_channels_lie_together_also_where_there_is_one(channels):
-    images = torch.rand(2, channels, 5, 4)
-    found = channels_last(images)
-    assert torch.equal(found, images)
-    assert found.stride() == (channels * 20, 1, channels * 4, channels)
-
-
 def test_only_networks_that_cannot_mind_are_asked_and_none_that_is_slower():
     assert takes_channels_last(built("small-cnn", (1, 8, 8)), cross_entropy)
     assert takes_channels_last(nn.ModuleList([built("cnn4", (3, 16, 16)), built("cnn-5", (3, 16, 16))]), cross_entropy)
@@ -51,25 +43,6 @@ def test_only_networks_that_cannot_mind_are_asked_and_none_that_is_slower():
     model = built("small-cnn", (1, 8, 8))
     assert takes_channels_last(model, classification_loss(model))
     assert not takes_channels_last(model, lambda images, labels: images.view(len(images), -1).sum())
-
-
-def test_weights_return_to_their_order_also_after_an_error():
-    model = built("small-cnn", (3, 8, 8))
-    parameters, before = list(model.parameters()), [one.detach().clone() for one in model.parameters()]
-    turned = []
-
-    def fail():
-        with weights_channels_last(model):
-            turned.append(any(not one.is_contiguous() for one in model.parameters()))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert turned == [True]
-    for one, same, value in zip(model.parameters(), parameters, before, strict=True):
-        assert one is same
-        assert one.is_contiguous()
-        assert torch.equal(one, value)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
