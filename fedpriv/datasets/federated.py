@@ -33,24 +33,18 @@ class PartitionOptions:
     """A division of samples among clients.
 
     Attributes:
-        name: a key of ``fedpriv.datasets.PARTITIONS``: dirichlet, pathological, iid or long_tail.
-        alpha: Dirichlet concentration, above 0 (dirichlet, long_tail).
-        classes_per_client: classes that each client holds (pathological).
-        imbalance: size of the first class over size of the last, at least 1 (long_tail).
-        train_fraction: share of every client's samples that it trains on, above 0 and below 1.
-        balanced: equal parts of a class instead of random ones (pathological).
         assignment: of classes to clients (pathological): ``in_order`` as PFLlib does, in disjoint groups of clients, or at
             ``random``, for any number of classes and clients.
         least_per_client: least number of samples of a client, training and test together; None for that of
             :func:`fedpriv.datasets.partition.least_samples`.
     """
 
-    name: str = "dirichlet"
-    alpha: float = 0.1
-    classes_per_client: int = 2
-    imbalance: float = 100.0
-    train_fraction: float = 0.75
-    balanced: bool = False
+    name: str = "dirichlet"  # a key of ``fedpriv.datasets.PARTITIONS``: dirichlet, pathological, iid or long_tail
+    alpha: float = 0.1  # Dirichlet concentration, above 0 (dirichlet, long_tail)
+    classes_per_client: int = 2  # classes that each client holds (pathological)
+    imbalance: float = 100.0  # size of the first class over size of the last, at least 1 (long_tail)
+    train_fraction: float = 0.75  # share of every client's samples that it trains on, above 0 and below 1
+    balanced: bool = False  # equal parts of a class instead of random ones (pathological)
     assignment: Literal["in_order", "random"] = "in_order"
     least_per_client: Annotated[int, Ge(1)] | None = None
 

@@ -48,25 +48,18 @@ class Federation:
     """A federation ready to run.
 
     Attributes:
-        config: of the run.
-        method: that trains it.
-        data: the data set and its division.
-        clients: one setup per client.
-        server: the server's setup.
-        tests: test samples per client, which no step sees.
         attacker: the attacker's own labelled images of the clients' domain: the public images, else those that no client
             holds; None without either.
-        pipeline: the defenses that clients apply.
     """
 
-    config: RunConfig
-    method: Method
-    data: FederatedData
-    clients: tuple[ClientSetup, ...]
-    server: ServerSetup
-    tests: tuple[Samples, ...] = field(repr=False)
+    config: RunConfig  # of the run
+    method: Method  # that trains it
+    data: FederatedData  # the data set and its division
+    clients: tuple[ClientSetup, ...]  # one setup per client
+    server: ServerSetup  # the server's setup
+    tests: tuple[Samples, ...] = field(repr=False)  # test samples per client, which no step sees
     attacker: Samples | None = field(default=None, repr=False)
-    pipeline: DefensePipeline = field(default_factory=DefensePipeline)
+    pipeline: DefensePipeline = field(default_factory=DefensePipeline)  # the defenses that clients apply
 
     @property
     def uploads(self) -> tuple[str, ...]:

@@ -38,25 +38,15 @@ Report: TypeAlias = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class _Standing:
-    """A federation between two rounds, but for its clients' states.
+    """A federation between two rounds, but for its clients' states."""
 
-    Attributes:
-        done: rounds that are done.
-        server: the server's state.
-        broadcast: to the next round's clients.
-        evaluation: every client's newest accuracy.
-        evaluated: the round of that, or 0.
-        changed: clients that trained after it.
-        untrained: clients that no round has trained, ascending.
-    """
-
-    done: int
-    server: State
-    broadcast: Message
-    evaluation: Counts
-    evaluated: int
-    changed: frozenset[int]
-    untrained: tuple[int, ...]
+    done: int  # rounds that are done
+    server: State  # the server's state
+    broadcast: Message  # to the next round's clients
+    evaluation: Counts  # every client's newest accuracy
+    evaluated: int  # the round of that, or 0
+    changed: frozenset[int]  # clients that trained after it
+    untrained: tuple[int, ...]  # clients that no round has trained, ascending
 
 
 @dataclass(frozen=True)
