@@ -81,14 +81,7 @@ class SourceOptions:
 def load_dataset(name: str, options: SourceOptions | None = None) -> Dataset:
     """Load a data set by its registry name.
 
-    Every source passes through here, so ``per_class``, ``channels`` and ``image_size`` mean the same for all of them.
-
-    Args:
-        name: a key of :data:`DATASETS`.
-        options: where the data is and what to keep of it; the defaults suit the embedded set.
-
-    Returns:
-        The images as stored (uint8, or float32 in [0, 1]), training part first.
+    Images are as stored (uint8, or float32 in [0, 1]), training part first.
     """
     from fedpriv.datasets.shaping import keep_first_per_class, shape_images
     from fedpriv.datasets.types import Dataset

@@ -124,15 +124,9 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
 
 
 def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, Samples]:
-    """Set random images aside before anything is divided.
+    """Set random images aside before anything is divided, independently of the division with the same seed.
 
-    Args:
-        dataset: to take images from.
-        n_public: how many, at least 1 and fewer than there are.
-        seed: any integer; the choice is independent of the division with the same seed.
-
-    Returns:
-        The data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` as float in [0, 1] with labels.
+    Returns the data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` in [0, 1] with labels.
     """
     total = len(dataset.samples)
     if not 1 <= n_public < total:
@@ -147,13 +141,9 @@ def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, S
 def set_auxiliary_aside(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Auxiliary | None]:
     """Keep a share of every class from all clients, half of it for an attacker and half for baselines and decoys.
 
-    Args:
-        dataset: to take images from.
-        share: of every class, in [0, 1); rounded down to whole images, of which the attacker gets the smaller half.
-        seed: any integer; the choice is independent of the division with the same seed.
-
-    Returns:
-        The data set without them, in unchanged order, and the images; None where there are fewer than one for each part.
+    The share, in [0, 1), is rounded down to whole images, of which the attacker gets the smaller half; the choice is
+    independent of the division with the same seed. Returns the data set without them, in unchanged order, and the images;
+    None where there are fewer than one for each part.
     """
     labels = dataset.samples.labels.numpy()
     rng = np.random.default_rng(derive_seed("strangers", seed))

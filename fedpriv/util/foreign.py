@@ -43,17 +43,11 @@ WHOLE_BITS: Final = 256
 """Of a whole number in TOML: an error prints it, and hexadecimal ones may have a megabyte."""
 _DEEP = f"more than {NESTING} lists or tables in one another"
 
-# ---------------------------------------------------------------- files
-
 
 def open_file(path: Path, limit: Limit, where: str = "", *, expected: str = "") -> BinaryIO:
     """Open a regular file of at most so many bytes, without waiting for a pipe's other end.
 
-    Args:
-        path: the file.
-        limit: of its size.
-        where: begins an error (default: the path).
-        expected: advice where there is no such file.
+    ``where`` begins an error (default: the path); ``expected`` is advice where there is no such file.
     """
     where = where or str(path)
     advice = f"; expected {expected}" if expected else ""
@@ -130,9 +124,6 @@ def reason(error: BaseException) -> str:
     return one_line(words) or type(error).__name__
 
 
-# ---------------------------------------------------------------- TOML
-
-
 def toml_file(path: Path, where: str = "", *, expected: str = "settings in TOML") -> dict[str, Any]:
     """Return the table that a TOML file holds; arguments and errors as :func:`open_file`."""
     where = where or str(path)
@@ -198,8 +189,6 @@ def _inline(text: str) -> Any:
         return None
     return result["value"] if len(result) == 1 else None
 
-
-# ---------------------------------------------------------------- JSON, tensors
 
 _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|[\[\]{}]', re.DOTALL)
 

@@ -24,15 +24,9 @@ _LOG = logging.getLogger("fedpriv")
 class Registry(Mapping[str, str]):
     """Names of one sort of member, and where each is, as ``package.module:NAME``.
 
-    It lists this package's members, then those of entry points; ``in`` and ``[]`` take references too, and names that these
-    led to, so that what runs by default does not depend on what was named before.
-
-    Args:
-        noun: what the members are ("method", "data set", ...), for error messages.
-        builtins: this package's own members.
-        group: entry-point group of other distributions' members; none where empty.
-        contract: ``module:function`` of (name, member) that raises UserError for what is no such member; it checks members
-            from outside only.
+    It lists this package's members, then those of an entry-point group; ``in`` and ``[]`` take references too, and names
+    that these led to. ``contract`` is ``module:function`` of (name, member) that raises UserError for a member from outside
+    that is none.
     """
 
     def __init__(self, noun: str, builtins: Mapping[str, str], *, group: str = "", contract: str = "") -> None:
@@ -145,9 +139,7 @@ def is_reference(name: str) -> bool:
 def split_reference(text: str, *known: Registry) -> tuple[str, str]:
     """Return the name at the beginning of ``NAME[:REST]`` and REST; a name may be a reference and hold a colon itself.
 
-    Args:
-        text: what is split.
-        known: registries whose names are no modules' names.
+    Names of the ``known`` registries are no modules' names.
 
     >>> split_reference("noise:scale=1"), split_reference("mine.defenses:Blur:radius=2")
     (('noise', 'scale=1'), ('mine.defenses:Blur', 'radius=2'))

@@ -101,9 +101,6 @@ def count(rows: Iterable[Entry | Item]) -> dict[str, Count]:
     return totals
 
 
-# ---------------------------------------------------------------- planned, without training
-
-
 @dataclass(frozen=True)
 class FederationSizes:
     """Sizes of a federation in a settled round (not the first); what is unknown is None.
@@ -121,9 +118,7 @@ class FederationSizes:
     samples: int | None = None  # training images of the participants together
     model_scalars: int | None = None  # learnable parameters of one client's whole model
     all_model_scalars: int | None = None
-    blueprint: Blueprint | None = (
-        None  # one client's architecture, for methods that build others of the same image shape
-    )
+    blueprint: Blueprint | None = None  # one client's architecture, for methods that build others like it
     clusters: int | None = None  # cluster prototypes over all classes, Q (FPL)
     compressed_scalars: int | None = None  # scalars of one compressed model (FedKD)
     public: int | None = None  # public images L that clients represent (FedHeNN)

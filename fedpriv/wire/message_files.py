@@ -44,13 +44,7 @@ def message_blocks(message: Message) -> dict[str, Tensor]:
 
 
 def message_of(where: str, kinds: Sequence[str], blocks: dict[str, Tensor]) -> Message:
-    """Return the message whose tensors these are.
-
-    Args:
-        where: how errors begin.
-        kinds: of its payloads, in their order.
-        blocks: as :func:`message_blocks` has them; emptied.
-    """
+    """Return the message of these kinds whose tensors these are, as :func:`message_blocks` has them; they are emptied."""
     message = tuple(_read_payload(where, position, kind, blocks) for position, kind in enumerate(kinds))
     if blocks:
         raise UserError(f"{where}: unexpected tensor {min(blocks)!r}; the header names only {', '.join(kinds)}")

@@ -31,8 +31,6 @@ _WEIGHTS: dict[str, Any] = {"computed_from": "training", "space": "weights", "ag
 _VECTORS: dict[str, Any] = {"space": "representation", "aggregation": "none", "once": False}
 _SERVER: dict[str, Any] = {"computed_from": "server", "aggregation": "none", "once": False}
 
-# ---------------------------------------------------------------- computed from samples
-
 
 @dataclass(frozen=True)
 class Representations(Payload, kind="representation", computed_from="image", **_VECTORS):
@@ -113,9 +111,6 @@ class SampleCount(Payload, kind="sample-count", computed_from="client", space="c
     count: Tensor = tensor("1", private=True, integer=True, says="size")
 
 
-# ---------------------------------------------------------------- trained on samples
-
-
 @dataclass(frozen=True)
 class Model(Payload, kind="model", network="whole", **_WEIGHTS):
     """A whole model (FedAvg and relatives)."""
@@ -169,9 +164,6 @@ class PublicLoss:
     proximal: float = 0.0  # weight mu of mu / 2 |w - w_broadcast|^2 in the loss
     besides: str = ""
     later: str = ""  # likewise, what moves them from the second step of a round on
-
-
-# ---------------------------------------------------------------- sent by the server only
 
 
 @dataclass(frozen=True)
