@@ -173,7 +173,7 @@ CASES = {
         "lg-fedavg",
         "classifier",
         "test_head_update::test_one_image_is_exact_above_60_db_and_its_label_is_read_off",
-        "test_head_update::test_permuted_uploads_give_somebody_elses_representation",
+        "test_head_update::test_shuffled_uploads_give_somebody_elses_representation",
     ),
     "angle-update": Case(
         "fedral",
