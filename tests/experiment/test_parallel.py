@@ -30,10 +30,10 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener
 from fedpriv.util.parallel import Pool, WorkerKilled, number_of_workers, patience_for
 
-NAMES = ("pixels", "unmix-prior", "membership", "property")
+NAMES = ("pixels", "unmix", "membership", "property")
 OPTIONS = {
     "pixels": {"iterations": 3},
-    "unmix-prior": {"iterations": 3},
+    "unmix": {"iterations": 3},
     "property": {"shadow_clients": 2},
 }
 SUITE = {"target": "entangled", "attacks": NAMES, "targets": 3, "attack_option": OPTIONS}
@@ -242,11 +242,9 @@ def test_parts_are_the_suite_and_share_what_they_train():
         scores = {name: one for name, one in made.items() if one.result == "scores"}
         return AttackPlan("entangled", images, ThreatModel(**card), inferences=scores, device="cpu")
 
-    whole = plan(*NAMES, "unmix", attacker_data="same_domain")
+    whole = plan(*NAMES, attacker_data="same_domain")
     parts = [part.results() for part in parts_of(whole)]
     assert sorted(name for part in parts for name in part) == sorted(whole.results())
-    assert ["unmix-prior", "unmix"] in parts
     assert len(parts) == 4
-    assert len(parts_of(plan("unmix-prior", "unmix", attacker_data="none"))) == 2
     shadowed = parts_of(plan(*NAMES, attacker_data="same_domain", extractor="shadow"))
     assert sorted(len(part.results()) for part in shadowed) == [1, 3]
