@@ -113,19 +113,10 @@ def train(
     trace: Trace,
     trained: Iterable[nn.Parameter] | None = None,
 ) -> float:
-    """Train by SGD for one round, in place, with a fresh optimiser.
+    """Train by SGD for one round, in place, with a fresh optimiser; return the mean loss over the batches, NaN without any.
 
-    Args:
-        module: put into training mode; decides whether single-image tails are joined.
-        samples: the client's training samples.
-        training: hyperparameters, and the guards of defenses.
-        rng: draws the batches first, then the seed of dropout and of the guards.
-        loss: to minimise on a batch.
-        trace: recorder of the batches.
-        trained: parameters to move; default all of ``module``.
-
-    Returns:
-        Mean loss over the batches, NaN where there was none.
+    ``rng`` draws the batches first, then the seed of dropout and of the guards; ``trained`` are the parameters to move,
+    by default all of ``module``, which is put into training mode and decides whether single-image tails are joined.
     """
     batches = local_batches(len(samples), training, rng, join_single=has_batch_norm(module))
     trace.local_steps(batches)

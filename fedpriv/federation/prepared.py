@@ -122,15 +122,7 @@ def prepare(
     download: bool = False,
     defenses: Sequence[Defense] = (),
 ) -> Federation:
-    """Load data, choose models and check the plan.
-
-    Args:
-        config: of the run.
-        method: that ``config.method`` names.
-        device: to compute on.
-        download: fetch the data set where it is missing.
-        defenses: those that ``config.defenses`` names, in the same order (:func:`fedpriv.defenses.build_defenses`).
-    """
+    """Load data, choose models and check the plan, with the method and defenses that the configuration names."""
     pipeline = DefensePipeline(tuple(defenses))
     options: Any = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
@@ -224,7 +216,7 @@ def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, h
         if len(setup.train) < 2 and has_batch_norm(setup.model):
             raise UserError(
                 f"client {setup.client} holds one training image, but {setup.blueprint.name} has batch normalisation, "
-                f"which needs two; use fewer clients, more data, another model or a larger least_per_client"
+                "which needs two; use fewer clients, more data, another model or a larger least_per_client"
             )
     method.check(
         Plan(

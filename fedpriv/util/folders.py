@@ -194,10 +194,7 @@ def refuse_overlap(
 ) -> None:
     """Check by resolved path that a command does not write into, over or around what it reads.
 
-    Args:
-        out: the folder to write.
-        inputs: name -> folder or file that is read; no part of either may lie in the other.
-        around: name -> folder that is read, and that may have the output below it, as a folder of data sets has.
+    No part of an input may lie in the output or the other way round; what is ``around`` may have the output below it.
     """
     target = out.resolve()
     for name, given in (*inputs.items(), *(around or {}).items()):
