@@ -12,7 +12,7 @@ from fedpriv.util.registry import Registry
 if TYPE_CHECKING:
     from fedpriv.datasets.types import Dataset
 
-__all__ = ["DATASETS", "PARTITIONS", "SourceOptions", "load_dataset"]
+__all__ = ["DATASETS", "SourceOptions", "load_dataset"]
 
 DATASETS = Registry(
     "data set",
@@ -28,17 +28,6 @@ DATASETS = Registry(
         "folder": "fedpriv.datasets.sources.image_files:load_folder",
     },
     group="fedpriv.datasets",
-    contract="fedpriv.util.registry:refuse_no_callable",
-)
-
-PARTITIONS = Registry(
-    "partition",
-    {
-        "dirichlet": "fedpriv.datasets.federated:by_dirichlet",
-        "pathological": "fedpriv.datasets.federated:by_pathology",
-        "iid": "fedpriv.datasets.federated:by_chance",
-        "long_tail": "fedpriv.datasets.federated:by_long_tail",
-    },
     contract="fedpriv.util.registry:refuse_no_callable",
 )
 

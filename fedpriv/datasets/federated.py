@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from fedpriv.datasets import PARTITIONS
 from fedpriv.datasets.partition import (
     MAX_SEED,
     Random,
@@ -21,9 +20,10 @@ from fedpriv.datasets.partition import (
     split_train_test,
 )
 from fedpriv.datasets.types import Auxiliary, ClientData, Dataset, FederatedData, Samples, as_unit
-from fedpriv.util.errors import UserError, shown
+from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.seeds import derive_seed
 
+PARTITIONS = ("dirichlet", "pathological", "iid", "long_tail")
 MOST_OWN = 1000
 """Images that an attacker owns at most, the same number of each class as far as it goes."""
 
@@ -39,7 +39,7 @@ class PartitionOptions:
             :func:`fedpriv.datasets.partition.least_samples`.
     """
 
-    name: str = "dirichlet"  # a key of ``fedpriv.datasets.PARTITIONS``: dirichlet, pathological, iid or long_tail
+    name: str = "dirichlet"  # dirichlet, pathological, iid or long_tail
     alpha: float = 0.1  # Dirichlet concentration, above 0 (dirichlet, long_tail)
     classes_per_client: int = 2  # classes that each client holds (pathological)
     imbalance: float = 100.0  # size of the first class over size of the last, at least 1 (long_tail)
@@ -59,38 +59,25 @@ class PartitionOptions:
 def drawn_by_class(options: PartitionOptions) -> bool:
     """True for a division that shuffles the images of every class, so that chance alone decides who holds which."""
     in_order = options.name == "pathological" and options.assignment == "in_order"
-    return options.name in ("dirichlet", "iid", "long_tail", "pathological") and not in_order
+    return options.name in PARTITIONS and not in_order
 
 
-def by_dirichlet(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
-    """Divide with :func:`fedpriv.datasets.partition.dirichlet_partition`."""
-    return dirichlet_partition(labels, n_clients, options.alpha, rng, _least(labels, n_clients, options))
-
-
-def by_pathology(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
-    """Divide with ``pathological_partition`` or ``random_classes_partition`` of :mod:`fedpriv.datasets.partition`."""
-    if options.assignment == "random":
-        return random_classes_partition(labels, n_clients, options.classes_per_client, rng, options.balanced)
-    least = _least(labels, n_clients, options)
-    return pathological_partition(labels, n_clients, options.classes_per_client, rng, options.balanced, least)
-
-
-def by_chance(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
-    """Divide with :func:`fedpriv.datasets.partition.iid_partition`."""
-    return iid_partition(labels, n_clients, rng)
-
-
-def by_long_tail(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
-    """Divide with :func:`fedpriv.datasets.partition.long_tail_partition`."""
-    return long_tail_partition(
-        *(labels, n_clients, options.imbalance, options.alpha, rng, options.train_fraction, options.least_per_client)
-    )
-
-
-def _least(labels: np.ndarray, n_clients: int, options: PartitionOptions) -> int | None:
-    if options.least_per_client is not None or n_clients < 1:  # the latter is refused anyway
-        return options.least_per_client
-    return least_samples(len(labels), n_clients, options.train_fraction)
+def _divide(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
+    """Return the positions of every client's samples by the partition that the options name."""
+    least, alpha, per_client = options.least_per_client, options.alpha, options.classes_per_client
+    if options.name == "iid":
+        return iid_partition(labels, n_clients, rng)
+    if options.name == "long_tail":
+        return long_tail_partition(labels, n_clients, options.imbalance, alpha, rng, options.train_fraction, least)
+    if options.name == "pathological" and options.assignment == "random":
+        return random_classes_partition(labels, n_clients, per_client, rng, options.balanced)
+    if least is None and n_clients >= 1:  # fewer are refused anyway
+        least = least_samples(len(labels), n_clients, options.train_fraction)
+    if options.name == "dirichlet":
+        return dirichlet_partition(labels, n_clients, alpha, rng, least)
+    if options.name == "pathological":
+        return pathological_partition(labels, n_clients, per_client, rng, options.balanced, least)
+    raise unknown_name("partition", options.name, PARTITIONS)
 
 
 def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: int) -> FederatedData:
@@ -102,7 +89,7 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
     if not 0 <= seed <= MAX_SEED:
         raise UserError(f"seed is {seed}: it must be 0..{MAX_SEED}")
     rng = np.random.RandomState(seed)
-    shares = PARTITIONS.load(options.name)(dataset.samples.labels.numpy(), n_clients, options, rng)
+    shares = _divide(dataset.samples.labels.numpy(), n_clients, options, rng)
     smallest, least = min(map(len, shares)), options.least_per_client
     if least is not None and smallest < least:
         raise UserError(

@@ -7,8 +7,8 @@ from compare import expect_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.datasets import PARTITIONS, load_dataset
-from fedpriv.datasets.federated import PartitionOptions, federate, public_split, set_auxiliary_aside
+from fedpriv.datasets import load_dataset
+from fedpriv.datasets.federated import PARTITIONS, PartitionOptions, federate, public_split, set_auxiliary_aside
 from fedpriv.datasets.holdings import class_counts, holdings_table
 from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples
 from fedpriv.util.errors import UserError
