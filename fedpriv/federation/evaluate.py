@@ -7,7 +7,6 @@ has batch normalisation with the running statistics of no image. ``left_out`` le
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 
 from torch import Tensor
 
@@ -52,8 +51,8 @@ def evaluate(
     counts: dict[str, list[Sequence[int]]] = {
         f"{when}{way}": [] for way in predictors for when in ("after_training", "after_broadcast")
     }
-    for (current, test), state in zip(clients, states, strict=True):
-        setup, k = replace(current, representation_cache={}), current.client
+    for (setup, test), state in zip(clients, states, strict=True):
+        k = setup.client
         updated = method.apply_broadcast(setup, state, broadcast)
         model_unchanged = all(updated[name] is state[name] for name in updated if name.startswith("model."))
         before = {

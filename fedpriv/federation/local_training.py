@@ -161,31 +161,15 @@ def represent(model: SplitModel, images: Tensor) -> Tensor:
 def represent_by(
     setup: ClientSetup, state: State, images: Tensor, model: SplitModel | None = None, prefix: str = "model"
 ) -> Tensor:
-    """Return :func:`represent` of images by a client's model (the private one where None) with the weights of a state.
-
-    Computed once while the client is scored and its extractor stays the same.
-    """
+    """Return :func:`represent` of images by a client's model (the private one where None) with the weights of a state."""
     module = setup.model if model is None else model
     put(module, state, prefix)
-    cache = setup.representation_cache
-    if cache is None:
-        return represent(module, images)
-    # A state is never changed in place, so images and weights are known again as the very tensors that they were.
-    extractor = {
-        name: value
-        for name, value in state.items()
-        if name.startswith(f"{prefix}.") and not name.startswith(f"{prefix}.head.")
-    }
-    last = cache.get(prefix)
-    same = last is not None and last[0] is images and last[1].keys() == extractor.keys()
-    if last is None or not same or any(last[1][name] is not value for name, value in extractor.items()):
-        last = cache[prefix] = images, extractor, represent(module, images)
-    return last[2]
+    return represent(module, images)
 
 
 @torch.no_grad()
 def classify_by(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
-    """Return :func:`classify` of images by a client's private model; as :func:`represent_by`."""
+    """Return :func:`classify` of images by a client's private model with the weights of a state."""
     features = represent_by(setup, state, images)
     return torch.cat([setup.model.head(chunk) for chunk in features.split(EVALUATION_BATCH)])
 

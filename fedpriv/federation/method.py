@@ -78,8 +78,6 @@ class ClientSetup:
             them; else None.
         public_labels: their classes ``(p,)`` int64, of methods that need these too; else None.
         trace: recorder of the images of local steps. Never read by a method.
-        representation_cache: while the client is scored, the newest images, weights and representations by the prefix of
-            the model in the state; else None.
     """
 
     client: int
@@ -92,9 +90,6 @@ class ClientSetup:
     public: Tensor | None = field(default=None, compare=False, repr=False)
     public_labels: Tensor | None = field(default=None, compare=False, repr=False)
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
-    representation_cache: dict[str, tuple[Tensor, State, Tensor]] | None = field(
-        default=None, compare=False, repr=False
-    )
 
     @property
     def n_classes(self) -> int:

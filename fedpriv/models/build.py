@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from fedpriv.models import MAPPINGS, MODELS
 from fedpriv.models.bottleneck import VariationalBottleneck
 from fedpriv.models.cnn import start_uniform
-from fedpriv.models.shapes import ImageShape, UnfitShape
+from fedpriv.models.shapes import UnfitShape
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
@@ -92,16 +92,6 @@ def mapping_parameters(blueprint: Blueprint) -> int:
     return _weightless_extractor(blueprint)[1] * blueprint.width + blueprint.width
 
 
-def fitting_models(image_shape: ImageShape) -> tuple[str, ...]:
-    """Return the names of the models that take images of this shape (channels, height, width)."""
-    fitting = []
-    for name in MODELS:
-        with contextlib.suppress(UnfitShape), _weightless():
-            MODELS.load(name)(image_shape)
-            fitting.append(name)
-    return tuple(fitting)
-
-
 def narrowing_models() -> tuple[str, ...]:
     """Return the models whose last linear layer can have any number of units: their factories take ``last_hidden``."""
     return tuple(name for name in MODELS if "last_hidden" in signature(MODELS.load(name)).parameters)
@@ -121,10 +111,7 @@ def _make_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
         extractor, n_vector = factory(blueprint.image_shape)
     except UnfitShape as reason:
         shape = "x".join(map(str, blueprint.image_shape))
-        fitting = ", ".join(fitting_models(blueprint.image_shape))
-        raise UserError(
-            f"model {blueprint.name} cannot take images of {shape}: {reason}; models that fit: {fitting}"
-        ) from None
+        raise UserError(f"model {blueprint.name} cannot take images of {shape}: {reason}") from None
     return _with_group_norm(extractor) if blueprint.group_norm else extractor, n_vector
 
 

@@ -59,19 +59,6 @@ def test_tiny_imagenet_names_the_bad_annotation(tiny, line, message):
     refused("tiny-imagenet", message, data_dir=tiny)
 
 
-def test_tiny_imagenet_that_is_incomplete_says_what_is_missing(tiny):
-    (tiny / "train" / "n09").mkdir()
-    refused("tiny-imagenet", "n09 is a class that .*wnids.txt does not list", data_dir=tiny)
-    (tiny / "train" / "n09").rename(tiny / "train" / "n03")
-    refused("tiny-imagenet", "no images/ in .*n03", data_dir=tiny)
-    (tiny / "train" / "n03" / "images").mkdir()
-    refused("tiny-imagenet", "no images in .*n03", data_dir=tiny)
-    (tiny / "train" / "n03" / "images").rmdir()
-    (tiny / "train" / "n03").rmdir()
-    (tiny / "val" / "val_annotations.txt").unlink()
-    refused("tiny-imagenet", "incomplete or damaged: .*val_annotations.txt: no such file", data_dir=tiny)
-
-
 def test_folder_with_train_and_test(tmp_path):
     flat_image(tmp_path / "train" / "b" / "2.png", 4)
     flat_image(tmp_path / "train" / "b" / "10.png", 3)
@@ -169,16 +156,6 @@ def test_no_decoder_runs_that_images_of_these_suffixes_do_not_need(tmp_path, mon
     refused("folder", "cannot read image .*1.png: it is none of", data_dir=tmp_path)
 
 
-def test_animations_and_odd_modes_are_read_as_one_picture(tmp_path):
-    (tmp_path / "a").mkdir()
-    first, second = Image.new("P", (5, 5), 1), Image.new("P", (5, 5), 2)
-    first.save(tmp_path / "a" / "1.gif", save_all=True, append_images=[second] * 3)
-    first.save(tmp_path / "a" / "2.png", transparency=b"\x10\x20")  # Pillow warns of such a palette
-    for mode, suffix in (("1", "png"), ("LA", "png"), ("RGBA", "png"), ("CMYK", "tif"), ("YCbCr", "jpg")):
-        Image.new("RGB", (5, 5), (200, 10, 10)).convert(mode).save(tmp_path / "a" / f"{mode}.{suffix}")
-    assert load_dataset("folder", SourceOptions(tmp_path)).samples.images.shape == (7, 3, 5, 5)
-
-
 def test_what_is_no_file_among_the_images_is_said(tmp_path):
     flat_image(tmp_path / "a" / "1.png", 1)
     os.mkfifo(tmp_path / "a" / "2.png")
@@ -218,12 +195,3 @@ def test_packed_files_of_torchvision_have_a_bounded_size(tmp_path):
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").symlink_to("/dev/zero")
     refused("mnist", "train-images-idx3-ubyte: is no regular file", data_dir=tmp_path)
-
-
-def test_images_that_are_not_as_stored_are_counted(tmp_path):
-    flat_image(tmp_path / "a" / "1.png", 1, size=(8, 8))
-    flat_image(tmp_path / "a" / "2.png", 1, size=(20, 10))
-    flat_image(tmp_path / "b" / "1.png", 1, size=(30, 40), mode="L")
-    flat_image(tmp_path / "b" / "2.png", 1, size=(8, 8), mode="RGBA")
-    brought = load_dataset("folder", SourceOptions(tmp_path, image_size=8)).brought
-    assert brought == "3 of 4 images scaled, cropped or converted to 8x8 colour"

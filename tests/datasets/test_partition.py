@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
-from fedpriv.datasets import partition
 from fedpriv.datasets.partition import (
     assign_classes,
     dirichlet_partition,
@@ -97,12 +96,6 @@ def test_split_equals_scikit_learn_under_the_global_generator():
         assert test.tolist() == their_test.tolist()
 
 
-def test_least_samples_by_hand():
-    assert least_samples(60_000, 10) == 40
-    assert least_samples(1797, 100) == 8
-    assert least_samples(60_000, 10, train_fraction=0.5) == 20
-
-
 def test_long_tail_profile_by_hand():
     labels = labels_of(1000, 1000, 1000)
     kept = labels[long_tail_subset(labels, 100, 0)]
@@ -116,28 +109,7 @@ def test_long_tail_profile_of_the_papers():
     assert counts.tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
 
 
-def test_long_tail_partition_divides_exactly_its_subset():
-    labels = labels_of(*[300] * 5)
-    parts = long_tail_partition(labels, 6, 10, 0.5, 4)
-    subset = long_tail_subset(labels, 10, 4)
-    assert_each_once(parts, subset.tolist())
-    assert len(subset) < len(labels)
-
-
 counts_strategy = st.lists(st.integers(1, 60), min_size=1, max_size=8)
-
-
-@settings(max_examples=60, deadline=None)
-@given(counts=counts_strategy, n_clients=st.integers(1, 6), seed=st.integers(0, 2**32 - 1), new=st.booleans())
-def test_iid_gives_every_position_once_in_equal_parts(counts, n_clients, seed, new):
-    labels = labels_of(*counts)
-    if n_clients > len(labels):
-        with pytest.raises(UserError, match="cannot share"):
-            iid_partition(labels, n_clients, seed)
-        return
-    parts = iid_partition(labels, n_clients, np.random.default_rng(seed) if new else seed)
-    assert_each_once(parts, range(len(labels)))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 @settings(max_examples=60, deadline=None)
@@ -175,20 +147,6 @@ def test_pathological_fills_every_quota_or_refuses(n_clients, n_classes, per_cli
     assert classes_in(labels, parts) == [per_client] * n_clients
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6),
-    fraction=st.floats(0.05, 0.95),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_split_loses_and_shares_nothing(sizes, fraction, seed):
-    ends = np.cumsum([0, *sizes])
-    parts = [np.arange(start, stop) for start, stop in itertools.pairwise(ends)]
-    for part, (train, test) in zip(parts, split_train_test(parts, fraction, seed), strict=True):
-        assert_each_once([train, test], part.tolist())
-        assert len(train) == int(np.floor(fraction * len(part)))
-
-
 LABELS = labels_of(*[30] * 4)
 
 
@@ -219,18 +177,6 @@ def test_bad_values_are_refused_in_one_line():
         with pytest.raises(UserError, match=message) as caught:
             call()
         assert "\n" not in str(caught.value)
-
-
-def test_the_refusal_names_a_least_size_that_is_met(monkeypatch):
-    monkeypatch.setattr(partition, "MAX_DRAWS", 50)
-    labels = labels_of(*[60] * 10)
-    with pytest.raises(UserError, match=r"at least 40 samples in 50 draws; the best gave \d+: use least_per") as caught:
-        dirichlet_partition(labels, 10, 0.05, 0, 40)
-    best = int(str(caught.value).split("the best gave ")[1].split(":")[0])
-    assert f"use least_per_client={best}, a larger alpha" in str(caught.value)
-    assert min(map(len, dirichlet_partition(labels, 10, 0.05, 0, best))) == best
-    with pytest.raises(UserError, match=f"the best gave {best}:"):
-        dirichlet_partition(labels, 10, 0.05, 0, best + 1)
 
 
 @pytest.mark.parametrize(("alpha", "imbalance"), [(0.07, None), (0.1, None), (0.07, 100), (0.07, 50)])

@@ -19,7 +19,6 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes, write_text
-from fedpriv.wire.ledger import count
 from fedpriv.wire.payloads import Entangled, Model, get_payload
 
 CONFIG = small(
@@ -77,37 +76,6 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path):
     assert get_payload(other.message(other.upload_path(1, 0)), Entangled).feature.tolist() != (
         get_payload(one.message(one.upload_path(1, 0)), Entangled).feature.tolist()
     )
-
-
-def test_lines_ledger_and_summary_agree(tmp_path):
-    directory = trained(tmp_path / "run")
-    lines, summary = directory.rounds(), directory.summary
-    assert [line.round for line in lines] == [1, 2, 3]
-    totals = count(directory.ledger())
-    for kind in ("paper", "full"):
-        assert getattr(summary.communication, kind).total.upload_scalars == totals[kind].upload_scalars
-        each = [getattr(line.communication, kind).broadcast_bytes for line in lines]
-        assert sum(each) == totals[kind].broadcast_bytes
-    width, classes = 128, 10
-    assert summary.communication.paper.upload_scalars_per_round == 4 * width
-    assert summary.communication.full.upload_scalars_per_round == 4 * (width + classes)
-    assert summary.communication.paper.broadcast_scalars_per_round == 4 * (width * classes + classes)
-    for when in ("after_training", "after_broadcast"):
-        pooled = [line.accuracy[when].pooled for line in lines]
-        assert summary.accuracy[when].final == pooled[-1]
-        assert summary.accuracy[when].best == max(pooled)
-        assert pooled[summary.accuracy[when].best_round - 1] == max(pooled)
-
-
-def test_participation_samples_clients_by_round(tmp_path):
-    config = replace(CONFIG, clients=8, participation=0.25, rounds=6)
-    federation = prepare(config, CPU)
-    rounds = [federation.participants(number) for number in range(1, 7)]
-    assert all(len(chosen) == 2 for chosen in rounds)
-    assert len(set(rounds)) > 1
-    assert prepare(config, CPU).participants(3) == rounds[2]
-    directory = trained(tmp_path / "run", config)
-    assert directory.captured_rounds() == {number: rounds[number - 1] for number in range(1, 7)}
 
 
 @pytest.mark.slow

@@ -189,17 +189,6 @@ def test_the_least_side_runs_and_one_pixel_less_is_refused(name, least):
         build_model(blueprint(name, (3, least - 1, 40)), seed=0)
 
 
-def test_a_refusal_names_the_models_that_fit_in_one_line():
-    with pytest.raises(UserError) as error:
-        build_model(blueprint("cnn4", DIGITS), seed=0)
-    message = str(error.value)
-    assert message.startswith("model cnn4 cannot take images of 1x8x8: ")
-    assert "\n" not in message
-    listed = message.rpartition("models that fit: ")[2].split(", ")
-    assert {*SMALL, "lenet-sigmoid"} <= set(listed)
-    assert not {"cnn4", "cnn-1", "googlenet", "vit-b16"} & set(listed)
-
-
 @each(
     "change, message",
     [

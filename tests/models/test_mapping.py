@@ -3,9 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn import functional
 
-from fedpriv.models.mapping import average_pooling, by_products, max_pooling
+from fedpriv.models.mapping import average_pooling, max_pooling
 
 widths = st.integers(1, 70)
 
@@ -44,15 +43,3 @@ def test_both_poolings_equal_torchs_and_so_do_their_gradients(n_in, n_out, seed)
             y = module(x)
             results.append((y.detach(), torch.autograd.grad((y * weights).sum(), x)[0]))
         torch.testing.assert_close(results[0], results[1])
-
-
-@pytest.mark.parametrize(("height", "width"), [(7, 7), (8, 8), (5, 9), (2, 3), (1, 4)])
-def test_average_pooling_of_maps_by_products_equals_torchs_and_so_does_its_gradient(height, width):
-    draw = torch.Generator().manual_seed(0)
-    maps, weights = torch.randn(2, 3, height, width, generator=draw), torch.randn(2, 3, 2, 2, generator=draw)
-    results = []
-    for pooled in (by_products, functional.adaptive_avg_pool2d):
-        x = maps.clone().requires_grad_()
-        y = pooled(x, 2)
-        results.append((y.detach(), torch.autograd.grad((y * weights).sum(), x)[0]))
-    torch.testing.assert_close(results[0], results[1])

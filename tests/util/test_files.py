@@ -144,18 +144,6 @@ def test_only_a_marked_folder_is_emptied_and_nothing_that_its_links_lead_to(tmp_
     assert everything(elsewhere) == left
 
 
-def test_what_a_crash_left_unfinished_is_in_nobody_s_way_and_goes(tmp_path):
-    for resume in (True, False):
-        out = make(tmp_path / str(resume), ())
-        (out / f".config.json.17{files.PARTIAL}").write_text("{")
-        (out / f".states.17{files.PARTIAL}").mkdir()
-        (out / f".states.17{files.PARTIAL}" / "client-000").write_text("half")
-        assert not folders.occupied(out)
-        with folders.output(out, "run", resume=resume):
-            pass
-        assert everything(out) == [MARKER, files.LOCK]
-
-
 HOLD = """
 import sys, time
 from pathlib import Path

@@ -138,19 +138,6 @@ def test_what_is_no_such_member_is_refused(noun, complaint, tmp_path, monkeypatc
         REGISTRIES[noun].load("member_wrong:THING")
 
 
-def test_a_method_that_sends_an_unknown_kind_is_refused(tmp_path, monkeypatch):
-    text = (
-        "from dataclasses import replace\nfrom fedpriv.methods.fedproto import METHOD\n"
-        "UNKNOWN = replace(METHOD, uploads=('wishes',))\nADDED = replace(METHOD, linear_aggregation=True)\n"
-    )
-    (tmp_path / "member_methods.py").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match="method 'member_methods:UNKNOWN': unknown kind of payload 'wishes'"):
-        METHODS.load("member_methods:UNKNOWN")
-    with pytest.raises(UserError, match="linear_aggregation=True, but uploads of prototype are not added up"):
-        METHODS.load("member_methods:ADDED")
-
-
 # ---------------------------------------------------------------- references
 
 

@@ -10,16 +10,12 @@ from hypothesis import strategies as st
 from fedpriv.defenses.shared.signals import facts_in_clear, is_signal, signal
 from fedpriv.util.errors import UserError
 from fedpriv.wire import kinds as sets
-from fedpriv.wire.kinds import Kinds, payload_kind
+from fedpriv.wire.kinds import Kinds
 from fedpriv.wire.ledger import entries
 from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payload import DECLARED, TRAITS, Payload, find_payload, get_payload, tensor
 from fedpriv.wire.payloads import (
     KINDS,
-    PAYLOADS,
-    AngleMatrix,
-    Entangled,
-    Model,
     Prototypes,
     Representations,
     SampleCount,
@@ -93,13 +89,6 @@ def test_a_heir_has_the_traits_and_fields_but_not_the_name_of_its_kind():
 
 
 # ---------------------------------------------------------------- what follows
-
-
-def test_every_kind_is_loaded_by_its_name_and_declares_each_trait():
-    for kind, declared in KINDS.items():
-        made = payload_kind(kind)
-        assert made is PAYLOADS.load(kind) is declared
-        assert all(getattr(made, name) in allowed for name, allowed in TRAITS.items()), kind
 
 
 SETS = {name: found for name, found in vars(sets).items() if isinstance(found, Kinds)}
@@ -183,18 +172,3 @@ def test_a_kind_of_the_same_traits_is_read_as_the_one_that_is_asked_for():
     assert find_payload((sent,), Representations) is None
     own = Prototypes(torch.zeros(1, 3), torch.tensor([1]))
     assert get_payload((sent, own), Prototypes) is own
-
-
-def test_hooks_of_angle_matrices():
-    sparse, whole = AngleMatrix(torch.randn(2, 2, 2)), AngleMatrix(torch.randn(1, 4, 4))
-    assert torch.equal(sparse.before(whole)["blocks"][1], whole.blocks[0, 2:, 2:])
-    assert sparse.addable().blocks.shape == (1, 4, 4)
-    model = Model({"w": torch.ones(2)})
-    assert model.addable() is model
-    assert model.before(model) == model.tensors()
-
-
-def test_rows_and_their_classes():
-    mixed = Entangled(torch.randn(4), torch.tensor([0.2, 0.7, 0.1]))
-    assert mixed.rows().shape == (1, 4)
-    assert mixed.row_classes().tolist() == [1]

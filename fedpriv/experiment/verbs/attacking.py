@@ -55,7 +55,7 @@ from fedpriv.sources.facts import read_facts
 from fedpriv.sources.federation import prepare
 from fedpriv.sources.recorded import read_recording
 from fedpriv.sources.run import RunSource, refuse_mixed, rounds_with_networks
-from fedpriv.util import access, folders
+from fedpriv.util import folders
 from fedpriv.util.code import allowed
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, shown
@@ -101,7 +101,6 @@ class AttackSettings(FederationSettings, total=False):
             (docs/redaction.md); ``none`` keeps them (default, but for runs of another framework: ``omit``).
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
         force: replace ``out`` if it exists.
-        share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
     """
 
     method: str | None
@@ -124,7 +123,6 @@ class AttackSettings(FederationSettings, total=False):
     redact: str | None
     resume: bool
     force: bool
-    share_group: bool
 
 
 SETTINGS: Collection[str] = AttackSettings.__optional_keys__
@@ -166,7 +164,7 @@ def attack(
     target = target_name(target)
     path = run.path if isinstance(run, Run) else None if run is None else given_path("run", run)
     reading = contextlib.nullcontext() if path is None else folders.read(path)  # from the first look at it on
-    with access.sharing(settings.get("share_group", False)), reading:
+    with reading:
         named = texts("attacks", attacks)
         recorded = path is not None and is_recorded(path)
         if path is not None:

@@ -23,7 +23,7 @@ from fedpriv.scoring.storage import (
     save_attack,
     write_record,
 )
-from fedpriv.util import access, folders
+from fedpriv.util import folders
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.pairs import texts
@@ -40,7 +40,6 @@ def score(
     seed: int | None = None,
     metrics: str | Sequence[str] = (),
     redact: str | None = None,
-    share_group: bool = False,
     allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> dict[Path, ReconstructionRecord]:
@@ -54,7 +53,6 @@ def score(
         metrics: measures of your own, ``package.module:NAME``; one or several. Those of installed packages need no naming.
         redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
             (docs/redaction.md). Pages that were made before are not made again.
-        share_group: let your group read these folders, with the whole result or study that they lie in (docs/folders.md).
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress, and of what is not scored again.
 
@@ -72,7 +70,7 @@ def score(
     directories = attack_directories(paths)
     with listener.progress("scoring") as report:
         for done, directory in enumerate(directories, start=1):
-            with access.sharing(share_group), folders.held_with_those_around(directory):
+            with folders.held_with_those_around(directory):
                 records[directory] = _score(directory, seed, texts("metrics", metrics), rule)
             report(done, len(directories), directory.name)
     if rule != NONE:

@@ -13,7 +13,6 @@ from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.run import run_study, saved_study
 from fedpriv.experiment.study.shards import MOST, Shard, join
 from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
-from fedpriv.util import access
 from fedpriv.util.code import code_flags, exported
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import call, command_line
@@ -57,7 +56,6 @@ def submit(
     cluster: str = "slurm",
     job: Mapping[str, Any] | Sequence[str] = (),
     resume: bool = False,
-    share_group: bool = False,
     allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
@@ -75,7 +73,6 @@ def submit(
         job: parameters of ``submitit`` for every job: ``{"timeout_min": 600, "gpus_per_node": 1}``, or texts
             ``KEY=VALUE``.
         resume: go on with the study in ``out`` as it is.
-        share_group: as of :func:`fedpriv.audit`.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears what else is to be known.
         settings: as of :func:`fedpriv.audit`.
@@ -96,8 +93,7 @@ def submit(
     if runs < shards:
         listener.say(f"{runs} shards, not {shards}: the study has {runs} runs, and a run is not divided")
     parts = tuple(str(Shard(number, min(shards, runs))) for number in range(1, min(shards, runs) + 1))
-    with access.sharing(share_group):
-        join(folder, described, cells, command=listener.command or call("audit", "..."))
+    join(folder, described, cells, command=listener.command or call("audit", "..."))
     task = ShardJob(str(folder), execution)
     with _in_one_line(cluster, logs), exported():
         jobs = tuple(str(item.job_id) for item in queue.map_array(task, list(parts)))
