@@ -20,12 +20,7 @@ class Busy(UserError):
 
 @contextlib.contextmanager
 def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool) -> Iterator[BinaryIO]:
-    """Lock a folder, alone or with others; the lock ends with the process, however that ends.
-
-    Raises:
-        Busy: while another process has a lock that does not go with this one.
-        UserError: where nothing can be locked.
-    """
+    """Lock a folder, alone or with others; the lock ends with the process, however that ends."""
     try:
         import fcntl
     except ImportError as error:
@@ -47,11 +42,7 @@ def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool) -
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Lock a folder for writing, and clear up what a crash left.
-
-    Raises:
-        Busy: while another process writes or reads it.
-    """
+    """Lock a folder for writing, and clear up what a crash left."""
     with _locked(folder, alone=True) as file:
         file.truncate(0)
         file.write(f"{os.getpid()}\n".encode())
@@ -74,22 +65,14 @@ def held_with_those_around(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shared(folder: Path) -> Iterator[None]:
-    """Lock a folder together with others, each at work on its own part; nobody locks it alone meanwhile.
-
-    Raises:
-        Busy: while another process has it alone.
-    """
+    """Lock a folder together with others, each at work on its own part; nobody locks it alone meanwhile."""
     with _locked(folder, alone=False):
         yield
 
 
 @contextlib.contextmanager
 def read(folder: Path) -> Iterator[None]:
-    """Keep others from writing a marked folder while it is read, where it was ever locked and may be.
-
-    Raises:
-        Busy: while another process writes it.
-    """
+    """Keep others from writing a marked folder while it is read, where it was ever locked and may be."""
     with contextlib.ExitStack() as stack:
         if files.identity(folder) is not None:
             with contextlib.suppress(OSError):

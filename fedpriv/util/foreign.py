@@ -135,11 +135,7 @@ def toml_file(path: Path, where: str = "", *, expected: str = "settings in TOML"
 
 
 def toml_table(text: str) -> dict[str, Any]:
-    """Return the table that a text in TOML stands for: texts, numbers, booleans, lists and tables.
-
-    Raises:
-        ValueError: for a text that is none, or that holds what no setting is: dates, larger numbers, NUL, deep nesting.
-    """
+    """Return the table that a text in TOML stands for: texts, numbers, booleans, lists and tables."""
     try:
         values = tomllib.loads(text)
     except RecursionError as error:
@@ -194,11 +190,7 @@ _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|[\[\]{}]', re.DOTALL)
 
 
 def json_value(text: str | bytes) -> Any:
-    """Return the value that a text in JSON stands for.
-
-    Raises:
-        ValueError: for a text that is none, or deeper than :data:`NESTING`.
-    """
+    """Return the value that a text in JSON stands for."""
     text = text.decode("utf-8") if isinstance(text, bytes) else text
     if text.count("[") + text.count("{") > NESTING:
         depth = 0
