@@ -15,9 +15,8 @@ import numpy as np
 
 from fedpriv.util.errors import UserError, shown
 
-Source = np.random.RandomState | np.random.Generator
-Random = Source | int
-"""Generators of numpy, legacy or new; an integer seeds a legacy one, whose draws are those of other software."""
+Random = np.random.RandomState | int
+"""A legacy generator of numpy, or the seed of one."""
 
 MAX_SEED = 2**32 - 1
 MAX_DRAWS = 10_000
@@ -26,19 +25,13 @@ LOW_SHARE, HIGH_SHARE = 0.4, 0.6
 """Between these a holder's share of a class is drawn, before shares are divided by their sum."""
 
 
-def source_of(rng: Random) -> Source:
-    """Return the generator itself, or the legacy one that an integer seeds."""
-    if not isinstance(rng, int | np.integer):
+def source_of(rng: Random) -> np.random.RandomState:
+    """Return the generator itself, or the one that an integer seeds."""
+    if isinstance(rng, np.random.RandomState):
         return rng
     if not 0 <= rng <= MAX_SEED:
         raise UserError(f"seed is {rng}: it must be 0..{MAX_SEED}")
     return np.random.RandomState(int(rng))
-
-
-def integers(source: Source, low: int, high: int, n: int) -> list[int]:
-    """Return ``n`` integers, each uniform in low..high-1."""
-    draw = source.integers if isinstance(source, np.random.Generator) else source.randint
-    return [int(value) for value in draw(low, high, n)]
 
 
 def least_samples(n_samples: int, n_clients: int, train_fraction: float = 0.75) -> int:
@@ -83,7 +76,12 @@ def dirichlet_partition(
 
 
 def _draw_dirichlet(
-    by_class: Sequence[np.ndarray], full: float, n_clients: int, alpha: float, source: Source, wanted: int
+    by_class: Sequence[np.ndarray],
+    full: float,
+    n_clients: int,
+    alpha: float,
+    source: np.random.RandomState,
+    wanted: int,
 ) -> tuple[int, list[np.ndarray] | None]:
     """Draw once; return the samples of the least client, and the division; None where that holds too little."""
     kept = np.zeros(n_clients, dtype=np.int64)
@@ -139,7 +137,7 @@ def pathological_partition(
     return [np.concatenate(part) for part in parts]
 
 
-def _sizes(n: int, takers: int, lowest: float, balanced: bool, source: Source, number: int) -> list[int]:
+def _sizes(n: int, takers: int, lowest: float, balanced: bool, source: np.random.RandomState, number: int) -> list[int]:
     """Return the numbers of a class's ``n`` samples that each taker but the last gets."""
     if takers == 1:
         return []
@@ -150,7 +148,7 @@ def _sizes(n: int, takers: int, lowest: float, balanced: bool, source: Source, n
             f"class {number} has {n} samples, too few for {takers} clients; use fewer clients or classes per client",
             keys=("clients",),
         )
-    return [high] * (takers - 1) if balanced else integers(source, low, high, takers - 1)
+    return [high] * (takers - 1) if balanced else source.randint(low, high, takers - 1).tolist()
 
 
 def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -> int:

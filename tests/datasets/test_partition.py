@@ -118,11 +118,10 @@ counts_strategy = st.lists(st.integers(1, 60), min_size=1, max_size=8)
     n_clients=st.integers(1, 5),
     alpha=st.floats(0.3, 50),
     seed=st.integers(0, 2**32 - 1),
-    new=st.booleans(),
 )
-def test_dirichlet_gives_every_position_once_and_the_least_to_all(counts, n_clients, alpha, seed, new):
+def test_dirichlet_gives_every_position_once_and_the_least_to_all(counts, n_clients, alpha, seed):
     labels = np.random.default_rng(seed).permutation(labels_of(*counts, 20))
-    parts = dirichlet_partition(labels, n_clients, alpha, np.random.default_rng(seed) if new else seed)
+    parts = dirichlet_partition(labels, n_clients, alpha, seed)
     assert_each_once(parts, range(len(labels)))
     assert min(map(len, parts)) >= least_samples(len(labels), n_clients)
 
@@ -207,11 +206,10 @@ def table(labels, parts):
     n_classes=st.integers(1, 12),
     per_client=st.integers(1, 12),
     seed=st.integers(0, 2**32 - 1),
-    new=st.booleans(),
 )
-def test_every_client_gets_its_number_and_every_class_is_used_alike(n_clients, n_classes, per_client, seed, new):
+def test_every_client_gets_its_number_and_every_class_is_used_alike(n_clients, n_classes, per_client, seed):
     per_client = min(per_client, n_classes)
-    chosen = assign_classes(n_clients, per_client, n_classes, np.random.default_rng(seed) if new else seed)
+    chosen = assign_classes(n_clients, per_client, n_classes, seed)
     assert chosen.shape == (n_clients, per_client)
     assert all((np.diff(row) > 0).all() for row in chosen)
     holders = np.bincount(chosen.ravel(), minlength=n_classes)
