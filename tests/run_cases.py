@@ -8,6 +8,7 @@ from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.summary import RoundLine
+from fedpriv.util.files import write_all
 from fedpriv.wire.ledger import count, entries
 from fedpriv.wire.message_files import message_bytes
 from fedpriv.wire.payloads import Entangled, Prototypes
@@ -41,7 +42,7 @@ def make_run(path, method="fedgh", upload=prototypes, *, capture="all", extra=No
             for k in range(2):
                 about = {"round": round_, "client": k, "direction": "upload"}
                 content = message_bytes(upload(round_, k), about)
-                run.store(round_, {run.upload_path(round_, k): content})
+                write_all({run.upload_path(round_, k): content})
     if finish:
         run.finish(finished(config, defenses=tuple(map(defense_facts, build_defenses(run.config.defenses)))))
     return path

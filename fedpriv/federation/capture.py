@@ -50,7 +50,7 @@ def capture(
         about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
         messages[directory.upload_path(round_, client)] = message_bytes(upload, about)
     write_all({trace_path(directory, round_, k): trace_bytes(trace.result()) for k, trace in traces.items()})
-    directory.store(round_, messages)
+    write_all(messages)
 
 
 def trace_path(run: RunDirectory, round_: int, client: int) -> Path:

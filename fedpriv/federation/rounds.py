@@ -224,7 +224,7 @@ def _traffic(total: Count, rounds: int) -> Traffic:
 def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
     config, device = federation.config, federation.server.device
     newest = directory.newest_checkpoint()
-    directory.cut_lines(newest or 0)
+    directory.cut(newest or 0)
     untrained = tuple(range(config.clients))
     if newest is None:
         server, broadcast = federation.method.start(federation.server, init_rng(config))

@@ -6,7 +6,6 @@
     metrics.jsonl    accuracy and communication, one line per round: a function of the configuration alone
     timings.jsonl    seconds, one line per round
     ledger.jsonl     every tensor on the wire
-    captures.jsonl   every stored message
     uploads/round-0007/client-003.safetensors
     broadcasts/round-0007.safetensors        what the clients of that round answered
     truth/           for scorers: the images that clients trained on in those rounds (fedpriv.federation.capture)
@@ -19,7 +18,6 @@ off and the rounds done again, to the same result.
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -45,7 +43,6 @@ from fedpriv.util.files import (
     read_json,
     read_lines,
     remove,
-    write_all,
     write_json,
     write_text,
 )
@@ -204,13 +201,17 @@ class RunDirectory:
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of ``name.jsonl``."""
         path = self.path / f"{name}.jsonl"
-        if name != "captures" and self.complete and not path.is_file():
+        if self.complete and not path.is_file():
             raise UserError(f"{path}: missing, though the run is complete; train the run again")
         return read_lines(path)
 
-    def cut_lines(self, last_round: int) -> None:
-        """Remove every line beyond a round."""
-        for name in ("metrics", "timings", "ledger", "captures"):
+    def cut(self, last_round: int) -> None:
+        """Remove every line and stored message beyond a round."""
+        for folder in ("uploads", "broadcasts", "truth"):
+            for path in (self.path / folder).glob("round-*"):
+                if int(path.stem.removeprefix("round-")) > last_round:
+                    remove(path)
+        for name in ("metrics", "timings", "ledger"):
             path = self.path / f"{name}.jsonl"
             if path.is_file():
                 kept = [row for row in self.lines(name) if row["round"] <= last_round]
@@ -246,31 +247,18 @@ class RunDirectory:
         """Return the file of a round's broadcast."""
         return self.path / "broadcasts" / f"round-{round_:04d}.safetensors"
 
-    def store(self, round_: int, messages: Mapping[Path, bytes]) -> None:
-        """Store messages of a round, and list them in ``captures.jsonl``."""
-        write_all(messages)
-        names = [path.relative_to(self.path).as_posix() for path in messages]
-        self.append({"captures": [{"round": round_, "file": name} for name in names]})
-
     def message(self, path: Path) -> Message:
         """Read a stored message back."""
-        if path.relative_to(self.path).as_posix() not in self._captured:
-            raise UserError(f"{path}: the run stored no such message; see capture of training")
         if not path.is_file():
-            raise UserError(f"{path}: missing, though captures.jsonl lists it")
+            raise UserError(f"{path}: the run stored no such message; see capture of training")
         return load_message(path)[0]
-
-    @functools.cached_property
-    def _captured(self) -> set[str]:
-        return {row["file"] for row in self.lines("captures")}
 
     def captured_rounds(self) -> dict[int, tuple[int, ...]]:
         """Return round -> clients whose uploads are stored, in order."""
         numbers: dict[int, list[int]] = {}
-        for row in self.lines("captures"):
-            path = Path(row["file"])
-            if path.parts[0] == "uploads":
-                numbers.setdefault(row["round"], []).append(int(path.stem.removeprefix("client-")))
+        for path in sorted((self.path / "uploads").glob("round-*/client-*.safetensors")):
+            round_ = int(path.parent.name.removeprefix("round-"))
+            numbers.setdefault(round_, []).append(int(path.stem.removeprefix("client-")))
         return {round_: tuple(sorted(clients)) for round_, clients in sorted(numbers.items())}
 
     def checkpoint_path(self, round_: int) -> Path:

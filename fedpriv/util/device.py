@@ -6,7 +6,8 @@ import os
 import warnings
 from typing import TYPE_CHECKING
 
-from fedpriv.util.errors import UserError, shown
+from fedpriv.util.errors import UserError
+from fedpriv.util.escape import one_line
 
 if TYPE_CHECKING:
     import torch
@@ -26,19 +27,17 @@ def pick_device(name: str) -> torch.device:
     available = torch.cuda.is_available()
     if name == "auto":
         name = "cuda" if available else "cpu"
-    if not isinstance(name, str):
-        raise UserError(f"device {shown(name)}: expected a text; use auto, cpu, cuda or cuda:N")
     try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"device {name}: unknown device; use auto, cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"device {name}: unknown device; use auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and not available:
-        raise UserError(f"device {name}: no CUDA device is usable here; use cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA device(s), from cuda:0")
+        device = torch.device(name) if isinstance(name, str) else None
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f"device {one_line(str(name))}: unknown device; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda":
+        if not available:
+            raise UserError(f"device {name}: no CUDA device is usable here; use cpu")
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA device(s), from cuda:0")
         _have_gpus_repeat_themselves()
     return device
 

@@ -44,7 +44,7 @@ def test_a_gpu_is_told_to_repeat_itself_in_full_precision(name):
         ("cuda:1", "this machine has 1 CUDA device"),
         ("tpu", "unknown device"),
         ("meta", "unknown device"),
-        (3, "expected a text"),
+        (3, "unknown device"),
     ],
 )
 def test_what_is_no_device_is_refused(name, said):
