@@ -11,8 +11,7 @@ from torch import Tensor
 from fedpriv.defenses.shared.adapted import HEADED
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
-from fedpriv.models.bottleneck import VariationalBottleneck
-from fedpriv.models.split import Blueprint
+from fedpriv.models.split import Blueprint, VariationalBottleneck
 
 _INTO = "of small batches it finds what goes into the bottleneck, whatever that draws"
 

@@ -17,9 +17,8 @@ from fedpriv.federation.local_training import has_batch_norm, steps
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, Plan, ServerSetup
 from fedpriv.federation.run_directory import RunConfig, dataset_title
 from fedpriv.federation.states import State, on_device
-from fedpriv.models import default_width, family
+from fedpriv.models import ImageShape, default_width, family
 from fedpriv.models.build import build_model
-from fedpriv.models.shapes import ImageShape
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError, blaming, shown

@@ -9,6 +9,9 @@ from __future__ import annotations
 from fedpriv.util.errors import unknown_name
 from fedpriv.util.registry import Registry
 
+ImageShape = tuple[int, int, int]
+"""(channels, height, width)."""
+
 _LONG_RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 _SHORT_RESNETS = ("resnet4", "resnet6", "resnet8", "resnet10")
 _TRANSFORMERS = ("vit-b16", "vit-b32")
@@ -106,3 +109,13 @@ def _model_width(model: str, image_shape: tuple[int, int, int]) -> int:
     if model in _SHORT_RESNETS:
         return int(64 * 2 ** _SHORT_RESNETS.index(model))
     return 128 if model in (*_SMALL, *_FEDHENN_CNNS) else 512
+
+
+class UnfitShape(ValueError):
+    """An architecture cannot take images of this shape; the message says what it needs."""
+
+
+def require_sides(image_shape: ImageShape, least: int) -> None:
+    """Refuse images with a side below ``least`` pixels."""
+    if min(image_shape[1:]) < least:
+        raise UnfitShape(f"it needs sides of at least {least} pixels")

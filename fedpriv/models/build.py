@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from fedpriv.models import MAPPINGS, MODELS
-from fedpriv.models.bottleneck import VariationalBottleneck
+from fedpriv.models import MAPPINGS, MODELS, UnfitShape
 from fedpriv.models.cnn import start_uniform
-from fedpriv.models.shapes import UnfitShape
-from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.models.split import Blueprint, SplitModel, VariationalBottleneck
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
 

@@ -10,8 +10,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from fedpriv.models import LENET_CHANNELS, lenet_width
-from fedpriv.models.shapes import ImageShape, require_sides
+from fedpriv.models import LENET_CHANNELS, ImageShape, lenet_width, require_sides
 
 LEAST_SIDE = 16  # two unpadded 5x5 convolutions, each followed by a halving, leave one pixel of 16
 WEIGHT_BOUND = 0.5

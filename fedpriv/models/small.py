@@ -10,9 +10,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fedpriv.models import PLANE_WIDTH
+from fedpriv.models import PLANE_WIDTH, ImageShape, UnfitShape, require_sides
 from fedpriv.models.mapping import AveragePool
-from fedpriv.models.shapes import ImageShape, UnfitShape, require_sides
 
 
 def small_cnn(image_shape: ImageShape, last_hidden: int = 128) -> tuple[nn.Module, int]:

@@ -15,7 +15,7 @@ import torchvision.models as zoo
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 
-from fedpriv.models.shapes import ImageShape, UnfitShape, require_sides
+from fedpriv.models import ImageShape, UnfitShape, require_sides
 
 GOOGLENET_LEAST_SIDE = 15  # below it the third pooling layer has no window left
 

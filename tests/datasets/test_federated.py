@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.datasets import load_dataset
-from fedpriv.datasets.federated import PARTITIONS, PartitionOptions, federate, public_split, set_auxiliary_aside
-from fedpriv.datasets.holdings import class_counts, holdings_table
+from fedpriv.datasets.federated import (
+    PARTITIONS,
+    PartitionOptions,
+    class_counts,
+    federate,
+    holdings_table,
+    public_split,
+    set_auxiliary_aside,
+)
 from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples
 from fedpriv.util.errors import UserError
 

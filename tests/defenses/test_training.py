@@ -22,9 +22,8 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import parameters
-from fedpriv.models.bottleneck import VariationalBottleneck, divergence
 from fedpriv.models.build import build_model, count_parameters
-from fedpriv.models.split import Blueprint
+from fedpriv.models.split import Blueprint, VariationalBottleneck, divergence
 from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed

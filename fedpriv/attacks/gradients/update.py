@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.inputs.updates import HEAD, Weights, read_update, require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
-from fedpriv.models.bottleneck import VariationalBottleneck
+from fedpriv.models.split import VariationalBottleneck
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
 

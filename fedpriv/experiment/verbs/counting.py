@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from fedpriv.datasets.holdings import class_counts
+from fedpriv.datasets.federated import class_counts
 from fedpriv.experiment.federation_settings import (
     DIVISION_SETTINGS,
     FLAG_NAMES,

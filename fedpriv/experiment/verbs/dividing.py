@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.datasets.holdings import holdings_table
+from fedpriv.datasets.federated import holdings_table
 from fedpriv.experiment.federation_settings import FederationSettings, named_config
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, copy_folder
