@@ -95,7 +95,7 @@ CASES = [
     ("cost --classes 0", "classes"),
     ("cost --classes 10 --model cnn4 --image-size 8", "cannot take images"),
     (f"cost --classes 10 --model cnn4 --width 1{'0' * 21}", "width"),
-    ("cost --dataset digits --partition math:pi", "expected a function, got 3.14"),
+    ("cost --dataset digits --partition math:pi", "unknown partition"),
     # score, report, reproduce
     ("score empty", "holds no attack result"),
     ("score x --redact hide", "hide"),
