@@ -24,7 +24,6 @@ VERBS = (
         "report",
         "catalogue",
         "cost",
-        "data",
         "plan",
     ),
     "doctor",
@@ -46,7 +45,6 @@ OTHERS = (
         "Diagnosis",
         "Explanation",
         "Gradient",
-        "Holdings",
         "ThreatModel",
     ),
     *(

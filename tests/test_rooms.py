@@ -81,7 +81,6 @@ VERBS = {
     "audit_dp",
     "report",
     "cost",
-    "data",
     "list",
     "reproduce",
     "doctor",

@@ -264,12 +264,6 @@ def gather_uploads(
     return Gathered(tuple(numbers), uploads, broadcasts, summed, tuple(reader.notices))
 
 
-def attackable_rounds(run: RecordedRun, facts: OwnerFacts, *, summed: bool) -> tuple[int, ...]:
-    """Return the rounds in which anything was uploaded that can be attacked, ascending; arguments as above."""
-    by_round = {number: run.messages(number) for number in run.rounds()}
-    return tuple(_usable(by_round, facts, summed=summed or _masked(by_round)))
-
-
 def _masked(by_round: Mapping[int, Sequence[Seen]]) -> bool:
     return any(seen.facts.get("masked") is True for rows in by_round.values() for seen in rows)
 

@@ -101,13 +101,6 @@ def test_files_that_a_user_names_allow_no_module(tmp_path, mark, capsys):
         study.write_text(text + "\n")
         for flags in ([], ["--dry-run"], ["--shard", "1/1"]):
             refused(["audit", study, "--out", tmp_path / "out", *flags], capsys, module)
-    flags = tmp_path / "flags.toml"
-    flags.write_text('dataset = "mine:load_stripes"\n')
-    for name in ("train", "data", "cost"):
-        refused([name, "--config", flags], capsys, "mine")
-    flags.write_text('allow-code = ["mine"]\n')
-    assert command(["train", "--config", str(flags)]) == 2
-    assert "allow-code" in capsys.readouterr().err
     facts = tmp_path / "mine.toml"
     facts.write_text('model = "mine:one_layer"\ndata = "other.part:data"\n')
     with pytest.raises(UserError, match=r"'mine', 'other.part': code that only .*mine.toml names") as error:

@@ -201,7 +201,6 @@ def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
     commands = (
         ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=1", *TINY_FLAGS],
         ["train", "--method", "fedproto", *TINY_FLAGS],
-        ["data"],
     )
     for command in commands:
         for out, why in (("file/sub", "file is a file"), ("x" * 300, "(File name too long)")):

@@ -77,15 +77,12 @@ def test_heterogeneous_models_are_added_up_and_refused_where_one_is_needed(capsy
     assert stated["methods"][0]["communication"]["paper"]["upload_scalars_per_round"] == 10_000
 
 
-def test_options_and_a_configuration_file(capsys, tmp_path):
+def test_options(capsys):
     sizes = ("--classes", "10", "--width", "8", "--pairs", "20")
     plain = cost(capsys, "--method", "fedproto", *sizes)["methods"][0]["communication"]["full"]
     counts = cost(capsys, "--method", "fedproto", *sizes, "--option", "averaging=counts")
     more = counts["methods"][0]["communication"]["full"]
     assert more["upload_scalars_per_round"] == plain["upload_scalars_per_round"] + 20
-    config = tmp_path / "cost.toml"
-    config.write_text('method = "fedproto"\nclasses = 10\nwidth = 8\npairs = 20\n[option]\naveraging = "counts"\n')
-    assert cost(capsys, "--config", str(config)) == counts
 
 
 def test_all_methods_at_once_with_what_is_missing(capsys):

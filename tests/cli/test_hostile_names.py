@@ -1,6 +1,5 @@
 """Names from outside on the terminal: folders of classes, paths and labels, none of which steers it."""
 
-import json
 import shlex
 
 import numpy as np
@@ -61,19 +60,6 @@ def classes(tmp_path_factory):
             pixels = np.full((8, 8), 20 * place + number, dtype=np.uint8)
             Image.fromarray(pixels).save(home / name / f"{place}.png")
     return home
-
-
-def test_classes_may_be_called_anything(classes, tmp_path, capsys, recwarn):
-    flags = ("--dataset", "folder", "--data-dir", classes, "--clients", "2", "--partition", "iid", "--auxiliary", "0")
-    code, out, err = call(capsys, "data", *flags, "--out", tmp_path / "shown")
-    assert code == 0, err
-    assert steers(out + err) == set()
-    code, out, _ = call(capsys, "data", *flags, "--out", tmp_path / "again", "--json")
-    assert code == 0
-    assert steers(out) == set()
-    assert set(json.loads(out)["clients"][0]["counts"]) <= set(PATHS)
-    (tmp_path / "again" / "holdings.png").stat()
-    assert not [one for one in recwarn if "Glyph" in str(one.message)]
 
 
 @pytest.mark.parametrize("name", ["a`<b>x</b>`b two\n\n<b>lines</b>", "\x1b[31m $x$ and $y", "\udcff"])

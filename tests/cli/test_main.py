@@ -47,7 +47,7 @@ for name in sys.argv[1:]:
         assert "--json" in told
 
 
-# ---------------------------------------------------------------- list, data
+# ---------------------------------------------------------------- list
 
 
 @each("kind", ["methods", "attacks", "defenses", "datasets", "models", "targets"])
@@ -59,15 +59,6 @@ def test_lists_are_tables_and_json(kind, capsys):
     code, out, _ = call(capsys, "list", kind)
     assert code == 0
     assert all(name in out for name in names)
-
-
-def test_data_shows_who_holds_what(capsys):
-    code, out, _ = call(capsys, "data", *SMALL[:10], "--out", "shown", "--json")
-    assert code == 0
-    rows = json.loads(out)["clients"]
-    assert len(rows) == 4
-    with open("shown/holdings.png", "rb") as file:
-        assert file.read(4) == b"\x89PNG"
 
 
 # ---------------------------------------------------------------- train
@@ -95,17 +86,6 @@ def test_train_names_every_accuracy_and_warns_of_clients_that_no_round_samples(c
     code, _, error = call(capsys, "train", "--method", "local", *few, "--unsampled", "left_out", "--out", "left")
     assert (code, "no round" in error) == (0, False)
     assert call(capsys, "train", "--unsampled", "some", "--out", "no")[0] == 2
-
-
-def test_a_configuration_file_gives_defaults_and_flags_override_it(capsys, tmp_path):
-    (tmp_path / "run.toml").write_text(
-        'method = "fedre"\ndataset = "digits"\nauxiliary = 0\nper-class = 20\n'
-        'clients = 4\npartition = "iid"\nrounds = 3\n[option]\nmechanism = "VAP"\n'
-    )
-    code, _, _ = call(capsys, "train", "--config", "run.toml", "--rounds", "1", "--out", "run", "--quiet")
-    assert code == 0
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (config["rounds"], config["clients"], config["options"]) == (1, 4, {"mechanism": "VAP"})
 
 
 def test_an_interrupted_training_is_resumed_by_the_printed_command(capsys, monkeypatch, tmp_path):

@@ -208,21 +208,21 @@ def test_what_went_wrong_is_told_once_merged(tmp_path, monkeypatch):
 
 def test_flags_of_shards_that_do_not_fit_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    submit = ("--submit", "slurm")
     for flags, complaint in (
         (("--shard", "3/2"), "shard='3/2': expected I/N"),
         (("--shard", "1/2", "--force"), "shard and force exclude each other"),
-        (("--shard", "1/2", "--dry-run"), "shard and dry_run exclude each other"),
-        (("--submit", "slurm", "--dry-run"), "submit and dry_run exclude each other"),
-        (("--submit", "slurm"), "submit needs shards"),
-        (("--submit", "slurm", "--shards", "2", "--shard", "1/2"), "submit and shard exclude each other"),
-        (("--submit", "slurm", "--shards", "2", "--force"), "submit and force exclude each other"),
-        (("--submit", "pbs", "--shards", "2"), "unknown cluster 'pbs'"),
-        (("--shards", "2"), "shards goes with submit"),
-        (("--job", "name=x"), "job goes with submit"),
+        (("--shard", "1/2", "--dry-run"), "dry-run does not go with"),
+        ((*submit, "--shards", "2", "--dry-run"), "dry-run does not go with"),
+        (submit, "submit needs --shards"),
+        ((*submit, "--shards", "2", "--shard", "1/2"), "shard does not go with --submit"),
+        ((*submit, "--shards", "2", "--force"), "force does not go with --submit"),
+        (("--submit", "pbs", "--shards", "2"), "pbs: "),
+        (("--shards", "2"), "shards does not go without --submit"),
     ):
         code, _, err = call(capsys, "audit", *FLAGS, "--out", "out", *flags)
         assert (code, len(err.splitlines())) == (2, 1), err
-        assert complaint in err.replace("--", "").replace("dry-run", "dry_run")  # by Python or shell
+        assert complaint in err.replace("--shard=", "shard="), err
         assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="shard needs out, the folder that all shards share"):
         fedpriv.audit(VALUES, shard="1/2")
@@ -250,7 +250,7 @@ def test_what_a_queue_does_not_take_is_one_line(tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=complaint):
             fedpriv.submit(VALUES, **{"out": tmp_path / "out", "shards": 2} | how)
-        assert not list(tmp_path.iterdir())
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -264,7 +264,7 @@ def test_jobs_of_a_queue_do_a_study(tmp_path, monkeypatch, capsys, alone):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(place or os.getcwd() for place in sys.path))
     sent = fedpriv.submit(VALUES, out="out", shards=2, cluster="local", job=["timeout_min=9"])
-    assert (sent.shards, len(set(sent.jobs))) == (("1/2", "2/2"), 2)
+    assert len(set(sent.jobs)) == 2
     until = time.monotonic() + 240
     while not (tmp_path / "out" / "runs.html").is_file() and time.monotonic() < until:
         time.sleep(0.5)
