@@ -9,8 +9,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.payloads import Message, PublicLoss
 
 
@@ -187,19 +186,19 @@ class Needs:
             if allowed and getattr(card, name) not in allowed:
                 raise UserError(
                     f"attack {attack!r} needs {name}={' or '.join(allowed)}, but the knowledge card grants "
-                    f"{name}={getattr(card, name)}; pass {argument('knowledge', {name: allowed[0]})}"
-                    + (f" and {argument('public')} N" if name == "attacker_data" else ""),
+                    f"{name}={getattr(card, name)}; pass knowledge={shown({name: allowed[0]})}"
+                    + (" and public N" if name == "attacker_data" else ""),
                     keys=(name,),
                 )
         if card.rounds_seen < self.min_rounds:
             raise UserError(
                 f"attack {attack!r} needs at least {self.min_rounds} rounds of uploads, but the knowledge card grants "
-                f"rounds_seen={card.rounds_seen}; pass {argument('rounds_seen')} N"
+                f"rounds_seen={card.rounds_seen}; pass rounds_seen N"
             )
         if self.batch and not card.batch:
             raise UserError(
                 f"attack {attack!r} needs the batch facts (size, learning rate, steps), but the knowledge card grants "
-                f"batch=none; pass {argument('knowledge', {'batch': 'known'})}",
+                f"batch=none; pass knowledge={shown({'batch': 'known'})}",
                 keys=("batch",),
             )
 

@@ -16,8 +16,7 @@ from typing import Any, TypeVar, cast
 import rich_click as click
 
 from fedpriv.cli.bars import Bars
-from fedpriv.util.arguments import command_line
-from fedpriv.util.escape import one_line, terminal_line
+from fedpriv.util.escape import command_line, one_line, terminal_line
 from fedpriv.util.folders import telling_name
 from fedpriv.util.listener import Listener, Report
 

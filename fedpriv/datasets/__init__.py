@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.registry import Registry
 
@@ -78,9 +77,7 @@ class SourceOptions:
     def folder(self, name: str, content: str) -> Path:
         """Return ``data_dir``, or raise a UserError that says that ``name`` needs one, and what it should hold."""
         if self.data_dir is None:
-            raise UserError(
-                f"data set {name!r} needs {argument('data_dir')}, the folder that holds {content}", keys=("data_dir",)
-            )
+            raise UserError(f"data set {name!r} needs data_dir, the folder that holds {content}", keys=("data_dir",))
         return Path(self.data_dir)
 
 

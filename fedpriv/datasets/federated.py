@@ -21,8 +21,7 @@ from fedpriv.datasets.partition import (
     split_train_test,
 )
 from fedpriv.datasets.types import Auxiliary, ClientData, Dataset, FederatedData, Samples, as_unit
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed
 
 MOST_OWN = 1000
@@ -114,7 +113,7 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
     if least is not None and smallest < least:
         raise UserError(
             f"the least client of this {options.name} division holds {smallest} samples, fewer than "
-            f"{argument('least_per_client', least)}; use {argument('least_per_client', smallest)} or fewer clients",
+            f"least_per_client={shown(least)}; use least_per_client={shown(smallest)} or fewer clients",
             keys=("least_per_client",),
         )
     clients = tuple(ClientData(*parts) for parts in split_train_test(shares, options.train_fraction, rng))
@@ -123,8 +122,8 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
         if not train or not test:
             raise UserError(
                 f"client {number} would hold {train} training and {test} test images, at least 1 of each is needed; use "
-                f"fewer clients, more images per class, another {argument('train_fraction')} or a larger "
-                f"{argument('least_per_client')}",
+                f"fewer clients, more images per class, another train_fraction or a larger "
+                f"least_per_client",
                 keys=("clients",),
             )
     return FederatedData(dataset, clients)

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 
 Source = np.random.RandomState | np.random.Generator
 Random = Source | int
@@ -78,7 +77,7 @@ def dirichlet_partition(
         if drawn is not None:
             return drawn
         best = max(best, smallest)
-    met = f"the best gave {best}: use {argument('least_per_client', best)}," if best else "the best gave none: use"
+    met = f"the best gave {best}: use least_per_client={shown(best)}," if best else "the best gave none: use"
     raise UserError(
         f"no division of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
         f"least {wanted} samples in {MAX_DRAWS} draws; {met} a larger alpha or fewer clients",
@@ -166,7 +165,7 @@ def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -
     takers = -(-n_clients * classes_per_client // n_classes)
     if -(-n_clients // takers) * classes_per_client == n_classes:
         return takers
-    remedy = f"or use {argument('assignment', 'random')}, which takes any number"
+    remedy = "or use assignment='random', which takes any number"
     if n_classes % classes_per_client:
         raise UserError(
             f"classes per client is {classes_per_client}: handed out in order, it must divide the number of classes, "

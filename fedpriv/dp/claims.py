@@ -10,7 +10,6 @@ from annotated_types import Ge, Gt, Lt
 
 from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
 from fedpriv.scoring.records.privacy_audit import ClaimedPrivacy
-from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping
@@ -71,7 +70,7 @@ def stated_claim(given: Mapping[str, Any] | Sequence[str]) -> StatedClaim | None
         UserError: naming the key that is wrong.
     """
     values = mapping("claim", given)
-    return parse(StatedClaim, values, argument("claim")) if values else None
+    return parse(StatedClaim, values, "claim") if values else None
 
 
 def chosen_claim(records: Sequence[Mapping[str, Any]], stated: StatedClaim | None, rounds: int) -> Claim:
@@ -89,14 +88,14 @@ def chosen_claim(records: Sequence[Mapping[str, Any]], stated: StatedClaim | Non
         return _stated(stated, rounds)
     claims = [claim for record in records if (claim := _claimed(record, rounds)) is not None]
     if not claims:
-        example = argument("claim", "epsilon=1,delta=1e-5")
+        example = "claim='epsilon=1,delta=1e-5'"
         raise UserError(
             "no defense claims an epsilon here; give one that accounts for it (dp-noise, local-dp, dp-sgd), or say what is "
-            f"claimed, with {example}; {argument('claim', 'delta=1e-5')} asks for a bound without a claim"
+            f"claimed, with {example}; claim='delta=1e-5' asks for a bound without a claim"
         )
     if len(claims) > 1:
         names = ", ".join(claim.claimant for claim in claims)
-        raise UserError(f"{names} claim an epsilon each; state the one to audit with {argument('claim')}")
+        raise UserError(f"{names} claim an epsilon each; state the one to audit with claim")
     return claims[0]
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunDirectory, dataset_title
-from fedpriv.util.arguments import argument
 from fedpriv.util.folders import occupied
 from fedpriv.util.listener import Listener
 from fedpriv.wire.kinds import payload_kind
@@ -53,7 +52,7 @@ def train_first(
         if resume and RunDirectory.open(path).complete:
             continue
         listener.say(
-            f"no {argument('run')}: training {config.method} on {dataset_title(config)}: {config.clients} clients, models "
+            f"no run: training {config.method} on {dataset_title(config)}: {config.clients} clients, models "
             f"{config.models}, {config.rounds} rounds, learning rate {config.training.learning_rate:g}{_local(config)}"
         )
         train_run(path, config, device=device, download=download, resume=resume, listener=listener)

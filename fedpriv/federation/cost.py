@@ -30,7 +30,6 @@ from fedpriv.federation.trace import Trace
 from fedpriv.models import family
 from fedpriv.models.build import extractor_parameters, mapping_parameters
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
@@ -426,9 +425,7 @@ def communication(
 ) -> dict[str, dict[str, int]]:
     """Return a settled round's communication with these options of the method, under the names that a run's summary has."""
     if mixed and method.homogeneous:
-        raise UserError(
-            f"method {method.name!r} needs one architecture for all clients: pass one in {argument('models')}"
-        )
+        raise UserError(f"method {method.name!r} needs one architecture for all clients: pass one in models")
     parsed: Any = parse(method.options, options, f"options of {method.name}")
     counts = count(message_sizes(method, replace(facts, options=parsed)))
     return {

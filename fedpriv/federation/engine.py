@@ -10,7 +10,6 @@ from fedpriv.federation.prepared import Federation
 from fedpriv.federation.states import State
 from fedpriv.federation.summary import ClientFailure
 from fedpriv.federation.trace import Trace
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Message
 from fedpriv.wire.plain_tensor import all_finite
@@ -85,7 +84,7 @@ def _refuse_non_finite(job: ClientJob, state: State, upload: Message) -> None:
     if results:
         raise UserError(
             f"round {job.round}, client {job.client}: {results[0]} became NaN or infinite; "
-            f"training diverged, try a smaller {argument('lr')}"
+            f"training diverged, try a smaller lr"
         )
 
 

@@ -21,9 +21,8 @@ from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
 from fedpriv.models.shapes import ImageShape
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
-from fedpriv.util.errors import UserError, blaming
+from fedpriv.util.errors import UserError, blaming, shown
 from fedpriv.util.memory import require
 from fedpriv.util.seeds import generator
 
@@ -223,16 +222,16 @@ def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, h
     names = sorted({setup.blueprint.name for setup in setups})
     if method.homogeneous and len(names) > 1:
         raise UserError(
-            f"method {method.name!r} needs one architecture for all clients, but {argument('models')} gives "
-            f"{', '.join(names)}; pass one model, for example {argument('models', names[0])}"
+            f"method {method.name!r} needs one architecture for all clients, but models gives "
+            f"{', '.join(names)}; pass one model, for example models={shown(names[0])}"
         )
     if method.needs_public and not has_public:
-        raise UserError(f"method {method.name!r} needs public images; set some aside with {argument('public')} N")
+        raise UserError(f"method {method.name!r} needs public images; set some aside with public N")
     for setup in setups:
         if len(setup.train) < 2 and has_batch_norm(setup.model):
             raise UserError(
                 f"client {setup.client} holds one training image, but {setup.blueprint.name} has batch normalisation, "
-                f"which needs two; use fewer clients, more data, another model or a larger {argument('least_per_client')}"
+                f"which needs two; use fewer clients, more data, another model or a larger least_per_client"
             )
     method.check(
         Plan(
@@ -252,8 +251,8 @@ def _refuse_images(dataset: Dataset) -> None:
 
     def fits(free: int) -> str:
         fewer = free // max(1, each) // max(1, dataset.n_classes)
-        also = f" or {argument('per_class', fewer)}" * (fewer > 0)
-        return f"smaller images ({argument('image_size')}){also} would fit"
+        also = f" or per_class={shown(fewer)}" * (fewer > 0)
+        return f"smaller images (image_size){also} would fit"
 
     shape = " x ".join(map(str, images.shape[1:]))
     require(number * each, f"dividing data set {dataset.name!r}, {number:,} images of {shape},", fits, "image_size")

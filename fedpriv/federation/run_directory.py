@@ -34,10 +34,10 @@ from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import State, load_state, save_state
 from fedpriv.federation.summary import Counts, RoundLine, RunSummary, Treatment
-from fedpriv.util.arguments import argument, command_line
 from fedpriv.util.code import code_flags
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import command_line
 from fedpriv.util.files import (
     append_lines,
     checked,
@@ -178,9 +178,7 @@ class RunDirectory:
     def create(cls, path: Path, config: RunConfig) -> RunDirectory:
         """Make a new run directory."""
         if (path.exists() and not path.is_dir()) or occupied(path):
-            raise UserError(
-                f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
-            )
+            raise UserError(f"{path}: already exists; choose another out, or force to replace it")
         mark(path, "run")
         write_json(path / "config.json", {"format": FORMAT, **plain(config)})
         return cls(path)
@@ -278,7 +276,7 @@ class RunDirectory:
     def message(self, path: Path) -> Message:
         """Read a stored message back."""
         if path.relative_to(self.path).as_posix() not in self._captured:
-            raise UserError(f"{path}: the run stored no such message; see {argument('capture')} of training")
+            raise UserError(f"{path}: the run stored no such message; see capture of training")
         if not path.is_file():
             raise UserError(f"{path}: missing, though captures.jsonl lists it")
         return load_message(path)[0]

@@ -19,8 +19,7 @@ from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.sources.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
 from fedpriv.sources.source import Source
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS
 from fedpriv.wire.payloads import Entangled, get_payload
@@ -94,7 +93,7 @@ def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
     """Return the last ``number`` of the stored rounds up to ``round_``, ascending; up to the last one for None."""
     rounds = source.rounds()
     if not rounds:
-        raise UserError(f"{source}: no uploads are stored; train again with {argument('capture')} all, last or auto")
+        raise UserError(f"{source}: no uploads are stored; train again with capture all, last or auto")
     last = max(rounds) if round_ is None else round_
     if last not in rounds:
         there = ", ".join(map(str, sorted(rounds)))
@@ -102,8 +101,8 @@ def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
     seen = [item for item in sorted(rounds) if item <= last][-number:]
     if len(seen) < number:
         raise UserError(
-            f"{source}: {argument('rounds_seen', number)}, but only {len(seen)} round(s) up to round {last} are "
-            f"stored; train with {argument('capture', 'all')}"
+            f"{source}: rounds_seen={shown(number)}, but only {len(seen)} round(s) up to round {last} are "
+            f"stored; train with capture='all'"
         )
     return seen
 
@@ -120,7 +119,7 @@ def choose_targets(
 ) -> tuple[TargetId, ...]:
     """Draw targets by seed among those that ``select`` returns, the same number from every client as far as it goes."""
     if number < 1:
-        raise UserError(f"{argument('targets', number)}: expected at least 1")
+        raise UserError(f"targets={shown(number)}: expected at least 1")
     rng = np.random.default_rng(derive_seed(seed, "targets", kind))
     allowed = None if select is None else set(select(list_targets(observations, kind)))
     queues = [[all_[i] for i in rng.permutation(len(all_))] for all_ in (list_targets([o], kind) for o in observations)]
@@ -237,7 +236,7 @@ class _Grants:
             rounds = sorted({number for number, _ in seen}) or [max(self.round - 1, 1)]
             raise UserError(
                 f"{self.source}: an attack on all rounds together needs the extractors behind earlier uploads, and none is "
-                f"kept; train with {argument('keep', rounds[-1])}, once for each round that is to count"
+                f"kept; train with keep={shown(rounds[-1])}, once for each round that is to count"
             )
         return {(number, k): self.extractor(number, k) for number, k in seen if number in there}
 

@@ -33,8 +33,7 @@ from fedpriv.sources.federation import prepare
 from fedpriv.sources.shuffled import summed, summed_without_own
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import ENOUGH_DECOYS, MOST_VALUES, Holdings, Pool
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import ANSWERS, BESIDE_A_HEAD, HEADS, LAYERS, NETWORKS, TRAINED, WHOLE, payload_kind
 from fedpriv.wire.payloads import Message, Model, PublicLoss, Representations, get_payload
@@ -110,7 +109,7 @@ class RunSource(Source):
             raise UserError(
                 f"{self}: clients of {self.federation.method.name!r} go on from their own weights, which the server knows "
                 f"from the upload before; that of round {before[-1]} is not stored: attack round 1, or train "
-                f"with {argument('capture', 'all')}"
+                f"with capture='all'"
             )
         last = NETWORKS.first(self.upload(before[-1], seen.client))
         return () if last is None else (last,)
@@ -139,8 +138,8 @@ class RunSource(Source):
             refuse_foreign(card, self.run.config)
         if card.attacker_data == "same_domain" and self.federation.attacker is None:
             raise UserError(
-                f"{argument('knowledge', {'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
-                f"{argument('auxiliary')} 0.5 or {argument('public')} N, or grant attacker_data=none"
+                f"knowledge={shown({'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
+                f"auxiliary 0.5 or public N, or grant attacker_data=none"
             )
         if self.model is not None and batch_norms(self.model):
             return card
@@ -203,7 +202,7 @@ class RunSource(Source):
     def _kept(self, number: int, client: int, why: str) -> State:
         if number not in self.run.checkpointed_rounds():
             there = ", ".join(map(str, self.run.checkpointed_rounds())) or "none"
-            raise UserError(f"{self}: {why}; kept: {there} (train with {argument('keep', [number])})")
+            raise UserError(f"{self}: {why}; kept: {there} (train with keep={shown([number])})")
         return self.run.client_state(number, client)
 
     def protocol(self, clients: Collection[int]) -> BatchFacts | None:
@@ -247,9 +246,9 @@ class RunSource(Source):
             return self._exact_statistics(self.model, client, seen)
         if seen.round not in self.run.checkpointed_rounds():
             raise UserError(
-                f"{self}: {argument('knowledge', {'batch_norm': 'running'})}: the client's running statistics of round "
-                f"{seen.round} are in a checkpoint that was not kept; pass {argument('knowledge', {'batch_norm': 'none'})}, "
-                f"or train with {argument('keep', [seen.round])}"
+                f"{self}: knowledge={shown({'batch_norm': 'running'})}: the client's running statistics of round "
+                f"{seen.round} are in a checkpoint that was not kept; pass knowledge={shown({'batch_norm': 'none'})}, "
+                f"or train with keep=[{seen.round}]"
             )
         state = self.run.client_state(seen.round, client)
         prefix = "small" if payload_kind(self.kind).network == "small" else "model"
@@ -260,12 +259,12 @@ class RunSource(Source):
 
     def _exact_statistics(self, model: nn.Module, client: int, seen: Observation) -> Statistics:
         """Return mean and biased variance of what went into each batch norm in the one step behind an upload."""
-        where = argument("knowledge", {"batch_norm": "exact"})
+        where = "knowledge={'batch_norm': 'exact'}"
         setup, steps = self.federation.clients[client], local_steps(self.run, seen.round, client)
         if len(steps) != 1:
             raise UserError(
                 f"{where}: client {client} took {len(steps)} steps in round {seen.round}; statistics of the very batch are "
-                f"those of one step (train with {argument('local_steps', 1)}), else use running or none"
+                f"those of one step (train with local_steps=1), else use running or none"
             )
         if isinstance(setup.training, GuardedTraining) and setup.training.guards:
             raise UserError(f"{where}: a defense of local training may change the batch; use running or none")
@@ -400,9 +399,9 @@ def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> N
     """Refuse attacks on whole private models where clients' architectures differ: one is handed to attacks."""
     if kind in NETWORKS and method.shared is own_architecture and len(set(architectures)) > 1:
         raise UserError(
-            f"{argument('target', kind)}: clients of {method.name!r} upload models of different architectures "
+            f"target={shown(kind)}: clients of {method.name!r} upload models of different architectures "
             f"({', '.join(sorted(set(architectures)))}), and attacks take one; train with one of them: "
-            f"{argument('models', min(architectures))}"
+            f"models={shown(min(architectures))}"
         )
 
 

@@ -12,6 +12,8 @@ import shlex
 import unicodedata
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 FORMULA = ("'", "=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """Beginnings that make a spreadsheet compute a cell, and the apostrophe that keeps it from it."""
@@ -176,3 +178,21 @@ def shell_word(word: str) -> str:
     content = b"".join(c.encode("utf-8", code) for c, code in zip(word, codes, strict=True))
     plain = (chr(byte) if 32 <= byte < 127 and byte not in b"\\'" else f"\\x{byte:02x}" for byte in content)
     return f"$'{''.join(plain)}'"
+
+
+def command_line(*parts: str | Path) -> str:
+    """Return a command that can be pasted into a shell.
+
+    >>> command_line("report", "my runs")
+    "fedpriv report 'my runs'"
+    """
+    return " ".join(["fedpriv", *(shell_word(str(part)) for part in parts)])
+
+
+def call(verb: str, *given: Any, **named: Any) -> str:
+    """Return a call of a verb, for records.
+
+    >>> call("train", out="runs/a", resume=True)
+    "fedpriv.train(out='runs/a', resume=True)"
+    """
+    return f"fedpriv.{verb}({', '.join([*map(repr, given), *(f'{name}={value!r}' for name, value in named.items())])})"

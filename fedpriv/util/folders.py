@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedpriv.util import access, files
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import LOCK, MARKER, PARTIAL
 
@@ -158,9 +157,7 @@ def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, 
 def refuse_unmarked(path: Path) -> None:
     """Check that a folder to go on with has a marker."""
     if files.identity(path) is None:
-        message = (
-            f"{path / MARKER}: missing or damaged, so nothing here can be checked; choose another {argument('out')}"
-        )
+        message = f"{path / MARKER}: missing or damaged, so nothing here can be checked; choose another out"
         raise UserError(message)
 
 
@@ -168,9 +165,7 @@ def check_free(path: Path, *, force: bool) -> None:
     """Check that an output folder is free, or with ``force`` may be emptied, and can be made. Changes nothing."""
     with writing(path):
         if os.path.lexists(path) and not path.is_dir():
-            raise UserError(
-                f"{path}: is {'a file' if path.exists() else 'a link to nothing'}; {argument('out')} takes a folder"
-            )
+            raise UserError(f"{path}: is {'a file' if path.exists() else 'a link to nothing'}; out takes a folder")
         if files.identity(path) is not None:
             with contextlib.suppress(FileNotFoundError), _locked(path, os.O_RDONLY, alone=True):
                 pass
@@ -178,8 +173,8 @@ def check_free(path: Path, *, force: bool) -> None:
             _refuse_occupied(path)
         elif occupied(path) and files.identity(path) is None:
             raise UserError(
-                f"{path}: holds files that fedpriv did not make; {argument('force')} replaces only a folder that fedpriv "
-                f"made (with {MARKER} in it): choose another {argument('out')}"
+                f"{path}: holds files that fedpriv did not make; force replaces only a folder that fedpriv "
+                f"made (with {MARKER} in it): choose another out"
             )
         above = next(position for position in (path, *path.absolute().parents) if position.exists())
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -188,9 +183,7 @@ def check_free(path: Path, *, force: bool) -> None:
 
 def _refuse_occupied(path: Path) -> None:
     if occupied(path):
-        raise UserError(
-            f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
-        )
+        raise UserError(f"{path}: already exists; choose another out, or force to replace it")
 
 
 def occupied(path: Path) -> bool:
@@ -218,7 +211,7 @@ def refuse_overlap(
         source = given.resolve()
         below = name in inputs and source in target.parents
         if source == target or target in source.parents or below:
-            flag = argument("out")
+            flag = "out"
             raise UserError(f"{flag} {out}: overlaps {name} {given}, which is read; choose another {flag}")
 
 
@@ -229,7 +222,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or error
-        message = f"{path}: this folder cannot be made or written ({why}); choose another {argument('out')}"
+        message = f"{path}: this folder cannot be made or written ({why}); choose another out"
         raise UserError(message) from error
 
 

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from fedpriv.util.arguments import argument
 from fedpriv.util.code import VARIABLE, allowed
 from fedpriv.util.device import pick_device
-from fedpriv.util.errors import UserError, WorkError
+from fedpriv.util.errors import UserError, WorkError, shown
 from fedpriv.util.listener import SILENT, Listener, Report
 from fedpriv.util.memory import free_memory
 
@@ -57,7 +56,7 @@ def number_of_workers(requested: int | str, device: str = "cpu", most: int | Non
         except ValueError:
             number = 0
         if number < 1 or isinstance(requested, bool):
-            raise UserError(f"{argument('workers', requested)}: expected auto or a whole number of at least 1")
+            raise UserError(f"workers={shown(requested)}: expected auto or a whole number of at least 1")
     return max(1, number if most is None else min(number, most))
 
 

@@ -13,7 +13,6 @@ from operator import add
 from typing import Any, Literal
 
 from fedpriv.models.split import Blueprint
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payload import Message
 
@@ -154,6 +153,6 @@ class FederationSizes:
         """Return a fact that a method cannot do without."""
         value = getattr(self, name)
         if value is None:
-            given = " or ".join(argument(item) for item in arguments or (name,))
+            given = " or ".join(arguments or (name,))
             raise UserError(f"this method's communication depends on {name.replace('_', ' ')}: pass {given}")
         return value

@@ -15,9 +15,9 @@ from fedpriv.pages import study_files
 from fedpriv.pages.study_files import CELLS, STUDY, CellAttack, Choice, Spent, StudyFile
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument, command_line
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import command_line
 from fedpriv.util.files import write_json, write_text
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
         changed = differences(read_study(path).asked, wanted.asked)
         if changed:
             raise UserError(
-                f"{path}: holds another study ({_named(changed)}); choose another "
-                f"{argument('out')}, or {argument('force')} to replace it"
+                f"{path}: holds another study ({_named(changed)}); choose another out, or force to replace it"
             )
         return True
     with folders.output(path, "study", force=force):
@@ -205,8 +204,7 @@ def _refuse_other(path: Path, made: str, before: Mapping[str, Any], now: Mapping
     changed = differences(before, json.loads(json.dumps(now)))
     if changed:
         raise UserError(
-            f"{path}: {made} for another study ({_named(changed)}); choose another "
-            f"{argument('out')}, or {argument('force')} to replace it"
+            f"{path}: {made} for another study ({_named(changed)}); choose another out, or force to replace it"
         )
 
 

@@ -22,7 +22,6 @@ from fedpriv.federation.method import Method
 from fedpriv.federation.prepared import load_division
 from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping, texts
 from fedpriv.wire.ledger import FederationSizes
@@ -120,10 +119,10 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     chosen: list[Method] = [METHODS.load(name) for name in names]
     option = mapping("option", sizes.get("option", ()))
     if option and len(names) > 1:
-        raise UserError(f"{argument('option')} belongs to one method; ask for one {argument('methods')} with it")
-    lines = [argument(name) for name in TRAINING if name in sizes]
+        raise UserError("option belongs to one method; ask for one methods with it")
+    lines = [name for name in TRAINING if name in sizes]
     if lines and not sizes.get("operations"):
-        raise UserError(f"{', '.join(lines)}: nothing sent depends on it; it belongs to {argument('operations')}")
+        raise UserError(f"{', '.join(lines)}: nothing sent depends on it; it belongs to operations")
     facts, where, mixed, train_sizes = _sizes(sizes)
     planned = _planned(sizes, facts, train_sizes) if sizes.get("operations") else None
     rows = tuple(_row(method, facts, option, mixed, planned) for method in chosen)
@@ -157,7 +156,7 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         image_shape = (given.get("channels") or 3, side, side)
         sizes = {name: given[name] for name in ("classes", "pairs", "samples") if given.get(name) is not None}
     if given.get("width") is None and models is None:
-        raise UserError(f"the representation width is not known: pass {argument('width')} or {argument('models')}")
+        raise UserError("the representation width is not known: pass width or models")
     facts = FederationSizes(
         clients=clients,
         classes=sizes["classes"],
@@ -173,9 +172,7 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         facts = with_models(facts, models, image_shape, given.get("mapping", "ap"))
     if given.get("model_scalars") is not None:
         if given.get("models") is not None:
-            raise UserError(
-                f"{argument('model_scalars')} and {argument('models')} exclude each other: the model says how many there are"
-            )
+            raise UserError("model_scalars and models exclude each other: the model says how many there are")
         facts = replace(facts, model_scalars=given["model_scalars"], all_model_scalars=None)
     mixed = models is not None and given.get("model_scalars") is None and len(set(family(models)[: facts.clients])) > 1
     named = (
@@ -190,9 +187,7 @@ def _planned(given: Mapping[str, Any], facts: FederationSizes, train_sizes: tupl
     """Return the clients whose steps are counted; where no data says who holds what, all hold as much."""
     models = given.get("models") or ("small" if train_sizes else None)
     if models is None or facts.blueprint is None:
-        raise UserError(
-            f"operations depend on the architecture: pass {argument('models')} with {argument('operations')}"
-        )
+        raise UserError("operations depend on the architecture: pass models with operations")
     if not train_sizes:
         each, left = divmod(int(facts.need("samples")), facts.clients)
         train_sizes = tuple(each + (k < left) for k in range(facts.clients))
@@ -208,9 +203,9 @@ def _planned(given: Mapping[str, Any], facts: FederationSizes, train_sizes: tupl
 
 def _refuse_stated(given: Mapping[str, Any], wants_data: Sequence[str]) -> None:
     """Check that sizes are not stated where data gives them."""
-    stated = ", ".join(argument(name) for name in STATED if given.get(name) is not None)
+    stated = ", ".join(name for name in STATED if given.get(name) is not None)
     if stated:
-        reason = f"{argument(wants_data[0])} reads data" if wants_data else f"{argument('classes')} is missing"
+        reason = f"{wants_data[0]} reads data" if wants_data else "classes is missing"
         remedy = f"drop {stated}" if wants_data else "state it too"
         raise UserError(f"{stated}: {reason}, and data gives these sizes itself; {remedy}")
 

@@ -20,9 +20,9 @@ from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
 from fedpriv.sources.federation import prepare
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument, call
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 
@@ -133,13 +133,13 @@ def audit_dp(
     """
     refuse_unknown(settings, PrivacyAuditSettings.__optional_keys__)
     refuse_small({"canaries": canaries}, ("canaries",))
-    path = None if run is None else run.path if isinstance(run, Run) else given_path(argument("run"), run)
+    path = None if run is None else run.path if isinstance(run, Run) else given_path("run", run)
     chosen = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **settings}
     whole = {name: value for name, value in chosen.items() if value not in (None, ()) and name not in _OURS[1:]}
     command = listener.command or call("audit_dp", *([] if path is None else [str(path)]), **whole)
     audit = AuditSettings(canaries, confidence, stated_claim(claim), seed, command)
     folder, scratch = place(out)
-    folders.refuse_overlap(folder, {argument("run"): path})
+    folders.refuse_overlap(folder, {"run": path})
     force = settings.get("force", False)
     folders.check_free(folder, force=force)
     config, device = _config(path, settings, seed), pick_device(settings.get("device", "auto"))
@@ -155,10 +155,10 @@ def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> Run
         federation = {name: value for name, value in settings.items() if name not in _OURS}
         return named_config(settings.get("method") or "fedavg", federation, seed)
     if is_recorded(path):
-        raise UserError(f"{argument('run')} {path}: recorded elsewhere; state its settings and defense instead")
+        raise UserError(f"run {path}: recorded elsewhere; state its settings and defense instead")
     extra = [name for name in settings if name not in _OURS or (name == "method" and settings.get("method"))]
     if extra:
-        names = ", ".join(argument(name) for name in sorted(extra))
-        raise UserError(f"{argument('run')} says how the federation is made; drop {names}")
+        names = ", ".join(sorted(extra))
+        raise UserError(f"run says how the federation is made; drop {names}")
     with folders.read(path):
         return RunDirectory.open(path).config

@@ -13,9 +13,9 @@ from fedpriv.experiment.study.run import run_study, saved_study
 from fedpriv.experiment.study.shards import Shard, join
 from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
 from fedpriv.util import access
-from fedpriv.util.arguments import argument, call, command_line
 from fedpriv.util.code import code_flags, exported
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.escape import call, command_line
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.pairs import mapping
@@ -72,11 +72,11 @@ def submit(
         UserError: when the study, the queue or one of its parameters is not right, before anything is submitted.
     """
     described, execution = read_asked(study, out, settings, resume=resume)
-    folder = given_path(argument("out"), out).absolute()
+    folder = given_path("out", out).absolute()
     cells, notes = lay_out(described, execution)
     runs = len({cell.run for cell in cells})
     if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= runs:
-        raise UserError(f"{argument('shards', shards)}: expected a number from 1 to {runs}, the runs of the study")
+        raise UserError(f"shards={shown(shards)}: expected a number from 1 to {runs}, the runs of the study")
     for note in notes:
         listener.say(f"left out: {note}")
     try:
