@@ -260,7 +260,7 @@ def _beginning(rng: random.Random, command: str) -> list[str]:
     """Return the words that make a command do something small."""
     out = ["--out", "new" if rng.random() < 0.8 else rng.choice(PATHS)]
     run, result = ("run", "attacked") if rng.random() < 0.7 else (rng.choice(PATHS), rng.choice(PATHS))
-    small = ["--run", run, "--iterations", "2", "--targets", "2", "--workers", "1"]
+    small = ["--run", run, "--iterations", "2", "--targets", "2"]
     begun = {
         "train": ["--method", rng.choice(GOOD["method"]), *TINY, *out],
         "attack": ["--target", "prototype", "--attack", rng.choice(GOOD["attacks"]), *small, *out],

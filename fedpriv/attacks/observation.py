@@ -67,7 +67,6 @@ class ThreatModel:
             batch of its one step; ``running`` where the network has no batch norm.
         attacker_data: images that the attacker owns: none, of the clients' data set (``same_domain``), or of another
             (``other_domain``).
-        foreign: which other data set, as ``NAME`` or ``NAME:FOLDER``; empty unless attacker_data is ``other_domain``.
         rounds_seen: how many rounds of uploads the attacker uses.
     """
 
@@ -76,7 +75,6 @@ class ThreatModel:
     batch: bool = True
     batch_norm: BatchNormAccess = "running"
     attacker_data: DataAccess = "none"
-    foreign: str = ""
     rounds_seen: int = 1
 
 

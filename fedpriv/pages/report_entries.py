@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.pages.alike import Verdicts
-from fedpriv.pages.card import card_words, spaced
+from fedpriv.pages.card import card_words
 from fedpriv.pages.comparison_table import ComparisonRow, comparison_rows
 from fedpriv.pages.labels import method_label, upload_title
 from fedpriv.pages.picture_table import PictureTable, picture_table, room_for
@@ -185,9 +185,7 @@ def card_grants(knowledge: ThreatModel) -> tuple[Grant, ...]:
             meaning = (
                 "uploads of one round are used" if value == "1" else f"uploads of {value} rounds are used together"
             )
-        if name == "foreign":
-            meaning = "the data set that the attacker's images are from"
-        results.append(Grant(name.replace("_", " "), spaced(name, value), meaning))
+        results.append(Grant(name.replace("_", " "), value.replace("_", " "), meaning))
     return tuple(results)
 
 

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import ThreatModel
 
-PARTS = ("reconstruction", "shuffled")
-"""Parts of an attack that can be carried out apart: the search for what was uploaded, and the one for the control."""
-
 
 @dataclass(frozen=True)
 class LocalWork:

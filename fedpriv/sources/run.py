@@ -28,7 +28,6 @@ from fedpriv.federation.run_directory import RunDirectory, dataset_title
 from fedpriv.federation.states import State, put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.sources.auxiliary import foreign_images, refuse_foreign
 from fedpriv.sources.federation import prepare
 from fedpriv.sources.shuffled import summed, summed_without_own
 from fedpriv.sources.source import Source
@@ -135,7 +134,7 @@ class RunSource(Source):
 
     def settled(self, card: ThreatModel) -> ThreatModel:
         if card.attacker_data == "other_domain":
-            refuse_foreign(card, self.run.config)
+            raise UserError("knowledge attacker_data=other_domain: is for uploads handed in beside public images")
         if card.attacker_data == "same_domain" and self.federation.attacker is None:
             raise UserError(
                 f"knowledge={shown({'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
@@ -287,8 +286,6 @@ class RunSource(Source):
         return result
 
     def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
-        if card.attacker_data == "other_domain":
-            return foreign_images(card.foreign, self.image_shape, seed), None
         current = self.federation.attacker if card.attacker_data == "same_domain" else None
         return (None, None) if current is None else (current.images, current.labels.cpu())
 

@@ -119,7 +119,7 @@ def test_typed_modules_are_imported_and_later_commands_say_what_they_need(tmp_pa
     assert mark.exists()
     mark.unlink()
     del sys.modules["mine"]
-    attack = ["attack", "--run", "run", "--target", "mine:Directions", *QUICK, "--workers", "2"]
+    attack = ["attack", "--run", "run", "--target", "mine:Directions", *QUICK]
     assert typed(*attack, "--out", "first") == 0  # the target names the module
     del sys.modules["mine"]
     mark.unlink()
@@ -127,7 +127,7 @@ def test_typed_modules_are_imported_and_later_commands_say_what_they_need(tmp_pa
     refused([*attack, "--out", "second"], capsys, "mine")
     assert not mark.exists()
     assert typed(*attack, "--out", "second", "--allow-code", "mine") == 0
-    assert "worker failed" not in capsys.readouterr().err
+    capsys.readouterr()
     assert typed("score", "second", "--metric", "mine:BRIGHTNESS", "--quiet") == 0
     assert typed("report", "second", "run", "--out", "page", "--quiet") == 0
     assert typed("compare", "first", "second", "--quiet") == 0
@@ -162,7 +162,7 @@ def assert_not_stored(folder):
 def test_what_a_call_names_counts_for_its_own_modules_alone():
     for arguments, modules in (
         ({"run": "runs/os:system", "out": "a:b", "study": "mine:STUDY", "facts": "mine:FACTS"}, set()),
-        ({"defense": "noise:scale=1", "knowledge": {"foreign": "folder:images"}}, set()),
+        ({"defense": "noise:scale=1", "dataset": "folder:images"}, set()),
         ({"models": "mine:one_layer,small-cnn", "option": {"loss": "other:LOSS"}}, {"mine", "other"}),
         ({"defenses": ["mine:Jitter:spread=0.1+a.b:Clip"], "axes": ["dataset=digits,c:load"]}, {"mine", "a.b", "c"}),
         ({"study": {"methods": [{"name": "mine:METHOD"}]}, "facts": {"model": "other:Net"}}, {"mine", "other"}),

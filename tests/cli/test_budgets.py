@@ -91,7 +91,7 @@ def test_the_report_shows_the_curve_and_the_table_every_budget(budgets, capsys, 
 def test_iterations_reach_every_stage_of_a_search_and_the_record_counts_them(tmp_path):
     """``learned`` finds the images of a mean together first: of an iteration of its own there are two of these."""
     words = ["attack", "--target", "prototype", "--method", "fedproto", *SMALL, "--auxiliary", "0.5", "--targets", "5"]
-    words += ["--attack", "learned", "--iterations", "1", "--no-control", "--workers", "1", "--quiet"]
+    words += ["--attack", "learned", "--iterations", "1", "--no-control", "--quiet"]
     assert run([*words, "--out", str(tmp_path / "r")]) == 0
     metrics = json.loads((tmp_path / "r" / "learned" / "metrics.json").read_text())
     assert metrics["cost"]["iterations"] == metrics["cost"]["evaluations"] == 3

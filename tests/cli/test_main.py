@@ -123,7 +123,6 @@ def test_an_attack_leaves_grid_table_report_and_records(attacked):
     assert {"mean", "median", "sd", "ci95", "per_target"} <= set(record["metrics"]["psnr_db"])
     assert record["n_targets"] == 4
     assert "shuffled" in record["floors"]
-    assert not (attacked / "dip" / ".partial").exists()
     with open(attacked / "results.csv") as file:
         assert {row["attack"] for row in csv.DictReader(file)} >= {"dip", "pixels"}
 

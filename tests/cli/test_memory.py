@@ -78,7 +78,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_an_attack_whose_rows_do_not_fit_is_refused(capsys, monkeypatch):
     assert call(capsys, "train", "--method", "fedgh", *SMALL, "--out", "run", "--quiet")[0] == 0
     monkeypatch.setattr(memory, "free_memory", lambda: GIB // 4)
-    attack = words("attack --run run --target prototype --attack dip --workers 1 --device cpu --out found")
+    attack = words("attack --run run --target prototype --attack dip --device cpu --out found")
     line = refused(capsys, *attack, "--quiet", "--restarts", "1000000")
     assert "6 targets with 1,000,000 restarts each would take" in line
     assert "; restarts=98112 would fit" in line

@@ -160,7 +160,7 @@ def test_no_command_stores_or_draws_a_patient(folder, tmp_path, capsys, monkeypa
     home, images = folder
     data = [*words("--dataset folder --data-dir"), str(home), *words("--clients 2 --partition iid --image-size 28")]
     data += ["--rounds", "1", "--lr", "0.1", "--models", "small-mlp", "--auxiliary", "0"]
-    cheap = ["--target", "prototype", "--attack", "pixels", "--iterations", "2", "--targets", "2", "--workers", "1"]
+    cheap = ["--target", "prototype", "--attack", "pixels", "--iterations", "2", "--targets", "2"]
     code, _, err = call(capsys, "attack", *cheap, *data, "--out", "plain", "--quiet")
     assert code == 0, err
     assert {"pixels/truth.safetensors", "pixels/grid.png", "report.html"} <= set(found_in("plain", images))

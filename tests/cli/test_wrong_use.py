@@ -124,7 +124,7 @@ def made(trained, tmp_path_factory):
     home = tmp_path_factory.mktemp("wrong")
     shutil.copytree(trained, home / "run")
     attack = ["attack", "--target", "prototype", "--attack", "pixels", "--iterations", "2", "--targets", "2"]
-    assert run([*attack, "--workers", "1", "--run", f"{home}/run", "--out", f"{home}/result", "--quiet"]) == 0
+    assert run([*attack, "--run", f"{home}/run", "--out", f"{home}/result", "--quiet"]) == 0
     for name in ("empty", "x"):
         (home / name).mkdir()
     return home

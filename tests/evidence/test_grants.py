@@ -14,7 +14,7 @@ from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.sources import case, run
+from fedpriv.sources import case
 from fedpriv.sources.case import EVERYTHING, build_case
 from fedpriv.sources.run import RunSource
 from fedpriv.util.errors import UserError
@@ -112,19 +112,6 @@ def test_a_run_without_images_set_aside_has_none_to_grant(worlds):
     text = str(refused.value)
     assert text.startswith("knowledge={'attacker_data': 'same_domain'}")
     assert f"{world[0].path} set no images aside; train it with " in text
-    with pytest.raises(UserError, match="the clients hold images of that data set"):
-        granted(world, "prototype", but(attacker_data="other_domain", foreign="digits"))
-
-
-def test_foreign_images_come_without_labels_in_the_form_of_the_clients(worlds, monkeypatch):
-    asked = []
-    monkeypatch.setattr(run, "foreign_images", lambda *given: asked.append(given) or torch.zeros(2, 1, 8, 8))
-    monkeypatch.setattr(run, "refuse_foreign", lambda card, config: asked.append((card.foreign, config)))
-    world = worlds("fedgh", auxiliary=0.4)
-    found = granted(world, "prototype", but(attacker_data="other_domain", foreign="other"), seed=7)
-    assert asked == [("other", world[0].config), ("other", (1, 8, 8), 7)]
-    assert found.public_images.shape == (2, 1, 8, 8)
-    assert found.public_labels is None
 
 
 # ---------------------------------------------------------------- shadows

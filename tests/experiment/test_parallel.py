@@ -1,28 +1,16 @@
 """Processes change the time that work takes, and nothing else: same bytes, whoever is killed, whenever it ends."""
 
 import contextlib
-import json
 import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
 from federations import CPU, files, small, train_small
 from parallel_cases import square
-from safetensors.torch import load_file
 
-import fedpriv
-from fedpriv.attacks.observation import ThreatModel
-from fedpriv.cli.main import run as command
 from fedpriv.experiment.engines import opened
-from fedpriv.experiment.shares import parts_of
 from fedpriv.federation.engine import ClientJob
 from fedpriv.federation.method import LocalTraining
-from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.sources.federation import prepare
 from fedpriv.util import parallel
 from fedpriv.util.code import allowing
@@ -132,121 +120,3 @@ def test_training_that_diverges_ends_in_the_same_words():
             list(clients(federation, jobs))
         told.add(str(refused.value))
     assert len(told) == 1
-
-
-# ---------------------------------------------------------------- suites of attacks
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    path = tmp_path_factory.mktemp("parallel") / "run"
-    small = {"dataset": "digits", "per_class": 30, "clients": 3, "rounds": 2, "alpha": 1.0}
-    fedpriv.train("fedre", out=path, **small)
-    return path
-
-
-@pytest.fixture(scope="module")
-def alone(trained):
-    heard, out = Heard(), trained.parent / "alone"
-    fedpriv.attack(trained, workers=1, out=out, listener=heard, **SUITE)
-    return out, heard
-
-
-def timeless(value):
-    """What a record says without times, and without digests of files that hold some."""
-    if isinstance(value, dict):
-        return {key: timeless(own) for key, own in value.items() if key not in ("seconds", "cost", "files", "command")}
-    return [timeless(own) for own in value] if isinstance(value, list) else value
-
-
-def content(folder):
-    found = {}
-    for path in folder.rglob("*"):
-        name = str(path.relative_to(folder))
-        if path.suffix == ".json" and path.name != "request.json":
-            found[name] = timeless(json.loads(path.read_text()))
-        elif path.suffix == ".png":
-            found[name] = path.read_bytes()
-        elif path.suffix == ".safetensors":
-            found[name] = {key: value.numpy().tobytes() for key, value in load_file(path).items()}
-    return found
-
-
-def assert_same(one, other):
-    """Records, pictures and tensors of two suites are the same in every bit, times apart."""
-    left, right = content(one), content(other)
-    assert set(left) == set(right)
-    assert len(left) >= 2 * 6 + 2
-    assert [name for name in left if left[name] != right[name]] == []
-
-
-def test_two_workers_find_what_one_finds_in_every_bit(trained, alone, tmp_path):
-    heard = Heard()
-    fedpriv.attack(trained, workers=2, out=tmp_path / "two", listener=heard, **SUITE)
-    assert_same(alone[0], tmp_path / "two")
-    assert heard.lines == alone[1].lines
-    assert sorted(heard.ended) == sorted(alone[1].ended)
-    assert heard.open == []
-
-
-def test_an_attack_that_fails_in_a_worker_fails_as_it_does_alone(trained, tmp_path, capsys):
-    suite = ["--target", "entangled", "--attack", "parallel_cases:Failing", "--attack", "pixels", "--iterations", "2"]
-    out = ["--targets", "2", "--workers", "2", "--out", str(tmp_path / "r")]
-    assert command(["attack", "--run", str(trained), *suite, *out]) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "fedpriv: failed: ArithmeticError: no way (FEDPRIV_DEBUG=1 shows the traceback)"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ended", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupt_or_a_kill_ends_the_workers_and_what_is_left_is_resumed(ended, trained, alone, tmp_path):
-    arguments = ["attack", "--run", str(trained), *ON_COMMAND_LINE, "--out", str(tmp_path / "two")]
-    call = [sys.executable, "-m", "fedpriv", *arguments, "--workers", "2"]
-    process = subprocess.Popen(
-        call,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )
-    waited(lambda: list((tmp_path / "two").glob("*/")))
-    workers = children(process.pid)
-    process.send_signal(ended)
-    said = process.communicate(timeout=60)[1]
-    if ended == signal.SIGINT:
-        assert process.returncode == 130
-        assert "interrupted; go on with: fedpriv attack" in said
-    waited(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
-    assert command([*arguments, "--resume", "--quiet"]) == 0
-    assert_same(alone[0], tmp_path / "two")
-
-
-def children(pid):
-    return [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-
-
-def waited(condition):
-    for _ in range(1200):
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    pytest.fail("nothing happened in a minute")
-
-
-def test_parts_are_the_suite_and_share_what_they_train():
-    def plan(*names, **card):
-        made = build_attacks(names, {})
-        images = {name: one for name, one in made.items() if one.result == "images"}
-        scores = {name: one for name, one in made.items() if one.result == "scores"}
-        return AttackPlan("entangled", images, ThreatModel(**card), inferences=scores, device="cpu")
-
-    whole = plan(*NAMES, "unmix", attacker_data="same_domain")
-    parts = [part.results() for part in parts_of(whole)]
-    assert sorted(name for part in parts for name in part) == sorted(whole.results())
-    assert ["unmix-prior", "unmix"] in parts
-    assert len(parts) == 4
-    assert len(parts_of(plan("unmix-prior", "unmix", attacker_data="none"))) == 2
-    shadowed = parts_of(plan(*NAMES, attacker_data="same_domain", extractor="shadow"))
-    assert sorted(len(part.results()) for part in shadowed) == [1, 3]

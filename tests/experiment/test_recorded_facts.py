@@ -213,9 +213,8 @@ def test_wrong_facts_are_one_line(plain, monkeypatch, tmp_path, facts, told):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"resume": True}, "drop it, begin anew"),
-        ({"clients": 3}, "nothing is trained; drop clients"),
-        ({"workers": 2}, "one process"),
+        ({"resume": True}, "drop resume, begin anew"),
+        ({"clients": 3}, "nothing is trained any more; drop clients"),
         ({"round": 9}, "there are: 1, 2"),
     ],
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.results_folder import differences
+from fedpriv.experiment.result_folders import differences, is_result
 from fedpriv.experiment.study.cells import Cell, Execution, cells_of
 from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.pages import study_files
@@ -105,16 +105,6 @@ def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) 
     refuse_stale(path, cells)
     before = {row.cell: row for row in study_files.read_cells(path, besides)}
     return [_row(path, cell, before.get(cell.name)) for cell in cells]
-
-
-def tidy(path: Path, rows: Sequence[Row]) -> None:
-    """Remove the pieces of finished attacks, which stay where a process was killed right after it had saved the whole."""
-    from fedpriv.pipeline.execute import forget_parts
-
-    for row in rows:
-        for entry in row.attacks:
-            if entry.status == "done":
-                forget_parts(path / entry.path)
 
 
 def _row(path: Path, cell: Cell, before: Row | None) -> Row:
@@ -217,10 +207,3 @@ def _about(path: Path) -> Provenance:
     from fedpriv.scoring.storage import holds_scores, load_attack, load_scores
 
     return load_scores(path) if holds_scores(path) else load_attack(path).about
-
-
-def is_result(path: Path) -> bool:
-    """True for a folder that holds a result that came to its end."""
-    from fedpriv.scoring.storage import holds_scores, is_attack_directory
-
-    return is_attack_directory(path) or holds_scores(path)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.federation_settings import FLAG_NAMES, sets_images_aside
+from fedpriv.experiment.federation_settings import FLAG_NAMES, attacker_by_default
 from fedpriv.experiment.study.written import (
     Keys,
     WrittenAttack,
@@ -131,7 +131,7 @@ class Study:
 def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
     """Read and check everything that needs no data, and expand the grids."""
     from fedpriv.datasets.partition import MAX_SEED
-    from fedpriv.experiment.read_card import parse_card
+    from fedpriv.sources.source import read_card
 
     with read_from(source):
         written = read_written(values)
@@ -151,8 +151,8 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
         )
         refuse_twice(methods, "method")
         with at(("knowledge",)):
-            aside = all(sets_images_aside({**shared, **entry.federation}) for entry in methods)
-            card = parse_card(written.knowledge, images_aside=aside)
+            defaults = [attacker_by_default({**shared, **entry.federation}) for entry in methods]
+            card = read_card(written.knowledge, defaults[0] if all(defaults) else {})
         return Study(
             federation=shared,
             methods=methods,
