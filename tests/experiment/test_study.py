@@ -147,7 +147,7 @@ def test_axes_of_settings_and_lists_of_options_are_a_grid_with_names_of_its_own(
     assert {cell.division for cell in cells} == {cells[0].division}
     places = [one.path.removeprefix(f"attacks/{cells[0].name}/") for one in results(cells[0])]
     assert places == ["iterations=5/dip", "iterations=9/dip", "membership"]
-    assert [one.options.iterations for one in results(cells[0])[:2]] == [5, 9]
+    assert [plan.attacks["dip"].iterations for plan in cells[0].plans[:2]] == [5, 9]
 
 
 def test_a_method_that_sets_what_an_axis_varies_does_not_vary():
@@ -169,14 +169,14 @@ def test_images_set_aside_and_a_division_of_its_own_seed_divide_anew():
 
 
 def test_tables_and_words_are_the_same_grid():
-    in_line = load_study({"methods": [{"name": "fedgh", "server": {"epochs": [1, 2]}}], "axes": {"lr": [0.1, 1]}})
-    flags = {"methods": ("fedgh:server.epochs=1/2",), "axes": ("lr=0.1,1",)}
+    in_line = load_study({"methods": [{"name": "fedre", "mechanism": ["VAP", "RAP"]}], "axes": {"lr": [0.1, 1]}})
+    flags = {"methods": ("fedre:mechanism=VAP/RAP",), "axes": ("lr=0.1,1",)}
     flagged, _ = read_asked(None, None, flags, resume=False)
     assert in_line == flagged
     assert [method.label for method in flagged.methods][:2] == [
-        *("fedgh server.epochs=1 lr=0.1", "fedgh server.epochs=1 lr=1")
+        *("fedre mechanism=VAP lr=0.1", "fedre mechanism=VAP lr=1")
     ]
-    assert [method.options["server"]["epochs"] for method in flagged.methods] == [1, 1, 2, 2]
+    assert [method.options["mechanism"] for method in flagged.methods] == ["VAP", "VAP", "RAP", "RAP"]
 
 
 def test_long_labels_stay_names_of_files():
@@ -262,7 +262,7 @@ WRONG = [
     ("[federation]\n\nrounds = 0", "federation.rounds: federation flags: rounds: input should be greater"),
     ("[federation]\nround = 3", "federation.round: unknown setting of the federation: 'round'; did you mean"),
     ("[federation]\nlr = [0.1, 1]", "federation.lr: expected one value"),
-    ("[federation]\nseed = 1", "federation.seed: not a setting of the federation; use seeds"),
+    ("[federation]\nseed = 1", "federation.seed: unknown setting of the federation: 'seed'"),
     ("[federation]\nclients = 4\ncapture = \"none\"", "federation.capture: none: no upload would be stored"),
     ('[federation]\ndataset = "mnst"', "federation.dataset: unknown data set 'mnst'"),
     ('defenses = ["none",\n{ name = "noise", scale = [] }]', "defenses[1].scale: an empty grid"),

@@ -356,7 +356,6 @@ def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: E
         n_targets=study.targets,
         seed=seed,
         rounds_seen=study.rounds_seen if entry.attack.needs.min_rounds > 1 else None,
-        budgets=entry.budgets,
         control=study.control,
         chunk_rows=execution.chunk_rows,
         redact=study.redact,
