@@ -132,4 +132,3 @@ def test_operations_of_stated_sizes_divide_the_samples(capsys):
     assert "pass models with operations" in refused(
         capsys, "--classes", "10", "--width", "5", "--samples", "9", "--operations"
     )
-    assert "it belongs to operations" in refused(capsys, "--classes", "10", "--width", "5", "--epochs", "3")
