@@ -54,7 +54,6 @@ _GRANTS = {
     ("batch", "none"): "nothing is known of the local batches",
     ("batch_norm", "none"): "no batch-norm statistics",
     ("batch_norm", "running"): "running batch-norm statistics come with the extractor",
-    ("batch_norm", "exact"): "the batch-norm statistics of the very batch are known",
     ("attacker_data", "none"): "the attacker owns no images",
     ("attacker_data", "same_domain"): "the attacker owns images of the same data set, none of them a client's",
     ("attacker_data", "other_domain"): "the attacker owns images of another data set, without the clients' classes",

@@ -223,7 +223,7 @@ def derive_card(source: ExternalSource, granted: Mapping[str, Any] | Sequence[st
         "extractor": ("extractor", card.extractor in ("white_box", "query") and not private),
         "batch": ("batch", card.batch and not source.batches),
         "attacker_data": ("public", card.attacker_data != "none" and source.public is None),
-        "batch_norm": ("uploads", card.batch_norm == "exact" or (card.batch_norm == "running" and no_statistics)),
+        "batch_norm": ("uploads", card.batch_norm == "running" and no_statistics),
     }
     for name, (giver, lacks) in lacking.items():
         if lacks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.attacks.inputs.updates import read_update
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.federated import drawn_by_class
@@ -140,15 +138,10 @@ class RunSource(Source):
                 f"knowledge={shown({'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
                 f"auxiliary 0.5 or public N, or grant attacker_data=none"
             )
-        if self.model is not None and batch_norms(self.model):
+        if self.model is None or batch_norms(self.model):
             return card
-        if card.batch_norm == "exact":
-            why = "runs store no batch statistics; use running or none"
-            if self.model is not None:
-                why = "the uploaded network has no batch norm, and so no statistics; drop the grant"
-            raise UserError(f"knowledge batch_norm=exact: {why}")
         # Without batch norm there is nothing to grant, and cards do not differ in it.
-        return card if self.model is None else replace(card, batch_norm=ThreatModel().batch_norm)
+        return replace(card, batch_norm=ThreatModel().batch_norm)
 
     @cached_property
     def model(self) -> SplitModel | None:  # type: ignore[override]
@@ -241,8 +234,6 @@ class RunSource(Source):
     def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         if self.model is None or card.batch_norm == "none" or not batch_norms(self.model):
             return None
-        if card.batch_norm == "exact":
-            return self._exact_statistics(self.model, client, seen)
         if seen.round not in self.run.checkpointed_rounds():
             raise UserError(
                 f"{self}: knowledge={shown({'batch_norm': 'running'})}: the client's running statistics of round "
@@ -255,35 +246,6 @@ class RunSource(Source):
             name: (state[f"{prefix}.{name}.running_mean"].cpu(), state[f"{prefix}.{name}.running_var"].cpu())
             for name in batch_norms(self.model)
         }
-
-    def _exact_statistics(self, model: nn.Module, client: int, seen: Observation) -> Statistics:
-        """Return mean and biased variance of what went into each batch norm in the one step behind an upload."""
-        where = "knowledge={'batch_norm': 'exact'}"
-        setup, steps = self.federation.clients[client], local_steps(self.run, seen.round, client)
-        if len(steps) != 1:
-            raise UserError(
-                f"{where}: client {client} took {len(steps)} steps in round {seen.round}; statistics of the very batch are "
-                f"those of one step (train with local_steps=1), else use running or none"
-            )
-        if isinstance(setup.training, GuardedTraining) and setup.training.guards:
-            raise UserError(f"{where}: a defense of local training may change the batch; use running or none")
-        copied = copy.deepcopy(model).train()
-        device = next(copied.parameters()).device
-        weights = read_update(seen, {name: value.shape for name, value in copied.named_parameters()}, device).before
-        copied.load_state_dict(weights, strict=False)
-        result: dict[str, tuple[Tensor, Tensor]] = {}
-        names = {layer: name for name, layer in batch_norms(copied).items()}
-
-        def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-            variance, mean = torch.var_mean(given[0], (0, 2, 3), correction=0)
-            result[names[layer]] = (mean.cpu(), variance.cpu())  # type: ignore[index]
-
-        for layer in names:
-            layer.register_forward_pre_hook(note)
-        with torch.no_grad():
-            images, _ = setup.train.batch(steps[0].to(setup.train.labels.device))
-            copied(images.to(device))
-        return result
 
     def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
         current = self.federation.attacker if card.attacker_data == "same_domain" else None

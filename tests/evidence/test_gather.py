@@ -179,7 +179,6 @@ def test_a_card_is_granted_to_the_letter(world):
         == {}
     )
     for change, complaint in (
-        ({"batch_norm": "exact"}, "runs store no batch statistics"),
         ({"attacker_data": "other_domain"}, "is for uploads handed in"),
         ({"attacker_data": "same_domain"}, "set no images aside"),
         ({"rounds_seen": 9}, "only 4 round"),
