@@ -70,11 +70,7 @@ class PlannedAudit:
     pair: CanaryPair | None
 
     def run(self, listener: Listener) -> PrivacyAuditRecord:
-        """Score the canaries and return the record.
-
-        Raises:
-            UserError: where training diverged.
-        """
+        """Score the canaries and return the record."""
         settings, coins, seed, training = self.settings, self.settings.coins(), self.settings.seed, self.pair is None
         with listener.progress("training with canaries" if training else "canaries behind the defenses") as report:
             if self.pair is None:
@@ -113,9 +109,6 @@ def plan_audit(federation: Federation, settings: AuditSettings) -> PlannedAudit:
 
     Claims about images that rest on guards of gradients are audited within local training; all others behind the defenses
     of an upload.
-
-    Raises:
-        UserError: where nothing is claimed, or no canary fits.
     """
     plan = protection_plan(federation.config, federation.method, federation.clients)
     claim = _claim(federation, plan, settings)

@@ -64,11 +64,7 @@ class StatedClaim:
 
 
 def stated_claim(given: Mapping[str, Any] | Sequence[str]) -> StatedClaim | None:
-    """Return the claim that a user states, as a mapping or texts ``KEY=VALUE``; None for none.
-
-    Raises:
-        UserError: naming the key that is wrong.
-    """
+    """Return the claim that a user states, as a mapping or texts ``KEY=VALUE``; None for none."""
     values = mapping("claim", given)
     return parse(StatedClaim, values, "claim") if values else None
 
@@ -80,9 +76,6 @@ def chosen_claim(records: Sequence[Mapping[str, Any]], stated: StatedClaim | Non
         records: ``privacy`` of the defenses, as a run's summary has it.
         stated: by the user.
         rounds: of the run.
-
-    Raises:
-        UserError: where nothing is claimed, or several defenses claim.
     """
     if stated is not None:
         return _stated(stated, rounds)

@@ -43,9 +43,6 @@ def audited_client(federation: Federation, coins: NDArray[np.bool_], seed: int) 
         federation: as it was prepared.
         coins: ``(m,)``, whether each canary is in.
         seed: of the canaries' coordinates.
-
-    Raises:
-        UserError: where too few weights are uploaded for so many canaries.
     """
     setup = federation.clients[0]
     places, real = _coordinates(federation, len(coins), seed), setup.train

@@ -64,9 +64,6 @@ def results_folder(
     """Take the folder of results and hold it: a new one that holds the request, or that of an interrupted attack.
 
     A folder that was made for a request that turns out to be refused is removed again, unless a run was trained in it.
-
-    Raises:
-        UserError: when the folder is taken, overlaps the run, or was made with other flags or for another run.
     """
     data_dir = (request["config"] or {}).get("data_dir")
     folders.refuse_overlap(folder, {"run": run}, around={"data_dir": None if data_dir is None else Path(data_dir)})

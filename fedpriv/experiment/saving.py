@@ -21,9 +21,6 @@ def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:
         out: folder to make.
         kind: what it holds.
         force: replace what is there.
-
-    Raises:
-        UserError: when something is in the way, or the two overlap.
     """
     folders.refuse_overlap(out, {"results": source})
     with folders.output(out, kind, force=force):
@@ -42,11 +39,7 @@ class Tabular(ABC):
         """Return the rows of the table by column."""
 
     def to_frame(self) -> Any:
-        """Return the table as a pandas frame; columns and rows are those of :meth:`table`.
-
-        Raises:
-            UserError: where pandas is not installed.
-        """
+        """Return the table as a pandas frame; columns and rows are those of :meth:`table`."""
         try:
             import pandas
         except ImportError as error:

@@ -211,11 +211,7 @@ class Recorder:
             self._note("error", f"{phase}: answered with an error: {error}", round_, clients[0])
 
     def _repeats(self, round_: int, phase: str, client: str, sha256: str) -> bool:
-        """True for a broadcast that is recorded already; one in whose place another is recorded is told.
-
-        Raises:
-            UserError: where an earlier process recorded another federation.
-        """
+        """True for a broadcast that is recorded already; one in whose place another is recorded is told."""
         sent = self._known.sent[round_, phase]
         before = sent.get(client)
         if before is None and round_ <= self._known.last and sent and sha256 not in sent.values():

@@ -104,11 +104,7 @@ class RecordedRun:
 
     @classmethod
     def open(cls, path: Path) -> RecordedRun:
-        """Open a recorded run.
-
-        Raises:
-            UserError: for anything else.
-        """
+        """Open a recorded run."""
         if not is_recorded(path):
             raise UserError(f"{path}: not a recorded run (recorded.json is missing)")
         position = path / "recorded.json"
@@ -130,11 +126,7 @@ class RecordedRun:
         return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
     def messages(self, round_: int) -> tuple[Seen, ...]:
-        """Return the messages of a round, in the order in which they were seen.
-
-        Raises:
-            UserError: naming the line that is none.
-        """
+        """Return the messages of a round, in the order in which they were seen."""
         return _lines(Seen, self._round_path(round_))
 
     def notes(self) -> tuple[Note, ...]:
@@ -142,11 +134,7 @@ class RecordedRun:
         return _lines(Note, self.path / "notes.jsonl")
 
     def arrays(self, seen: Seen) -> dict[str, dict[str, Tensor]]:
-        """Return the sets of arrays of a message; none where it had none.
-
-        Raises:
-            UserError: naming the file that is missing or altered.
-        """
+        """Return the sets of arrays of a message; none where it had none."""
         if not seen.file:
             return {}
         path = self.path / seen.file
@@ -178,11 +166,7 @@ def is_recorded(path: Path) -> bool:
 
 
 def refuse_unrecorded(path: Path) -> None:
-    """Check that a folder to record into is free, or holds a recording to go on with.
-
-    Raises:
-        UserError: for another owner's folder, and one of another kind of ours.
-    """
+    """Check that a folder to record into is free, or holds a recording to go on with."""
     if (occupied(path) or (path.exists() and not path.is_dir())) and not is_recorded(path):
         raise UserError(f"{path}: is there and no recorded run, so nothing is written there; name another folder")
 
@@ -209,11 +193,7 @@ def write_sets(path: Path, sets: Mapping[str, Mapping[str, Tensor]], about: Mapp
 
 
 def read_sets(path: Path) -> dict[str, dict[str, Tensor]]:
-    """Read sets of arrays in the order in which they were sent.
-
-    Raises:
-        UserError: naming the file, where it is not what a recorder wrote.
-    """
+    """Read sets of arrays in the order in which they were sent."""
     try:
         with safe_open(checked_tensors(path), framework="pt") as file:
             header = json_value((file.metadata() or {}).get(HEADER, "{}"))

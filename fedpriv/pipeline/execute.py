@@ -63,11 +63,7 @@ class AttackContext:
     scorers: Trained = field(default_factory=Trained)
 
     def case_for(self, job: Job) -> Case:
-        """Return the case that a job's attack is handed, built when it is first asked for.
-
-        Raises:
-            UserError: when the source does not have it.
-        """
+        """Return the case that a job's attack is handed, built when it is first asked for."""
         plan, attack = self.plan, job.attack
         if job.name not in self.cases:
             stored = sum(plan.round is None or number <= plan.round for number in self.source.rounds())

@@ -316,9 +316,6 @@ def options_by_attack(
         restarts: value of ``restarts`` of every attack that has it. A field that one of these three flags sets is not an
             option besides.
         budgets: values that the budget field will take later.
-
-    Raises:
-        UserError: for an option or a flag that no attack of the suite has, or a field that is set twice.
     """
     from fedpriv.attacks import ATTACKS
 

@@ -32,9 +32,6 @@ def attack_source(source: ExternalSource, named: tuple[str, ...], settings: Mapp
         named: attacks that were asked for by name; none for all that fit and are granted.
         settings: of the verb, as far as they are about attacking.
         folder: to make.
-
-    Raises:
-        UserError: when nothing can be attacked, before the folder is made.
     """
     listener = settings.get("listener", SILENT)
     plan, notices = _plan(source, named, settings)

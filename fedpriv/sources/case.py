@@ -70,9 +70,6 @@ def build_case(
         seed: of the drawing of targets.
         round_: attack the uploads of this round; default the last one.
         trained: what attackers on this source have trained and loaded so far; None begins anew.
-
-    Raises:
-        UserError: when the source does not have what the card grants, or holds no target.
     """
     seen = rounds_up_to(source, round_, card.rounds_seen)
     observations, shuffled = source.view(source.observations(seen))

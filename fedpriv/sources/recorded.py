@@ -62,9 +62,6 @@ def read_recording(
         target: kind of upload.
         round_: to attack; None for the last that can be.
         settings: of :func:`fedpriv.attack`.
-
-    Raises:
-        UserError: naming the fact or the file that is wrong or missing.
     """
     defenses = build_defenses([parse_choice(text) for text in facts.facts.defense])
     model = _model(facts) if target in NETWORKS | LAYERS else None

@@ -188,9 +188,6 @@ class Source(ABC):
             seed: of the drawing of pools.
             unit: what one target is.
             kept: pools that were drawn already, for scorers alone; None begins anew.
-
-        Raises:
-            UserError: when no image is behind a target.
         """
         keep, result = kept or Trained(), []
         for target in targets:
@@ -235,11 +232,7 @@ class Source(ABC):
 def read_card(
     given: Mapping[str, Any] | Sequence[str], default: Mapping[str, Any] = MappingProxyType({})
 ) -> ThreatModel:
-    """Return the threat model that grants describe, a mapping or texts ``GRANT=VALUE``; each attack sets its rounds.
-
-    Raises:
-        UserError: for an unknown grant or value.
-    """
+    """Return the threat model that grants describe, a mapping or texts ``GRANT=VALUE``; each attack sets its rounds."""
     values = {**default, **mapping("knowledge", given)}
     if "rounds_seen" in values:
         raise UserError("knowledge rounds_seen: use rounds_seen")

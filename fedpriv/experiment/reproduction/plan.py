@@ -204,11 +204,7 @@ def _words(value: Any) -> str:
 
 
 def planned(claim: Claim, requested: Asked) -> Plan:
-    """Plan what is run of a claim.
-
-    Raises:
-        UserError: for an unknown scale, row or column; where no data is there for any cell.
-    """
+    """Plan what is run of a claim."""
     chosen = _chosen(claim, requested)
     if not chosen:
         raise UserError("this claim speaks of no method, so there is nothing to run")
