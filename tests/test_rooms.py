@@ -48,7 +48,7 @@ as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
     "util": 2373,
-    "algebra": 683,
+    "algebra": 677,
     "datasets": 1331,
     "models": 868,
     "wire": 1066,
@@ -57,14 +57,14 @@ BUDGET: dict[str, int] = {
     "federation": 3007,
     "methods": 3469,
     "defenses": 2131,
-    "attacks": 15534,
+    "attacks": 14926,
     "scoring": 7028,
     "claims": 260,
     "pages": 6086,
-    "experiment": 6804,
+    "experiment": 6807,
     "cli": 1249,
     "pipeline": 1398,
-    "sources": 3601,
+    "sources": 3526,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -92,12 +92,6 @@ def _joined(state: Mapping[str, Tensor], values: Mapping[str, tuple[Tensor, ...]
     return factors
 
 
-def compress_like(state: Mapping[str, Tensor], factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return parameters as :func:`compress` does, with as many singular values of each as other factors of them have."""
-    ranks = {name: factors[name + VALUES].shape[-1] if name + LEFT in factors else None for name in state}
-    return _joined(state, {name: None if rank is None else leading(state[name], rank) for name, rank in ranks.items()})
-
-
 def leading(tensor: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return factors ``(..., a, t)``, ``(..., t)``, ``(..., t, b)`` of the t largest singular values; NaN counts as zero."""
     return _leading(_decompose(tensor.nan_to_num()), rank)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from fedpriv.util.errors import UserError, shown
@@ -83,13 +82,6 @@ Statistics = Mapping[str, tuple[Tensor, Tensor]]
 Rehearsal = Callable[[Tensor, int], Tensor]
 """(rows ``(n, d)`` that an extractor gives, a seed) -> ``(n, d)`` that a client would have uploaded in their place."""
 
-WeightRehearsal = Callable[[Mapping[str, Tensor], int], dict[str, Tensor]]
-"""(weights by name, a seed) -> those that a client would have uploaded in their place, by the same names."""
-
-LocalGradient = Callable[[nn.Module, Tensor, Tensor, torch.Generator], None]
-"""(network, images ``(b, c, h, w)`` in [0, 1], classes ``(b,)``, where to draw from) -> nothing; adds the gradient of the
-batch to ``.grad`` of the network's parameters."""
-
 
 @dataclass(frozen=True)
 class Knowledge:
@@ -110,8 +102,6 @@ class Knowledge:
         loss: what the protocol tells of the loss behind uploaded weights in the attacked round; public.
         defended: (round, client) -> what its defenses make of rows in the place of those that it uploaded; public. Nothing
             for uploads that no defense changed, or not row by row.
-        defended_weights: (round, client) -> what they make of weights in the place of those that it uploaded.
-        gradients: client -> the gradient of a batch as its defenses of local training compute it; nothing without such.
         statistics: (round, client) -> statistics before every batch norm of the uploaded network: of the batch of the one
             step, or the client's running ones after the round.
         labels: (round, client) -> labels of the batch ``(n,)``.
@@ -130,8 +120,6 @@ class Knowledge:
     batches: Mapping[int, BatchFacts] = field(default_factory=dict)
     loss: PublicLoss = PublicLoss()
     defended: Mapping[tuple[int, int], Rehearsal] = field(default_factory=dict)
-    defended_weights: Mapping[tuple[int, int], WeightRehearsal] = field(default_factory=dict)
-    gradients: Mapping[int, LocalGradient] = field(default_factory=dict)
     statistics: Mapping[tuple[int, int], Statistics] = field(default_factory=dict)
     labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
     public_images: Tensor | None = None

@@ -14,10 +14,10 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, Declared
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_extractor, shadow_model
-from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
+from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
-from fedpriv.sources.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
+from fedpriv.sources.rehearsal import changes_rows, rehearsed
 from fedpriv.sources.source import Source
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed
@@ -190,7 +190,6 @@ class _Grants:
         newest = {o.client: o for o in self.observations if o.round == number}
         statistics = {(number, k): source.statistics(card, k, newest[k]) for k in clients}
         batches = {k: source.batch(number, k) for k in clients} if card.batch else {}
-        gradients = {k: source.gradient(k) for k in clients} if card.batch and kind in NETWORKS else {}
         return Knowledge(
             card=card,
             image_shape=source.image_shape,
@@ -202,9 +201,7 @@ class _Grants:
             batch=source.protocol(clients) if card.batch else None,
             batches=_there(batches),
             loss=source.loss(number),
-            defended=self._rehearsed(rehearsed) if changes_rows(source.pipeline, kind) else {},
-            defended_weights=self._rehearsed(rehearsed_weights) if changes_weights(source.pipeline, kind) else {},
-            gradients=_there(gradients),
+            defended=self._rehearsed() if changes_rows(source.pipeline, kind) else {},
             statistics=_there(statistics),
             labels={(number, k): source.labels(number, k) for k in clients}
             if card.labels == "given" and updates
@@ -249,11 +246,11 @@ class _Grants:
         key = (what, number, client, self.seed, ShadowTraining(), Same(images))
         return self.kept.get(key, lambda: fit(self.observations, client, number, samples, n_classes, self.seed))
 
-    def _rehearsed(self, find: Callable[..., T | None]) -> dict[tuple[int, int], T]:
-        """Return (round, client) -> the defenses of an upload, for rows or weights of the attacker's own."""
+    def _rehearsed(self) -> Mapping[tuple[int, int], Rehearsal]:
+        """Return (round, client) -> the defenses of an upload, for rows of the attacker's own."""
         source, result = self.source, {}
         for seen in self.observations:
-            make = partial(find, source.pipeline, seen, source.kind, source.n_classes, source.total_rounds)
+            make = partial(rehearsed, source.pipeline, seen, source.kind, source.n_classes, source.total_rounds)
             defended = self.kept.get(("rehearsed", source.kind, seen.round, seen.client), make)
             if defended is not None:
                 result[seen.round, seen.client] = defended

@@ -30,7 +30,7 @@ from fedpriv.sources.messages import (
     read_message,
     settled,
 )
-from fedpriv.sources.rehearsal import changes_rows, changes_uploads, changes_weights, rehearsed, rehearsed_weights
+from fedpriv.sources.rehearsal import changes_rows, changes_uploads, changes_weights, rehearsed, sends_weights
 from fedpriv.sources.run import batch_norms
 from fedpriv.sources.truth import image_key
 from fedpriv.util.device import pick_device
@@ -537,9 +537,9 @@ def _check_defenses(source: ExternalSource) -> None:
         return
     if not (changes_uploads(pipeline) and (rows or changes_weights(pipeline, kind))):
         raise UserError(f"{where}: changes nothing of {kind} uploads")
-    find = rehearsed if rows else rehearsed_weights
+    sends = rehearsed if rows else sends_weights
     for seen in source.seen:
-        if find(pipeline, seen, kind, source.n_classes, source.total_rounds) is None:
+        if not sends(pipeline, seen, kind, source.n_classes, source.total_rounds):
             raise UserError(f"{where}: would not have sent what client {seen.client} sent in round {seen.round}")
 
 

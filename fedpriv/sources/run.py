@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.federated import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.capture import load_trace, trace_path
-from fedpriv.federation.defense import GradientTransform, Work, guarded
 from fedpriv.federation.local_training import batch_sizes, has_batch_norm, represent
 from fedpriv.federation.method import GuardedTraining, Method, own_architecture
 from fedpriv.federation.prepared import Federation
@@ -223,14 +221,6 @@ class RunSource(Source):
             later.append("momentum carries gradients on")
         return replace(loss, besides="; ".join(filter(None, besides)), later="; ".join(filter(None, later)))
 
-    def gradient(self, client: int) -> GuardedGradient | None:
-        setup = self.federation.clients[client]
-        training = setup.training
-        if not isinstance(training, GuardedTraining) or not training.guards:
-            return None
-        expected = float(min(training.batch_size, len(setup.train))) if training.poisson else None
-        return GuardedGradient(training.guards, expected)
-
     def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         if self.model is None or card.batch_norm == "none" or not batch_norms(self.model):
             return None
@@ -378,25 +368,3 @@ def rounds_with_networks(run: RunDirectory, kind: str) -> tuple[int, ...]:
 def batch_norms(model: nn.Module) -> dict[str, nn.BatchNorm2d]:
     """Return the batch norms of a network by name."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)}
-
-
-@dataclass(frozen=True)
-class GuardedGradient:
-    """The gradient of one batch as local training computes it behind its defenses; what these draw is drawn anew.
-
-    Attributes:
-        guards: of local training, innermost first.
-        expected: images that a batch holds on average where that is random, else None.
-    """
-
-    guards: tuple[GradientTransform, ...]
-    expected: float | None
-
-    def __call__(self, network: nn.Module, images: Tensor, labels: Tensor, rng: torch.Generator) -> None:
-        """Add the gradient of images ``(b, c, h, w)`` of classes ``(b,)`` to ``.grad`` of parameters that require one."""
-
-        def loss(some: Tensor, answers: Tensor) -> Tensor:
-            return cross_entropy(network(some), answers)
-
-        moved = tuple(parameter for parameter in network.parameters() if parameter.requires_grad)
-        guarded(self.guards)(Work(network, loss, moved, self.expected, rng), images, labels)

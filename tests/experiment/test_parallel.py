@@ -18,10 +18,10 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener
 from fedpriv.util.parallel import Pool, WorkerKilled, number_of_workers, patience_for
 
-NAMES = ("pixels", "unmix-prior", "membership", "property")
+NAMES = ("pixels", "unmix", "membership", "property")
 OPTIONS = {
     "pixels": {"iterations": 3},
-    "unmix-prior": {"iterations": 3},
+    "unmix": {"iterations": 3},
     "property": {"shadow_clients": 2},
 }
 SUITE = {"target": "entangled", "attacks": NAMES, "targets": 3, "attack_option": OPTIONS}
@@ -120,3 +120,73 @@ def test_training_that_diverges_ends_in_the_same_words():
             list(clients(federation, jobs))
         told.add(str(refused.value))
     assert len(told) == 1
+
+
+# ---------------------------------------------------------------- suites of attacks
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("parallel") / "run"
+    small = {"dataset": "digits", "per_class": 30, "clients": 3, "rounds": 2, "alpha": 1.0}
+    fedpriv.train("fedre", out=path, **small)
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(trained):
+    heard, out = Heard(), trained.parent / "alone"
+    fedpriv.attack(trained, workers=1, out=out, listener=heard, **SUITE)
+    return out, heard
+
+
+def timeless(value):
+    """What a record says without times, and without digests of files that hold some."""
+    if isinstance(value, dict):
+        return {key: timeless(own) for key, own in value.items() if key not in ("seconds", "cost", "files", "command")}
+    return [timeless(own) for own in value] if isinstance(value, list) else value
+
+
+def content(folder):
+    found = {}
+    for path in folder.rglob("*"):
+        name = str(path.relative_to(folder))
+        if path.suffix == ".json" and path.name != "request.json":
+            found[name] = timeless(json.loads(path.read_text()))
+        elif path.suffix == ".png":
+            found[name] = path.read_bytes()
+        elif path.suffix == ".safetensors":
+            found[name] = {key: value.numpy().tobytes() for key, value in load_file(path).items()}
+    return found
+
+
+def assert_same(one, other):
+    """Records, pictures and tensors of two suites are the same in every bit, times apart."""
+    left, right = content(one), content(other)
+    assert set(left) == set(right)
+    assert len(left) >= 2 * 6 + 2
+    assert [name for name in left if left[name] != right[name]] == []
+
+
+def test_two_workers_find_what_one_finds_in_every_bit(trained, alone, tmp_path):
+    heard = Heard()
+    fedpriv.attack(trained, workers=2, out=tmp_path / "two", listener=heard, **SUITE)
+    assert_same(alone[0], tmp_path / "two")
+    assert heard.lines == alone[1].lines
+    assert sorted(heard.ended) == sorted(alone[1].ended)
+    assert heard.open == []
+
+
+def test_parts_are_the_suite_and_share_what_they_train():
+    def plan(*names, **card):
+        made = build_attacks(names, {})
+        images = {name: one for name, one in made.items() if one.result == "images"}
+        scores = {name: one for name, one in made.items() if one.result == "scores"}
+        return AttackPlan("entangled", images, ThreatModel(**card), inferences=scores, device="cpu")
+
+    whole = plan(*NAMES, attacker_data="same_domain")
+    parts = [part.results() for part in parts_of(whole)]
+    assert sorted(name for part in parts for name in part) == sorted(whole.results())
+    assert len(parts) == 4
+    shadowed = parts_of(plan(*NAMES, attacker_data="same_domain", extractor="shadow"))
+    assert sorted(len(part.results()) for part in shadowed) == [1, 3]

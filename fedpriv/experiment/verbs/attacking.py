@@ -22,6 +22,7 @@ from fedpriv.experiment.federation_settings import (
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import request_of, results_folder
 from fedpriv.experiment.scratch import place
+from fedpriv.experiment.shares import work_off
 from fedpriv.experiment.training import train_run
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
@@ -61,6 +62,7 @@ from fedpriv.util.folders import occupied
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.pairs import texts
+from fedpriv.util.parallel import number_of_workers
 from fedpriv.wire.kinds import payload_kind
 
 
@@ -87,6 +89,8 @@ class AttackSettings(FederationSettings, total=False):
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
         compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
+        workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
+            there is memory for, once the work has taken ten seconds; eight a GPU at most. Results do not depend on it.
         download: fetch the data set if it is missing.
         redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn, so that it can be passed on
             (docs/redaction.md); ``none`` keeps them (default, but for runs of another framework: ``omit``).
@@ -110,6 +114,7 @@ class AttackSettings(FederationSettings, total=False):
     device: str
     precision: str
     compile: bool
+    workers: int | str
     download: bool
     redact: str | None
     resume: bool
@@ -180,7 +185,8 @@ def attack(
 def _attack(
     run: Run | str | Path | None, path: Path | None, target: str, out: str | Path | None, settings: Mapping[str, Any]
 ) -> AttackResult:
-    named, listener = settings["attacks"], settings["listener"]
+    named, listener, workers = settings["attacks"], settings["listener"], settings.get("workers", "auto")
+    number_of_workers(workers)
     config = {**quick_settings(target), **settings} if path is None else RunDirectory.open(path).config
     card = read_card(settings["knowledge"], attacker_by_default(config))
     if path is not None:
@@ -215,13 +221,14 @@ def _attack(
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         for item, item_config in zip(plans, configs, strict=path is None):
             where = folder / f"run{item.suffix}"
-            _train_first(where, item_config, plan, listener)
+            _train_first(where, item_config, plan, workers, listener)
             try:
                 grounds.append(_prepare(where, item, named, leave_out))
             except UserError as error:
                 if not item.suffix or item.reach is None:
                     raise
                 leave_out(f"{item.reach.words}: {error}")
+        work_off(grounds, folder, named, command, workers, listener)
         records: dict[Path, ReconstructionRecord] = {}
         scores: dict[Path, InferenceResult] = {}
         for ground in grounds:
@@ -337,7 +344,7 @@ def _takes_images(config: RunConfig, settings: Mapping[str, Any]) -> bool:
     return next((values.ndim for values in shared.parameters() if values.ndim > 1), 0) == 2
 
 
-def _train_first(path: Path, config: RunConfig, plan: AttackPlan, listener: Listener) -> None:
+def _train_first(path: Path, config: RunConfig, plan: AttackPlan, workers: int | str, listener: Listener) -> None:
     """Train a run at its place, or finish the one that is there."""
     resume = occupied(path)
     if resume and RunDirectory.open(path).complete:
@@ -348,4 +355,5 @@ def _train_first(path: Path, config: RunConfig, plan: AttackPlan, listener: List
         f"no run: training {config.method} on {dataset_title(config)}: {config.clients} clients, models {config.models}, "
         f"{config.rounds} rounds, learning rate {training.learning_rate:g}, batch size {training.batch_size}{steps}"
     )
-    train_run(path, config, device=plan.device, download=plan.download, resume=resume, listener=listener)
+    how: dict[str, Any] = {"device": plan.device, "download": plan.download, "resume": resume, "clients_by": workers}
+    train_run(path, config, listener=listener, **how)

@@ -1,0 +1,100 @@
+"""A suite of attacks in parts that processes carry out side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.inference.base import Inference
+from fedpriv.experiment.result_folders import is_result
+from fedpriv.pipeline.execute import AttackContext, attack_all, open_run
+from fedpriv.pipeline.infer import measure_all
+from fedpriv.pipeline.plan import AttackPlan
+from fedpriv.sources.run import RunSource
+from fedpriv.util.listener import Listener
+from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.contract import Declared
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some attacks on a run, as whoever carries them out must know them."""
+
+    run: Path
+    folder: Path
+    plan: AttackPlan
+    named: tuple[str, ...]
+    command: str
+
+
+_OPEN: dict[Path, AttackContext] = {}
+"""Runs that this process has opened."""
+
+
+def work_off(
+    grounds: Sequence[AttackContext],
+    folder: Path,
+    named: tuple[str, ...],
+    command: str,
+    workers: int | str,
+    listener: Listener,
+) -> None:
+    """Carry out what is not saved of suites by several processes; with one there is nothing to do here."""
+    parts = []
+    for ground in grounds:
+        assert isinstance(ground.source, RunSource)
+        _OPEN[ground.source.run.path] = ground
+        for plan in parts_of(ground.plan):
+            if not all(is_result(folder / name) for name in plan.results()):
+                parts.append(Part(ground.source.run.path, folder, plan, named, command))
+    number = number_of_workers(workers, grounds[0].plan.device, len(parts))
+    try:
+        if number > 1:
+            with Pool(number, patience_for(workers, len(grounds)), listener=listener) as pool:
+                for _ in pool.map(perform, sorted(parts, key=_rank)):
+                    pass
+    finally:
+        _OPEN.clear()
+
+
+def perform(part: Part, listener: Relay) -> None:
+    """Carry out a part of a suite; what is saved already is passed over."""
+    if part.run not in _OPEN:
+        _OPEN[part.run], _ = open_run(part.run, part.plan)
+    ground = replace(_OPEN[part.run], plan=part.plan)
+    attack_all(part.folder, ground, command=part.command, listener=listener)
+    measure_all(part.folder, ground, command=part.command, named=part.named, listener=listener)
+
+
+def parts_of(plan: AttackPlan) -> list[AttackPlan]:
+    """Return the parts of a plan: attacks that train the same network stay together."""
+    everything: dict[str, Declared] = {**plan.inferences, **plan.attacks}
+    groups: dict[str, list[str]] = {}
+    for name, made in everything.items():
+        shadows = plan.card.extractor == "shadow"
+        if shadows and isinstance(made, Inference):
+            shadows = made.takes_extractor(plan.target, plan.card)
+        groups.setdefault(("shadow" if shadows else made.trains(plan.card)) or f"alone {name}", []).append(name)
+    return [
+        replace(
+            plan,
+            attacks={name: made for name, made in plan.attacks.items() if name in names},
+            inferences={name: made for name, made in plan.inferences.items() if name in names},
+        )
+        for names in groups.values()
+    ]
+
+
+def _rank(part: Part) -> int:
+    """Return the place of a part in the order: long searches first, lest one be the last."""
+    plan = part.plan
+    if any(made.most_targets < Attack.most_targets for made in plan.attacks.values()):
+        return 0
+    if any("shadow" in option.name for made in plan.inferences.values() for option in fields(made)):
+        return 1
+    return 2 if plan.attacks else 3
