@@ -1,16 +1,22 @@
 """Processes change the time that work takes, and nothing else: same bytes, whoever is killed, whenever it ends."""
 
 import contextlib
+import json
 import os
 
 import pytest
 import torch
 from federations import CPU, files, small, train_small
 from parallel_cases import square
+from safetensors.torch import load_file
 
+import fedpriv
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.experiment.engines import opened
+from fedpriv.experiment.shares import parts_of
 from fedpriv.federation.engine import ClientJob
 from fedpriv.federation.method import LocalTraining
+from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.sources.federation import prepare
 from fedpriv.util import parallel
 from fedpriv.util.code import allowing
