@@ -112,7 +112,6 @@ CASES = [
     ("reproduce fedre-table-2 --scale big --out r", "unknown scale 'big'"),
     ("reproduce fedre-table-2 --row X --out r", "rows='X': unknown row 'X'"),
     (f"{REPRODUCE} --seeds a", "seeds='a': expected whole numbers"),
-    (f"{REPRODUCE} --images CIFAR-10", "images"),
     (f"{REPRODUCE} --data-dir none", "cifar"),
 ]
 """A command, and what its one line holds."""
