@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from looped import each
 
 from fedpriv.cli.main import run
@@ -39,16 +38,6 @@ def test_stated_sizes(capsys):
     }
     assert row["communication"]["full"]["upload_scalars_per_round"] == 502 * 513
     assert row["communication"]["full"]["upload_bytes_per_round"] == 502 * (4 * 512 + 8)
-
-
-def test_people_get_a_table_and_the_sizes(capsys):
-    assert run(["cost", "--method", "fedgh,fedre", "--classes", "100", "--width", "512", "--pairs", "502"]) == 0
-    shown = capsys.readouterr().out
-    assert "257,024" in shown
-    assert "5,120" in shown
-    assert "pairs 502" in shown
-    assert run(["cost", "--quiet", "--classes", "10", "--width", "4"]) == 0
-    assert capsys.readouterr().out == ""
 
 
 @each("partition", ["dirichlet", "iid"])
@@ -121,14 +110,3 @@ def test_operations_are_those_of_a_run(capsys, tmp_path):
     assert gh["local_training_per_client_round"] == alone["per_client_round"] < gh["per_client_round"]
     assert alone["ratio_to_local"] == 1
     assert gh["ratio_to_local"] == gh["per_client_round"] / alone["per_client_round"]
-
-
-def test_operations_of_stated_sizes_divide_the_samples(capsys):
-    sizes = ("--classes", "10", "--models", "cnn-5", "--clients", "3", "--pairs", "6")
-    found = cost(capsys, "--method", "local", *sizes, "--samples", "31", "--operations")
-    # 11, 10 and 10 images; forward and backward of CNN-5 on 3 x 32 x 32.
-    assert found["methods"][0]["operations"]["per_client_round"] == pytest.approx(15_373_200 * 31 / 3)
-    assert "samples" in refused(capsys, "--method", "local", *sizes, "--operations")
-    assert "pass models with operations" in refused(
-        capsys, "--classes", "10", "--width", "5", "--samples", "9", "--operations"
-    )

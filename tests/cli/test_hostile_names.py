@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from command_line import call
 from hostile_cases import HOSTILE, Skeleton, Written, cells, steers
-from looped import each
 from PIL import Image
 
 from fedpriv.cli import common
-from fedpriv.cli.bars import Bars
 from fedpriv.util.escape import terminal_line
 
 pytestmark = pytest.mark.hostile
@@ -30,24 +28,6 @@ def test_tables_and_lines_of_the_terminal(capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert steers(out + err) == set()
     assert "[red]rich[/red][/]" in out
-
-
-def test_bars_take_any_title(capsys):
-    for name in HOSTILE:
-        with Bars().follow(name) as report:
-            report(1, 2, name)
-    out, err = capsys.readouterr()
-    assert steers(out + err) == set()
-    assert len(err.splitlines()) == len(HOSTILE)
-
-
-@each("name", ["\x1b[2J", "a\nfedpriv: all is well", "\u202ecba", "\udcff"])
-def test_errors_echo_a_name_as_one_line(name, capsys):
-    for arguments in (("train", "--method", name), ("report", name), ("list", name), ("train", f"--{name}")):
-        code, out, err = call(capsys, *arguments)
-        assert code == 2
-        assert (out, len(err.splitlines())) == ("", 1)
-        assert steers(err) == set()
 
 
 @pytest.fixture(scope="module")

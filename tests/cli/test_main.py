@@ -73,21 +73,6 @@ def test_train_says_what_it_reached_and_where(capsys):
     assert result["communication"]["full"]["total"]["upload_scalars"] == 0
 
 
-def test_train_names_every_accuracy_and_warns_of_clients_that_no_round_samples(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    few = (*SMALL, "--clients", "4", "--participation", "0.25", "--rounds", "1")
-    code, out, error = call(capsys, "train", "--method", "local", *few, "--out", "run")
-    assert code == 0
-    for name in ("pooled", "mean over clients", "at its best (round)"):
-        assert name in out
-    assert "warning: 3 of 4 clients" in error
-    assert "are sampled in no round and count in every accuracy" in error
-    assert "see unsampled='left_out'" in error
-    code, _, error = call(capsys, "train", "--method", "local", *few, "--unsampled", "left_out", "--out", "left")
-    assert (code, "no round" in error) == (0, False)
-    assert call(capsys, "train", "--unsampled", "some", "--out", "no")[0] == 2
-
-
 def test_an_interrupted_training_is_resumed_by_the_printed_command(capsys, monkeypatch, tmp_path):
     from fedpriv.federation import engine
 
@@ -170,17 +155,6 @@ def test_the_same_seed_gives_the_same_attack_and_chunks_change_nothing(trained, 
 
 
 # ---------------------------------------------------------------- what is there is left alone, what is not there is said
-
-
-def test_a_damaged_result_is_refused(attacked, capsys, tmp_path):
-    import shutil
-
-    shutil.copytree(attacked, tmp_path / "copy")
-    path = tmp_path / "copy" / "dip" / "reconstruction.safetensors"
-    path.write_bytes(path.read_bytes()[:-3])
-    code, _, err = call(capsys, "score", "copy")
-    assert code == 2
-    assert "reconstruction.safetensors" in err
 
 
 @each(

@@ -10,7 +10,6 @@ from federations import small, trained_small
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.attacks.trained import Trained
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
@@ -82,15 +81,6 @@ def test_whoever_may_only_ask_gets_no_slopes(worlds):
     assert isinstance(owner, SplitModel)
     assert not owner.training
     assert not any(part.requires_grad for part in owner.parameters())
-
-
-def test_extractors_are_loaded_once_and_never_mixed_up(worlds):
-    world, kept = worlds("fd"), Trained()
-    first, again = (granted(world, "logits", trained=kept).extractors for _ in range(2))
-    assert first[0] is again[0]
-    assert first[0] is not first[2]
-    for card in (but(extractor="query"), but(batch_norm="none")):
-        assert granted(world, "logits", card, trained=kept).extractors[0] is not first[0]
 
 
 # ---------------------------------------------------------------- images of the attacker's own
@@ -189,18 +179,3 @@ def test_batch_norm_is_granted_only_where_there_is_some(worlds):
 
 
 # ---------------------------------------------------------------- the loss in public
-
-
-def test_what_attacks_do_not_follow_is_named(worlds):
-    def loss_of(method="fedavg", **settings):
-        kind = {"fedavg": "model", "fd": "logits"}[method]
-        return granted(worlds(method, **settings), kind, but(extractor="none")).loss
-
-    plain = loss_of()
-    assert (plain.besides, plain.later) == ("", "")
-    heavy = loss_of(training=LocalTraining(weight_decay=0.1, momentum=0.9))
-    assert heavy.besides == "weight decay moves the weights as well"
-    assert heavy.later == "momentum carries gradients on"
-    noise = {"defenses": (DefenseChoice("noise", {}),)}
-    assert loss_of("fd", **noise).besides.endswith("only as they were sent, after their defenses")
-    assert "after their defenses" not in loss_of(**noise).besides

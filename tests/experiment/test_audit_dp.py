@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 import pytest
 import torch
 from command_line import call
@@ -197,12 +196,3 @@ def test_the_command_tells_the_claim_and_the_verdict(tmp_path, capsys, monkeypat
     assert code == 2
     assert "no defense claims an epsilon here" in err
     assert not (tmp_path / "other").exists()
-
-
-def test_coins_are_fair_and_of_the_seed():
-    from fedpriv.dp.auditing import AuditSettings
-
-    tossed = [AuditSettings(4000, 0.95, None, seed, "").coins() for seed in (0, 0, 1)]
-    assert np.array_equal(tossed[0], tossed[1])
-    assert not np.array_equal(tossed[0], tossed[2])
-    assert abs(tossed[0].mean() - 0.5) < 0.03

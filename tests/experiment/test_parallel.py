@@ -5,7 +5,6 @@ import json
 import os
 
 import pytest
-import torch
 from federations import CPU, files, small, train_small
 from parallel_cases import square
 from safetensors.torch import load_file
@@ -14,15 +13,11 @@ import fedpriv
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.experiment.engines import opened
 from fedpriv.experiment.shares import parts_of
-from fedpriv.federation.engine import ClientJob
-from fedpriv.federation.method import LocalTraining
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.sources.federation import prepare
-from fedpriv.util import parallel
 from fedpriv.util.code import allowing
-from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener
-from fedpriv.util.parallel import Pool, WorkerKilled, number_of_workers, patience_for
+from fedpriv.util.parallel import Pool, WorkerKilled
 
 NAMES = ("pixels", "unmix", "membership", "property")
 OPTIONS = {
@@ -82,20 +77,6 @@ def test_what_goes_wrong_in_a_job_is_raised_and_a_killed_process_is_one_line():
     assert "about to be killed" in news
 
 
-def test_the_number_of_workers(monkeypatch):
-    assert [number_of_workers(asked, most=5) for asked in (1, "2", 9)] == [1, 2, 5]
-    for wrong in (0, "-1", "some", True):
-        with pytest.raises(UserError, match=f"workers={wrong!r}: expected auto or a whole number of at least 1"):
-            number_of_workers(wrong)
-    monkeypatch.setattr(parallel, "free_memory", lambda: 64 << 30)
-    for cores, free, expected in ((16, 80, 8), (2, 80, 2), (16, 12, 3), (16, 3, 1)):
-        monkeypatch.setattr(parallel, "pick_device", lambda name: torch.device("cuda"))
-        monkeypatch.setattr(parallel, "_cores", lambda cores=cores: cores)
-        monkeypatch.setattr("torch.cuda.mem_get_info", lambda card, free=free: (free << 30, 80 << 30))
-        assert number_of_workers("auto", "cuda") == expected
-    assert (patience_for(2), patience_for("auto", 2)) == (0.0, parallel.PATIENCE / 2)
-
-
 # ---------------------------------------------------------------- clients of a round
 
 
@@ -113,19 +94,6 @@ def test_clients_of_several_processes_leave_the_same_files(tmp_path):
     with opened(prepare(config, CPU), 2) as clients:
         train_small(tmp_path / "together", config, clients)
     assert files(tmp_path / "together") == files(tmp_path / "alone")
-
-
-def test_training_that_diverges_ends_in_the_same_words():
-    config = small("fedavg", models="small-mlp", per_class=10, clients=3, training=LocalTraining(learning_rate=1e30))
-    federation = prepare(config, CPU)
-    _, broadcast = federation.method.start(federation.server, torch.Generator().manual_seed(0))
-    jobs = [ClientJob(1, k, federation.initial_state(k), broadcast) for k in range(3)]
-    told = set()
-    for workers in (1, 2):
-        with opened(federation, workers) as clients, pytest.raises(UserError) as refused:
-            list(clients(federation, jobs))
-        told.add(str(refused.value))
-    assert len(told) == 1
 
 
 # ---------------------------------------------------------------- suites of attacks
