@@ -47,23 +47,23 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2373,
+    "util": 2055,
     "algebra": 677,
-    "datasets": 1331,
-    "models": 868,
-    "wire": 1066,
+    "datasets": 1201,
+    "models": 820,
+    "wire": 969,
     "integrations": 1574,
     "dp": 1066,
-    "federation": 3007,
+    "federation": 2459,
     "methods": 3469,
     "defenses": 2131,
     "attacks": 14926,
-    "scoring": 7028,
+    "scoring": 7026,
     "claims": 260,
-    "pages": 6086,
-    "experiment": 6807,
-    "cli": 1249,
-    "pipeline": 1398,
+    "pages": 6074,
+    "experiment": 6768,
+    "cli": 1241,
+    "pipeline": 1391,
     "sources": 3526,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that

@@ -71,7 +71,7 @@ def _show_run(out: Path, summary: RunSummary) -> None:
 @flags_of("counting:cost")
 @common.common_options
 def cost(methods: tuple[str, ...], as_json: bool, quiet: bool, **flags: Any) -> None:
-    """Show what a method uploads and broadcasts in a round, all clients together, and what a client computes.
+    """Show what a method uploads and broadcasts in a round, all clients together.
 
     Sizes are stated (--classes --width --pairs ...), or taken from data (--dataset --partition ...). Without data,
     images are 3 x 32 x 32 unless --channels and --image-size say otherwise. --clients are those that take part.
@@ -91,13 +91,6 @@ def _show_cost(traffic: Traffic) -> None:
         for row in traffic.methods
         for kind, counts in row.get("communication", {}).items()
     ]
-    work = [
-        {"method": row["method"]}
-        | {name.replace("_", " "): f"{number:,.{2 * (name == 'ratio_to_local')}f}" for name, number in current.items()}
-        for row in traffic.methods
-        if (current := row.get("operations"))
-    ]
-    common.print_table("operations of one client in a settled round, mean over clients; a multiply-add is two", work)
     common.print_table("communication of a settled round, all clients together", table)
     common.tell("sizes: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in traffic.sizes.items()))
     common.tell("paper: without labels, class ids, counts and schedules; full: everything")

@@ -55,9 +55,10 @@ def work_off(
     number = number_of_workers(workers, grounds[0].plan.device, len(parts))
     try:
         if number > 1:
-            with Pool(number, patience_for(workers, len(grounds)), listener=listener) as pool:
-                for _ in pool.map(perform, sorted(parts, key=_rank)):
-                    pass
+            pool = Pool(number, patience_for(workers, len(grounds)), listener=listener)
+            with pool, listener.progress("attacks") as report:
+                for done, _ in enumerate(pool.map(perform, sorted(parts, key=_rank)), start=1):
+                    report(done, len(parts), "")
     finally:
         _OPEN.clear()
 

@@ -1,4 +1,4 @@
-"""The verb ``cost``: communication and computation of a round, without training."""
+"""The verb ``cost``: communication of a round, without training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedpriv.experiment.federation_settings import (
 )
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
-from fedpriv.federation.cost import PlannedClients, communication, planned_operations, with_models
+from fedpriv.federation.cost import communication, with_models
 from fedpriv.federation.method import Method
 from fedpriv.federation.prepared import load_division
 from fedpriv.methods import METHODS
@@ -31,9 +31,6 @@ _DATA = (*DIVISION_SETTINGS, "data_dir", "dataset", "download", "partition", "pe
 
 _STATED = ("classes", "pairs", "samples", "channels")
 """Sizes that data would give."""
-
-_TRAINING = ("batch_size", "epochs", "drop_last", "local_steps")
-"""Settings of local training that operations depend on."""
 
 _NUMBERS = (*_STATED, "width", "model_scalars", "clusters", "compressed_scalars")
 
@@ -49,7 +46,6 @@ class CostSettings(FederationSettings, total=False):
         model_scalars: parameters of one client's model, instead of ``models``.
         clusters: cluster prototypes over all classes, Q (fpl).
         compressed_scalars: scalars of one compressed model (fedkd).
-        operations: count what client steps compute too; of every architecture a few steps on images of noise.
         seed: of the partition.
         download: fetch the data set if it is missing.
     """
@@ -61,7 +57,6 @@ class CostSettings(FederationSettings, total=False):
     model_scalars: int
     clusters: int
     compressed_scalars: int
-    operations: bool
     seed: int
     download: bool
 
@@ -73,8 +68,7 @@ class Traffic(Tabular):
     Attributes:
         sizes: what was counted with: clients, classes, width, and so on.
         methods: one mapping a method: ``method``, and ``communication`` (``paper`` and ``full`` counts of scalars and
-            bytes in both directions), with ``operations`` where they were asked for; or ``missing``: the size that is not
-            known.
+            bytes in both directions); or ``missing``: the size that is not known.
     """
 
     sizes: Mapping[str, Any]
@@ -84,7 +78,6 @@ class Traffic(Tabular):
         """Return the counts, one row a method and way of counting."""
         return [
             {"method": row["method"], "count": kind, **counts}
-            | {f"operations_{name}": number for name, number in row.get("operations", {}).items()}
             for row in self.methods
             for kind, counts in row.get("communication", {}).items()
         ]
@@ -92,7 +85,7 @@ class Traffic(Tabular):
 
 @imports_what_is_named
 def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) -> Traffic:
-    """Count what methods upload and broadcast in a round, and what their clients compute, without training.
+    """Count what methods upload and broadcast in a round, without training.
 
     Sizes are stated (``classes``, ``width``, ``pairs``, ...), or taken from data (``dataset``, ``partition``, ...). Without
     data, images are 3 x 32 x 32 unless ``channels`` and ``image_size`` say otherwise. ``clients`` are those that take part.
@@ -117,13 +110,12 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     option = mapping("option", sizes.get("option", ()))
     if option and len(names) > 1:
         raise UserError("option belongs to one method; ask for one methods with it")
-    facts, where, mixed, train_sizes = _sizes(sizes)
-    planned = _planned(sizes, facts, train_sizes) if sizes.get("operations") else None
+    facts, where, mixed = _sizes(sizes)
     rows: list[Mapping[str, Any]] = []
     for method in chosen:
         try:
-            row = {"method": method.name, "communication": communication(method, facts, option, mixed=mixed)}
-            rows.append(row if planned is None else row | {"operations": planned_operations(method, planned, option)})
+            counts = communication(method, facts, option, mixed=mixed)
+            rows.append({"method": method.name, "communication": counts})
         except UserError as error:
             rows.append({"method": method.name, "missing": str(error)})
     if all("missing" in row for row in rows):
@@ -132,9 +124,8 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     return Traffic(where, tuple(rows))
 
 
-def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], bool, tuple[int, ...]]:
-    """Return the sizes, the same for people and machines, whether architectures differ, and data's training images."""
-    train_sizes: tuple[int, ...] = ()
+def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], bool]:
+    """Return the sizes, the same for people and machines, and whether architectures differ."""
     where: dict[str, Any] = {}
     models: str | None = given.get("models")
     reads = [name for name in _DATA if name in given]
@@ -153,7 +144,6 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
             "samples": int(counts.sum()),
         }
         sizes["known_classes"] = int(counts.any(0).sum())
-        train_sizes = tuple(counts.sum(1).tolist())
         where = {"dataset": config.dataset, "partition": config.partition.name, "seed": config.seed}
     else:
         checked = ("clients", "image_size", *(("width",) if models is not None else ()))
@@ -184,18 +174,4 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         *("compressed_scalars", "all_model_scalars" if mixed else "model_scalars"),
     )
     where |= {name: getattr(facts, name) for name in named if getattr(facts, name) is not None}
-    return facts, where, mixed, train_sizes
-
-
-def _planned(given: Mapping[str, Any], facts: FederationSizes, train_sizes: tuple[int, ...]) -> PlannedClients:
-    """Return the clients whose steps are counted; where no data says who holds what, all hold as much."""
-    models = given.get("models") or ("small" if train_sizes else None)
-    if models is None or facts.blueprint is None:
-        raise UserError("operations depend on the architecture: pass models with operations")
-    if not train_sizes:
-        each, left = divmod(int(facts.need("samples")), facts.clients)
-        train_sizes = tuple(each + (k < left) for k in range(facts.clients))
-    names = family(models)
-    training = named_config("local", {name: given[name] for name in _TRAINING if name in given}, 0).training
-    blueprints = tuple(replace(facts.blueprint, name=names[k % len(names)]) for k in range(facts.clients))
-    return PlannedClients(blueprints, train_sizes, training, facts.public or 0)
+    return facts, where, mixed
