@@ -24,7 +24,7 @@ def record(path: str | Path) -> Callable[[Main], Main]:
     """Record what the server of a Flower app sees; put it below ``@app.main()``.
 
     Messages pass unchanged. A fault of the recorder is told in one line on standard error, recording stops, and the app goes
-    on. A run that is there already is gone on with where the app starts again from its last round.
+    on.
 
     Args:
         path: folder of the recorded run, below the server's working directory.

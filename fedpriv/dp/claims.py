@@ -70,13 +70,7 @@ def stated_claim(given: Mapping[str, Any] | Sequence[str]) -> StatedClaim | None
 
 
 def chosen_claim(records: Sequence[Mapping[str, Any]], stated: StatedClaim | None, rounds: int) -> Claim:
-    """Return the claim to audit: the user's, or else that of a defense.
-
-    Args:
-        records: ``privacy`` of the defenses, as a run's summary has it.
-        stated: by the user.
-        rounds: of the run.
-    """
+    """Return the claim to audit: the user's, or else that of a defense."""
     if stated is not None:
         return _stated(stated, rounds)
     claims = [claim for record in records if (claim := _claimed(record, rounds)) is not None]

@@ -105,12 +105,7 @@ def as_record(bounds: Mapping[str, float]) -> tuple[EpsilonBound, ...]:
 
 
 def sentence(
-    claimant: str,
-    claim: ClaimedPrivacy | None,
-    audited: Audited,
-    verdict: AuditWord,
-    number: int,
-    design: Design,
+    claimant: str, claim: ClaimedPrivacy | None, audited: Audited, verdict: AuditWord, number: int, design: Design
 ) -> str:
     """Return the verdict on so many canaries in words, with every figure it rests on."""
     bounds = ", ".join(f"{name} {figure(epsilon)}" for name, epsilon in audited.bounds.items())

@@ -14,14 +14,7 @@ from fedpriv.util.files import LOCK, MARKER, PARTIAL, placing
 
 
 def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:
-    """Copy a folder of results, file by file, to one that is ours.
-
-    Args:
-        source: the folder.
-        out: folder to make.
-        kind: what it holds.
-        force: replace what is there.
-    """
+    """Copy a folder of results, file by file, to one that is ours."""
     folders.refuse_overlap(out, {"results": source})
     with folders.output(out, kind, force=force):
         for path in sorted(source.rglob("*")):

@@ -29,12 +29,7 @@ Main = Callable[..., Any]
 
 
 def recorded_main(path: str | Path, main: Main) -> Main:
-    """Return a main function of a ``ServerApp`` that does what it did, with every message recorded.
-
-    Args:
-        path: folder of the recorded run.
-        main: takes a ``flwr.serverapp.Grid`` and a ``flwr.app.Context`` first.
-    """
+    """Return a main function of a ``ServerApp`` that does what it did, with every message recorded."""
 
     @functools.wraps(main)
     def wrapped(grid: Any, *given: Any, **named: Any) -> Any:
@@ -212,11 +207,7 @@ _said: set[str] = set()
 
 
 def note_truth(context: Any) -> None:
-    """Write down which part of the data a node holds; a fault is told once, and harms nobody's training.
-
-    Args:
-        context: a ``flwr.app.Context`` of a node.
-    """
+    """Write down which part of the data a node holds; a fault is told once, and harms nobody's training."""
     try:
         partition = context.node_config.get("partition-id")
         if not isinstance(partition, (int, str)):

@@ -152,10 +152,6 @@ def simulated(nodes: int, answer: Callable[[Any, Any], Any]) -> Iterator[FlowerE
     """Run Flower's simulation of so many nodes, on Ray, beside this thread, and give the engine that uses them.
 
     As many nodes compute at a time as this machine has processors.
-
-    Args:
-        nodes: how many.
-        answer: computes the reply of a node to a message in its context.
     """
     require_flower()
     os.environ.update(OFF)  # Flower reads some of it when it is imported

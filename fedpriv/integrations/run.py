@@ -28,7 +28,6 @@ from torch import Tensor
 from fedpriv.util import files
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.files import append_lines, read_json, read_lines, write_bytes, write_json
-from fedpriv.util.folders import occupied
 from fedpriv.util.foreign import check_tensor_file, json_value
 from fedpriv.util.record import Record, first_fault
 from fedpriv.wire.plain_tensor import check_names, check_plain
@@ -163,12 +162,6 @@ class RecordedRun:
 def is_recorded(path: Path) -> bool:
     """True for a folder that a recorder made."""
     return (path / "recorded.json").is_file() and files.identity(path) is not None
-
-
-def refuse_unrecorded(path: Path) -> None:
-    """Check that a folder to record into is free, or holds a recording to go on with."""
-    if (occupied(path) or (path.exists() and not path.is_dir())) and not is_recorded(path):
-        raise UserError(f"{path}: is there and no recorded run, so nothing is written there; name another folder")
 
 
 def _lines(target: type[R], path: Path) -> tuple[R, ...]:

@@ -202,11 +202,7 @@ def draw(attack: AttackRecord) -> None:
 
 
 def with_fits(
-    ground: AttackContext,
-    job: Job,
-    reconstruction: Reconstruction,
-    control: Reconstruction,
-    truths: Sequence[Truth],
+    ground: AttackContext, job: Job, reconstruction: Reconstruction, control: Reconstruction, truths: Sequence[Truth]
 ) -> Reconstruction:
     """Return the reconstruction with its ``fits``: of its images, of the control's, and of images from the pool.
 

@@ -22,12 +22,7 @@ from fedpriv.wire.kinds import ANSWERS
 
 
 def measure_all(
-    folder: Path,
-    ground: AttackContext,
-    *,
-    command: str,
-    named: Collection[str] = (),
-    listener: Listener = SILENT,
+    folder: Path, ground: AttackContext, *, command: str, named: Collection[str] = (), listener: Listener = SILENT
 ) -> dict[Path, InferenceResult]:
     """Run the plan's inferences, or read back what was saved; return the records by folder."""
     plan, results = ground.plan, dict[Path, InferenceResult]()

@@ -130,12 +130,6 @@ def sweep_plans(
     Unless somebody named its budget, an attack has as much of it as takes about as long at every setting (:func:`divisor`).
     What asks who was trained on does so at the first and at the last setting. What asks about a client as a whole, of whom a
     step shows little, does so at the last alone, unless it was named.
-
-    Args:
-        plan: of all attacks.
-        series: settings from the least local work to the most.
-        named: attacks that are run at every setting.
-        settings: arguments of the verb.
     """
 
     def runs(name: str, position: int, work: LocalWork) -> bool:

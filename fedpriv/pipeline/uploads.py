@@ -25,14 +25,7 @@ Results = tuple[dict[str, ReconstructionRecord], dict[str, InferenceResult], tup
 
 
 def attack_source(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str, Any], folder: Path) -> Results:
-    """Attack uploads, score what comes out, and write records and pages.
-
-    Args:
-        source: uploads, truth and what the attacker is granted, checked.
-        named: attacks that were asked for by name; none for all that fit and are granted.
-        settings: of the verb, as far as they are about attacking.
-        folder: to make.
-    """
+    """Attack uploads, score what comes out, and write records and pages."""
     listener = settings.get("listener", SILENT)
     plan, notices = _plan(source, named, settings)
     ground = AttackContext(source, plan)

@@ -373,25 +373,18 @@ def _facts(batch: Any, counts: Mapping[int, int], raw: Mapping[int, Raw]) -> dic
 
 
 def _check_facts(facts: Any) -> None:
-    where = "batch"
-    if not isinstance(facts, BatchFacts):
-        raise UserError(f"{where}: expected fedpriv.BatchFacts, got {type(facts).__name__}")
-    if not isinstance(facts.sizes, tuple):
-        raise UserError(f"{where}: sizes {shown(facts.sizes)}; expected a tuple of whole numbers")
-    sizes = [("sizes", size) for size in facts.sizes]
-    for name, count in [("batch_size", facts.batch_size), ("steps", facts.steps), *sizes]:
+    if not isinstance(facts, BatchFacts) or not isinstance(facts.sizes, tuple):
+        raise UserError(f"batch: expected fedpriv.BatchFacts with a tuple of sizes, got {shown(facts)}")
+    for count in (facts.batch_size, facts.steps, *facts.sizes):
         if type(count) is not int or not 1 <= count <= MOST_IMAGES:
-            raise UserError(f"{where}: {name} {shown(count)}; expected a whole number of at least 1")
+            raise UserError(f"batch: {shown(count)} images or steps; expected whole numbers of at least 1")
     rate = facts.learning_rate
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
-        raise UserError(f"{where}: learning rate {shown(rate)}; expected a finite number, more than 0")
-    name = facts.optimiser
-    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_LABEL:
-        raise UserError(f"{where}: optimiser {shown(name)}; expected a name: sgd, adam, other")
+        raise UserError(f"batch: learning rate {shown(rate)}; expected a finite number, more than 0")
+    _check_label("batch: optimiser", facts.optimiser)
     if facts.sizes and (len(facts.sizes) != facts.steps or max(facts.sizes) > facts.batch_size):
-        raise UserError(
-            f"{where}: sizes {shown(facts.sizes)} of {facts.steps} step(s) of at most {facts.batch_size} images"
-        )
+        text = f"sizes {shown(facts.sizes)} of {facts.steps} step(s) of at most {facts.batch_size} images"
+        raise UserError(f"batch: {text}")
 
 
 def _n_classes(

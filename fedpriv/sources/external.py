@@ -15,10 +15,7 @@ from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.summary import DefenseFacts
-from fedpriv.sources.messages import (
-    Gradient,
-    Update,
-)
+from fedpriv.sources.messages import Gradient, Update
 from fedpriv.sources.run import batch_norms
 from fedpriv.sources.source import Source, read_card
 from fedpriv.sources.truth import MOST_VALUES, Holdings, Pool, image_key

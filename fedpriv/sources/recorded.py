@@ -54,15 +54,7 @@ class Gathered:
 def read_recording(
     run: RecordedRun, facts: OwnerFacts, target: str, round_: int | None, settings: Mapping[str, Any]
 ) -> ExternalSource:
-    """Return the uploads of a kind in a round of a recorded run, checked at the same door as uploads from elsewhere.
-
-    Args:
-        run: the recorded run.
-        facts: what its owner says of it.
-        target: kind of upload.
-        round_: to attack; None for the last that can be.
-        settings: of :func:`fedpriv.attack`.
-    """
+    """Return the uploads of a kind in a round of a recorded run, checked at the same door as uploads from elsewhere."""
     defenses = build_defenses([parse_choice(text) for text in facts.facts.defense])
     model = _model(facts) if target in NETWORKS | LAYERS else None
     summed = DefensePipeline(defenses).server_view == "sum"

@@ -11,14 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.inputs.targets import Said, said
-from fedpriv.attacks.observation import (
-    BatchFacts,
-    Observation,
-    Statistics,
-    TargetId,
-    ThreatModel,
-    Unit,
-)
+from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel, Unit
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
@@ -176,14 +169,7 @@ class Source(ABC):
     def truths(
         self, targets: Sequence[TargetId], *, seed: int, unit: Unit = "upload", kept: Trained | None = None
     ) -> tuple[Truth, ...]:
-        """Return the truth of each target.
-
-        Args:
-            targets: T targets.
-            seed: of the drawing of pools.
-            unit: what one target is.
-            kept: pools that were drawn already, for scorers alone; None begins anew.
-        """
+        """Return the truth of each target."""
         keep, result = kept or Trained(), []
         for target in targets:
             private = self.private(target.client)

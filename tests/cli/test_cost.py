@@ -85,28 +85,3 @@ def test_all_methods_at_once_with_what_is_missing(capsys):
     sizes = ("--classes", "10", "--model", "cnn4", "--pairs", "61", "--samples", "3000", "--public", "100")
     whole = cost(capsys, "--method", "all", *sizes, "--clusters", "17", "--compressed-scalars", "337428")
     assert all("communication" in row for row in whole["methods"])
-
-
-def test_operations_are_those_of_a_run(capsys, tmp_path):
-    sizes = (
-        "--dataset",
-        "digits",
-        "--per-class",
-        "20",
-        "--clients",
-        "3",
-        "--models",
-        "small-cnn,small-mlp",
-        "--auxiliary",
-        "0",
-    )
-    found = cost(capsys, "--method", "fedgh,local", *sizes, "--operations", "--epochs", "2", "--batch-size", "7")
-    gh, alone = (row["operations"] for row in found["methods"])
-    training = ("--rounds", "1", "--epochs", "2", "--batch-size", "7", "--out", str(tmp_path / "run"))
-    assert run(["train", "--method", "fedgh", *sizes, *training, "--json"]) == 0
-    work = json.loads(capsys.readouterr().out)["flops"]
-    assert gh["per_client_round"] == work["mean_per_client_round"]
-    assert gh["prediction_per_image"] == sum(work["prediction_per_image"]) / 3
-    assert gh["local_training_per_client_round"] == alone["per_client_round"] < gh["per_client_round"]
-    assert alone["ratio_to_local"] == 1
-    assert gh["ratio_to_local"] == gh["per_client_round"] / alone["per_client_round"]

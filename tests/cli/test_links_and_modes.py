@@ -97,10 +97,7 @@ REFUSED = {
     "attack of a run": (["attack", "--run", "runs/a", *PIXELS, "--out", "new"], ["runs/a/.fedpriv.lock"]),
     "score": (["score", "result"], ["result/.fedpriv.lock", "result/pixels/.fedpriv.lock"]),
     "report, anew": (REPORT, ["page/.fedpriv.lock"]),
-    "audit, resumed": (
-        ["audit", "--resume", "--out", "study"],
-        ["study/.fedpriv.lock"],
-    ),
+    "audit, resumed": (["audit", "--resume", "--out", "study"], ["study/.fedpriv.lock"]),
 }
 """Command -> files that it would write in place, each of which is a link in turn."""
 

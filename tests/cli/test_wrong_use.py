@@ -70,10 +70,7 @@ CASES = [
     (f"{OF_RUN} --knowledge attacker_data=same_domain", "set no images aside"),
     (f"{ENTANGLED} --run run", "clients of 'fedgh' upload no 'entangled'; they upload: prototype"),
     (f"{WHOLE} --attack decoder", "attack 'decoder' needs attacker_data=same_domain"),
-    (
-        f"{WHOLE} --knowledge attacker_data=same_domain",
-        "no images are set aside for the attacker; pass auxiliary 0.5",
-    ),
+    (f"{WHOLE} --knowledge attacker_data=same_domain", "no images are set aside for the attacker; pass auxiliary 0.5"),
     (f"{WHOLE} --knowledge extractor=shadow", "pass knowledge={'attacker_data': 'same_domain'}"),
     (f"{WHOLE} --knowledge extractor=none --attack dip", "needs extractor=white_box or shadow"),
     # data
@@ -105,8 +102,6 @@ CASES = [
     (f"{REPORT} empty", "empty: holds neither an attack result (about.json) nor a run (config.json)"),
     (f"{REPORT} result/pixels --target-accuracy 0.5", "target_accuracy: applies to runs"),
     (f"{REPORT} run --target-accuracy 2", "target_accuracy=2.0: expected above 0 and at most 1"),
-    (f"{REPORT} result/pixels --target-of mean", "target_of: applies to runs"),
-    (f"{REPORT} run --target-of median", "target_of='median': expected pooled or mean"),
     ("reproduce fedre-table-22 --out r", "unknown claim 'fedre-table-22'"),
     ("reproduce none.toml --out r", "a claim in TOML"),
     ("reproduce fedre-table-2 --scale big --out r", "unknown scale 'big'"),

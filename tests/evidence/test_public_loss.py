@@ -108,11 +108,7 @@ def test_a_strong_proximal_term_is_followed(world):
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "reason"),
-    [
-        ("fedala", {"layer_idx": 0}, "private merge"),
-        ("fedhenn", {}, "public images"),
-    ],
+    ("method", "options", "reason"), [("fedala", {"layer_idx": 0}, "private merge"), ("fedhenn", {}, "public images")]
 )
 def test_what_nobody_follows_is_named(method, options, reason):
     found = METHODS.load(method)

@@ -31,10 +31,7 @@ BLIND = ThreatModel(labels="inferred", batch=False, batch_norm="none")
 
 def trained(path, engine=run_clients, **changes):
     values = {"method": "fedavg", "clients": 3, "rounds": 2, "models": "small-mlp", "per_class": 8} | changes
-    config = small(
-        training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
-        **values,
-    )
+    config = small(training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1), **values)
     return train_small(path, config, engine)
 
 

@@ -20,11 +20,7 @@ from fedpriv.util.listener import Listener
 from fedpriv.util.parallel import Pool, WorkerKilled
 
 NAMES = ("pixels", "unmix", "membership", "property")
-OPTIONS = {
-    "pixels": {"iterations": 3},
-    "unmix": {"iterations": 3},
-    "property": {"shadow_clients": 2},
-}
+OPTIONS = {"pixels": {"iterations": 3}, "unmix": {"iterations": 3}, "property": {"shadow_clients": 2}}
 SUITE = {"target": "entangled", "attacks": NAMES, "targets": 3, "attack_option": OPTIONS}
 ON_COMMAND_LINE = [
     *("--target", "entangled", "--targets", "3"),
@@ -81,13 +77,7 @@ def test_what_goes_wrong_in_a_job_is_raised_and_a_killed_process_is_one_line():
 
 def test_clients_of_several_processes_leave_the_same_files(tmp_path):
     config = small(
-        *("fedre",),
-        alpha=0.5,
-        per_class=12,
-        clients=4,
-        rounds=2,
-        models="small-cnn,small-mlp",
-        capture="all",
+        *("fedre",), alpha=0.5, per_class=12, clients=4, rounds=2, models="small-cnn,small-mlp", capture="all"
     )
     train_small(tmp_path / "alone", config)
     with opened(prepare(config, CPU), 2) as clients:

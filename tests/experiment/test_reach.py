@@ -52,13 +52,7 @@ def test_uploads_of_trained_weights_have_one_by_default_unless_their_local_work_
         ("1", "4", "16", "epoch")
     }
     assert read_reach("entangled", {}, on_run=False) == ()
-    for own in (
-        {"batch_size": 1},
-        {"local_steps": 1},
-        {"epochs": 2},
-        {"rounds": 5},
-        {"budget": "9"},
-    ):
+    for own in ({"batch_size": 1}, {"local_steps": 1}, {"epochs": 2}, {"rounds": 5}, {"budget": "9"}):
         assert read_reach("model", own, on_run=False) == ()
     assert read_reach("model", {}, on_run=True) == ()
     assert [one.name for one in read_reach("model", {"reach": "2,epoch", "batch_size": 5}, on_run=False)] == [

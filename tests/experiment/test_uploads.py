@@ -6,18 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from upload_cases import (
-    AUXILIARY,
-    CLASSES,
-    IMAGES,
-    MIXTURE,
-    MODEL,
-    NETWORK,
-    UPLOADS,
-    attack,
-    extractor,
-    smooth,
-)
+from upload_cases import AUXILIARY, CLASSES, IMAGES, MIXTURE, MODEL, NETWORK, UPLOADS, attack, extractor, smooth
 
 import fedpriv
 

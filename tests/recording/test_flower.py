@@ -4,16 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from flower_cases import (
-    Array,
-    ArrayRecord,
-    ClientApp,
-    ConfigRecord,
-    LocalGrid,
-    Message,
-    RecordDict,
-    adding_client,
-)
+from flower_cases import Array, ArrayRecord, ClientApp, ConfigRecord, LocalGrid, Message, RecordDict, adding_client
 from flwr.app import Context
 from flwr.client import NumPyClient
 from flwr.client.mod import secaggplus_mod

@@ -172,7 +172,7 @@ def test_a_job_of_the_simulator_is_recorded(tmp_path):
     for number in run.rounds():
         lines = run.messages(number)
         assert sorted((line.direction, *line.clients) for line in lines) == [
-            *(("down", "site-1"), ("down", "site-2"), ("up", "site-1"), ("up", "site-2")),
+            *(("down", "site-1"), ("down", "site-2"), ("up", "site-1"), ("up", "site-2"))
         ]
     up = next(line for line in run.messages(0) if line.direction == "up")
     expect_same(run.arrays(up)["WEIGHTS"]["numpy_key"], torch.tensor([[7.0, 8.0], [9.0, 10.0]], dtype=torch.float64))

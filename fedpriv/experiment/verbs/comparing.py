@@ -61,10 +61,7 @@ class Changes(Tabular):
 
 @imports_what_is_named
 def compare(
-    before: AttackResult | str | Path,
-    after: AttackResult | str | Path,
-    *,
-    allow_code: str | Sequence[str] = (),
+    before: AttackResult | str | Path, after: AttackResult | str | Path, *, allow_code: str | Sequence[str] = ()
 ) -> Changes:
     """Say what changed between two results of attacks, or two studies, and which of it is more than noise.
 
