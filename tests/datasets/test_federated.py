@@ -13,7 +13,6 @@ from fedpriv.datasets.federated import (
     PartitionOptions,
     class_counts,
     federate,
-    holdings_table,
     public_split,
     set_auxiliary_aside,
 )
@@ -144,16 +143,5 @@ def by_hand():
     return FederatedData(made(3, 1, 3), clients)
 
 
-def test_counts_and_table_by_hand():
+def test_counts_by_hand():
     assert class_counts(by_hand()).tolist() == [[2, 0, 1], [0, 1, 0]]
-    first, second = holdings_table(by_hand())
-    assert first == {
-        "client": 0,
-        "train": 3,
-        "test": 1,
-        "classes": 2,
-        "largest_class": "class 0",
-        "largest_share": pytest.approx(2 / 3),
-        "counts": {"class 0": 2, "class 2": 1},
-    }
-    assert (second["largest_class"], second["largest_share"]) == ("class 1", 1.0)
