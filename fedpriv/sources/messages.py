@@ -202,11 +202,8 @@ def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> Non
         if counts is not None and len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= MOST_IMAGES:
             name = f"{where}: {payload.kind}.{payload.field_that_says(what)}"
             raise UserError(f"{name}: {int(counts.min())} to {int(counts.max())}; expected 0..{MOST_IMAGES} images")
-    widths = {
-        name: len(getattr(payload, name))
-        for what in ("weights", "histogram")
-        if (name := payload.field_that_says(what))
-    }
+    tables = [payload.field_that_says(what) for what in ("weights", "histogram")]
+    widths = {table: len(getattr(payload, table)) for table in tables if table is not None}
     if payload.space == "outputs" and (values := payload.values_field()) is not None:
         widths[values] = getattr(payload, values).shape[-1]
     for field, width in widths.items():
