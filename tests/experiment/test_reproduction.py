@@ -227,5 +227,6 @@ def test_smaller_images_are_other_data():
     """A guess scores otherwise on images that were made smaller, so that no printed value may be held against it."""
     _, claim = find_claim("fedre-figure-4")
     place = places(claim)[0]
-    assert not is_same_data(claim, place, "cpu")
-    assert is_same_data(claim, place, "paper")
+    assert not is_same_data(claim, place, Asked("cpu"))
+    assert is_same_data(claim, place, Asked("paper"))
+    assert not is_same_data(claim, place, Asked("paper", images={"TinyImageNet": Path()}))
