@@ -1,6 +1,7 @@
 """Claims put to the test: every one runs; cells, floors and differences are what the runs say; work is not done twice."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
