@@ -75,7 +75,7 @@ CASES = [
     (f"{COST} --method fedre,fedgh --option a=1", "one methods"),
     ("cost --classes 10 --model cnn4 --model-scalars 5", "exclude each other"),
     ("cost --classes 10 --model cnn4 --image-size 8", "cannot take images"),
-    ("cost --dataset digits --partition math:pi", "expected a function, got 3.14"),
+    ("cost --dataset digits --partition math:pi", "unknown partition"),
     # score, report, reproduce
     ("score empty", "holds no attack result"),
     ("score x --redact hide", "hide"),

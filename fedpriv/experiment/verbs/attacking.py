@@ -168,7 +168,7 @@ def attack(
     with access.sharing(settings.get("share_group", False)), reading:
         extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
         if path is not None and extra:
-            raise UserError(f"run {path}: is trained already; drop {', '.join(extra)}")
+            raise UserError(f"run {path}: the run is trained already; drop {', '.join(extra)}")
         if path is None or not is_recorded(path):
             if "facts" in settings:
                 raise UserError("facts: is about runs that were recorded elsewhere, and run is none")
