@@ -84,7 +84,7 @@ FITS = {
     **dict.fromkeys(("decoder", "learned", "average", "all-rounds"), ("representation", "prototype")),
     **dict.fromkeys(("unmix", "unmix-prior"), ("entangled",)),
     "difference": ("prototype",),
-    **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip", "gradient-learned"), NETWORKS),
+    **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip"), NETWORKS),
     "untransform": NETWORKS,
     "disaggregate": ("extractor", "model", "small-model"),
     "disaggregate-layer": ("classifier", "angle-matrix"),
@@ -93,7 +93,6 @@ FITS = {
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
     "class-inversion": ("logits",),
-    "simulator": ("representation",),
     "paired-logits": ("public-logits",),
     "membership": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
     "likelihood-ratio": (*NETWORKS, "classifier", "angle-matrix"),
@@ -119,18 +118,9 @@ def test_every_kind_is_a_target_once_and_needs_an_attack_or_says_why_not():
 
 
 def test_what_is_trained_on_own_images_is_of_the_default_suite_of_single_images_alone():
-    assert default_suite("representation") == (
-        "dip",
-        "decoder",
-        "learned",
-        "pixels",
-        "simulator",
-        "membership",
-        "property",
-    )
+    assert default_suite("representation") == ("dip", "decoder", "learned", "pixels", "membership", "property")
     assert "learned" in attacks_for("prototype")
     assert "learned" not in default_suite("prototype")
-    assert "gradient-learned" not in default_suite("model")
 
 
 def test_attacks_are_found_by_target():
