@@ -67,7 +67,6 @@ def test_every_number_has_a_least_value(name):
         ("dlg", {"spread": 0}, "spread: input should be greater than 0, got 0"),
         ("dlg", {"stop_below": -1}, "stop_below: input should be greater than or equal to 0"),
         ("class-inversion", {"tolerance": -0.1}, "tolerance: input should be greater than or equal to 0"),
-        ("pixels", {"pixels": {"jitter_until": 2}}, "jitter_until: input should be less than or equal to 1"),
         ("dip", {"generator": {"kernel": 4}}, "kernel: predicate '?odd'? failed, got 4"),
     ],
 )

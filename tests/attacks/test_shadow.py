@@ -90,13 +90,13 @@ def test_it_is_the_same_again_differentiable_and_in_evaluation_mode(halves, priv
 def test_its_own_uploads_come_before_what_the_client_was_sent(private):
     own, sent = head_of(private), Classifier({"weight": torch.zeros(10, WIDTH), "bias": torch.zeros(10)})
     raw = Representations(torch.tensor([[1.0, 0.0], [3.0, 2.0], [5.0, 5.0]]), torch.tensor([4, 4, 2]))
-    found = find_anchors((Observation(1, 0, (own, raw), (sent,)),), 0, 1)
-    expect_same(found.head[0], own.state["weight"])
-    assert found.means.classes.tolist() == [2, 4]
-    assert found.means.features.tolist() == [[5.0, 5.0], [2.0, 1.0]]
-    found = find_anchors((Observation(1, 0, (SampleCount(torch.tensor([1])),), (sent,)),), 0, 1)
-    expect_same(found.head[1], sent.state["bias"])
-    assert found.means is None
+    head, means = find_anchors((Observation(1, 0, (own, raw), (sent,)),), 0, 1)
+    expect_same(head.state["weight"], own.state["weight"])
+    assert means.classes.tolist() == [2, 4]
+    assert means.features.tolist() == [[5.0, 5.0], [2.0, 1.0]]
+    head, means = find_anchors((Observation(1, 0, (SampleCount(torch.tensor([1])),), (sent,)),), 0, 1)
+    expect_same(head.state["bias"], sent.state["bias"])
+    assert means is None
 
 
 def test_with_nothing_to_agree_with_there_is_no_shadow(halves):
