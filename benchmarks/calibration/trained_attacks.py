@@ -35,12 +35,11 @@ from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
 from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation
 from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
-from fedpriv.attacks.features.unmixing import PriorUnmixing, UnmixedInversion
+from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
-from fedpriv.attacks.inference.likelihood_ratio import LikelihoodRatio
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.inversion.class_outputs import ClassInversion, PairedLogits
@@ -177,8 +176,6 @@ IMAGES_OF_VECTORS = (
     Line(DipInversion(iterations=100), "entangled", FEW | ROUNDS | ONE_IMAGE_EACH, note="one image"),
     Line(PixelInversion(iterations=400), "entangled", FEW | ROUNDS | ONE_IMAGE_EACH, note="one image"),
     Line(UnmixedInversion(), "entangled", FEW | SETTLED, targets=4),
-    Line(PriorUnmixing(), "entangled", FEW | SETTLED, targets=4),
-    Line(PriorUnmixing(), "entangled", FEW | ROUNDS | ONE_CLASS, note="one class", targets=4),
 )
 BATCHES = (
     Line(DeepLeakage(outer_steps=20), "model"),
@@ -214,16 +211,14 @@ BATCHES = (
 SHOWN = ("representation", "prototype", "entangled", "logits", "public-logits", "kernel")
 WEIGHTS = ("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix")
 LONG = FEW | {"batch_size": 5, "epochs": 40, "rounds": 4, "lr": 0.1}
-HEART = FEWEST | {"batch_size": 5, "epochs": 100, "rounds": 1, "lr": 0.1, "local_steps": None, "keep": "all"}
 CLIPPED = {"defense": ("clip:bound=1",)}
 QUANTISED = {"defense": ("quantise",)}
-MIXED = {"defense": ("mixup:images=2",)}
 ROUND_BY_ROUND = LONG | {"epochs": 5, "rounds": 12, "keep": "all"}
 TRAINED = LONG | {"local_steps": None, "rounds": 3, "keep": "all"}
 EPOCHS = {"batch_size": 5, "epochs": 3, "local_steps": None, "rounds": 3, "lr": 0.1, "keep": "all"}
 SPREAD = ROUNDS | {"alpha": 1.0, "auxiliary": 0.3}
 ASKED = PropertyInference(shadow_clients=16, steps=100)
-MEMBERS, RATIO = MembershipInference(candidates=20), LikelihoodRatio(candidates=20, shadows=16)
+MEMBERS = MembershipInference(candidates=20)
 QUESTIONS = (
     *(Line(MEMBERS, kind, LONG) for kind in SHOWN),
     Line(MEMBERS, "entangled", LONG | ONE_CLASS, note="one class", clients=16),
@@ -232,10 +227,6 @@ QUESTIONS = (
     *(Line(MEMBERS, kind, ROUND_BY_ROUND, note="rounds") for kind in ("prototype", "entangled")),
     *(Line(MEMBERS, kind, TRAINED, note="epochs") for kind in WEIGHTS),
     Line(MEMBERS, "entangled", ROUND_BY_ROUND | CLIPPED, note="clip, rounds"),
-    *(Line(RATIO, kind, HEART, note="a hundred epochs") for kind in WEIGHTS),
-    Line(RATIO, "model", HEART | QUANTISED, note="quantised, a hundred epochs"),
-    Line(RATIO, "extractor", HEART | MIXED, note="mixed, a hundred epochs"),
-    Line(RATIO, "low-rank-model", HEART | QUANTISED, note="quantised, a hundred epochs"),
     Line(ASKED, "representation", ROUNDS),
     *(Line(ASKED, kind, SPREAD, clients=16) for kind in ("prototype", "entangled", "logits", "kernel")),
     Line(ASKED, "prototype", SPREAD | CLIPPED, note="clip", clients=16),

@@ -18,7 +18,7 @@ from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.foreign import toml_file, toml_table
 
-Quantity = Literal["accuracy", "communication", "computation", "inversion"]
+Quantity = Literal["accuracy", "communication", "inversion"]
 Axis = Literal["rows", "columns"]
 Table = Mapping[str, Any]
 """Settings by name, as a TOML file holds them."""
@@ -33,17 +33,17 @@ class Measure:
 
     Attributes:
         what: ``accuracy``, the mean over clients; ``rounds`` until it is reached; scalars or bytes of a round that go up
-            (``upload``), down (``broadcast``) or both ways (``both``), as papers count; ``operations`` of a client's round;
+            (``upload``), down (``broadcast``) or both ways (``both``), as papers count;
             ``psnr_db``, ``mse_255`` or ``ssim`` of reconstructed images.
         moment: of accuracies: when in a round.
         when: of accuracies: after the last round, or the highest of any round.
         reach: of rounds: the accuracy, in [0, 1].
-        per: of traffic and operations: all clients together, or the mean over clients.
+        per: of traffic: all clients together, or the mean over clients.
         every: how many of the quantity's own units one unit of the values is: 0.01 for percent, 1000 for thousands.
         bytes: of traffic: bytes in place of scalars.
     """
 
-    what: Literal["accuracy", "rounds", "upload", "broadcast", "both", "operations", "psnr_db", "mse_255", "ssim"]
+    what: Literal["accuracy", "rounds", "upload", "broadcast", "both", "psnr_db", "mse_255", "ssim"]
     moment: Literal["after_training", "after_broadcast"] = "after_training"
     when: Literal["final", "best"] = "final"
     reach: float | None = None
@@ -181,7 +181,7 @@ class Claim:
     @property
     def counted(self) -> bool:
         """True where the values follow from sizes alone, so that nothing is trained."""
-        return self.quantity in ("communication", "computation")
+        return self.quantity == "communication"
 
 
 @functools.cache

@@ -16,9 +16,8 @@ from typing import Any, TypeVar, cast
 import rich_click as click
 
 from fedpriv.cli.bars import Bars
-from fedpriv.util.arguments import command_line
 from fedpriv.util.errors import UserError, shown, unknown_name
-from fedpriv.util.escape import one_line, terminal_line
+from fedpriv.util.escape import command_line, one_line, terminal_line
 from fedpriv.util.folders import telling_name
 from fedpriv.util.foreign import toml_file
 from fedpriv.util.listener import Listener, Report

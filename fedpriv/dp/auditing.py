@@ -16,8 +16,7 @@ from fedpriv.dp.verdict import GAUSSIAN, Audited, Design, as_record, audit_score
 from fedpriv.federation.defense import ProtectionPlan, defense_facts
 from fedpriv.federation.prepared import Federation, protection_plan
 from fedpriv.scoring.records.privacy_audit import PrivacyAuditRecord
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import Listener
 from fedpriv.util.seeds import derive_seed
 
@@ -46,11 +45,9 @@ class AuditSettings:
 
     def __post_init__(self) -> None:
         if self.canaries < LEAST_CANARIES:
-            raise UserError(
-                f"{argument('canaries', self.canaries)}: expected {LEAST_CANARIES} or more; fewer show nothing"
-            )
+            raise UserError(f"canaries={shown(self.canaries)}: expected {LEAST_CANARIES} or more; fewer show nothing")
         if not 0.5 < self.confidence < 1:
-            raise UserError(f"{argument('confidence', self.confidence)}: expected a share between 0.5 and 1")
+            raise UserError(f"confidence={shown(self.confidence)}: expected a share between 0.5 and 1")
 
     def coins(self) -> NDArray[np.bool_]:
         """Return a fair coin for each canary, ``(canaries,)``: True where it is in."""

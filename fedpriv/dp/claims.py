@@ -10,9 +10,8 @@ from annotated_types import Ge, Gt, Lt
 
 from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
 from fedpriv.scoring.records.privacy_audit import ClaimedPrivacy
-from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.pairs import mapping
 
 
@@ -71,7 +70,7 @@ def stated_claim(given: Mapping[str, Any] | Sequence[str]) -> StatedClaim | None
         UserError: naming the key that is wrong.
     """
     values = mapping("claim", given)
-    return parse(StatedClaim, values, argument("claim")) if values else None
+    return parse(StatedClaim, values, "claim") if values else None
 
 
 def chosen_claim(
@@ -92,18 +91,18 @@ def chosen_claim(
         return _stated(stated, rounds)
     claims = [claim for record in records if (claim := _claimed(record, rounds)) is not None]
     if not claims:
-        example = argument("claim", "epsilon=1,delta=1e-5")
+        example = "claim='epsilon=1,delta=1e-5'"
         raise UserError(
             "no defense claims an epsilon here; give one that accounts for it (dp-noise, local-dp, dp-sgd), or say what is "
-            f"claimed, with {example}; {argument('claim', 'delta=1e-5')} asks for a bound without a claim"
+            f"claimed, with {example}; claim='delta=1e-5' asks for a bound without a claim"
         )
     names = [claim.claimant for claim in claims]
     if claimant is None and len(claims) > 1:
         raise UserError(
-            f"{', '.join(names)} claim an epsilon each; name the one to audit with {argument('claimant', names[0])}"
+            f"{', '.join(names)} claim an epsilon each; name the one to audit with claimant={shown(names[0])}"
         )
     if claimant not in (None, *names):
-        raise UserError(f"{argument('claimant', claimant)}: claims no epsilon here; those that do: {', '.join(names)}")
+        raise UserError(f"claimant={shown(claimant)}: claims no epsilon here; those that do: {', '.join(names)}")
     return claims[0 if claimant is None else names.index(claimant)]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool =
     if batch not in ("known", "none"):
         raise UserError(f"{_granting(batch=batch)}: expected known or none")
     if "rounds_seen" in values:
-        raise UserError(f"{argument('knowledge')} rounds_seen: use {argument('rounds_seen')}")
-    card = parse(ThreatModel, values | {"batch": batch == "known"}, argument("knowledge"))
+        raise UserError("knowledge rounds_seen: use rounds_seen")
+    card = parse(ThreatModel, values | {"batch": batch == "known"}, "knowledge")
     if card.extractor == "shadow" and card.attacker_data != "same_domain":
         raise UserError(
             f"{_granting(extractor='shadow')}: a shadow extractor is trained on the attacker's own images with their "
@@ -43,7 +42,7 @@ def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool =
         )
     if bool(card.foreign) != (card.attacker_data == "other_domain"):
         raise UserError(
-            f"{argument('knowledge')} attacker_data={card.attacker_data}, foreign={card.foreign or '(nothing)'}: images of "
+            f"knowledge attacker_data={card.attacker_data}, foreign={card.foreign or '(nothing)'}: images of "
             "another domain take both attacker_data=other_domain and foreign=NAME or NAME:FOLDER of a data set"
         )
     if card.foreign:
@@ -55,4 +54,4 @@ def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool =
 
 
 def _granting(**grants: str) -> str:
-    return argument("knowledge", grants)
+    return f"knowledge={shown(grants)}"

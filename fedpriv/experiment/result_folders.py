@@ -9,7 +9,6 @@ from typing import Literal, TypeVar
 from fedpriv.experiment.results_folder import REQUEST
 from fedpriv.pages.study_report import is_study
 from fedpriv.scoring.storage import ABOUT, PRIVACY_AUDIT, RECONSTRUCTION, holds_scores, is_attack_directory
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json
 from fedpriv.util.folders import busy
@@ -77,9 +76,7 @@ def unfinished(paths: Sequence[Path]) -> list[str]:
         elif missing and busy(suite):
             lines.append(f"{suite}: still at work, {', '.join(missing)} to come")
         elif missing:
-            lines.append(
-                f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with {argument('resume')}"
-            )
+            lines.append(f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with resume")
     return lines
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import digest, identity, read_json, remove, write_json
@@ -98,7 +97,7 @@ def results_folder(
         UserError: when the folder is taken, overlaps the run, or was made with other flags or for another run.
     """
     data_dir = None if request.config is None or request.config.data_dir is None else Path(request.config.data_dir)
-    folders.refuse_overlap(folder, {argument("run"): run}, around={argument("data_dir"): data_dir})
+    folders.refuse_overlap(folder, {"run": run}, around={"data_dir": data_dir})
     described = plain(request)
     if resume:
         _refuse_other(folder, described)
@@ -114,7 +113,7 @@ def results_folder(
             refused = error
     if refused is not None:
         if (folder / "run" / "summary.json").is_file():
-            go_on = f"{argument('run')} {folder / 'run'} and another {argument('out')}"
+            go_on = f"run {folder / 'run'} and another out"
             raise UserError(f"{refused} (the run is trained: go on with {go_on})") from refused
         remove(folder)
         raise refused
@@ -134,7 +133,7 @@ def _refuse_other(folder: Path, described: Mapping[str, Any]) -> None:
     if before.get("identity") != described["identity"]:
         raise UserError(
             f"{folder}: attacks a run that is not the one at {described['run']} now (it was {before.get('run')}, identity "
-            f"{before.get('identity')}); attack this one into another {argument('out')}"
+            f"{before.get('identity')}); attack this one into another out"
         )
     # A run that was moved is still the same.
     changed = differences(

@@ -7,7 +7,6 @@ import tempfile
 import weakref
 from pathlib import Path
 
-from fedpriv.util.arguments import argument
 from fedpriv.util.foreign import given_path
 
 
@@ -30,6 +29,6 @@ def place(out: str | Path | None) -> tuple[Path, Scratch | None]:
         out: where; None for a temporary folder.
     """
     if out is not None:
-        return given_path(argument("out"), out), None
+        return given_path("out", out), None
     scratch = Scratch()
     return scratch.path / "out", scratch

@@ -41,9 +41,13 @@ def work_off(suites: Sequence[Suite], grounds: Sequence[AttackContext], workers:
         return
     _GROUNDS.update((suite.run, ground) for suite, ground in zip(suites, grounds, strict=True))
     try:
-        with Pool(number, patience_for(workers, len(suites)), listener=listener) as pool:
-            for _ in pool.map(perform, sorted(parts, key=lambda part: _rank(part.plan))):
-                pass
+        parts.sort(key=lambda part: _rank(part.plan))
+        with (
+            Pool(number, patience_for(workers, len(suites)), listener=listener) as pool,
+            listener.progress("attacks") as report,
+        ):
+            for done, _ in enumerate(pool.map(perform, parts), start=1):
+                report(done, len(parts), "")
     finally:
         _GROUNDS.clear()
 

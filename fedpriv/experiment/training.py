@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
 
@@ -56,7 +55,7 @@ def train_run(
         refuse_workers(clients_by, config.engine)
     chosen = pick_device(device)
     data_dir = None if config.data_dir is None else Path(config.data_dir)
-    folders.refuse_overlap(out, {}, around={argument("data_dir"): data_dir})
+    folders.refuse_overlap(out, {}, around={"data_dir": data_dir})
     if not resume:
         folders.check_free(out, force=force)
     federation = prepare(config, chosen, download=download)

@@ -18,7 +18,6 @@ from fedpriv.federation.engine import ClientJob, ClientResult
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.summary import ClientFailure
 from fedpriv.integrations.flower_wire import RefusedError, fingerprint, pack_job, read_result
-from fedpriv.util.arguments import argument
 from fedpriv.util.code import carried, exported
 from fedpriv.util.errors import UserError, WorkError, short_line
 
@@ -50,9 +49,7 @@ def require_flower() -> None:
     """
     for name in ("flwr", "ray"):
         if importlib.util.find_spec(name) is None:
-            raise UserError(
-                f'{argument("engine", "flower")}: needs {name}, which is not installed: pip install "fedpriv[flower]"'
-            )
+            raise UserError(f"engine='flower': needs {name}, which is not installed: pip install \"fedpriv[flower]\"")
 
 
 class FlowerEngine:

@@ -23,8 +23,7 @@ from fedpriv.pages.run_records import (
     settings,
     shared_settings,
 )
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.files import write_text
 
 PAGE = "runs.html"
@@ -164,9 +163,9 @@ def check_target(target_accuracy: float, target_of: str = "pooled") -> None:
         UserError: unless it lies above 0 and at most at 1, and is ``pooled`` or ``mean``.
     """
     if target_of not in FIGURES:
-        raise UserError(f"{argument('target_of', target_of)}: expected {' or '.join(FIGURES)}")
+        raise UserError(f"target_of={shown(target_of)}: expected {' or '.join(FIGURES)}")
     if not 0 < target_accuracy <= 1:
-        raise UserError(f"{argument('target_accuracy', target_accuracy)}: expected above 0 and at most 1")
+        raise UserError(f"target_accuracy={shown(target_accuracy)}: expected above 0 and at most 1")
 
 
 def _row(run: RunRecord, predictor: str, target: float, figure: str) -> Row:
@@ -277,12 +276,6 @@ def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
         for count in COUNTS:
             values[f"{moment}_{count}_scalars_to_target"] = reached.scalars[count] if reached else None
             values[f"{moment}_{count}_bytes_to_target"] = reached.bytes[count] if reached else None
-    work = run.summary.flops
-    values["flops_per_client_round"] = work.mean_per_client_round
-    values["flops_local_training_per_client_round"] = work.mean_local_training_per_client_round
-    values["flops_prediction_per_image"] = (
-        sum(work.prediction_per_image) / (len(work.prediction_per_image) or 1) or None
-    )
     values["seconds"] = run.summary.seconds
     return values
 

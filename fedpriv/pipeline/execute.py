@@ -143,7 +143,7 @@ def attack_all(
     for job in plan.jobs():
         directory = folder / job.folder
         if is_attack_directory(directory):
-            forget_parts(directory)  # where a crash came between
+            files.remove(directory / PARTIAL)  # where a crash came between
             results[directory] = load_metrics(directory)
             continue
         try:
@@ -185,7 +185,7 @@ def run_job(
         metrics=record,
         judge=judge,
     )
-    forget_parts(directory)
+    files.remove(directory / PARTIAL)
     return record
 
 
@@ -221,13 +221,6 @@ def search(
         ).to_cpu()
     save_reconstruction(path, result)
     return result
-
-
-def forget_parts(folder: Path) -> None:
-    """Remove the parts of an attack that is saved as a whole."""
-    files.remove(folder / PARTIAL)
-    if any(name.startswith(f"{PARTIAL}/") for name in files.written(folder)):
-        files.forget(folder)
 
 
 def draw(attack: AttackRecord) -> None:

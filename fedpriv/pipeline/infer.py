@@ -15,7 +15,6 @@ from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.records import InferenceResult, Provenance
 from fedpriv.scoring.storage import holds_scores, load_scores, write_record
 from fedpriv.sources.case import EVERYTHING, Case, build_case
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import mark
 from fedpriv.util.listener import SILENT, Listener
@@ -109,8 +108,7 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> In
         and bool((truth.samples.labels < 0).any())
     ):
         raise UserError(
-            f"{argument('held_out')}: missing; attack {inference.name!r} tells members from images that the client did not "
-            "train on"
+            f"held_out: missing; attack {inference.name!r} tells members from images that the client did not train on"
         )
     return InferenceCase(case, truth, plan.target, plan.seed, source.disclosed(plan.round), earlier)
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.numerics import Numerics, read_numerics
 from fedpriv.util.pairs import mapping
 
@@ -211,7 +210,7 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     from fedpriv.attacks import ATTACKS, attacks_for, default_suite, targets_of, told_in_clear
 
     target = target_name(target)
-    where = argument("target", target)
+    where = f"target={shown(target)}"
     if why := told_in_clear(target):
         raise UserError(f"{where}: {why}; see: fedpriv list targets")
     chosen = tuple(dict.fromkeys(ATTACKS.own_name(name) for name in attacks))
@@ -221,7 +220,7 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     for name in chosen:
         if target not in targets_of(name):
             raise UserError(
-                f"{argument('attacks', name)}: attacks {' or '.join(targets_of(name))}, not {target}; "
+                f"attacks={shown(name)}: attacks {' or '.join(targets_of(name))}, not {target}; "
                 f"for {target} there are: {', '.join(fitting)}"
             )
     return chosen or default_suite(target)
@@ -254,7 +253,7 @@ def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, 
     """Check that somebody uses the rounds: every attack that was named, or any of the suite."""
     if rounds_seen is None or rounds_seen == 1:
         return
-    seen = argument("rounds_seen", rounds_seen)
+    seen = f"rounds_seen={shown(rounds_seen)}"
     for name in named:
         if not chosen[name].uses_rounds_on(target):
             raise UserError(f"{seen}: attack {name!r} uses one round; drop the flag or the attack")
@@ -276,8 +275,8 @@ def with_settings(
     """Return attacks by name as settings of a verb make them, and the budgets that each is run with."""
     budgets, iterations = parse_budgets(settings.get("budget")), settings.get("iterations")
     if iterations is not None and budgets:
-        both = f"{argument('iterations')} and {argument('budget')} exclude each other"
-        raise UserError(f"{both}: {argument('budget')} lists the iterations")
+        both = "iterations and budget exclude each other"
+        raise UserError(f"{both}: budget lists the iterations")
     given, restarts = settings.get("attack_option", ()), settings.get("restarts")
     options = options_by_attack(names, given, iterations=iterations, restarts=restarts, budgets=budgets)
     return build_attacks(
@@ -341,11 +340,11 @@ def options_by_attack(
             for name in takers:
                 result[name][key] = value
     for name in scoped:
-        where = argument("attack_option")
+        where = "attack_option"
         if name not in names:
             raise UserError(f"{where} {name}.…: attack {name!r} does not run here; there are: {', '.join(names)}")
         if not isinstance(tree[name], dict):
-            raise UserError(f"{argument('attack_option', {name: tree[name]})}: expected {name}.KEY=VALUE")
+            raise UserError(f"attack_option={shown({name: tree[name]})}: expected {name}.KEY=VALUE")
         result[name] |= tree[name]
     flags = {
         "iterations": (iterations, {name: kind.budget for name, kind in kinds.items() if kind.budget}),
@@ -357,11 +356,11 @@ def options_by_attack(
             continue
         if not takers_by_field:
             what = "restarts" if flag == "restarts" else "budget of iterations"
-            raise UserError(f"{argument(flag)}: {', '.join(names)} has no {what}; drop the flag")
+            raise UserError(f"{flag}: {', '.join(names)} has no {what}; drop the flag")
         for name, current in takers_by_field.items():
             if current in result[name]:
-                where = f"{argument('attack_option')} {current}"
-                raise UserError(f"{where}: {argument(flag)} sets it for attack {name!r}; drop one of them")
+                where = f"attack_option {current}"
+                raise UserError(f"{where}: {flag} sets it for attack {name!r}; drop one of them")
             if flag != "budget":
                 result[name][current] = value
     return result
@@ -371,14 +370,14 @@ def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
     close = difflib.get_close_matches(key, sorted(set().union(*known.values())), n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     listed = "; ".join(f"{name}: {', '.join(sorted(current))}" for name, current in known.items())
-    return UserError(f"{argument('attack_option')}: unknown key {key!r}; {hint}known: {listed}")
+    return UserError(f"attack_option: unknown key {key!r}; {hint}known: {listed}")
 
 
 def parse_budgets(given: str | Sequence[int] | None) -> tuple[int, ...]:
     """Return the budgets that a list or ``"100,300,1000"`` holds, ascending."""
     if given is None:
         return ()
-    where = argument("budget", given)
+    where = f"budget={shown(given)}"
     try:
         budgets = [int(entry) for entry in (given.split(",") if isinstance(given, str) else given)]
     except (TypeError, ValueError) as error:

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.pipeline.plan import AttackPlan, LocalWork
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.pairs import mapping
 from fedpriv.wire.kinds import payload_kind
 
@@ -45,7 +44,7 @@ def parse_reach(given: object) -> tuple[LocalWork, ...]:
     >>> [setting.label for setting in parse_reach("epoch,4,1")]
     ['1 image', '4 images', 'epoch']
     """
-    where, parts = argument("reach", given), given.split(",") if isinstance(given, str) else given
+    where, parts = f"reach={shown(given)}", given.split(",") if isinstance(given, str) else given
     names = [str(part).strip() for part in (parts if isinstance(parts, Iterable) else [parts])]
     if names == [NONE]:
         return ()
@@ -73,7 +72,7 @@ def read_reach(target: str, settings: Mapping[str, Any], *, on_run: bool) -> tup
     series = parse_reach(given)
     if not series:
         return ()
-    where = argument("reach", given)
+    where = f"reach={shown(given)}"
     if excluded:
         raise UserError(f"{where}: {excluded}")
     for name in work:
@@ -81,20 +80,20 @@ def read_reach(target: str, settings: Mapping[str, Any], *, on_run: bool) -> tup
             why = (
                 "is what its settings vary" if name == "local_steps" else "is that of an epoch, which is not among them"
             )
-            raise UserError(f"{where} and {argument(name)} exclude each other: {argument(name)} {why}")
+            raise UserError(f"{where} and {name} exclude each other: {name} {why}")
     return series
 
 
 def _excluding(target: str, settings: Mapping[str, Any], *, on_run: bool) -> str:
     """Return why there can be no sweep; empty where there can."""
     if on_run:
-        return f"the run is trained already, by the local work that it was trained by; drop {argument('run')}"
+        return "the run is trained already, by the local work that it was trained by; drop run"
     if payload_kind(target).computed_from != "training":
         return f"applies to uploads of trained weights, and {target} is none: it does not depend on local steps as theirs do"
     if settings.get("rounds", 1) != 1:
-        return f"compares uploads that follow the same broadcast, those of the first round; drop {argument('rounds')}"
+        return "compares uploads that follow the same broadcast, those of the first round; drop rounds"
     excluding = next((name for name in ("round", "budget") if settings.get(name)), None)
-    return f"{argument('reach')} and {argument(excluding)} exclude each other" if excluding else ""
+    return f"reach and {excluding} exclude each other" if excluding else ""
 
 
 def sweep(

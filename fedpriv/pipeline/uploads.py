@@ -17,8 +17,7 @@ from fedpriv.scoring.reason_words import premise_words
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 from fedpriv.sources.external import ExternalSource, derive_card
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT
 from fedpriv.util.pairs import mapping
 
@@ -44,7 +43,7 @@ def attack_source(source: ExternalSource, named: tuple[str, ...], settings: Mapp
     plan, silent = check(ground, plan, named)
     notices = [*source.notices, *notices, *(f"left out: {line}" for line in silent)]
     if not plan.results():
-        raise UserError(f"{argument('target', source.kind)}: nothing can be attacked: {notices[len(source.notices)]}")
+        raise UserError(f"target={shown(source.kind)}: nothing can be attacked: {notices[len(source.notices)]}")
     ground = collected(replace(ground, plan=plan))
     for line in notices:
         listener.say(line)
@@ -69,18 +68,18 @@ def _plan(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str,
     suite = adapted_suite(target, names, () if named else source.defenses, rounds, every_extractor=every)
     rounds_seen = settings.get("rounds_seen")
     if rounds_seen is not None and rounds_seen > rounds:
-        where = argument("rounds_seen", rounds_seen)
+        where = f"rounds_seen={shown(rounds_seen)}"
         raise UserError(f"{where}: {rounds} round(s) were handed in; expected no more")
     built, budgets = with_settings(suite.names, settings, suite.options)
     refuse_rounds(named, built, target, rounds_seen)
     early = {
-        name: f"{argument('uploads')}: of {rounds} round(s), but attack {name!r} uses {made.needs.min_rounds}; expected a "
+        name: f"uploads: of {rounds} round(s), but attack {name!r} uses {made.needs.min_rounds}; expected a "
         "list of rounds, each a list of uploads"
         for name, made in built.items()
         if made.needs.min_rounds > rounds
     }
     early |= {
-        name: f"{argument('earlier_extractors')}: missing; attack {name!r} takes the extractor behind each round's uploads"
+        name: f"earlier_extractors: missing; attack {name!r} takes the extractor behind each round's uploads"
         for name, made in built.items()
         if name not in early and made.needs.every_extractor and not {*source.extractor_rounds()} - {source.last}
     }

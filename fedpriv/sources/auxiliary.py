@@ -12,8 +12,7 @@ from torch.nn import functional
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.datasets import DATASETS, SourceOptions, load_dataset
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.registry import split_reference
 from fedpriv.util.seeds import generator
 
@@ -38,10 +37,10 @@ def refuse_foreign(card: ThreatModel, config: RunConfig) -> None:
     clients = None if config.data_dir is None else Path(config.data_dir)
     same_folder = folder is not None and clients is not None and folder.resolve() == clients.resolve()
     if name == config.dataset and (name != "folder" or same_folder):
-        where = argument("knowledge", {"foreign": card.foreign})
+        where = f"knowledge={shown({'foreign': card.foreign})}"
         raise UserError(
             f"{where}: the clients hold images of that data set; name another, or set some of "
-            f"these aside with {argument('public')} N and grant attacker_data=same_domain"
+            f"these aside with public N and grant attacker_data=same_domain"
         )
     foreign_images(card.foreign, (1, 8, 8), 0)
 
@@ -63,8 +62,8 @@ def foreign_images(foreign: str, image_shape: tuple[int, int, int], seed: int) -
         dataset = load_dataset(name, options)
     except UserError as error:
         hint = "" if folder else f"; the folder stands behind a colon: foreign={name}:FOLDER"
-        where = argument("knowledge", {"foreign": foreign})
-        raise UserError(f"{where}: {error}{hint}; {argument('download')} is for the clients' data set only") from error
+        where = f"knowledge={shown({'foreign': foreign})}"
+        raise UserError(f"{where}: {error}{hint}; download is for the clients' data set only") from error
     order = torch.randperm(len(dataset.samples), generator=generator(seed, "foreign images"))
     images, _ = dataset.samples.batch(order[:MOST_IMAGES].sort().values)
     if (height, width) != tuple(images.shape[2:]):

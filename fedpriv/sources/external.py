@@ -22,9 +22,8 @@ from fedpriv.sources.messages import (
 from fedpriv.sources.run import batch_norms
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import MOST_VALUES, Holdings, Pool, image_key
-from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse, plain
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import ANSWERS, MIXTURES, NETWORKS, WHOLE
 from fedpriv.wire.payload import Message
@@ -85,7 +84,7 @@ class ExternalSource(Source):
 
     def __str__(self) -> str:
         """The argument."""
-        return argument("uploads")
+        return "uploads"
 
     @property
     def last(self) -> int:
@@ -161,7 +160,7 @@ class ExternalSource(Source):
         labels, payload = self.images[target.client].labels, MIXTURES.first(self.upload(target.round, target.client))
         name = None if payload is None else payload.field_that_says("weights")
         if name is None:
-            raise UserError(f"{argument('weights')}: missing; the upload does not say how images are weighted")
+            raise UserError("weights: missing; the upload does not say how images are weighted")
         encoding: Tensor = getattr(payload, name).double().abs()
         return (encoding / torch.bincount(labels, minlength=len(encoding)).clamp(min=1))[labels]
 
@@ -223,7 +222,7 @@ def derive_card(source: ExternalSource, wanted: Mapping[str, Any]) -> ThreatMode
     values = dict(wanted)
     if values.get("batch") in ("known", "none"):
         values["batch"] = values["batch"] == "known"
-    card = parse(ThreatModel, derived | values, argument("knowledge"))
+    card = parse(ThreatModel, derived | values, "knowledge")
     lacking = {
         "extractor": ("extractor", card.extractor in ("white_box", "query") and not private),
         "batch": ("batch", card.batch and not source.batches),
@@ -232,9 +231,9 @@ def derive_card(source: ExternalSource, wanted: Mapping[str, Any]) -> ThreatMode
     }
     for name, (giver, lacks) in lacking.items():
         if lacks:
-            where = argument("knowledge", {name: getattr(card, name)})
-            raise UserError(f"{where}: grants what was not handed in; {argument(giver)} would give it")
+            where = f"knowledge={shown({name: getattr(card, name)})}"
+            raise UserError(f"{where}: grants what was not handed in; {giver} would give it")
     if card.extractor == "shadow" and source.public is None:
-        where = argument("knowledge", {"extractor": "shadow"})
-        raise UserError(f"{where}: a substitute is trained on {argument('public')} with {argument('public_labels')}")
+        where = "knowledge={'extractor': 'shadow'}"
+        raise UserError(f"{where}: a substitute is trained on public with public_labels")
     return replace(card, rounds_seen=1)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
 from fedpriv.wire.payload import Message, Payload
@@ -104,7 +103,7 @@ def read_message(
     given: Any, target: str, labels: Any, n_classes: int | None, answered: Message = (), client: int | None = None
 ) -> Message | Update | Gradient:
     """Return an upload as a message on the CPU; updates and gradients as they are, checked no further."""
-    where = argument("uploads") if client is None else f"{argument('uploads')}: client {client}"
+    where = "uploads" if client is None else f"uploads: client {client}"
     if isinstance(given, (Update, Gradient)):
         return given
     if is_pair(given):
@@ -122,7 +121,7 @@ def read_message(
     message = tuple(settled(where, payload, n_classes) for payload in message)
     if target not in [payload.kind for payload in message]:
         there = ", ".join(payload.kind for payload in message)
-        raise UserError(f"{where}: holds {there}, and no {target}, which {argument('target')} names")
+        raise UserError(f"{where}: holds {there}, and no {target}, which target names")
     return message
 
 
@@ -137,7 +136,7 @@ def _update_of(where: str, after: Mapping[str, Tensor], target: str, answered: M
     if sent is None:
         raise UserError(
             f"{where}: a mapping of names does not say whether it holds weights or gradients; pass "
-            f"fedpriv.Update(before, after), fedpriv.Gradient(values), or {argument('broadcasts')}= with the weights that "
+            f"fedpriv.Update(before, after), fedpriv.Gradient(values), or broadcasts= with the weights that "
             "clients started from"
         )
     return Update(sent.parameters(), after)
@@ -236,7 +235,7 @@ def plain_tensor(where: str, value: object) -> Tensor:
 def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> None:
     """Check classes, counts and widths that a payload says in clear."""
     most = MOST_CLASSES if n_classes is None else n_classes
-    source = "at most so many" if n_classes is None else argument("n_classes", n_classes)
+    source = "at most so many" if n_classes is None else f"n_classes={shown(n_classes)}"
     classes = payload.said("classes")
     if classes is not None and len(classes):
         name = f"{where}: {payload.kind}.{payload.field_that_says('classes')}"
@@ -263,7 +262,7 @@ def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> Non
 
 def check_labels(name: str, labels: Any, count: int | None = None) -> Tensor:
     """Return labels on the CPU as int64 ``(n,)``, of any number where none is expected."""
-    where = argument(name)
+    where = name
     values = numbers(where, labels, "whole numbers, one an image")
     if values.is_floating_point() or values.dtype == torch.bool or values.is_complex():
         raise UserError(f"{where}: expected whole numbers, got {values.dtype}")
@@ -298,7 +297,7 @@ def exchange(
     """
     kind = payload_kind(target)
     if not is_weights(target):
-        raise UserError(f"{argument('uploads')}: weights were given, but {target} is no upload of weights by name")
+        raise UserError(f"uploads: weights were given, but {target} is no upload of weights by name")
     if isinstance(given, Update):
         before, after = _weights("before", given.before), _weights("after", given.after)
         if model is not None and target in NETWORKS:
@@ -308,10 +307,10 @@ def exchange(
         after = {name: after[name] for name in before if name in after}
         _refuse_different(before, after, "before", "after")
         if all(torch.equal(before[name], after[name]) for name in before):
-            raise UserError(f"{argument('uploads')}: before and after are equal; nothing was trained")
+            raise UserError("uploads: before and after are equal; nothing was trained")
     else:
         if model is None:
-            raise UserError(f"{argument('model')}: missing; a gradient is of a model's parameters")
+            raise UserError("model: missing; a gradient is of a model's parameters")
         before = {name: value.detach().cpu().float() for name, value in model.named_parameters()}
         gradient = _named_gradient(given.values, list(before))
         _refuse_different(before, gradient, "model", "gradient")
@@ -321,7 +320,7 @@ def exchange(
 
 
 def _weights(side: str, given: object) -> dict[str, Tensor]:
-    where, result = argument("uploads"), {}
+    where, result = "uploads", {}
     for name, value in named_tensors(f"{where}: {side}", given).items():
         if value.is_complex():
             raise UserError(f"{where}: {side}[{name!r}]: {value.dtype}; expected real floats")
@@ -333,7 +332,7 @@ def _weights(side: str, given: object) -> dict[str, Tensor]:
 
 
 def _named_gradient(values: object, names: Sequence[str]) -> dict[str, Tensor]:
-    where = argument("uploads")
+    where = "uploads"
     if not isinstance(values, Mapping):
         if not isinstance(values, (list, tuple)):
             raise UserError(
@@ -355,17 +354,15 @@ def _refuse_different(values: Mapping[str, Tensor], other: Mapping[str, Tensor],
     for name, value in values.items():
         if name not in other or other[name].shape != value.shape:
             got = tuple(other[name].shape) if name in other else "nothing"
-            raise UserError(
-                f"{argument('uploads')}: {second}[{name!r}]: expected {tuple(value.shape)} as in {first}, got {got}"
-            )
+            raise UserError(f"uploads: {second}[{name!r}]: expected {tuple(value.shape)} as in {first}, got {got}")
 
 
 def _scaled(facts: BatchFacts | None, before: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> BatchFacts:
     if facts is None:
-        raise UserError(f"{argument('batch')}: missing; a gradient is that of a batch of so many images")
+        raise UserError("batch: missing; a gradient is that of a batch of so many images")
     largest = max(float(value.abs().max()) for value in gradient.values())
     if not largest:
-        raise UserError(f"{argument('uploads')}: the gradient is zero everywhere; nothing can be learned from it")
+        raise UserError("uploads: the gradient is zero everywhere; nothing can be learned from it")
     if facts.steps > 1:
         return facts
     weights = max(float(value.abs().max()) for value in before.values()) or 1.0

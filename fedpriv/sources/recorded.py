@@ -20,7 +20,6 @@ from fedpriv.sources.door import read_uploads
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.facts import OwnerFacts, normalized
 from fedpriv.sources.messages import Update
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
 from fedpriv.wire.payload import Payload
@@ -244,7 +243,7 @@ def gather_uploads(
         raise UserError(f"{run.path}: no round of phase {facts.facts.phase!r} {why} is recorded")
     if round_ is not None and round_ not in usable:
         raise UserError(
-            f"{argument('round', round_)}: not recorded, or nobody uploaded in it; there are: {', '.join(map(str, usable))}"
+            f"round={shown(round_)}: not recorded, or nobody uploaded in it; there are: {', '.join(map(str, usable))}"
         )
     last = usable[-1] if round_ is None else round_
     alone = summed or target in NETWORKS | LAYERS

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.observation import (
     BatchFacts,
-    LocalGradient,
     Observation,
     Statistics,
     TargetId,
@@ -124,10 +123,6 @@ class Source(ABC):
     def loss(self, round_: int) -> PublicLoss:
         """Return the loss behind uploaded weights, as the protocol says it."""
         return PublicLoss()
-
-    def gradient(self, client: int) -> LocalGradient | None:
-        """Return the gradient of a batch as a client's defenses of local training compute it; None without such."""
-        return None
 
     def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         """Return the statistics of batch norms that a card grants about an upload, or None."""

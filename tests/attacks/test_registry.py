@@ -81,8 +81,7 @@ FITS = {
     **dict.fromkeys(("dip", "pixels"), VECTORS),
     "joint": ("prototype",),
     **dict.fromkeys(("decoder", "learned", "average", "all-rounds"), ("representation", "prototype")),
-    **dict.fromkeys(("unmix", "unmix-prior"), ("entangled",)),
-    "difference": ("prototype",),
+    "unmix": ("entangled",),
     **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip"), NETWORKS),
     "untransform": NETWORKS,
     "disaggregate": ("extractor", "model", "small-model"),
@@ -94,7 +93,6 @@ FITS = {
     "class-inversion": ("logits",),
     "paired-logits": ("public-logits",),
     "membership": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
-    "likelihood-ratio": (*NETWORKS, "classifier", "angle-matrix"),
     "property": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
 }
 """What each attack is on; the package derives it from traits, so that it is written out here alone."""

@@ -113,38 +113,15 @@ def test_a_report_refuses_damaged_lines_of_a_run(home, capsys):
     path = home / "run" / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     other = json.dumps(json.loads(lines[0]) | {"round": True}) + "\n"
-    for damaged in ([lines[0], *lines], lines[:-1], [other, *lines[1:]]):
+    for damaged, complaint in (
+        ([other, *lines[1:]], "metrics.jsonl:1: field 'round'"),
+        (["{\n"], "not a line of JSON"),
+    ):
         path.write_text("".join(damaged))
         code, _, err = call(capsys, "report", "run", "--out", "page", "--strict")
         assert (code, err.count("\n")) == (2, 1)
-        assert "metrics.jsonl: its content was altered" in err
+        assert complaint in err
         assert not (home / "page" / "runs.html").exists()
-
-
-def test_a_flipped_bit_in_what_a_resume_reads_is_refused(home, monkeypatch, capsys):
-    from fedpriv.federation.run_directory import RunDirectory
-
-    save = RunDirectory.save_checkpoint
-
-    def dying(self, checkpoint, *more):
-        if checkpoint.round == 2:
-            raise Killed
-        save(self, checkpoint, *more)
-
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", dying)
-    with pytest.raises(Killed):
-        run([*TRAIN, "--force"])
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", save)
-    for name in ("config.json", "ledger.jsonl", "checkpoints/round-0001/client-001.safetensors"):
-        path = home / "run" / name
-        whole = path.read_bytes()
-        flipped = bytearray(whole)
-        flipped[len(whole) // 2] ^= 4
-        path.write_bytes(bytes(flipped))
-        code, _, err = call(capsys, "train", "--resume", "--out", "run")
-        assert (code, err.count("\n")) == (2, 1)
-        assert f"run/{name}" in err
-        path.write_bytes(whole)
 
 
 def test_a_folder_that_lost_its_list_is_not_gone_on_with(home, capsys):

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from looped import each
 
 from fedpriv.cli.main import run
@@ -99,40 +98,3 @@ def test_all_methods_at_once_with_what_is_missing(capsys):
     sizes = ("--classes", "10", "--model", "cnn4", "--pairs", "61", "--samples", "3000", "--public", "100")
     whole = cost(capsys, "--method", "all", *sizes, "--clusters", "17", "--compressed-scalars", "337428")
     assert all("communication" in row for row in whole["methods"])
-
-
-def test_operations_are_those_of_a_run(capsys, tmp_path):
-    sizes = (
-        "--dataset",
-        "digits",
-        "--per-class",
-        "20",
-        "--clients",
-        "3",
-        "--models",
-        "small-cnn,small-mlp",
-        "--auxiliary",
-        "0",
-    )
-    found = cost(capsys, "--method", "fedgh,local", *sizes, "--operations", "--epochs", "2", "--batch-size", "7")
-    gh, alone = (row["operations"] for row in found["methods"])
-    training = ("--rounds", "1", "--epochs", "2", "--batch-size", "7", "--out", str(tmp_path / "run"))
-    assert run(["train", "--method", "fedgh", *sizes, *training, "--json"]) == 0
-    work = json.loads(capsys.readouterr().out)["flops"]
-    assert gh["per_client_round"] == work["mean_per_client_round"]
-    assert gh["prediction_per_image"] == sum(work["prediction_per_image"]) / 3
-    assert gh["local_training_per_client_round"] == alone["per_client_round"] < gh["per_client_round"]
-    assert alone["ratio_to_local"] == 1
-    assert gh["ratio_to_local"] == gh["per_client_round"] / alone["per_client_round"]
-
-
-def test_operations_of_stated_sizes_divide_the_samples(capsys):
-    sizes = ("--classes", "10", "--models", "cnn-5", "--clients", "3", "--pairs", "6")
-    found = cost(capsys, "--method", "local", *sizes, "--samples", "31", "--operations")
-    # 11, 10 and 10 images; forward and backward of CNN-5 on 3 x 32 x 32.
-    assert found["methods"][0]["operations"]["per_client_round"] == pytest.approx(15_373_200 * 31 / 3)
-    assert "samples" in refused(capsys, "--method", "local", *sizes, "--operations")
-    assert "pass models with operations" in refused(
-        capsys, "--classes", "10", "--width", "5", "--samples", "9", "--operations"
-    )
-    assert "it belongs to operations" in refused(capsys, "--classes", "10", "--width", "5", "--epochs", "3")

@@ -66,8 +66,6 @@ def test_data_shows_who_holds_what(capsys):
     assert code == 0
     rows = json.loads(out)["clients"]
     assert len(rows) == 4
-    with open("shown/holdings.png", "rb") as file:
-        assert file.read(4) == b"\x89PNG"
 
 
 # ---------------------------------------------------------------- train

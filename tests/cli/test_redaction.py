@@ -62,7 +62,7 @@ def redacted(request, tmp_path_factory):
 def test_the_attack_reads_patients_off_and_the_search_finds_them_everywhere(plain):
     assert plain.records["linear-layer"].metrics.psnr_db.mean > 60  # what it makes is the patient
     stored = [f"linear-layer/{name}.safetensors" for name in ("shuffled", "reconstruction", "truth")]
-    assert found_in(plain.path, PRIVATE) == ["linear-layer/grid.png", *stored, "report.html"]
+    assert sorted(found_in(plain.path, PRIVATE)) == sorted(["linear-layer/grid.png", *stored, "report.html"])
     assert found_in(plain.path, torch.rand(4, 1, 28, 28)) == []
 
 
@@ -81,17 +81,12 @@ def files_with(folder, texts):
 def test_no_list_of_a_redacted_attack_has_a_digest_of_what_is_hidden(redacted, plain, tmp_path, capsys):
     rule, result = redacted
     hidden = digests(plain.path / "linear-layer")
-    assert files_with(plain.path, hidden.values()) == {"linear-layer/.fedpriv.jsonl", "linear-layer/about.json"}
+    assert files_with(plain.path, hidden.values()) == {"linear-layer/about.json"}
     assert files_with(result.path, hidden.values()) == set()
     shutil.copytree(plain.path, tmp_path / "scored")
     assert call(capsys, "score", tmp_path / "scored", "--redact", rule)[0] == 0
     for folder in (result.path, tmp_path / "scored"):
         assert files_with(folder, hidden.values()) == set()
-        lines = (folder / "linear-layer" / ".fedpriv.jsonl").read_text().splitlines()[1:]
-        listed = [json.loads(line)["file"] for line in lines]
-        assert all((folder / "linear-layer" / name).is_file() for name in listed), (
-            listed
-        )  # nor of pieces that were kept
         fedpriv.report(folder / "linear-layer", out=tmp_path / f"page-{folder.name}")  # every file is still its own
 
 

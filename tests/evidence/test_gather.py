@@ -8,7 +8,7 @@ from compare import expect_close, expect_same
 from federations import small, trained_small
 
 from fedpriv.algebra.entanglement import MECHANISMS
-from fedpriv.attacks.features.unmixing import PriorUnmixing
+from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.method import LocalTraining
@@ -90,7 +90,7 @@ def test_an_entangled_upload_is_the_weighted_mean_over_its_true_images(mechanism
 def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prototypes(world):
     directory, federation = world("fedre", mechanism="RAP")
     card = dataclasses.replace(CARD, rounds_seen=4)
-    evidence = build_case(RunSource(directory, federation, "entangled"), card, PriorUnmixing(), n_targets=12, seed=0)
+    evidence = build_case(RunSource(directory, federation, "entangled"), card, UnmixedInversion(), n_targets=12, seed=0)
     found = RunSource(directory, federation, "entangled").truths(evidence.targets, seed=0, unit="class")
     assert len({o.round for o in evidence.observations}) == 4
     for client in {t.client for t in evidence.targets}:

@@ -92,7 +92,7 @@ def test_a_changed_or_damaged_trace_is_refused(finished, tmp_path):
     directory = RunDirectory.open(tmp_path / "run")
     path = trace_path(directory, 2, 1)
     path.write_bytes(trace_path(directory, 2, 0).read_bytes() + b" ")
-    with pytest.raises(UserError, match=r"round-0002/client-001.safetensors: its content was altered"):
+    with pytest.raises(UserError, match=r"round-0002/client-001.safetensors: "):
         load_trace(directory, 2, 1)
 
 

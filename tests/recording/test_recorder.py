@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fedpriv.integrations.arrays import STORED, digest
 from fedpriv.integrations.recorder import Recorder
 from fedpriv.integrations.run import RecordedRun
-from fedpriv.util import files
 from fedpriv.util.errors import UserError
 
 
@@ -49,8 +48,6 @@ def test_everything_comes_back_as_it_crossed(tmp_path):
     assert torch.equal(run.arrays(down)["arrays"]["w"], torch.full((2, 3), 2.0))
     assert torch.equal(run.arrays(second)["arrays"]["w"], torch.full((2, 3), 2.125))
     assert list(run.arrays(first)["arrays"]) == ["w", "b"]  # in their own order
-    names = {path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()}
-    assert names - {files.MARKER, ".fedpriv.lock"} == set(files.written(run.path))
 
 
 @given(st.sampled_from(sorted(STORED, key=str)), st.lists(st.integers(0, 3), max_size=3))
@@ -214,15 +211,12 @@ def test_a_damaged_recording_is_named(tmp_path):
     run = RecordedRun.open(tmp_path / "run")
     seen = run.messages(1)[1]
     place = run.path / seen.file
-    place.write_bytes(place.read_bytes()[:-1] + b"\x00")
-    with pytest.raises(UserError, match=r"0002\.safetensors: its content was altered"):
-        run.arrays(seen)
     place.unlink()
     with pytest.raises(UserError, match="missing"):
         run.arrays(seen)
     lines = run.path / "rounds" / "round-0002.jsonl"
     lines.write_text(json.dumps({"round": 2}) + "\n")
-    with pytest.raises(UserError, match="altered"):
+    with pytest.raises(UserError, match=r"round-0002\.jsonl:1: field"):
         run.messages(2)
     with pytest.raises(UserError, match="not a recorded run"):
         RecordedRun.open(tmp_path)

@@ -71,8 +71,8 @@ def audit_recorded(path: Path, settings: AuditSettings, facts: Any, listener: Li
     clip = claim.bound if claim.unit == "client" and claim.gaussian else None
     if seed is None and clip is None:
         raise UserError(
-            f"{details.where}: no canaries: clients have to send them (mods=[..., fedpriv.flower.canary(7)], canaries = 7) or "
-            "the claim has to be that of a Gaussian mechanism of one client with a clip (gaussian=true, bound=1)"
+            f"{details.where}: no canaries: clients have to send them (mods=[..., fedpriv.flower.canary(7)], canaries = 7) "
+            "or the claim has to be that of a Gaussian mechanism of one client with a clip (gaussian=true, bound=1)"
         )
     if seed is not None and claim.rounds != 1:
         raise UserError(

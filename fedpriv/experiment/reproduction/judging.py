@@ -175,19 +175,16 @@ def units(better: Seeds, than: Seeds) -> Literal["clients", "seeds"]:
 def counted(claim: Claim, position: Place) -> Measured:
     """Return the value of a cell that follows from sizes alone, or the size that is not known."""
     measure, sizes = measure_of(claim, position), sizes_of(claim, position)
-    clients, operations = int(sizes.get("clients", 10)), measure.what == "operations"
+    clients = int(sizes.get("clients", 10))
     try:
-        (row,) = cost(str(position.method), **sizes | ({"operations": True} if operations else {})).methods
+        (row,) = cost(str(position.method), **sizes).methods
     except UserError as error:
         return Measured(why=str(error))
-    if operations:
-        value = float(row["operations"]["per_client_round"]) * (clients if measure.per == "all clients" else 1)
-    else:
-        ways = ("upload", "broadcast") if measure.what == "both" else (measure.what,)
-        unit = "bytes" if measure.bytes else "scalars"
-        counts = row["communication"]["paper"]
-        value = float(sum(counts[f"{way}_{unit}_per_round"] for way in ways))
-        value /= clients if measure.per == "client" else 1
+    ways = ("upload", "broadcast") if measure.what == "both" else (measure.what,)
+    unit = "bytes" if measure.bytes else "scalars"
+    counts = row["communication"]["paper"]
+    value = float(sum(counts[f"{way}_{unit}_per_round"] for way in ways))
+    value /= clients if measure.per == "client" else 1
     return Measured(Estimate(mean=value / measure.every, ci95=None, n=1))
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from fedpriv.claims import SCALES, Claim, Column, Measure, Row, ScaledDown
 from fedpriv.experiment.federation_settings import run_config
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
 
 PAPER = "paper"
 
@@ -248,7 +247,7 @@ def _chosen(claim: Claim, requested: Asked) -> tuple[Place, ...]:
         known = [entry.name for entry in table]
         for name in names:
             if name not in known:
-                raise UserError(f"{argument(key, name)}: {unknown_name(key[:-1], name, known)}")
+                raise UserError(f"{key}={shown(name)}: {unknown_name(key[:-1], name, known)}")
     usual = _scaled(claim, requested.scale)
     rows, columns = requested.rows or usual.rows, requested.columns or usual.columns
     cells = [

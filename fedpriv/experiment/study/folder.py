@@ -15,10 +15,10 @@ from fedpriv.pages import study_files
 from fedpriv.pages.study_files import CELLS, STUDY, CellAttack, Choice, Spent, StudyFile
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument, command_line
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_json, write_text
+from fedpriv.util.escape import command_line
+from fedpriv.util.files import remove, write_json, write_text
 
 if TYPE_CHECKING:
     from fedpriv.scoring.records import Provenance
@@ -56,8 +56,7 @@ def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
         changed = differences(read_study(path).asked, wanted.asked)
         if changed:
             raise UserError(
-                f"{path}: holds another study ({_named(changed)}); choose another "
-                f"{argument('out')}, or {argument('force')} to replace it"
+                f"{path}: holds another study ({_named(changed)}); choose another out, or force to replace it"
             )
         return True
     with folders.output(path, "study", force=force):
@@ -110,12 +109,12 @@ def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) 
 
 def tidy(path: Path, rows: Sequence[Row]) -> None:
     """Remove the pieces of finished attacks, which stay where a process was killed right after it had saved the whole."""
-    from fedpriv.pipeline.execute import forget_parts
+    from fedpriv.pipeline.execute import PARTIAL
 
     for row in rows:
         for entry in row.attacks:
             if entry.status == "done":
-                forget_parts(path / entry.path)
+                remove(path / entry.path / PARTIAL)
 
 
 def _row(path: Path, cell: Cell, before: Row | None) -> Row:
@@ -205,8 +204,7 @@ def _refuse_other(path: Path, made: str, before: Mapping[str, Any], now: Mapping
     changed = differences(before, json.loads(json.dumps(now)))
     if changed:
         raise UserError(
-            f"{path}: {made} for another study ({_named(changed)}); choose another "
-            f"{argument('out')}, or {argument('force')} to replace it"
+            f"{path}: {made} for another study ({_named(changed)}); choose another out, or force to replace it"
         )
 
 

@@ -28,7 +28,6 @@ from pydantic import (
 from fedpriv.attacks import ATTACKS
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import inline_value, inline_values
 from fedpriv.util.numerics import Precision
@@ -337,7 +336,7 @@ def _from_texts(name: str, value: Any) -> Any:
         try:
             return [int(entry) for entry in entries]
         except ValueError as error:
-            where = argument("seeds", ",".join(entries))
+            where = f"seeds={shown(','.join(entries))}"
             raise UserError(f"{where}: expected whole numbers with commas between, such as 0,1,2") from error
     return entries[0] if name == "attacks" and entries in (["all"], ["none"]) else entries
 
@@ -352,6 +351,6 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals or not key or not values or key in results:
-            raise UserError(f"{argument('axes', text)}: expected KEY=VALUE,VALUE, each key once, such as alpha=0.1,1")
+            raise UserError(f"axes={shown(text)}: expected KEY=VALUE,VALUE, each key once, such as alpha=0.1,1")
         results[key] = inline_values(values)
     return results

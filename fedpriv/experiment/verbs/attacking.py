@@ -56,10 +56,9 @@ from fedpriv.sources.federation import prepare
 from fedpriv.sources.recorded import read_recording
 from fedpriv.sources.run import RunSource, refuse_mixed, rounds_with_networks
 from fedpriv.util import access, folders
-from fedpriv.util.arguments import argument
 from fedpriv.util.code import allowed
 from fedpriv.util.device import pick_device
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.pairs import texts
@@ -165,7 +164,7 @@ def attack(
     """
     refuse_unknown(settings, SETTINGS)
     target = target_name(target)
-    path = run.path if isinstance(run, Run) else None if run is None else given_path(argument("run"), run)
+    path = run.path if isinstance(run, Run) else None if run is None else given_path("run", run)
     reading = contextlib.nullcontext() if path is None else folders.read(path)  # from the first look at it on
     with access.sharing(settings.get("share_group", False)), reading:
         named = texts("attacks", attacks)
@@ -176,8 +175,8 @@ def attack(
             more = {"knowledge": knowledge, "seed": seed, "listener": listener}
             return _attack_recorded(path, target, named, out, {**settings, **more})
         if "facts" in settings:
-            where = argument("facts")
-            raise UserError(f"{where}: is about runs that were recorded elsewhere, and {argument('run')} is none")
+            where = "facts"
+            raise UserError(f"{where}: is about runs that were recorded elsewhere, and run is none")
         return _attack(run, path, target, named, knowledge, seed, out, listener, settings)
 
 
@@ -185,14 +184,11 @@ def _attack_recorded(
     path: Path, target: str, named: tuple[str, ...], out: str | Path | None, settings: Mapping[str, Any]
 ) -> AttackResult:
     if settings.get("resume"):
-        raise UserError(f"{argument('run')} {path}: recorded elsewhere; {argument('resume')}: drop it, begin anew")
+        raise UserError(f"run {path}: recorded elsewhere; resume: drop it, begin anew")
     if settings.get("workers", "auto") not in ("auto", 1, "1"):
-        raise UserError(
-            f"{argument('run')} {path}: recorded elsewhere; attacks on it run in one process: drop "
-            f"{argument('workers')}"
-        )
+        raise UserError(f"run {path}: recorded elsewhere; attacks on it run in one process: drop workers")
     folder, scratch = place(out)
-    folders.refuse_overlap(folder, {argument("run"): path})
+    folders.refuse_overlap(folder, {"run": path})
     run, facts = RecordedRun.open(path), read_facts(path, settings.get("facts"))
     source = read_recording(run, facts, target, settings.get("round"), settings)
     rule = read_rule(settings.get("redact"), RECORDED)
@@ -242,7 +238,8 @@ def _attack(
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         if configs:
             runs = [folder / f"run{item.suffix}" for item in plans]
-            train_first(runs, configs, device=plan.device, download=plan.download, listener=listener)
+            how: dict[str, Any] = {"device": plan.device, "download": plan.download, "workers": workers}
+            train_first(runs, configs, listener=listener, **how)
             grounds = _grounds(runs, plans, named, notices)
         suites = [Suite(_run_of(entry), folder, entry.plan, named, command) for entry in grounds]
         work_off(suites, grounds, workers, listener)
@@ -303,9 +300,9 @@ def _plan(
 def _refuse_training(path: Path, settings: Mapping[str, Any], *, recorded: bool) -> None:
     extra = set(settings) & {*FLAG_NAMES, "method"}
     if extra:
-        listed = ", ".join(argument(name) for name in sorted(extra))
+        listed = ", ".join(sorted(extra))
         why = "recorded elsewhere, so nothing is trained" if recorded else "the run is trained already"
-        raise UserError(f"{argument('run')} {path}: {why}; drop {listed}")
+        raise UserError(f"run {path}: {why}; drop {listed}")
 
 
 # ---------------------------------------------------------------- the run that is trained first
@@ -316,8 +313,8 @@ def _first_config(plan: AttackPlan, settings: AttackSettings) -> RunConfig:
     target, card = plan.target, plan.card
     method = settings.get("method") or default_method(target)
     if method is None:
-        where = argument("target", target)
-        raise UserError(f"{where}: no method here uploads this; pass {argument('run')} or {argument('method')}")
+        where = f"target={shown(target)}"
+        raise UserError(f"{where}: no method here uploads this; pass run or method")
     values = quick_settings(target) | {name: value for name, value in settings.items() if name in FLAG_NAMES}
     if any(made.needs.every_extractor for made in plan.attacks.values()):
         values["keep"] = EVERY_ROUND
@@ -325,13 +322,13 @@ def _first_config(plan: AttackPlan, settings: AttackSettings) -> RunConfig:
     if card.attacker_data == "other_domain":
         refuse_foreign(card, config)
     if card.attacker_data == "same_domain" and not sets_images_aside(config):
-        where = argument("knowledge", {"attacker_data": card.attacker_data})
-        raise UserError(f"{where}: no images are set aside for the attacker; pass {argument('auxiliary')} 0.5")
+        where = f"knowledge={shown({'attacker_data': card.attacker_data})}"
+        raise UserError(f"{where}: no images are set aside for the attacker; pass auxiliary 0.5")
     kinds = METHODS.load(config.method).uploads
     if config.defenses:  # which may put another kind in the place of one
         kinds = prepare(config, pick_device("cpu"), download=settings.get("download", False)).uploads
     if target not in kinds:
-        where, sent = argument("target", target), ", ".join(kinds) or "nothing"
+        where, sent = f"target={shown(target)}", ", ".join(kinds) or "nothing"
         raise UserError(f"{where}: clients of {config.method!r} upload no {target!r}; they upload: {sent}")
     refuse_mixed(METHODS.load(config.method), target, family(config.models)[: config.clients])
     return config

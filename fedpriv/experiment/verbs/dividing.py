@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.datasets.holdings import draw_holdings, holdings_table
+from fedpriv.datasets.holdings import holdings_table
 from fedpriv.experiment.federation_settings import FederationSettings, named_config
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, copy_folder
@@ -15,7 +15,6 @@ from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.federation.prepared import load_division
 from fedpriv.federation.run_directory import dataset_title
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument
 from fedpriv.util.files import write_json
 
 
@@ -26,7 +25,7 @@ class Holdings(Tabular):
     A temporary folder (no ``out``) is removed when nothing refers to this object any more.
 
     Attributes:
-        path: folder with the picture ``holdings.png`` and the table ``about.json``.
+        path: folder with the table ``about.json``.
         dataset: name of the data set.
         clients: one mapping a client: its number of images, of classes, and so on.
     """
@@ -36,17 +35,12 @@ class Holdings(Tabular):
     clients: tuple[Mapping[str, Any], ...]
     _scratch: Scratch | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def picture(self) -> Path:
-        """The picture: images of each class by client."""
-        return self.path / "holdings.png"
-
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the counts of each client's images, one row a client."""
         return self.clients
 
     def save(self, out: str | Path, *, force: bool = False) -> Holdings:
-        """Copy picture and table to a folder that stays, and return them from there."""
+        """Copy the table to a folder that stays, and return it from there."""
         copy_folder(self.path, Path(out), "data", force=force)
         return Holdings(Path(out), self.dataset, self.clients)
 
@@ -79,11 +73,10 @@ def data(
     config = named_config("local", federation, seed)
     folder, scratch = place(out)
     data_dir = federation.get("data_dir")
-    folders.refuse_overlap(folder, {}, around={argument("data_dir"): None if data_dir is None else Path(data_dir)})
+    folders.refuse_overlap(folder, {}, around={"data_dir": None if data_dir is None else Path(data_dir)})
     folders.check_free(folder, force=force)
     federated, _ = load_division(config, download=download)
     rows = holdings_table(federated)
     with folders.output(folder, "data", force=force):
         write_json(folder / "about.json", {"dataset": dataset_title(config), "seed": seed, "clients": rows})
-        draw_holdings(federated, folder / "holdings.png")
     return Holdings(folder, dataset_title(config), tuple(rows), scratch)

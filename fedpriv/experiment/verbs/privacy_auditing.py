@@ -21,9 +21,9 @@ from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
 from fedpriv.sources.federation import prepare
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument, call
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 
@@ -140,26 +140,24 @@ def audit_dp(
     """
     refuse_unknown(settings, PrivacyAuditSettings.__optional_keys__)
     refuse_small({"canaries": canaries}, ("canaries",))
-    path = None if run is None else run.path if isinstance(run, Run) else given_path(argument("run"), run)
+    path = None if run is None else run.path if isinstance(run, Run) else given_path("run", run)
     chosen = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **settings}
     whole = {name: value for name, value in chosen.items() if value not in (None, ()) and name not in _OURS[3:]}
     command = listener.command or call("audit_dp", *([] if path is None else [str(path)]), **whole)
     audit = AuditSettings(canaries, confidence, stated_claim(claim), settings.get("claimant"), seed, command)
     folder, scratch = place(out)
-    folders.refuse_overlap(folder, {argument("run"): path})
+    folders.refuse_overlap(folder, {"run": path})
     force, facts = settings.get("force", False), settings.get("facts")
     folders.check_free(folder, force=force)
     if path is not None and is_recorded(path):
-        _refuse_federation(settings, f"{argument('run')} {path}: recorded elsewhere, so nothing is trained")
+        _refuse_federation(settings, f"run {path}: recorded elsewhere, so nothing is trained")
         with folders.read(path):
             record = audit_recorded(path, audit, facts, listener)
         with folders.output(folder, KIND, force=force):
             write_record(folder, record)
     else:
         if facts is not None:
-            raise UserError(
-                f"{argument('facts')}: is about runs that were recorded elsewhere, and {argument('run')} is none"
-            )
+            raise UserError("facts: is about runs that were recorded elsewhere, and run is none")
         config, device = _config(path, settings, seed), pick_device(settings.get("device", "auto"))
         planned = plan_audit(prepare(config, device, download=settings.get("download", False)), audit)
         with folders.output(folder, KIND, force=force):
@@ -170,7 +168,7 @@ def audit_dp(
 def _refuse_federation(settings: PrivacyAuditSettings, where: str) -> None:
     extra = [name for name in settings if name not in _OURS or (name == "method" and settings.get("method"))]
     if extra:
-        raise UserError(f"{where}; drop {', '.join(argument(name) for name in sorted(extra))}")
+        raise UserError(f"{where}; drop {', '.join(sorted(extra))}")
 
 
 def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> RunConfig:
@@ -178,6 +176,6 @@ def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> Run
     if path is None:
         federation = {name: value for name, value in settings.items() if name not in _OURS}
         return named_config(settings.get("method") or "fedavg", federation, seed)
-    _refuse_federation(settings, f"{argument('run')} says how the federation is made")
+    _refuse_federation(settings, "run says how the federation is made")
     with folders.read(path):
         return RunDirectory.open(path).config

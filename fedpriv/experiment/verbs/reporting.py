@@ -21,7 +21,6 @@ from fedpriv.pages.study_report import StudyResults, read_results, together
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores
 from fedpriv.util import access, folders
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 
@@ -121,7 +120,7 @@ def report(
         for cell in current.facts.failed
     ]
     if complaints and strict:
-        raise UserError(f"{argument('strict')}: {complaints[0]}")
+        raise UserError(f"strict: {complaints[0]}")
     if not (leaks or runs):
         raise UserError(str(left_out[0]))
     for line in complaints:
@@ -157,7 +156,7 @@ def _target(value: float | None, of: str | None, runs: bool, studies: Mapping[Pa
     """Return the accuracy whose cost runs are asked for, and which accuracy it is."""
     if (value is not None or of is not None) and not runs:
         named = f"; pass those of the study, {next(iter(studies)) / 'runs'}" if studies else ""
-        where = argument("target_of" if value is None else "target_accuracy")
+        where = "target_of" if value is None else "target_accuracy"
         raise UserError(f"{where}: applies to runs{named or ', but only attacks were given'}")
     target, figure = TARGET_ACCURACY if value is None else value, of or "pooled"
     check_target(target, figure)

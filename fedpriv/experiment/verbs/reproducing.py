@@ -21,8 +21,8 @@ from fedpriv.scoring.records import ClaimCard
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import CLAIM, read_record
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument, call
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.pairs import mapping
@@ -121,7 +121,7 @@ def reproduce(
         rows=tuple(rows),
         columns=tuple(columns),
         seeds=_seeds(seeds),
-        data_dir=None if data_dir is None else given_path(argument("data_dir"), data_dir),
+        data_dir=None if data_dir is None else given_path("data_dir", data_dir),
         images=_folders(result, mapping("images", images)),
         download=download,
     )
@@ -156,15 +156,15 @@ def _seeds(given: Sequence[int] | str) -> tuple[int, ...]:
     try:
         return tuple(int(item) for item in (given.split(",") if isinstance(given, str) else given))
     except ValueError as error:
-        raise UserError(f"{argument('seeds', given)}: expected whole numbers with commas, such as 0,1,2") from error
+        raise UserError(f"seeds={shown(given)}: expected whole numbers with commas, such as 0,1,2") from error
 
 
 def _folders(claim: Claim, given: Mapping[str, Any]) -> dict[str, Path]:
     known = sorted({column.data for column in claim.columns})
     for name in given:
         if name not in known:
-            raise UserError(f"{argument('images', name)}: not a data set of this claim; there are: {', '.join(known)}")
-    return {name: given_path(argument("images"), path).resolve() for name, path in given.items()}
+            raise UserError(f"images={shown(name)}: not a data set of this claim; there are: {', '.join(known)}")
+    return {name: given_path("images", path).resolve() for name, path in given.items()}
 
 
 def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
@@ -175,5 +175,5 @@ def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
         return True  # cut off before its end; whether the study is the same, that says itself
     record = read_record(folder / CLAIM)
     if not isinstance(record, ClaimCard) or record.name != name:
-        raise UserError(f"{folder}: holds another claim; choose another {argument('out')}, or {argument('force')}")
+        raise UserError(f"{folder}: holds another claim; choose another out, or force")
     return True

@@ -14,9 +14,9 @@ from fedpriv.experiment.study.run import run_study, saved_study
 from fedpriv.experiment.study.shards import MOST, Shard, join
 from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
 from fedpriv.util import access
-from fedpriv.util.arguments import argument, call, command_line
 from fedpriv.util.code import code_flags, exported
-from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.escape import call, command_line
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.pairs import mapping
@@ -85,8 +85,8 @@ def submit(
     """
     described, execution = read_asked(study, out, settings, resume=resume)
     if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= MOST:
-        raise UserError(f"{argument('shards', shards)}: expected a number from 1 to {MOST:,}")
-    folder = given_path(argument("out"), out).absolute()
+        raise UserError(f"shards={shown(shards)}: expected a number from 1 to {MOST:,}")
+    folder = given_path("out", out).absolute()
     logs = folder.with_name(f"{folder.name}-jobs")
     queue = _queue(cluster, logs, mapping("job", job))
     cells, notes = lay_out(described, execution)
