@@ -57,13 +57,13 @@ BUDGET: dict[str, int] = {
     "federation": 2459,
     "methods": 3469,
     "defenses": 2131,
-    "attacks": 14926,
+    "attacks": 13753,
     "scoring": 7026,
     "claims": 260,
     "pages": 6074,
     "experiment": 6768,
     "cli": 1241,
-    "pipeline": 1391,
+    "pipeline": 1390,
     "sources": 3526,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that

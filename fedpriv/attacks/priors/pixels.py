@@ -27,8 +27,8 @@ def total_variation(images: Tensor) -> Tensor:
     across, down = images.diff(dim=-1).square(), images.diff(dim=-2).square()
     values = functional.pad(across, (0, 1)) + functional.pad(down, (0, 0, 0, 1))
     # The derivative of a root is infinite at zero; flat places are common.
-    values = (values + _TINY).sqrt() - _TINY**0.5
-    return values.sum(1).mean((1, 2))
+    lengths: Tensor = (values + _TINY).sqrt() - _TINY**0.5
+    return lengths.sum(1).mean((1, 2))
 
 
 @dataclass(frozen=True)
