@@ -247,7 +247,7 @@ def _by_label(
     knowledge: Knowledge,
     target: TargetId,
 ) -> LabelSlopes | None:
-    """Return what labels make of the layer's outputs; None where they say nothing of the loss there."""
+    """Return the slopes of labels at the layer's outputs; None where they say nothing of the loss there."""
     if knowledge.loss.through != "cross_entropy" or facts.steps != 1:
         return None
     if not 2 <= len(labels) <= MOST_BY_LABELS:

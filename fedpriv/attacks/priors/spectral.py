@@ -170,7 +170,7 @@ def has_own_images(knowledge: Knowledge) -> bool:
 
 
 def drops(progress: float) -> int:
-    """Return how often penalties have lost weight: after 3/8, 5/8 and 7/8 of the iterations."""
+    """Return the number of times that penalties have lost weight: after 3/8, 5/8 and 7/8 of the iterations."""
     return sum(progress >= share for share in (3 / 8, 5 / 8, 7 / 8))
 
 
