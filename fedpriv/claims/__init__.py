@@ -186,21 +186,13 @@ class Claim:
 
 @functools.cache
 def claims() -> Mapping[str, Claim]:
-    """Return all claims by the name of their file, in alphabetical order.
-
-    Raises:
-        UserError: when a file does not fit :class:`Claim`.
-    """
+    """Return all claims by the name of their file, in alphabetical order."""
     files = {file.name: file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")}
     return {name[:-5]: parsed(toml_table(files[name].read_text("utf-8")), name) for name in sorted(files)}
 
 
 def find_claim(name: str | Path) -> tuple[str, Claim]:
-    """Return a claim by its name, or from a TOML file of the user's, with the name it goes by.
-
-    Raises:
-        UserError: for an unknown name, with the known ones; for a file that does not fit.
-    """
+    """Return a claim by its name, or from a TOML file of the user's, with the name it goes by."""
     if isinstance(name, Path) or name.endswith(".toml"):
         path = Path(name)
         return path.stem, parsed(toml_file(path, expected="a claim in TOML, see docs/reproducing.md"), str(path))
@@ -210,11 +202,7 @@ def find_claim(name: str | Path) -> tuple[str, Claim]:
 
 
 def parsed(values: Table, where: str) -> Claim:
-    """Return the claim that a table describes.
-
-    Raises:
-        UserError: naming the key that is wrong, a name that is there twice, or a name that is none of its rows or columns.
-    """
+    """Return the claim that a table describes."""
     claim: Claim = parse(Claim, {**values, "rows": [_without_dashes(row) for row in values.get("rows", ())]}, where)
     names = {axis: [item.name for item in getattr(claim, axis)] for axis in ("rows", "columns")}
     for axis, listed in names.items():

@@ -34,7 +34,6 @@ COMMANDS: dict[str, str] = {
     "reproduce": "audit:reproduce",
     "list": "catalogue:list_names",
     "explain": "catalogue:explain",
-    "data": "train:data",
     "doctor": "catalogue:doctor",
 }
 

@@ -1,8 +1,7 @@
-"""``fedpriv train``, ``fedpriv data`` and ``fedpriv cost``: run a federation, or look at it before."""
+"""``fedpriv train`` and ``fedpriv cost``: run a federation, or count what it would send."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,26 +65,6 @@ def _show_run(out: Path, summary: RunSummary) -> None:
         result = guarantee("privacy", record)
         common.tell(result.told, *(f"  {name}: {value}" for name, value in result.conditions))
     common.tell(f"{summary.seconds:.1f} s, kept in {out}")
-
-
-@click.command()
-@flags_of("dividing:data")
-@common.common_options
-def data(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
-    """Show what each client holds, as a table (default folder: results/data-DATASET)."""
-    folder = out or numbered(Path("results") / f"data-{common.data_name(flags)}")
-    result = fedpriv.data(out=folder, **common.given_values(flags))
-    if as_json:
-        common.print_json({"out": str(result.path), "clients": list(result.clients)})
-    elif not quiet:
-        rows = [{name.replace("_", " "): _text(value) for name, value in row.items()} for row in result.clients]
-        common.print_table(f"{result.dataset}: who holds what", rows)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {number}" for name, number in value.items())
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 @click.command()

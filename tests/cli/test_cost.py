@@ -40,16 +40,6 @@ def test_stated_sizes(capsys):
     assert row["communication"]["full"]["upload_bytes_per_round"] == 502 * (4 * 512 + 8)
 
 
-def test_people_get_a_table_and_the_sizes(capsys):
-    assert run(["cost", "--method", "fedgh,fedre", "--classes", "100", "--width", "512", "--pairs", "502"]) == 0
-    shown = capsys.readouterr().out
-    assert "257,024" in shown
-    assert "5,120" in shown
-    assert "pairs 502" in shown
-    assert run(["cost", "--quiet", "--classes", "10", "--width", "4"]) == 0
-    assert capsys.readouterr().out == ""
-
-
 @each("partition", ["dirichlet", "iid"])
 def test_sizes_from_data_are_those_of_the_division_that_a_run_would_have(capsys, partition):
     found = cost(capsys, "--method", "fedproto,fedallrep", "--partition", partition, "--clients", "7", "--seed", "3")
@@ -76,15 +66,12 @@ def test_heterogeneous_models_are_added_up_and_refused_where_one_is_needed(capsy
     assert stated["methods"][0]["communication"]["paper"]["upload_scalars_per_round"] == 10_000
 
 
-def test_options_and_a_configuration_file(capsys, tmp_path):
+def test_options(capsys):
     sizes = ("--classes", "10", "--width", "8", "--pairs", "20")
     plain = cost(capsys, "--method", "fedproto", *sizes)["methods"][0]["communication"]["full"]
     counts = cost(capsys, "--method", "fedproto", *sizes, "--option", "averaging=counts")
     more = counts["methods"][0]["communication"]["full"]
     assert more["upload_scalars_per_round"] == plain["upload_scalars_per_round"] + 20
-    config = tmp_path / "cost.toml"
-    config.write_text('method = "fedproto"\nclasses = 10\nwidth = 8\npairs = 20\n[option]\naveraging = "counts"\n')
-    assert cost(capsys, "--config", str(config)) == counts
 
 
 def test_all_methods_at_once_with_what_is_missing(capsys):

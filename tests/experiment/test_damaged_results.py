@@ -174,72 +174,6 @@ def test_a_damaged_inference_is_named_and_left_out(what, damaged, known, tmp_pat
     assert 'id="membership"' not in (tmp_path / "page" / "report.html").read_text()
 
 
-@pytest.mark.parametrize("name", ["pixels", "membership"])
-def test_a_result_that_was_asked_for_and_is_gone_is_named(name, damaged, tmp_path, capsys):
-    shutil.rmtree(damaged / "suite" / name)
-    code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "page")
-    assert code == 0
-    assert f"{name} missing, though it was made" in err
-    code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "strict", "--strict")
-    assert code == 2
-
-
-@pytest.mark.parametrize("folder", [False, True])
-def test_the_file_of_a_result_that_is_gone_is_named(folder, damaged, tmp_path, capsys):
-    path = damaged / "suite" / "membership" / "membership.json"
-    path.unlink()
-    if folder:
-        path.mkdir()
-    code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "page")
-    assert code == 0
-    assert "membership missing, though it was made" in err
-
-
-def test_what_is_wrong_with_a_file_that_is_there_is_told_before_what_is_gone(damaged, tmp_path, capsys):
-    path = min((damaged / "study" / "attacks").glob("*/pixels/about.json"))
-    path.write_text(path.read_text()[:-5])
-    code, _, err = call(capsys, "report", damaged / "study", "--out", tmp_path / "page")
-    assert code == 0
-    assert "no result, though it was made: about.json" in err
-
-
-def test_a_folder_in_the_place_of_the_private_truth_is_not_taken_for_one_left_out(damaged, tmp_path, capsys):
-    path = damaged / "suite" / "pixels" / "truth.safetensors"
-    path.unlink()
-    path.mkdir()
-    code, _, err = call(capsys, "report", damaged / "suite" / "pixels", "--out", tmp_path / "page")
-    assert (code, len(err.strip().splitlines())) == (2, 1)
-    assert "truth.safetensors: is no file, though about.json lists it" in err
-
-
-def test_a_run_of_a_study_without_its_settings_fails_its_cell_by_the_file_s_name(damaged, capsys):
-    path = min((damaged / "study" / "runs").glob("*/config.json"))
-    path.unlink()
-    (path.parent / "summary.json").unlink()
-    code, _, err = call(capsys, "audit", "--resume", "--out", damaged / "study", "--quiet")
-    assert code == 1
-    assert f"{path}: missing; remove {path.parent} to train the run again" in err
-
-
-@pytest.mark.parametrize("text", cases(["", "[]", '{"results": 3}', '{"results": [3]}'], ""))
-def test_a_suite_whose_request_is_damaged_says_so(text, damaged, known, tmp_path, capsys):
-    (damaged / "suite" / "request.json").write_text(text)
-    code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "page")
-    assert code == 0
-    assert "request.json" in err
-    assert figures(known / "suite") == figures(tmp_path / "page")
-    code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "strict", "--strict")
-    assert code == 2
-
-
-def test_where_nothing_can_be_read_nothing_is_written(damaged, tmp_path, capsys):
-    (damaged / "suite" / "pixels" / "about.json").write_text("")
-    code, out, err = call(capsys, "report", damaged / "suite" / "pixels", "--out", tmp_path / "page")
-    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
-    assert "suite/pixels: about.json" in err
-    assert not (tmp_path / "page").exists()
-
-
 # ---------------------------------------------------------------- runs
 
 
@@ -306,16 +240,6 @@ def test_a_damaged_cell_of_a_study_is_named(what, damaged, known, tmp_path, caps
     assert "lost" in err
     expected, found = figures(known / "study"), figures(tmp_path / "page")
     assert found == {key: row for key, row in expected.items() if "inference" in what or key[0] != "fedgh"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["summary.json", "config.json"])
-@pytest.mark.parametrize("how", [remove, lambda name: overwrite(name, "{")])
-def test_a_damaged_run_of_a_study_is_named(name, how, damaged, known, tmp_path, capsys):
-    how(name)(some(damaged, "study/runs/local*"))
-    err, strict = reported(capsys, damaged, tmp_path / "page", "study")
-    check(tmp_path / "page", err, strict, "runs/local", sections=("Left out",))
-    assert figures(known / "study") == figures(tmp_path / "page")
 
 
 CELLS = {
