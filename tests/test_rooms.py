@@ -56,15 +56,15 @@ BUDGET: dict[str, int] = {
     "dp": 813,
     "federation": 2424,
     "methods": 3469,
-    "defenses": 2130,
-    "attacks": 14923,
+    "defenses": 2131,
+    "attacks": 13750,
     "scoring": 7025,
     "claims": 248,
     "pages": 6066,
-    "experiment": 5836,
-    "cli": 1116,
-    "pipeline": 1284,
-    "sources": 3289,
+    "experiment": 5871,
+    "cli": 1095,
+    "pipeline": 1283,
+    "sources": 3269,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

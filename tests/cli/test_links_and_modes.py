@@ -131,9 +131,3 @@ def test_what_is_private_is_its_owner_s_alone_and_what_is_redacted_everybody_s(p
     """Of umask 022, which would let everybody read."""
     assert {name: modes(private / name) for name in MADE} == dict.fromkeys(MADE, ({0o600}, {0o700}))
     assert modes(private / "redacted") == ({0o644}, {0o755})
-
-
-def test_a_folder_that_was_there_is_made_private_too(home, capsys):
-    (home / "mine").mkdir(mode=0o755)
-    assert call(capsys, "report", "result", "--out", "mine", "--quiet")[0] == 0
-    assert modes(home / "mine") == ({0o600}, {0o700})
