@@ -8,7 +8,7 @@ from fedpriv.attacks.features.posterior import Uploads, infer
 from fedpriv.attacks.features.unmixing import expected_weights, infer_hidden
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
-from fedpriv.attacks.inference.property_features import describe
+from fedpriv.attacks.inference.shadow_clients import describe
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.wire.payloads import Classifier, Entangled
 

@@ -109,7 +109,7 @@ def test_the_first_layer_before_the_head_is_chosen():
     model = nn.Sequential(OrderedDict(first=nn.Linear(4, 5), second=nn.Linear(5, 6), head=nn.Linear(6, 2)))
     for kept, shape in ((("first", "second", "head"), (5, 5)), (("second", "head"), (6, 6))):
         state = {name: value for name, value in weights(model).items() if name.startswith(kept)}
-        assert hidden_layer(model, Update(state, state), torch.rand(3, 4)).change(state).shape == shape
+        assert hidden_layer(model, Update(state, state), torch.rand(3, 4)).change.shape == shape
     alone = {"head.weight": model.head.weight}
     assert hidden_layer(model, Update(alone, alone), torch.rand(3, 4)) is None
     assert hidden_layer(nn.Conv2d(1, 1, 1), Update({}, {}), torch.rand(1, 1, 1, 1)) is None
