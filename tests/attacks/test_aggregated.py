@@ -8,7 +8,7 @@ from compare import expect_close
 from gradient_cases import CPU, RATE, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation, solve, taken_apart
+from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation, taken_apart
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
@@ -154,14 +154,6 @@ def test_rounds_that_hold_nothing_of_a_client_tell_nothing_of_it():
     )
     assert error(apart(seen, [0])[0], sent, changes, 0) < 1e-4
     assert error(apart(others, [0])[0], sent, changes, 0) > 0.7
-
-
-def test_the_mean_of_all_is_kept_where_nothing_better_predicts():
-    rng = torch.Generator().manual_seed(0)
-    noise = torch.randn(6, 40, generator=rng, dtype=torch.float64)
-    taken = torch.tensor([[1, 0], [0, 1]] * 3).double()
-    found = solve(taken, noise, 0)
-    assert float((found - noise.mean(0)).norm()) < float((found - noise[::2].mean(0)).norm())
 
 
 def test_images_are_matched_to_the_part_of_their_client():

@@ -8,7 +8,7 @@ from compare import expect_close
 from defense_cases import build
 from federations import CPU
 
-from fedpriv.attacks.features.rounds import AveragedInversion, average, average_rows
+from fedpriv.attacks.features.rounds import AveragedInversion, average_rows
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.defense import DefensePipeline, Sender
@@ -91,35 +91,6 @@ def test_rotating_blocks_are_put_together_and_fixed_ones_are_not():
     assert error(average_rows(seen[-3:], seen[-1], missing=True), clean) > 0.3  # a block was never shown
     fixed, _ = rounds("diagonal:blocks=4,schedule=fixed", number=8)
     assert error(average_rows(fixed, fixed[-1], missing=True), clean) == pytest.approx(once, rel=0.2)
-
-
-def test_rows_are_found_by_class_and_rounds_without_them_left_out():
-    rows = draw(3, WIDTH)
-    sent = [
-        Prototypes(rows, torch.tensor([1, 4, 7])),
-        Prototypes(rows[[2, 0, 1]], torch.tensor([7, 1, 4])),
-        Prototypes(100 * rows[:2], torch.tensor([1, 4])),
-        Prototypes(rows[:2], torch.tensor([4, 7])),
-    ]
-    seen = tuple(Observation(t, 0, (held,), ()) for t, held in enumerate(sent))
-    expect_close(average_rows(seen, seen[1]), rows[[2, 0, 1]], atol=1e-6)
-    expect_close(average_rows(seen[:1] + seen[2:3], seen[0]), rows, atol=1e-6)
-    other = (Observation(0, 0, (Representations(rows, torch.tensor([1, 2, 3])),), ()),)
-    mine = Observation(1, 0, (Representations(2 * rows, torch.tensor([1, 2, 4])),), ())
-    expect_close(average_rows((*other, mine), mine), 2 * rows, atol=1e-6)
-    # Rounds to come, and other clients, have no part.
-    expect_close(average_rows((mine, replace(mine, round=2, upload=other[0].upload)), mine), 2 * rows)
-    expect_close(average_rows((mine, replace(mine, round=0, client=1)), mine), 2 * rows)
-
-
-def test_one_upload_is_its_own_average_and_what_is_never_sent_is_zero():
-    two = draw(2, 3, 4)
-    expect_close(average(two[:1]), two[0])
-    apart = (average(two) - two[1]) / (two[0] - two[1])  # somewhere between the two, all alike
-    expect_close(apart, apart.mean().expand(3, 4), atol=1e-4)
-    assert 0 <= apart.mean() <= 0.5
-    nothing = average(torch.zeros(2, 3, 4), torch.zeros(2, 4, dtype=torch.bool))
-    assert not nothing.any()
 
 
 @pytest.mark.parametrize("inversion", ["dip", "joint"])

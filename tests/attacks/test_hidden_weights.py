@@ -76,13 +76,6 @@ def test_expected_weights_of_two_classes_by_hand():
     expect_close(noisy, torch.tensor([[0.5, 0.5]], dtype=torch.float64), atol=1e-2)
 
 
-def test_a_client_of_one_class_hides_nothing():
-    features = torch.arange(8, dtype=torch.float64).view(2, 4)
-    found, weights = infer_hidden(Uploads(features, torch.ones(2, 1, dtype=torch.float64), torch.arange(1, 3)), none)
-    assert weights.tolist() == [[1.0], [1.0]]
-    expect_close(found.prototypes, infer(Uploads(features, weights, torch.arange(1, 3))).prototypes)
-
-
 def observation(encoding):
     return Observation(1, 0, (Entangled(torch.tensor([1.0, 0.0]), torch.tensor(encoding)),), ())
 

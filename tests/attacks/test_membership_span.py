@@ -6,7 +6,7 @@ from collections import OrderedDict
 import pytest
 import torch
 from compare import expect_close
-from gradient_cases import clients, images_and_labels, knowledge_of, noise_images, sigmoid_net
+from gradient_cases import clients, knowledge_of, noise_images
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -94,15 +94,6 @@ def test_a_truncated_matrix_gives_its_members_too():
     low = tuple(LowRankModel(compress(one.state, 0.95)) for one in (sent, got))
     found = signals(Observation(0, 0, low[1:], low[:1]), model, pictures)
     assert found[:2].min() > found[2:].max()
-
-
-def test_a_network_without_a_hidden_layer_is_judged_by_its_gradient():
-    pictures, labels = images_and_labels(4)
-    model = sigmoid_net()
-    seen = clients(model, pictures, labels)[2]
-    found = update_signals([seen], pictures, labels, knowledge_of(model, labels))[0]
-    assert int(found.argmax()) == 2
-    assert found[2] == pytest.approx(1, abs=1e-6)
 
 
 def test_the_first_layer_before_the_head_is_chosen():

@@ -10,7 +10,7 @@ from federations import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.inference.base import InferenceProblem
-from fedpriv.attacks.inference.property import BY_BIASES, PropertyInference
+from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.inference.property_features import class_similarity, kernel_class_scores
 from fedpriv.attacks.inference.shadow_clients import describe, learn, shadow_clients
 from fedpriv.attacks.inputs.targets import said
@@ -244,16 +244,6 @@ def test_a_histogram_sent_in_the_first_round_is_read_in_the_last(capsys):
     assert dict(classes) == {"clients": 5, "exact": 5, "counted": 5, "counts_exact": 5}
 
 
-def test_who_said_nothing_in_the_stored_rounds_is_guessed_and_not_given_away():
-    train = ["--method", "fedgen", *SMALL, "--clients", "8", "--rounds", "3", "--participation", "0.5"]
-    assert run(["train", *train, "--capture", "last", "--out", "run", "--quiet"]) == 0
-    found = record("classifier", "--run", "run")
-    assert found.learned_from.startswith("the uploads of all rounds themselves of ")
-    assert found.learned_from.endswith(f" clients, and {BY_BIASES}")
-    assert 0.5 < found.auc.value < 1
-    assert not inferred(judge(found)).startswith("Sent in clear")
-
-
 def test_what_cannot_be_answered_is_refused_before_anything_is_attacked_or_written(capsys):
     assert run(["train", "--method", "fedgh", *SMALL, "--rounds", "1", "--out", "run", "--quiet"]) == 0
     suite = [
@@ -272,16 +262,3 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_attacked_or_writt
         assert run(["attack", "--target", "prototype", "--run", "run", *suite, "--out", "out", "--quiet"]) == 2
         assert "attacker has nothing to learn it from" in capsys.readouterr().err
         assert not Path("out").exists()
-
-
-def test_kernels_need_the_classes_of_public_images_and_nothing_else(capsys):
-    public = ["--public", "100", "--rounds", "2", "--clients", "5", "--alpha", "0.3"]
-    blind = ["--knowledge", "attacker_data=none"]
-    kernels = ["attack", "--target", "kernel", "--attack", "property", *public, *blind, "--quiet", "--out", "refused"]
-    assert run(kernels) == 2
-    assert "needs attacker_data=same_domain" in capsys.readouterr().err
-    found = record("kernel", *public, "--knowledge", "attacker_data=same_domain")
-    assert found.learned_from == "the other kernels of the round"
-    assert found.question == "holds"
-    assert found.classes_alone.auc.value == 0.5
-    assert found.n_clients == 5

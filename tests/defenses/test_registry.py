@@ -18,7 +18,7 @@ from fedpriv.methods import METHODS
 from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import count, entries
-from fedpriv.wire.payloads import Prototypes, SampleCount, get_payload
+from fedpriv.wire.payloads import SampleCount, get_payload
 
 # ---------------------------------------------------------------- the contract
 
@@ -79,24 +79,7 @@ def test_contract(text, kind):
         assert "not_protected" in line
 
 
-@each("text", ["noise", "noise:kind=laplace", "dp-noise:noise_multiplier=1", "quantise:bits=3"])
-@each("kind", ["prototype", "model"])
-def test_random_defenses_draw_anew_for_every_seed_round_client_and_place(text, kind):
-    first = send(build(text), kind)
-    for change in ({"seed": 1}, {"round_": 3}, {"client": 2}):
-        assert not same(first, send(build(text), kind, **change))
-    assert not same(first, send((*build("upload-interval:k=2"), *build(text)), kind))
-
-
 # ---------------------------------------------------------------- composition and refusals
-
-
-def test_defenses_are_applied_in_the_order_given():
-    clip, noise = "clip:bound=0.1", "noise:scale=5,unit=absolute"
-    last_clipped = get_payload(send(build(noise, clip), "prototype"), Prototypes).features
-    assert float(last_clipped.norm(dim=1).max()) <= 0.1 * (1 + 1e-5)
-    first_clipped = get_payload(send(build(clip, noise), "prototype"), Prototypes).features
-    assert float(first_clipped.norm(dim=1).max()) > 1
 
 
 def test_what_is_on_the_wire_cannot_be_changed_behind_it():

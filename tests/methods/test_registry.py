@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import local_batches
 from fedpriv.federation.method import LocalTraining, refuse_no_method
-from fedpriv.federation.states import put, weighted_mean
+from fedpriv.federation.states import put
 from fedpriv.federation.trace import Trace
 from fedpriv.methods import METHODS, default_method
 from fedpriv.util.seeds import generator
@@ -191,16 +191,6 @@ def test_fedavg_averages_by_sample_counts():
     assert state["global.w"].tolist() == [4.0, 5.0]
 
 
-def test_averages_do_not_depend_on_the_order_of_clients():
-    states = [{"w": torch.randn(50)} for _ in range(7)]
-    weights = [3, 1, 4, 1, 5, 9, 2]
-    forwards = weighted_mean(states, weights)["w"]
-    backwards = weighted_mean(states[::-1], weights[::-1])["w"]
-    expect_close(forwards, backwards, rtol=0, atol=1e-7)
-    by_hand = sum(w / 25 * s["w"] for w, s in zip(weights, states, strict=True))
-    expect_close(forwards, by_hand, atol=1e-6)
-
-
 def test_one_local_step_of_fedavg_reveals_the_gradient_of_its_first_batch():
     world = World("fedavg", batch_size=3, max_steps=1, learning_rate=0.1)
     server, broadcast, states = world.start()
@@ -220,13 +210,6 @@ def test_one_local_step_of_fedavg_reveals_the_gradient_of_its_first_batch():
 
 
 # ---------------------------------------------------------------- batches
-
-
-def test_batches_cover_every_sample_once_an_epoch():
-    batches = local_batches(23, LocalTraining(batch_size=5, epochs=2), generator(1))
-    assert [len(b) for b in batches] == [5, 5, 5, 5, 3] * 2
-    assert sorted(torch.cat(batches[:5]).tolist()) == list(range(23))
-    assert not torch.equal(torch.cat(batches[:5]), torch.cat(batches[5:]))
 
 
 def test_tails_are_dropped_joined_or_cut_only_on_request():
