@@ -74,13 +74,6 @@ CASES = {
         "test_round_posterior::test_negative_control_another_clients_uploads_under_the_own_weights_tell_nothing_beyond_the_head",
         card={"rounds_seen": 2},
     ),
-    "average": Case(
-        "fedproto",
-        "prototype",
-        "test_averaging::test_exact_uploads_stay_exact_even_when_they_move",
-        "test_averaging::test_negative_control_noise_that_lasts_does_not_average_out",
-        card={"rounds_seen": 2},
-    ),
     "all-rounds": Case(
         "fedproto",
         "prototype",

@@ -33,7 +33,7 @@ from worlds import smooth
 from fedpriv.attacks import ATTACKS
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
 from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation
-from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
+from fedpriv.attacks.features.rounds import AllRoundsInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
 from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
@@ -164,16 +164,12 @@ IMAGES_OF_VECTORS = (
     Line(
         SimulatedInversion(iterations=100, simulators=2, batch_size=32), "representation", ROUNDS, {"extractor": "none"}
     ),
-    Line(AveragedInversion(iterations=100), "representation", {"rounds": 6, "defense": ("noise:scale=0.3",)}),
     Line(AllRoundsInversion(iterations=100, rounds=3), "representation", ROUNDS),
     Line(DipInversion(iterations=100), "prototype", FEW | ROUNDS, targets=4),
     Line(JointInversion(iterations=40), "prototype", FEW | ROUNDS, targets=4),
     Line(PixelInversion(iterations=200), "prototype", FEW | ROUNDS, targets=4),
     Line(DecoderInversion(iterations=200, refine_steps=100), "prototype", FEW | ROUNDS),
     Line(LearnedInversion(iterations=20, denoiser=QUICK), "prototype", FEW | ROUNDS),
-    Line(
-        AveragedInversion(iterations=400), "prototype", FEW | {"rounds": 12, "defense": ("noise:scale=0.1",)}, targets=4
-    ),
     Line(AllRoundsInversion(iterations=100, rounds=3), "prototype", FEW | ROUNDS),
     Line(DipInversion(iterations=100), "entangled", FEW | ROUNDS),
     Line(PixelInversion(iterations=200), "entangled", FEW | ROUNDS),

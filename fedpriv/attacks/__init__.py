@@ -16,7 +16,6 @@ ATTACKS = Registry(
         "pixels": "fedpriv.attacks.inversion.vector:PixelInversion",
         "simulator": "fedpriv.attacks.inversion.surrogate:SimulatedInversion",
         "unmix": "fedpriv.attacks.features.unmixing:UnmixedInversion",
-        "average": "fedpriv.attacks.features.rounds:AveragedInversion",
         "all-rounds": "fedpriv.attacks.features.rounds:AllRoundsInversion",
         "linear-layer": "fedpriv.attacks.gradients.linear_layer:LinearLayer",
         "dlg": "fedpriv.attacks.gradients.dlg:DeepLeakage",

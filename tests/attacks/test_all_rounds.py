@@ -8,7 +8,7 @@ from compare import expect_same
 from defense_cases import build
 from federations import CPU, small, trained_small
 
-from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
+from fedpriv.attacks.features.rounds import AllRoundsInversion
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
@@ -91,16 +91,13 @@ def test_negative_control_other_images_in_the_same_place_give_nothing(digits):
 
 
 def test_noise_averages_out_though_extractors_have_nothing_in_common(digits):
-    """Means over rounds fail there: no two rounds hold the same vector."""
     images, labels = digits[0][1000:1024], digits[1][1000:1024]
     seen, known = federation(images, labels, "noise:scale=1", own=digits[0][:400])
     targets = targets_of(seen)
     together = psnr(AllRoundsInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
     newest = psnr(DecoderInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
-    mean = psnr(AveragedInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
     floor = -10 * (digits[0][:400].mean(0) - images).square().flatten(1).mean(1).log10().mean()
     assert together > newest + 0.7
-    assert together > mean + 3
     assert together > floor + 0.7
 
 

@@ -81,7 +81,7 @@ NETWORKS = ("extractor", "model", "small-model", "low-rank-model")
 FITS = {
     **dict.fromkeys(("dip", "pixels"), VECTORS),
     "joint": ("prototype",),
-    **dict.fromkeys(("decoder", "learned", "average", "all-rounds"), ("representation", "prototype")),
+    **dict.fromkeys(("decoder", "learned", "all-rounds"), ("representation", "prototype")),
     "unmix": ("entangled",),
     **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip", "gradient-learned"), NETWORKS),
     "untransform": NETWORKS,

@@ -19,8 +19,7 @@ from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Reconstruction, TargetId, ThreatModel, Unit
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import SEPARATE
-from fedpriv.wire.payloads import Message, Prototypes
+from fedpriv.wire.payloads import Prototypes
 
 Inversion = Literal["dip", "pixels", "decoder", "joint"]
 
@@ -220,11 +219,3 @@ def as_uploads(
         known = None if any(count is None for _, count in rows.values()) else images
         uploads.append(Observation(round_, client, (Prototypes(table, torch.arange(len(table)), known),), ()))
     return tuple(uploads)
-
-
-def with_rows(message: Message, rows: Tensor) -> Message:
-    """Return an upload of representations or prototypes with other rows; counts and labels stay."""
-    return tuple(
-        replace(payload, **{str(payload.values_field()): rows}) if payload.kind in SEPARATE else payload
-        for payload in message
-    )
