@@ -28,7 +28,6 @@ INVERTED = (
 )
 
 SUMMED: dict[str, Any] = {"defenses": (parse_choice("secure-aggregation"),)}
-CHANGING = SUMMED | {"participation": 0.67, "rounds": 4, "keep": (1, 2, 3, 4)}
 TWO_IMAGES = LocalTraining(learning_rate=0.1, batch_size=2, max_steps=1)
 
 BRIEF = DenoiserTraining(iterations=3, width=4)
@@ -132,22 +131,6 @@ CASES = {
         "test_aggregated::test_a_mean_without_the_client_gives_nothing_of_it",
         config=SUMMED,
         n_targets=3,
-    ),
-    "disaggregate": Case(
-        "fedavg",
-        "model",
-        "test_aggregated::test_images_are_matched_to_the_part_of_their_client",
-        "test_aggregated::test_rounds_that_hold_nothing_of_a_client_tell_nothing_of_it",
-        card={"rounds_seen": 4},
-        config=CHANGING,
-    ),
-    "disaggregate-layer": Case(
-        "lg-fedavg",
-        "classifier",
-        "test_aggregated::test_a_layers_update_leads_to_class_means_of_its_own_client",
-        "test_aggregated::test_rounds_that_hold_nothing_of_a_client_tell_nothing_of_it",
-        card={"rounds_seen": 4},
-        config=CHANGING,
     ),
     "head-update": Case(
         "lg-fedavg",

@@ -32,7 +32,6 @@ from worlds import smooth
 
 from fedpriv.attacks import ATTACKS
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
-from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation
 from fedpriv.attacks.features.rounds import AllRoundsInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
 from fedpriv.attacks.features.unmixing import UnmixedInversion
@@ -154,7 +153,6 @@ SUMMED = ONE_IMAGE | {"defense": ("secure-aggregation",)}
 FEW = {"auxiliary": 0.8, "alpha": 10.0}
 FEWEST = FEW | {"auxiliary": 0.9}
 ONE_CLASS, ONE_IMAGE_EACH = {"option": ("mechanism=RSP",)}, {"option": ("mechanism=RSR",)}
-IN_TURN = FEW | {"participation": 0.5, "rounds": 24, "batch_size": 100, "local_steps": None, "lr": 0.001, "keep": "all"}
 SETTLED = {"rounds": 30, "lr": 0.001}
 IMAGES_OF_VECTORS = (
     Line(DipInversion(iterations=100), "representation", ROUNDS),
@@ -194,14 +192,6 @@ BATCHES = (
     Line(MixtureSeparation(outer_steps=20), "model", ONE_IMAGE | {"batch_size": 3, "defense": ("mixup:images=3",)}),
     Line(TransformationSearch(search="dlg", iterations=300), "model", ONE_IMAGE | {"defense": ("transform",)}),
     Line(PooledBatch(search="dlg", iterations=200), "model", SUMMED),
-    Line(Disaggregation(iterations=400), "model", IN_TURN | SUMMED, clients=16),
-    Line(
-        LayerDisaggregation(iterations=300),
-        "classifier",
-        IN_TURN | {"defense": ("secure-aggregation",)},
-        targets=4,
-        clients=16,
-    ),
     Line(HeadUpdate(iterations=100), "classifier"),
     Line(HeadUpdate(iterations=100), "classifier", {"batch_size": 4}, note="four images"),
     Line(AngleUpdate(iterations=100), "angle-matrix"),

@@ -42,7 +42,7 @@ UPDATES = "fedavg fedmrl fedrep lg-fedavg fedral fedkd"
 RUNS = {name: name for name in ANY.split()} | {name: f"{name} --models small-cnn" for name in SAME.split()}
 RUNS |= {name: f"{RUNS.get(name, name)} --public 20" for name in PUBLIC.split()}
 RUNS |= {f"{name}-step": f"{RUNS[name]} {STEP}" for name in UPDATES.split()}
-RUNS |= {f"{name}-means": f"{RUNS[name]} {MEANS}" for name in UPDATES.split() if name != "fedkd"}
+RUNS |= {f"{name}-means": f"{RUNS[name]} {MEANS}" for name in ("fedavg", "fedmrl")}
 VECTORS = "dip decoder learned pixels all-rounds membership property"
 GRADIENTS = "linear-layer dlg inverting-gradients gradient-dip gradient-learned untransform"
 INFER = "membership property"  # these have no iterations
@@ -60,11 +60,8 @@ SUITES: Suites = {
     "low-rank-model": ("fedkd-step", "low-rank-model", f"{GRADIENTS} demix {INFER}", SEARCH),
     "classifier": ("lg-fedavg-step", "classifier", f"head-update {INFER}", SEARCH),
     "angle-matrix": ("fedral-step", "angle-matrix", f"angle-update {INFER}", SEARCH),
-    "model-means": ("fedavg-means", "model", "pooled disaggregate", SEARCH),
-    "small-model-means": ("fedmrl-means", "small-model", "pooled disaggregate", SEARCH),
-    "extractor-means": ("fedrep-means", "extractor", "disaggregate", SEARCH),
-    "classifier-means": ("lg-fedavg-means", "classifier", "disaggregate-layer", SEARCH),
-    "angle-matrix-means": ("fedral-means", "angle-matrix", "disaggregate-layer", SEARCH),
+    "model-means": ("fedavg-means", "model", "pooled", SEARCH),
+    "small-model-means": ("fedmrl-means", "small-model", "pooled", SEARCH),
 }
 SMALL_RUNS = {"fedavg": RUNS["fedavg-step"]} | {name: name for name in ("fedgh", "fedre", "fedproto", "fd")}
 SMALL_SUITES: Suites = {

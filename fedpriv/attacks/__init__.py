@@ -25,8 +25,6 @@ ATTACKS = Registry(
         "demix": "fedpriv.attacks.gradients.dlg:MixtureSeparation",
         "untransform": "fedpriv.attacks.features.transformation:TransformationSearch",
         "pooled": "fedpriv.attacks.gradients.secure_sum:PooledBatch",
-        "disaggregate": "fedpriv.attacks.features.disaggregation:Disaggregation",
-        "disaggregate-layer": "fedpriv.attacks.features.disaggregation:LayerDisaggregation",
         "head-update": "fedpriv.attacks.features.closed_form:HeadUpdate",
         "angle-update": "fedpriv.attacks.features.closed_form:AngleUpdate",
         "class-inversion": "fedpriv.attacks.inversion.class_outputs:ClassInversion",

@@ -85,8 +85,6 @@ FITS = {
     "unmix": ("entangled",),
     **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip", "gradient-learned"), NETWORKS),
     "untransform": NETWORKS,
-    "disaggregate": ("extractor", "model", "small-model"),
-    "disaggregate-layer": ("classifier", "angle-matrix"),
     "demix": ("model", "small-model", "low-rank-model"),
     "pooled": ("model", "small-model"),
     "head-update": ("classifier",),

@@ -59,7 +59,7 @@ def counted(defense, attack, target, options=None, of=None):
         ("hide-labels", "unmix", "entangled", {"weights": "hidden"}, True),
         ("secure-aggregation", "dlg", "model", {}, False),
         ("secure-aggregation", "pooled", "model", {}, True),
-        ("secure-aggregation", "disaggregate", "extractor", {}, True),
+        ("secure-aggregation", "pooled", "model", {}, True),
         ("transform", "inverting-gradients", "model", {}, False),
         ("transform", "untransform", "model", {}, True),
         ("noise", "class-inversion", "logits", {"match": "class"}, True),
