@@ -105,14 +105,11 @@ def _title(claim: Claim) -> str:
 
 
 def _table(known: dict[str, ClaimCard]) -> str:
-    lines = ["| claim | | verdict | statements that hold | values |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| claim | | verdict | statements that hold |", "| --- | --- | --- | --- |"]
     for name, card in known.items():
         holding = sum(statement.verdict == "holds" for statement in card.statements)
-        counted = [cell for cell in card.cells if cell.measured is not None and cell.verdict is not None]
-        right = sum(cell.verdict == "holds" for cell in counted)
-        values = f"{right} of {len(counted)} exact" if card.quantity in _COUNTED else f"{len(counted)} measured"
         statements = f"{holding} of {len(card.statements)}" if card.statements else "–"
-        cells = (f"[{name}](study/{name}/claim.json)", claims()[name].title, card.verdict, statements, values)
+        cells = (f"[{name}](study/{name}/claim.json)", claims()[name].title, card.verdict, statements)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -61,7 +61,7 @@ BUDGET: dict[str, int] = {
     "scoring": 7028,
     "claims": 260,
     "pages": 6086,
-    "experiment": 6804,
+    "experiment": 6807,
     "cli": 1249,
     "pipeline": 1398,
     "sources": 3526,

@@ -44,9 +44,10 @@ def train_first(
     *,
     device: str,
     download: bool,
+    workers: int | str,
     listener: Listener,
 ) -> None:
-    """Train runs, each at its place, or finish those that are there."""
+    """Train runs, each in its folder, or finish those that are there; ``workers`` processes run the clients of a round."""
     for path, config in zip(paths, configs, strict=True):
         resume = occupied(path)
         if resume and RunDirectory.open(path).complete:
@@ -55,4 +56,5 @@ def train_first(
             f"no run: training {config.method} on {dataset_title(config)}: {config.clients} clients, models "
             f"{config.models}, {config.rounds} rounds, learning rate {config.training.learning_rate:g}{_local(config)}"
         )
-        train_run(path, config, device=device, download=download, resume=resume, listener=listener)
+        how: dict[str, Any] = {"device": device, "download": download, "resume": resume, "clients_by": workers}
+        train_run(path, config, listener=listener, **how)

@@ -238,7 +238,8 @@ def _attack(
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         if configs:
             runs = [folder / f"run{item.suffix}" for item in plans]
-            train_first(runs, configs, device=plan.device, download=plan.download, listener=listener)
+            how: dict[str, Any] = {"device": plan.device, "download": plan.download, "workers": workers}
+            train_first(runs, configs, listener=listener, **how)
             grounds = _grounds(runs, plans, named, notices)
         suites = [Suite(_run_of(entry), folder, entry.plan, named, command) for entry in grounds]
         work_off(suites, grounds, workers, listener)
