@@ -73,6 +73,11 @@ def check_divides(n_blocks: int, width: int) -> None:
 # ---------------------------------------------------------------- similarity of representations
 
 
+def linear_kernel(features: Tensor) -> Tensor:
+    """Return the inner products A A^T ``(L, L)`` of representations ``(L, d)``."""
+    return features @ features.T
+
+
 def rbf_kernel(features: Tensor, scale: float = 0.5) -> Tensor:
     """Return exp(-||a_p - a_q||^2 / (2 s^2)) ``(L, L)`` of representations ``(L, d)``.
 
@@ -87,8 +92,8 @@ def rbf_kernel(features: Tensor, scale: float = 0.5) -> Tensor:
 
 
 def kernel(features: Tensor, name: KernelName, scale: float = 0.5) -> Tensor:
-    """Return the kernel ``(L, L)`` of representations ``(L, d)`` by name: inner products, or :func:`rbf_kernel`."""
-    return features @ features.T if name == "linear" else rbf_kernel(features, scale)
+    """Return the kernel ``(L, L)`` of representations ``(L, d)`` by name."""
+    return linear_kernel(features) if name == "linear" else rbf_kernel(features, scale)
 
 
 def centred(matrix: Tensor) -> Tensor:

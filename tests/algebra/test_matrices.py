@@ -13,7 +13,6 @@ from fedpriv.algebra.matrices import (
     centred,
     dense,
     diagonal_blocks,
-    least_squares_in_simplex,
     linear_kernel,
     nearest_distribution,
     prepared,
@@ -116,15 +115,3 @@ def test_the_nearest_distribution_is_one_and_no_other_is_nearer(values):
     assert bool((found >= 0).all())
     for other in torch.eye(len(values), dtype=torch.float64):  # the condition of optimality at every corner
         assert float((wanted - found) @ (other - found)) <= 1e-9
-
-
-@given(st.integers(0, 999), st.integers(1, 6))
-def test_no_corner_is_downhill_from_the_least_squares_in_the_simplex(seed, size):
-    rng = torch.Generator().manual_seed(seed)
-    root = torch.randn(3, size, size + 2, generator=rng, dtype=torch.float64)
-    curvature, slope = root @ root.mT, torch.randn(3, size, generator=rng, dtype=torch.float64)
-    found = least_squares_in_simplex(curvature, slope)
-    expect_close(found.sum(1), torch.ones(3, dtype=torch.float64), atol=1e-9)
-    uphill = torch.einsum("tij,tj->ti", curvature, found) - slope
-    for corner in torch.eye(size, dtype=torch.float64):
-        assert bool((((corner - found) * uphill).sum(1) >= -1e-3).all())

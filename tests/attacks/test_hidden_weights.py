@@ -72,8 +72,6 @@ def test_expected_weights_of_two_classes_by_hand():
     large = float(torch.tensor(2.0).log())
     expect_close(means, torch.tensor([[large, 1 - large], [1 - large, large]], dtype=torch.float64), atol=5e-3)
     expect_close(spreads.sum(2), torch.zeros(2, 2, dtype=torch.float64), atol=1e-9)
-    noisy, _ = expected_weights(torch.tensor([[0.4, 0.6]], dtype=torch.float64))
-    expect_close(noisy, torch.tensor([[0.5, 0.5]], dtype=torch.float64), atol=1e-2)
 
 
 def observation(encoding):

@@ -5,18 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare import expect_close
-from deviation_cases import CLASSES, WIDTH, drawn, means
+from deviation_cases import CLASSES, WIDTH, drawn
 from federations import DIGITS
 
 from fedpriv.attacks.inference.base import InferenceProblem, Moment
-from fedpriv.attacks.inference.mean_uploads import MeanRound, read_mean_round
+from fedpriv.attacks.inference.mean_uploads import MeanRound
 from fedpriv.attacks.inference.member_counts import can_count_members, estimate_member_counts, shares_by_counts
 from fedpriv.attacks.inference.property import BY_DEVIATION, PropertyInference
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.scoring.storage import load_scores
-from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes
+from fedpriv.wire.payloads import Entangled, Prototypes
 
 HELD = (2, 8, 60)
 """Images of each class."""
@@ -176,28 +175,3 @@ def test_members_are_counted_where_images_and_extractors_are_granted(target, rou
     if target != "logits":  # ten outputs tell less than 64 entries of a representation
         assert found.shares.estimated.value < found.shares.guesses["equal shares"].value
     assert found.auc.value > 0.6
-
-
-@pytest.mark.parametrize("softmax", [True, False])
-@pytest.mark.parametrize("step", [0.0, 0.02])
-def test_class_outputs_are_held_against_outputs_of_their_kind(softmax, step):
-    """Probabilities that a defense rounded sum to one no more, and are probabilities all the same."""
-    own, labels = drawn(300, 98)
-    weight, bias = torch.eye(CLASSES, WIDTH), torch.zeros(CLASSES)
-    answers = own @ weight.T.double()
-    answers = answers.softmax(1) if softmax else answers
-    rows, classes = means(answers, labels)
-    rows = rows if not step else (rows / step).round() * step
-    known = Knowledge(
-        ThreatModel(attacker_data="same_domain"),
-        (1, 6, 6),
-        CLASSES,
-        extractors={0: lambda x: x.flatten(1)},
-        heads={0: (weight, bias)},
-        public_images=own.view(-1, 1, 6, 6),
-        public_labels=labels,
-    )
-    sent = ClassLogits(rows.float(), classes)
-    pictures = own.view(-1, 1, 6, 6)
-    found = read_mean_round(Observation(1, 0, (sent,), ()), known, pictures[:0], pictures, labels)
-    expect_close(found.own, answers, atol=1e-4)

@@ -203,20 +203,6 @@ def test_the_query_by_hand():
     assert PairedLogits(paired=False).query(1, C).tolist() == [0, 1, 0, 0]
 
 
-def test_inputs_are_the_other_clients_mean_softmax_beside_the_clients():
-    rows = torch.randn(3, 5, C, generator=generator(4))
-    uploads = {k: seen(k, rows[k]) for k in range(3)}
-    shares = (rows / 3).softmax(2)
-    expect_close(
-        PairedLogits(temperature=3.0).inputs(uploads, 1),
-        torch.cat([(shares[0] + shares[2]) / 2, shares[1]], 1),
-        atol=1e-6,
-    )
-    # Softmax vectors are put to the same temperature: a power of them.
-    sent = {k: seen(k, rows[k].softmax(1)) for k in range(3)}
-    expect_close(PairedLogits(temperature=3.0, paired=False).inputs(sent, 1), shares[1], atol=1e-5)
-
-
 def test_what_is_missing_is_named():
     observations, knowledge, _ = template_world(number=40)
     blind = Knowledge(ThreatModel(extractor="none"), (1, SIDE, SIDE), C)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from compare import expect_close, expect_same
-from defense_cases import LABELS, C, build, plan_for
+from defense_cases import LABELS, C, build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -120,18 +120,3 @@ def test_updates_are_those_of_flowers_mod(strength, monkeypatch):
     upload = DefensePipeline((defense,)).upload((Model(after),), Sender(1, 0, C, LABELS, (Model(before),)), 0)
     for name, value in wanted.items():
         expect_close(get_payload(upload, Model).state[name], value, rtol=2e-6, atol=2e-6)
-
-
-def test_a_run_states_what_is_claimed_beside_what_follows():
-    plan = plan_for("model")
-    (line,) = DefensePipeline((LocalDp(clipping_norm=1, sensitivity=1, epsilon=0.5),)).privacy(plan)
-    assert line["epsilon_claimed_of_each_upload"] == 0.5
-    assert line["epsilon_implied_of_each_upload"] == pytest.approx(0.751, abs=1e-3)
-    assert line["claim"].startswith("does not follow: epsilon 0.5 is claimed of each upload")
-    assert line["epsilon"] > line["epsilon_implied_of_each_upload"]
-    assert line["releases"] == plan.rounds
-    (fitting,) = DefensePipeline((LocalDp(clipping_norm=1, sensitivity=2, epsilon=0.5),)).privacy(plan)
-    assert fitting["claim"] == "follows"
-    (silent,) = DefensePipeline((LocalDp(sensitivity=0),)).privacy(plan)
-    assert silent["epsilon"] is None
-    assert "no noise" in silent["claim"]

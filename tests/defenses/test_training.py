@@ -1,14 +1,12 @@
 """Soteria, PRECODE, transformed inputs and mixup: each rule by hand or by a slow oracle; whole runs; the answers to them."""
 
-import copy
 from dataclasses import replace
 
 import pytest
 import torch
-from compare import expect_close, expect_same
+from compare import expect_close
 from defense_cases import CLASSES, OWN, SHAPE, WIDTH, batch, build, plan_for, worked
 from federations import CPU, files, small
-from torch.nn.functional import softplus
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
@@ -20,12 +18,10 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import parameters
-from fedpriv.models.bottleneck import VariationalBottleneck
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Model
 
 DEFENSES = ("soteria:percentile=50", "precode:code=8", "transform", "mixup", "dp-sgd:noise_multiplier=1")
@@ -53,26 +49,6 @@ def test_soteria_zeroes_the_columns_that_a_loop_over_columns_says(name):
         assert not found["head.weight"][:, hidden].any()
         expect_close(found["head.weight"][:, ~hidden], plain["head.weight"][:, ~hidden], atol=1e-6)
         assert all(torch.allclose(found[key], plain[key], atol=1e-6) for key in plain if key != "head.weight")
-
-
-# ---------------------------------------------------------------- PRECODE
-
-
-def test_the_bottleneck_draws_in_training_and_takes_the_mean_in_evaluation():
-    with global_seed(0):
-        bottleneck = VariationalBottleneck(6, 4)
-    vectors = torch.randn(2000, 6, generator=generator(0))[:1].expand(20_000, -1)
-    with global_seed(1):
-        drawn = bottleneck(vectors)
-    mean, raw = bottleneck.encoder(vectors[:1]).chunk(2, 1)
-    exact = bottleneck.decoder(mean)
-    spread = (bottleneck.decoder.weight.square() @ softplus(raw).square().T).sqrt()[:, 0]
-    expect_close(drawn.mean(0), exact[0], atol=0.02)
-    expect_close(drawn.std(0), spread, rtol=0.03)
-    bottleneck.eval()
-    expect_same(bottleneck(vectors[:3]), bottleneck(vectors[:3]))
-    expect_close(bottleneck(vectors[:1]), exact)
-    assert copy.deepcopy(bottleneck).divergence is None
 
 
 # ---------------------------------------------------------------- together

@@ -10,7 +10,6 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import local_batches
 from fedpriv.federation.states import parameters, put
-from fedpriv.federation.trace import Trace
 from fedpriv.methods import fedrep
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
@@ -121,18 +120,6 @@ def test_each_phase_of_fedrep_moves_its_half_only():
         before = states[0][f"model.{name}"]
         assert torch.equal(before, first) is not name.startswith("head.")
         assert torch.equal(first, after_base[name]) is name.startswith("head.")
-
-
-@pytest.mark.parametrize(("name", "phases"), [("fedrep", 2), ("fedala", 1)])
-def test_the_last_phase_of_a_trace_made_the_upload_and_drew_first(name, phases):
-    world, _, broadcast, states, _ = trained(name, rounds=1)
-    setup = replace(world.setups[0], trace=Trace())
-    world.method.client_step(setup, states[0], broadcast, generator(9))
-    noted = [[index.tolist() for index in steps] for steps in setup.trace.result().phases]
-    expected = local_batches(len(setup.train), setup.training, generator(9))
-    assert len(noted) == phases
-    assert noted[-1] == [index.tolist() for index in expected]
-    assert phases == 1 or noted[0] != noted[-1]
 
 
 # ---------------------------------------------------------------- communication

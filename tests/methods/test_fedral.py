@@ -60,30 +60,6 @@ def test_matrix_and_model_take_one_sgd_step_down_the_cross_entropy_of_the_turned
         expect_same(after[k]["angle"], get_payload(sent, AngleMatrix).blocks[0])
 
 
-def test_prediction_turns_the_representation_and_the_other_figure_does_not():
-    world = World("fedral")
-    _, _, states = world.start()
-    setup, state, images = world.setups[0], states[0], torch.rand(5, *SHAPE)
-    put(setup.model, state, "model")
-    features = represent(setup.model, images)
-    weight, bias = state["model.head.weight"], state["model.head.bias"]
-    turned = (features + features @ state["angle"]) @ weight.T + bias
-    expect_close(world.method.predict(setup, state, images), turned, atol=1e-5)
-    plain = world.method.extra_predictors["without_matrix"](setup, state, images)
-    expect_close(plain, features @ weight.T + bias, atol=1e-5)
-
-
-def test_the_start_is_shared_and_has_variance_one_over_d():
-    world = World("fedral")
-    server, broadcast, states = world.start()
-    for state in states:
-        expect_same(state["angle"], server["angle"])
-    expect_same(get_payload(broadcast, AngleMatrix).blocks[0], server["angle"])
-    angle = fedral.initial_angle(512, 0, 1.0)
-    assert float(angle.std()) == pytest.approx(512**-0.5, rel=0.01)
-    assert not fedral.initial_angle(512, 0, 0.0).any()
-
-
 def test_block_numbers_that_do_not_divide_the_width_are_refused():
     blueprint = Blueprint("small-cnn", SHAPE, CLASSES, WIDTH)
     options = fedral.Options(blocks=(4, 3))

@@ -8,15 +8,12 @@ from compare import expect_close, expect_same
 from method_cases import CLASSES, SHAPE, World, same
 from torch.nn.functional import cross_entropy, l1_loss
 
-from fedpriv.federation.cost import message_sizes
 from fedpriv.federation.local_training import classify, local_batches
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.states import put
 from fedpriv.methods import ds_fl, fedmd
 from fedpriv.methods.shared.public_answers import distil, on_public
-from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import FederationSizes, count, entries
 from fedpriv.wire.payloads import PublicLogits, PublicSamples, get_payload
 
 QUICK = {"fedmd": {"public_epochs": 1}, "ds-fl": {"server": {"epochs": 1}}}
@@ -143,29 +140,3 @@ def test_private_guards_and_limits_do_not_reach_public_training():
         generator(3),
     )
     assert seen == [index.tolist() for index in batches]
-
-
-@pytest.mark.parametrize("name", QUICK)
-@pytest.mark.parametrize("samples", [5, 5000])
-def test_planned_traffic_is_the_ledgers_of_a_settled_round(name, samples):
-    world = World(name, QUICK[name] | {"samples": samples})
-    server, broadcast, states = world.start()
-    for number in (1, 2):
-        sent = [row for k in range(3) for row in entries(broadcast, number, k, "broadcast")]
-        server, broadcast, states, uploads = world.round(number, server, broadcast, states)
-    rows = sent + [row for k, upload in uploads for row in entries(upload, 2, k, "upload")]
-    facts = FederationSizes(clients=3, classes=CLASSES, width=16, public=12, options=world.options)
-    assert count(rows) == count(message_sizes(world.method, facts))
-    n = min(samples, 12)
-    totals = count(rows)
-    # The paper counts C outputs a sample and client, up and down; the samples' places travel besides.
-    assert (totals["paper"].upload_scalars, totals["paper"].broadcast_scalars) == (3 * n * CLASSES,) * 2
-    assert totals["full"].upload_scalars == 3 * n * (CLASSES + 1)
-    assert totals["full"].broadcast_scalars == 3 * n * (CLASSES + 2)
-
-
-def test_without_public_images_the_server_says_what_is_missing():
-    world = World("ds-fl")
-    bare = type(world.server)(**{**vars(world.server), "public": None})
-    with pytest.raises(UserError, match="there are no public images to exchange outputs on; set some aside with"):
-        world.method.start(bare, generator(0))

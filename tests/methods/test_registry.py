@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import local_batches
-from fedpriv.federation.method import LocalTraining, refuse_no_method
+from fedpriv.federation.method import refuse_no_method
 from fedpriv.federation.states import put
 from fedpriv.federation.trace import Trace
 from fedpriv.methods import METHODS, default_method
@@ -207,19 +207,6 @@ def test_one_local_step_of_fedavg_reveals_the_gradient_of_its_first_batch():
         before, after = get_payload(broadcast, Model).state, get_payload(upload, Model).state
         for name, slope in zip(names, slopes, strict=True):
             expect_close((before[name] - after[name]) / 0.1, slope, atol=1e-5)
-
-
-# ---------------------------------------------------------------- batches
-
-
-def test_tails_are_dropped_joined_or_cut_only_on_request():
-    assert [len(b) for b in local_batches(11, LocalTraining(batch_size=5), generator(1))] == [5, 5, 1]
-    assert [len(b) for b in local_batches(11, LocalTraining(batch_size=5), generator(1), join_single=True)] == [5, 6]
-    assert [len(b) for b in local_batches(11, LocalTraining(batch_size=5, drop_last=True), generator(1))] == [5, 5]
-    kept = local_batches(7, LocalTraining(batch_size=5, shuffle=False, epochs=2), generator(1))
-    assert [b.tolist() for b in kept] == [[0, 1, 2, 3, 4], [5, 6]] * 2
-    assert local_batches(3, LocalTraining(batch_size=5, drop_last=True), generator(1)) == []
-    assert len(local_batches(11, LocalTraining(batch_size=5, max_steps=2), generator(1))) == 2
 
 
 # ---------------------------------------------------------------- communication

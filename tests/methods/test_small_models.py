@@ -9,12 +9,10 @@ from method_cases import CLASSES, SHAPE, WIDTH, World, played
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.cost import message_sizes, model_parameters
+from fedpriv.federation.cost import message_sizes
 from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.methods import fedapen, fedkd, fedmrl, fml
 from fedpriv.methods.shared.mutual import clip_each, divergence
-from fedpriv.methods.shared.small_model import small_blueprint
-from fedpriv.models.build import build_model, count_parameters
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -28,14 +26,6 @@ def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):
 
 
 # ---------------------------------------------------------------- the small model
-
-
-def test_the_small_model_is_the_same_for_all_clients_whatever_their_own():
-    own = [Blueprint(name, (3, 32, 32), 10, 512, mapping) for name, mapping in (("cnn4", "ap"), ("resnet18", "fc"))]
-    assert small_blueprint(own[0], "auto") == small_blueprint(own[1], "auto")
-    assert small_blueprint(own[0], "auto") == Blueprint("cnn4", (3, 32, 32), 10, 512)
-    assert small_blueprint(Blueprint("small-mlp", (1, 8, 8), 10, 64), "auto").name == "small-cnn"
-    assert small_blueprint(own[0], "cnn-5", 128) == Blueprint("cnn-5", (3, 32, 32), 10, 128)
 
 
 def test_small_models_are_averaged_uniformly_or_by_counts():
@@ -154,27 +144,6 @@ def test_fedmrls_communication_is_that_of_table_11_of_fedre(shape, classes, scal
     facts = FederationSizes(10, classes, 512, fedmrl.Options(narrowing="htfllib"), blueprint=blueprint)
     upload, _, broadcast = message_sizes(fedmrl.METHOD, facts)
     assert (upload.scalars, broadcast.scalars) == (10 * scalars, 10 * scalars)
-
-
-@pytest.mark.parametrize(
-    ("d1", "scalars"), [(0, 465_658), (100, 465_658), (200, 516_758), (300, 567_858), (500, 670_058)]
-)
-def test_fedmrls_small_model_is_cnn_5_with_d1_units_in_its_penultimate_layer(d1, scalars):
-    own = Blueprint("cnn-1", (3, 32, 32), 10, 500)
-    small = fedmrl.METHOD.shared(own, fedmrl.Options(small_width=d1))
-    assert model_parameters(small) == scalars
-    # By hand: convolutions 1,216 + 12,832, FC1 801 * 500, FC2 501 * d1, FC3 (d1 + 1) * 10.
-    assert scalars == 1_216 + 12_832 + 801 * 500 + 501 * (d1 or 100) + ((d1 or 100) + 1) * 10
-    built = build_model(small, 0)
-    assert (count_parameters(built), built.extractor[-2].out_features) == (scalars, d1 or 100)
-    assert isinstance(built.mapping, nn.Identity)
-
-
-def test_fedmrl_refuses_a_small_model_without_a_last_layer_to_narrow():
-    options = fedmrl.Options(small_model="small-cnn-deep")
-    with pytest.raises(UserError, match=r"small-cnn-deep has no last linear layer.*small-cnn.*'narrowing': 'htfllib'"):
-        fedmrl.METHOD.check(plan(options))
-    fedmrl.METHOD.check(plan(fedmrl.Options(small_model="small-cnn-deep", narrowing="htfllib")))
 
 
 def test_fedmrls_four_modes_by_hand():

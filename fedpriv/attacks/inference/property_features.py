@@ -18,7 +18,7 @@ ours.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -206,6 +206,8 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
     That part, of the change's square, is in [0, 1]; shares are even where it is 0. The training has the attacker's own
     images of classes ``labels`` ``(m,)`` as inputs.
     """
+    from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a quarter of a second to import
+
     names, is_head = _compared(training, n_classes)
     change = _flat(training, {name: training.before[name] - training.after[name] for name in names})
     gradients = class_gradients(training, labels, n_classes, names, mixed=is_head)
@@ -216,20 +218,14 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
     even = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64)
     if not whole or not bool(gram.isfinite().all() and inner.isfinite().all()):
         return even, 0.0
-    least = _non_negative(gram, inner)
+    # Non-negative least squares by the normal equations of columns of length one, or zero.
+    values, vectors = torch.linalg.eigh(gram)
+    roots = values.clamp_min(_STEADY * float(values[-1])).sqrt()
+    least = torch.from_numpy(nnls((roots[:, None] * vectors.T).numpy(), ((vectors.T @ inner) / roots).numpy())[0])
     rest = float((change - columns @ least.to(columns)).square().sum())
     # Rounding would fill a column of zeros.
     shares = torch.where(lengths.cpu() > _LEAST_SQUARE, least / lengths.cpu(), 0.0)
     return (shares / shares.sum(), max(0.0, 1 - rest / whole)) if float(shares.sum()) else (even, 0.0)
-
-
-def _non_negative(gram: Tensor, inner: Tensor) -> Tensor:
-    """Return non-negative least-squares solutions ``(C,)`` from the normal equations of columns of length one, or zero."""
-    from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a quarter of a second to import
-
-    values, vectors = torch.linalg.eigh(gram)
-    roots = values.clamp_min(_STEADY * float(values[-1])).sqrt()
-    return torch.from_numpy(nnls((roots[:, None] * vectors.T).numpy(), ((vectors.T @ inner) / roots).numpy())[0])
 
 
 def class_gradients(
@@ -242,10 +238,13 @@ def class_gradients(
     """
     numbers = torch.bincount(labels, minlength=n_classes)
     results = [{name: torch.zeros_like(training.before[name]) for name in names} for _ in range(n_classes)]
+    several = -(-len(labels) // BATCH)
+    by_class = [part for label in labels.unique() for part in (labels == label).nonzero().squeeze(1).split(BATCH)]
+    spread = [torch.arange(first, len(labels), several, device=labels.device) for first in range(several)]
     for position in WAY:
         weights = {name: torch.lerp(value, training.after[name], position) for name, value in training.before.items()}
         requested = {name: weights[name].detach().requires_grad_() for name in names}
-        for part in _parts(labels, mixed=mixed):
+        for part in spread if mixed else by_class:
             # A batch norm needs two images.
             rows = part if len(part) > 1 else part.repeat(2)
             with torch.enable_grad():
@@ -260,16 +259,6 @@ def class_gradients(
                 for name, slope in zip(names, slopes, strict=True):
                     results[label][name] += slope
     return results
-
-
-def _parts(labels: Tensor, *, mixed: bool) -> Iterator[Tensor]:
-    """Yield places of images of a pass: as mixed as possible, or of one class."""
-    if mixed:
-        several = -(-len(labels) // BATCH)
-        yield from (torch.arange(first, len(labels), several, device=labels.device) for first in range(several))
-    else:
-        for label in labels.unique():
-            yield from (labels == label).nonzero().squeeze(1).split(BATCH)
 
 
 def _compared(training: Training, n_classes: int) -> tuple[list[str], bool]:
