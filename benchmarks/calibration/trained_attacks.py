@@ -48,25 +48,25 @@ from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.surrogate import SimulatedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
-from fedpriv.experiment.federation_settings import named_config, sets_images_aside
-from fedpriv.experiment.first_run import quick_settings
+from fedpriv.experiment.federation_settings import attacker_by_default, named_config
 from fedpriv.experiment.named_code import named_code
-from fedpriv.experiment.read_card import parse_card
 from fedpriv.experiment.study.written import parse_entry
 from fedpriv.experiment.training import train_run
+from fedpriv.experiment.verbs.attacking import quick_settings
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
-from fedpriv.pipeline.execute import attack_all, described, open_ground
-from fedpriv.pipeline.infer import case_of, measure, measure_all
+from fedpriv.pipeline.execute import attack_all, described, open_run
+from fedpriv.pipeline.infer import case_of, measure_all
 from fedpriv.pipeline.plan import granted, plan_of
+from fedpriv.scoring import inference as scoring
 from fedpriv.scoring.judgement import judge
 from fedpriv.sources.federation import prepare
 from fedpriv.sources.run import RunSource
+from fedpriv.sources.source import read_card
 from fedpriv.util.code import allowing
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import inline_value
-from fedpriv.util.listener import SILENT
 from fedpriv.util.seeds import derive_seed
 
 RAW = "the upload itself"
@@ -259,23 +259,23 @@ def claims_of_page(line: Line, seed: int) -> dict[str, bool]:
 def _claims(line: Line, home: Path, null: str, truth: RunConfig, seed: int) -> bool:
     """True if a page claims that the attack finds in the uploads of the run what clients hold by another configuration."""
     made, folder = line.attack, home / f"attack, {null}"
-    card = parse_card(line.knowledge, images_aside=sets_images_aside(truth))
+    card = read_card(line.knowledge, attacker_by_default(truth))
     chosen, _ = granted({made.name: made}, [made.name], line.kind, card, None)
     wanted = {"targets": line.targets * line.clients}
     plan = plan_of(line.kind, chosen, card, (), wanted, seed=seed)
     plan = replace(plan, device="cpu", redact="omit")  # nobody looks at pictures
-    opened = open_ground(home / "run", plan)
+    opened, _ = open_run(home / "run", plan)
     exchanged = prepare(truth, torch.device("cpu"))
     if null == CLASSES:
         (inference,) = plan.inferences.values()
         truth_of = RunSource(opened.source.run, exchanged, line.kind).holdings((), ())
         case = replace(case_of(opened, plan, inference), truth=truth_of)
-        about = described(opened, plan, made.name, inference, card, "")
-        records = [measure(folder, inference, case, about, strict=True, listener=SILENT)]
+        about = described(opened, made.name, inference, card, "")
+        records = [scoring.evaluate(inference, case, about)]
     else:
         opened = replace(opened, source=RunSource(opened.source.run, exchanged, line.kind))
-        records = [*attack_all(folder, opened, plan, command="").values()]
-        records += measure_all(folder, opened, plan, command="", named=[made.name]).values()
+        records = [*attack_all(folder, opened, command="").values()]
+        records += measure_all(folder, opened, command="", named=[made.name]).values()
     if not records:
         raise UserError(f"{made.name!r} found nothing to do on {line.kind} uploads")
     return any(judge(found).claims for found in records)

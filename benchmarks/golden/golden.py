@@ -119,7 +119,7 @@ def execute(runs: dict[str, str], suites: Suites, folder: Path, names: dict[str,
         started = time.process_time()
         words = [*line.split(), "--out", str(folder / name)]
         words += [word for attack in attacks.split() for word in ("--attack", attack)]
-        words += ["--device", "cpu", "--workers", "1", "--json"]
+        words += ["--device", "cpu", "--json"]
         code, out, err = call([names.get(word, word) for word in words])
         (folder / f"{name}.{'error' if code else 'json'}").write_text(err.strip().rpartition("\n")[2] if code else out)
         print(f"{label}: {name}: exit {code}, {time.process_time() - started:.1f} s\n", end="", flush=True)

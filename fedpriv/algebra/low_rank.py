@@ -62,7 +62,7 @@ def _leading(factors: tuple[Tensor, Tensor, Tensor], rank: int) -> tuple[Tensor,
 
 
 def _counted() -> bool:
-    """True while operations are counted or transformed as torch computes them."""
+    """True while operations are watched or transformed as torch computes them."""
     return bool(torch._C._len_torch_dispatch_stack()) or torch._C._are_functorch_transforms_active()
 
 

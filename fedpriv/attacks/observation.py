@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 ExtractorAccess = Literal["white_box", "query", "shadow", "none"]
 LabelAccess = Literal["given", "inferred"]
-BatchNormAccess = Literal["none", "running", "exact"]
+BatchNormAccess = Literal["none", "running"]
 DataAccess = Literal["none", "other_domain", "same_domain"]
 
 
@@ -62,11 +62,9 @@ class ThreatModel:
         extractor: access to the client's extractor: its weights, only its answers, a substitute, or nothing.
         labels: whether labels of the targets are given or must be inferred from the upload.
         batch: whether the learning rate and each client's steps and batch sizes are known.
-        batch_norm: access to the client's batch-norm statistics: ``running`` ones, after the round, or ``exact`` ones of the
-            batch of its one step; ``running`` where the network has no batch norm.
+        batch_norm: access to the client's running batch-norm statistics; ``running`` where the network has no batch norm.
         attacker_data: images that the attacker owns: none, of the clients' data set (``same_domain``), or of another
             (``other_domain``).
-        foreign: which other data set, as ``NAME`` or ``NAME:FOLDER``; empty unless attacker_data is ``other_domain``.
         rounds_seen: how many rounds of uploads the attacker uses.
     """
 
@@ -75,7 +73,6 @@ class ThreatModel:
     batch: bool = True
     batch_norm: BatchNormAccess = "running"
     attacker_data: DataAccess = "none"
-    foreign: str = ""
     rounds_seen: int = 1
 
 

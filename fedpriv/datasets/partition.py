@@ -60,9 +60,6 @@ def dirichlet_partition(
     Per class in order: shuffle its samples, draw shares from Dirichlet(alpha, ..., alpha), give nothing to clients that
     already hold an equal share n / n_clients or more, renormalise and cut. The whole is drawn again until every client
     holds at least ``least`` samples (None: :func:`least_samples`).
-
-    Raises:
-        UserError: where no draw met ``least``, with the most that the least client of any draw held.
     """
     check_clients(labels, n_clients)
     if not (math.isfinite(alpha) and alpha > 0):

@@ -172,15 +172,15 @@ def _kept(keep: Any, rounds: Any) -> Any:
     return tuple(range(1, rounds + 1)) if every and isinstance(rounds, int) else tuple(several)
 
 
-def sets_images_aside(settings: Mapping[str, Any] | RunConfig) -> bool:
-    """Tell whether settings, or the configuration of a run, leave an attacker images of the clients' domain."""
+def attacker_by_default(settings: Mapping[str, Any] | RunConfig) -> dict[str, str]:
+    """Return the grant of images of the clients' domain, where settings or a run's configuration set some aside."""
     from fedpriv.federation.run_directory import RunConfig
 
     public, auxiliary = (
         getattr(settings, name) if isinstance(settings, RunConfig) else settings.get(name, getattr(RunConfig, name))
         for name in ("public", "auxiliary")
     )
-    return bool(public or auxiliary)
+    return {"attacker_data": "same_domain"} if public or auxiliary else {}
 
 
 def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConfig:

@@ -23,11 +23,7 @@ class Scratch:
 
 
 def place(out: str | Path | None) -> tuple[Path, Scratch | None]:
-    """Return the folder to write, and what keeps it where it is temporary.
-
-    Args:
-        out: where; None for a temporary folder.
-    """
+    """Return the folder to write, and what keeps it where it is temporary."""
     if out is not None:
         return given_path("out", out), None
     scratch = Scratch()

@@ -41,10 +41,6 @@ def train_run(
         clients_by: processes that run the clients of a round, a number or ``auto``; or an engine in place of that which the
             configuration names. Results do not depend on it.
         listener: hears of the progress.
-
-    Raises:
-        UserError: for bad configurations and occupied directories, before anything is written or removed.
-        WorkError: where too few clients answered in a round; the run can be resumed.
     """
     from fedpriv.experiment.engines import check_engine, opened, refuse_workers
     from fedpriv.federation.run_directory import RunDirectory

@@ -48,25 +48,18 @@ class Federation:
     """A federation ready to run.
 
     Attributes:
-        config: of the run.
-        method: that trains it.
-        data: the data set and its division.
-        clients: one setup per client.
-        server: the server's setup.
-        tests: test samples per client, which no step sees.
         attacker: the attacker's own labelled images of the clients' domain: the public images, else those that no client
             holds; None without either.
-        pipeline: the defenses that clients apply.
     """
 
-    config: RunConfig
-    method: Method
-    data: FederatedData
-    clients: tuple[ClientSetup, ...]
-    server: ServerSetup
-    tests: tuple[Samples, ...] = field(repr=False)
+    config: RunConfig  # of the run
+    method: Method  # that trains it
+    data: FederatedData  # the data set and its division
+    clients: tuple[ClientSetup, ...]  # one setup per client
+    server: ServerSetup  # the server's setup
+    tests: tuple[Samples, ...] = field(repr=False)  # test samples per client, which no step sees
     attacker: Samples | None = field(default=None, repr=False)
-    pipeline: DefensePipeline = field(default_factory=DefensePipeline)
+    pipeline: DefensePipeline = field(default_factory=DefensePipeline)  # the defenses that clients apply
 
     @property
     def uploads(self) -> tuple[str, ...]:
@@ -129,15 +122,7 @@ def prepare(
     download: bool = False,
     defenses: Sequence[Defense] = (),
 ) -> Federation:
-    """Load data, choose models and check the plan.
-
-    Args:
-        config: of the run.
-        method: that ``config.method`` names.
-        device: to compute on.
-        download: fetch the data set where it is missing.
-        defenses: those that ``config.defenses`` names, in the same order (:func:`fedpriv.defenses.build_defenses`).
-    """
+    """Load data, choose models and check the plan, with the method and defenses that the configuration names."""
     pipeline = DefensePipeline(tuple(defenses))
     options: Any = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
@@ -231,7 +216,7 @@ def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, h
         if len(setup.train) < 2 and has_batch_norm(setup.model):
             raise UserError(
                 f"client {setup.client} holds one training image, but {setup.blueprint.name} has batch normalisation, "
-                f"which needs two; use fewer clients, more data, another model or a larger least_per_client"
+                "which needs two; use fewer clients, more data, another model or a larger least_per_client"
             )
     method.check(
         Plan(

@@ -19,11 +19,6 @@ def card_words(knowledge: ThreatModel) -> dict[str, str]:
     return {key: said[value] if isinstance(value, bool) else str(value) for key, value in grants if value != ""}
 
 
-def spaced(name: str, value: str) -> str:
-    """Return a value of a card as prose has it, words apart; the name of a folder stays as it is."""
-    return value if name == "foreign" else value.replace("_", " ")
-
-
 def differing(cards: Sequence[ThreatModel]) -> list[str]:
     """Return for each card, in words, the grants in which the cards differ; empty texts where they are equal."""
     lines = [card_words(card) for card in cards]

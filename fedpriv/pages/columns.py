@@ -301,12 +301,6 @@ RUNS: Columns = (
     *_numbers(SHARE, target_accuracy="whose cost the following columns give"),
     *_texts(target_of="which accuracy that is: pooled, or the mean over clients"),
     *(column for moment in _MOMENTS for column in _cost(moment)),
-    *_numbers(
-        "operations",
-        flops_per_client_round="of all that a client step does, mean over clients; a multiply-add is two",
-        flops_local_training_per_client_round="of training the private model by cross-entropy alone",
-        flops_prediction_per_image="of classifying one image as the method does, forward alone",
-    ),
     *_numbers("s", seconds="wall-clock time of all rounds"),
 )
 """``runs.csv``: one line a run and way to predict."""

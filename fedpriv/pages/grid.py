@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.pages.card import card_words, spaced
+from fedpriv.pages.card import card_words
 from fedpriv.scoring.definitions import TargetScore, score_guesses, squared_errors
 from fedpriv.scoring.floors import FLOORS, LABELS, blind_floors, guess
 from fedpriv.scoring.leakage import psnr
@@ -202,7 +202,7 @@ def _subtitle(record: ReconstructionRecord, columns: Sequence[Column]) -> str:
     spread = "" if interval is None else f" (95 % interval {interval[0]:.1f} to {interval[1]:.1f})"
     which = "chosen by fixed quantiles of the score" if columns and columns[0].heading else "all targets shown"
     card = " · ".join(
-        f"{key.replace('_', ' ')}: {spaced(key, value)}" for key, value in card_words(record.knowledge).items()
+        f"{key.replace('_', ' ')}: {value.replace('_', ' ')}" for key, value in card_words(record.knowledge).items()
     )
     return (
         f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, advantage over the floor "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.pages.alike import Verdicts
-from fedpriv.pages.card import card_words, spaced
+from fedpriv.pages.card import card_words
 from fedpriv.pages.comparison_table import ComparisonRow, comparison_rows
 from fedpriv.pages.labels import method_label, upload_title
 from fedpriv.pages.picture_table import PictureTable, picture_table, room_for
@@ -54,7 +54,6 @@ _GRANTS = {
     ("batch", "none"): "nothing is known of the local batches",
     ("batch_norm", "none"): "no batch-norm statistics",
     ("batch_norm", "running"): "running batch-norm statistics come with the extractor",
-    ("batch_norm", "exact"): "the batch-norm statistics of the very batch are known",
     ("attacker_data", "none"): "the attacker owns no images",
     ("attacker_data", "same_domain"): "the attacker owns images of the same data set, none of them a client's",
     ("attacker_data", "other_domain"): "the attacker owns images of another data set, without the clients' classes",
@@ -185,9 +184,7 @@ def card_grants(knowledge: ThreatModel) -> tuple[Grant, ...]:
             meaning = (
                 "uploads of one round are used" if value == "1" else f"uploads of {value} rounds are used together"
             )
-        if name == "foreign":
-            meaning = "the data set that the attacker's images are from"
-        results.append(Grant(name.replace("_", " "), spaced(name, value), meaning))
+        results.append(Grant(name.replace("_", " "), value.replace("_", " "), meaning))
     return tuple(results)
 
 

@@ -276,12 +276,6 @@ def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
         for count in COUNTS:
             values[f"{moment}_{count}_scalars_to_target"] = reached.scalars[count] if reached else None
             values[f"{moment}_{count}_bytes_to_target"] = reached.bytes[count] if reached else None
-    work = run.summary.flops
-    values["flops_per_client_round"] = work.mean_per_client_round
-    values["flops_local_training_per_client_round"] = work.mean_local_training_per_client_round
-    values["flops_prediction_per_image"] = (
-        sum(work.prediction_per_image) / (len(work.prediction_per_image) or 1) or None
-    )
     values["seconds"] = run.summary.seconds
     return values
 

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import ThreatModel
 
-PARTS = ("reconstruction", "shuffled")
-"""Parts of an attack that can be carried out apart: the search for what was uploaded, and the one for the control."""
-
 
 @dataclass(frozen=True)
 class LocalWork:
@@ -309,20 +306,7 @@ def options_by_attack(
     restarts: int | None = None,
     budgets: Sequence[int] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Hand each option to every attack that has such a field, or to the one that it names.
-
-    Args:
-        names: the attacks of the suite.
-        given: options by name, those of one attack under its name: a mapping, or texts ``KEY=VALUE`` and
-            ``ATTACK.KEY=VALUE``. The second kind wins.
-        iterations: value of every attack's budget field.
-        restarts: value of ``restarts`` of every attack that has it. A field that one of these three flags sets is not an
-            option besides.
-        budgets: values that the budget field will take later.
-
-    Raises:
-        UserError: for an option or a flag that no attack of the suite has, or a field that is set twice.
-    """
+    """Hand each option to every attack that has such a field, or to the one that it names."""
     from fedpriv.attacks import ATTACKS
 
     kinds = {name: ATTACKS.load(name) for name in names}
@@ -347,21 +331,20 @@ def options_by_attack(
         if not isinstance(tree[name], dict):
             raise UserError(f"attack_option={shown({name: tree[name]})}: expected {name}.KEY=VALUE")
         result[name] |= tree[name]
+    fields_of = {name: kind.budget for name, kind in kinds.items() if kind.budget}
     flags = {
-        "iterations": (iterations, {name: kind.budget for name, kind in kinds.items() if kind.budget}),
-        "budget": (budgets or None, {name: kind.budget for name, kind in kinds.items() if kind.budget}),
+        "iterations": (iterations, fields_of),
+        "budget": (budgets or None, fields_of),
         "restarts": (restarts, {name: "restarts" for name in names if "restarts" in known[name]}),
     }
     for flag, (value, takers_by_field) in flags.items():
         if value is None:
             continue
         if not takers_by_field:
-            what = "restarts" if flag == "restarts" else "budget of iterations"
-            raise UserError(f"{flag}: {', '.join(names)} has no {what}; drop the flag")
+            raise UserError(f"{flag}: {', '.join(names)} takes none; drop the flag")
         for name, current in takers_by_field.items():
             if current in result[name]:
-                where = f"attack_option {current}"
-                raise UserError(f"{where}: {flag} sets it for attack {name!r}; drop one of them")
+                raise UserError(f"attack_option {current}: {flag} sets it for attack {name!r}; drop one of them")
             if flag != "budget":
                 result[name][current] = value
     return result
@@ -376,15 +359,12 @@ def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
 
 def parse_budgets(given: str | Sequence[int] | None) -> tuple[int, ...]:
     """Return the budgets that a list or ``"100,300,1000"`` holds, ascending."""
-    if given is None:
-        return ()
-    where = f"budget={shown(given)}"
     try:
-        budgets = [int(entry) for entry in (given.split(",") if isinstance(given, str) else given)]
+        budgets = [int(entry) for entry in (given.split(",") if isinstance(given, str) else given or ())]
     except (TypeError, ValueError) as error:
-        raise UserError(f"{where}: expected whole numbers with commas between, such as 100,300,1000") from error
-    if not budgets or min(budgets) < 1:
-        raise UserError(f"{where}: expected at least 1, got {min(budgets, default='none')}")
-    if len(set(budgets)) < len(budgets):
-        raise UserError(f"{where}: a value is given twice")
+        raise UserError(
+            f"budget={shown(given)}: expected whole numbers with commas between, such as 100,300"
+        ) from error
+    if (given is not None and not budgets) or min(budgets, default=1) < 1 or len(set(budgets)) < len(budgets):
+        raise UserError(f"budget={shown(given)}: expected different numbers of at least 1")
     return tuple(sorted(budgets))

@@ -59,21 +59,7 @@ def build_case(
     round_: int | None = None,
     trained: Trained | None = None,
 ) -> Case:
-    """Collect what a semi-honest server holds, and draw targets.
-
-    Args:
-        source: a run, uploads or a recording.
-        card: what else the attacker is granted.
-        attack: says what one target is, and which uploads hold something for it; None and inferences take every upload.
-            Targets of unit ``class`` come in whole clients, so that each class can be told apart from the client's others.
-        n_targets: how many targets at most; drawn by seed, spread evenly over clients.
-        seed: of the drawing of targets.
-        round_: attack the uploads of this round; default the last one.
-        trained: what attackers on this source have trained and loaded so far; None begins anew.
-
-    Raises:
-        UserError: when the source does not have what the card grants, or holds no target.
-    """
+    """Collect what a semi-honest server holds, and draw targets."""
     seen = rounds_up_to(source, round_, card.rounds_seen)
     observations, shuffled = source.view(source.observations(seen))
     newest = [o for o in observations if o.round == seen[-1] and source.has_images(o.round, o.client)]

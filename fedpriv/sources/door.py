@@ -68,7 +68,7 @@ def read_uploads(
     ``summed`` says that every upload is the sum over a round's clients.
     """
     device = pick_device(settings.get("device", "auto"))
-    rounds = _by_round(uploads, target)
+    rounds = _by_round(uploads)
     clients = sorted({k for given in rounds for k in given})
     classes: Mapping[int, Any] = dict.fromkeys(clients) if labels is None else _of_clients("labels", labels, clients)
     n_classes = settings.get("n_classes")
@@ -138,9 +138,9 @@ def read_uploads(
     return source
 
 
-def _by_client(name: str, given: Any, target: str) -> dict[int, Any]:
+def _by_client(name: str, given: Any) -> dict[int, Any]:
     """Return one upload, a list or a mapping as a mapping from the client's number."""
-    if is_one_upload(given, target):
+    if is_one_upload(given):
         return {0: given}
     if isinstance(given, Mapping):
         result = dict(given)
@@ -159,22 +159,17 @@ def _by_client(name: str, given: Any, target: str) -> dict[int, Any]:
     return dict(sorted(result.items()))
 
 
-def _by_round(given: Any, target: str) -> list[dict[int, Any]]:
+def _by_round(given: Any) -> list[dict[int, Any]]:
     """Return uploads as one mapping from the client's number for each round, the oldest first.
 
-    Several rounds are a list whose entries are lists, or mappings from client numbers; anything else is one round. A mapping
-    from whole numbers to vectors is one client's upload where the target has a row a class, by client otherwise.
+    Several rounds are a list whose entries are lists, or mappings from client numbers; anything else is one round.
     """
     several = isinstance(given, list) and all(
         isinstance(entry, list)
-        or (
-            isinstance(entry, Mapping)
-            and all(isinstance(key, int) for key in entry)
-            and not is_one_upload(entry, target)
-        )
+        or (isinstance(entry, Mapping) and all(isinstance(key, int) for key in entry) and not is_one_upload(entry))
         for entry in given
     )
-    return [_by_client("uploads", item, target) for item in (given if several and given else [given])]
+    return [_by_client("uploads", item) for item in (given if several and given else [given])]
 
 
 def _each(name: str, given: Any, clients: Sequence[int]) -> dict[int, Any]:
@@ -378,25 +373,18 @@ def _facts(batch: Any, counts: Mapping[int, int], raw: Mapping[int, Raw]) -> dic
 
 
 def _check_facts(facts: Any) -> None:
-    where = "batch"
-    if not isinstance(facts, BatchFacts):
-        raise UserError(f"{where}: expected fedpriv.BatchFacts, got {type(facts).__name__}")
-    if not isinstance(facts.sizes, tuple):
-        raise UserError(f"{where}: sizes {shown(facts.sizes)}; expected a tuple of whole numbers")
-    sizes = [("sizes", size) for size in facts.sizes]
-    for name, count in [("batch_size", facts.batch_size), ("steps", facts.steps), *sizes]:
+    if not isinstance(facts, BatchFacts) or not isinstance(facts.sizes, tuple):
+        raise UserError(f"batch: expected fedpriv.BatchFacts with a tuple of sizes, got {shown(facts)}")
+    for count in (facts.batch_size, facts.steps, *facts.sizes):
         if type(count) is not int or not 1 <= count <= MOST_IMAGES:
-            raise UserError(f"{where}: {name} {shown(count)}; expected a whole number of at least 1")
+            raise UserError(f"batch: {shown(count)} images or steps; expected whole numbers of at least 1")
     rate = facts.learning_rate
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
-        raise UserError(f"{where}: learning rate {shown(rate)}; expected a finite number, more than 0")
-    name = facts.optimiser
-    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_LABEL:
-        raise UserError(f"{where}: optimiser {shown(name)}; expected a name: sgd, adam, other")
+        raise UserError(f"batch: learning rate {shown(rate)}; expected a finite number, more than 0")
+    _check_label("batch: optimiser", facts.optimiser)
     if facts.sizes and (len(facts.sizes) != facts.steps or max(facts.sizes) > facts.batch_size):
-        raise UserError(
-            f"{where}: sizes {shown(facts.sizes)} of {facts.steps} step(s) of at most {facts.batch_size} images"
-        )
+        text = f"sizes {shown(facts.sizes)} of {facts.steps} step(s) of at most {facts.batch_size} images"
+        raise UserError(f"batch: {text}")
 
 
 def _n_classes(

@@ -31,24 +31,9 @@ _CHUNK = 256
 
 
 def with_guesses(
-    truths: Sequence[Truth],
-    case: Case,
-    kind: str,
-    unit: Unit,
-    *,
-    device: torch.device,
-    kept: Trained | None = None,
+    truths: Sequence[Truth], case: Case, kind: str, unit: Unit, *, device: torch.device, kept: Trained | None = None
 ) -> tuple[Truth, ...]:
-    """Return truths with what could be guessed at them.
-
-    Args:
-        truths: T truths, in the order of the targets.
-        case: what the server saw, card and grants, targets.
-        kind: of upload that is attacked.
-        unit: what one target is.
-        device: where the granted extractors compute.
-        kept: representations of pools that were computed already, for scorers alone; None begins anew.
-    """
+    """Return truths with what could be guessed at them."""
     knowledge, keep = case.knowledge, kept or Trained()
     tables: dict[int, dict[str, Tensor]] = {}
     result = []

@@ -54,18 +54,7 @@ class Gathered:
 def read_recording(
     run: RecordedRun, facts: OwnerFacts, target: str, round_: int | None, settings: Mapping[str, Any]
 ) -> ExternalSource:
-    """Return the uploads of a kind in a round of a recorded run, checked at the same door as uploads from elsewhere.
-
-    Args:
-        run: the recorded run.
-        facts: what its owner says of it.
-        target: kind of upload.
-        round_: to attack; None for the last that can be.
-        settings: of :func:`fedpriv.attack`.
-
-    Raises:
-        UserError: naming the fact or the file that is wrong or missing.
-    """
+    """Return the uploads of a kind in a round of a recorded run, checked at the same door as uploads from elsewhere."""
     defenses = build_defenses([parse_choice(text) for text in facts.facts.defense])
     model = _model(facts) if target in NETWORKS | LAYERS else None
     summed = DefensePipeline(defenses).server_view == "sum"
@@ -261,12 +250,6 @@ def gather_uploads(
         )
     uploads, broadcasts = zip(*read, strict=True)
     return Gathered(tuple(numbers), uploads, broadcasts, summed, tuple(reader.notices))
-
-
-def attackable_rounds(run: RecordedRun, facts: OwnerFacts, *, summed: bool) -> tuple[int, ...]:
-    """Return the rounds in which anything was uploaded that can be attacked, ascending; arguments as above."""
-    by_round = {number: run.messages(number) for number in run.rounds()}
-    return tuple(_usable(by_round, facts, summed=summed or _masked(by_round)))
 
 
 def _masked(by_round: Mapping[int, Sequence[Seen]]) -> bool:

@@ -97,15 +97,7 @@ def sends_weights(pipeline: DefensePipeline, seen: Observation, kind: str, n_cla
 
 
 def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes: int, rounds: int) -> Rehearsed | None:
-    """Return the defenses of an upload, for other rows; None where they hold some back or make another kind of it.
-
-    Args:
-        pipeline: of the run.
-        seen: the upload.
-        kind: of payload that is attacked.
-        n_classes: number of classes of the federation.
-        rounds: of the run, which defenses with a budget divide it by.
-    """
+    """Return the defenses of an upload, for other rows; None where they hold some back or make another kind of it."""
     position = _place(seen, kind)
     if position is None or not len(seen.upload[position].rows()):
         return None

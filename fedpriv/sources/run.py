@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.attacks.inputs.updates import read_update
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.federated import drawn_by_class
@@ -26,7 +24,6 @@ from fedpriv.federation.run_directory import RunDirectory, dataset_title
 from fedpriv.federation.states import State, put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.sources.auxiliary import foreign_images, refuse_foreign
 from fedpriv.sources.federation import prepare
 from fedpriv.sources.shuffled import summed, summed_without_own
 from fedpriv.sources.source import Source
@@ -133,21 +130,16 @@ class RunSource(Source):
 
     def settled(self, card: ThreatModel) -> ThreatModel:
         if card.attacker_data == "other_domain":
-            refuse_foreign(card, self.run.config)
+            raise UserError("knowledge attacker_data=other_domain: is for uploads handed in beside public images")
         if card.attacker_data == "same_domain" and self.federation.attacker is None:
             raise UserError(
                 f"knowledge={shown({'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
                 f"auxiliary 0.5 or public N, or grant attacker_data=none"
             )
-        if self.model is not None and batch_norms(self.model):
+        if self.model is None or batch_norms(self.model):
             return card
-        if card.batch_norm == "exact":
-            why = "runs store no batch statistics; use running or none"
-            if self.model is not None:
-                why = "the uploaded network has no batch norm, and so no statistics; drop the grant"
-            raise UserError(f"knowledge batch_norm=exact: {why}")
         # Without batch norm there is nothing to grant, and cards do not differ in it.
-        return card if self.model is None else replace(card, batch_norm=ThreatModel().batch_norm)
+        return replace(card, batch_norm=ThreatModel().batch_norm)
 
     @cached_property
     def model(self) -> SplitModel | None:  # type: ignore[override]
@@ -232,8 +224,6 @@ class RunSource(Source):
     def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         if self.model is None or card.batch_norm == "none" or not batch_norms(self.model):
             return None
-        if card.batch_norm == "exact":
-            return self._exact_statistics(self.model, client, seen)
         if seen.round not in self.run.checkpointed_rounds():
             raise UserError(
                 f"{self}: knowledge={shown({'batch_norm': 'running'})}: the client's running statistics of round "
@@ -247,38 +237,7 @@ class RunSource(Source):
             for name in batch_norms(self.model)
         }
 
-    def _exact_statistics(self, model: nn.Module, client: int, seen: Observation) -> Statistics:
-        """Return mean and biased variance of what went into each batch norm in the one step behind an upload."""
-        where = "knowledge={'batch_norm': 'exact'}"
-        setup, steps = self.federation.clients[client], local_steps(self.run, seen.round, client)
-        if len(steps) != 1:
-            raise UserError(
-                f"{where}: client {client} took {len(steps)} steps in round {seen.round}; statistics of the very batch are "
-                f"those of one step (train with local_steps=1), else use running or none"
-            )
-        if isinstance(setup.training, GuardedTraining) and setup.training.guards:
-            raise UserError(f"{where}: a defense of local training may change the batch; use running or none")
-        copied = copy.deepcopy(model).train()
-        device = next(copied.parameters()).device
-        weights = read_update(seen, {name: value.shape for name, value in copied.named_parameters()}, device).before
-        copied.load_state_dict(weights, strict=False)
-        result: dict[str, tuple[Tensor, Tensor]] = {}
-        names = {layer: name for name, layer in batch_norms(copied).items()}
-
-        def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-            variance, mean = torch.var_mean(given[0], (0, 2, 3), correction=0)
-            result[names[layer]] = (mean.cpu(), variance.cpu())  # type: ignore[index]
-
-        for layer in names:
-            layer.register_forward_pre_hook(note)
-        with torch.no_grad():
-            images, _ = setup.train.batch(steps[0].to(setup.train.labels.device))
-            copied(images.to(device))
-        return result
-
     def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
-        if card.attacker_data == "other_domain":
-            return foreign_images(card.foreign, self.image_shape, seed), None
         current = self.federation.attacker if card.attacker_data == "same_domain" else None
         return (None, None) if current is None else (current.images, current.labels.cpu())
 

@@ -43,11 +43,7 @@ def allowing(names: Iterable[str]) -> Iterator[None]:
 
 
 def module_names(value: object) -> tuple[str, ...]:
-    """Return the modules, one or several, that a user passed as ``allow_code``.
-
-    Raises:
-        UserError: for anything else, such as ``module:NAME``.
-    """
+    """Return the modules, one or several, that a user passed as ``allow_code``."""
     names = (value,) if isinstance(value, (str, Path)) else value
     if not isinstance(names, (list, tuple, set, frozenset)):
         raise UserError(f"allow_code={shown(value)}: expected the name of a module, or several")
@@ -59,11 +55,7 @@ def module_names(value: object) -> tuple[str, ...]:
 
 
 def check_modules(*references: str, file: Path | str | None = None) -> None:
-    """Check that the modules of some texts ``package.module:NAME``, which a file names, may be imported.
-
-    Raises:
-        UserError: naming the modules.
-    """
+    """Check that the modules of some texts ``package.module:NAME``, which a file names, may be imported."""
     modules = dict.fromkeys(text.partition(":")[0] for text in references)
     refused = [module for module in modules if module not in allowed()]
     if refused:

@@ -67,9 +67,6 @@ def _spelled(c: str) -> str:
     return c.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-# ---------------------------------------------------------------- Markdown
-
-
 class Markdown(str):
     """Text that is Markdown already."""
 
@@ -125,9 +122,6 @@ def code_span(text: str) -> Markdown:
 def code_block(text: str) -> Markdown:
     """Return a text as Markdown's indented code, a line each; a blank line goes before it."""
     return Markdown("\n".join(f"    {visible(line)}" for line in text.splitlines() or [""]))
-
-
-# ---------------------------------------------------------------- pictures, tables, shells
 
 
 def markup(text: str) -> str:

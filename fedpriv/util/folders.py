@@ -13,8 +13,6 @@ from fedpriv.util import access, files
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import LOCK, MARKER, PARTIAL
 
-# ---------------------------------------------------------------- locks
-
 
 class Busy(UserError):
     """Another process is at work in a folder."""
@@ -126,9 +124,6 @@ def _open_to_group(folder: Path) -> None:
                 access.set_mode(path, access.GROUP & 0o666)
 
 
-# ---------------------------------------------------------------- output
-
-
 @contextlib.contextmanager
 def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, public: bool = False) -> Iterator[None]:
     """Take a folder for writing and lock it: free, or fedpriv's and emptied with ``force``, or there with ``resume``.
@@ -199,10 +194,7 @@ def refuse_overlap(
 ) -> None:
     """Check by resolved path that a command does not write into, over or around what it reads.
 
-    Args:
-        out: the folder to write.
-        inputs: name -> folder or file that is read; no part of either may lie in the other.
-        around: name -> folder that is read, and that may have the output below it, as a folder of data sets has.
+    No part of an input may lie in the output or the other way round; what is ``around`` may have the output below it.
     """
     target = out.resolve()
     for name, given in (*inputs.items(), *(around or {}).items()):
@@ -211,8 +203,7 @@ def refuse_overlap(
         source = given.resolve()
         below = name in inputs and source in target.parents
         if source == target or target in source.parents or below:
-            flag = "out"
-            raise UserError(f"{flag} {out}: overlaps {name} {given}, which is read; choose another {flag}")
+            raise UserError(f"out {out}: overlaps {name} {given}, which is read; choose another out")
 
 
 @contextlib.contextmanager

@@ -25,12 +25,11 @@ class Numerics:
     """The arithmetic of searches by Adam (``dip``, ``pixels``, ``joint``, ...); other attacks compute in float32.
 
     Attributes:
-        precision: of the searches.
         compiled: whether generator networks are compiled, by ``torch.compile``; changes results in the last digits only.
         recorded: whether a step is recorded on a GPU and replayed, where that changes no bit of it; never where compiled.
     """
 
-    precision: Precision = "float32"
+    precision: Precision = "float32"  # of the searches
     compiled: bool = False
     recorded: bool = True
 
@@ -67,11 +66,7 @@ FLOAT32 = Numerics()
 
 
 def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Numerics:
-    """Return the arithmetic that arguments ask for.
-
-    Raises:
-        UserError: for an unknown precision, or what the device or the machine cannot do.
-    """
+    """Return the arithmetic that arguments ask for."""
     import torch
 
     where, gpu = f"precision={shown(precision)}", device.type == "cuda"

@@ -41,11 +41,7 @@ def mapping(name: str, value: Mapping[str, Any] | Sequence[str]) -> dict[str, An
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return one text or several as a tuple.
-
-    Raises:
-        UserError: naming the argument, for anything else.
-    """
+    """Return one text or several as a tuple."""
     several = (value,) if isinstance(value, str) else value
     if not isinstance(several, Sequence) or not all(isinstance(item, str) for item in several):
         raise UserError(f"{name}={shown(value)}: expected a text or a list of texts")

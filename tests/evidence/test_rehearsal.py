@@ -8,13 +8,7 @@ from defense_cases import build
 from fedpriv.attacks.observation import Observation
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.sources.rehearsal import changes_rows, changes_weights, rehearsed, sends_weights
-from fedpriv.wire.payloads import (
-    Entangled,
-    Model,
-    Prototypes,
-    Representations,
-    SampleCount,
-)
+from fedpriv.wire.payloads import Entangled, Model, Prototypes, Representations, SampleCount
 
 LABELS = torch.arange(6).repeat_interleave(2)
 COUNTS = torch.full((12,), 3)

@@ -42,12 +42,7 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """Open an image file, of an animation the first picture.
-
-    Raises:
-        UserError: for any failure in the block: a file that is no image, a broken one, one of more than
-            :data:`MOST_PIXELS` by its header, or one of more than 8 bits a channel, which Pillow would clip to white.
-    """
+    """Open an image file, of an animation the first picture."""
     with open_file(path, IMAGE) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd metadata
         try:
@@ -94,15 +89,7 @@ def _subfolders(folder: Path) -> list[Path]:
 def _read_dataset(
     name: str, files: Sequence[LabelledFile], class_names: Sequence[str], options: SourceOptions, channels: int | None
 ) -> Dataset:
-    """Decode files into a data set.
-
-    Args:
-        name: registry name of the data set.
-        files: training part first; those that ``per_class`` drops are not decoded.
-        class_names: one name per label.
-        options: of the source.
-        channels: where the options name none; None means grey if every file is grey, else colour.
-    """
+    """Decode files, training part first; ``channels`` None means grey if every file is grey, else colour."""
     labels = np.array([file.label for file in files], dtype=np.int64)
     kept = [files[int(position)] for position in first_per_class(labels, options.per_class)]
     wanted = options.channels or channels or (1 if all(_is_grey(file.path) for file in kept) else 3)
