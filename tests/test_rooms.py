@@ -56,14 +56,14 @@ BUDGET: dict[str, int] = {
     "dp": 813,
     "federation": 2459,
     "methods": 3469,
-    "defenses": 2077,
-    "attacks": 14128,
+    "defenses": 2131,
+    "attacks": 13750,
     "scoring": 7025,
     "claims": 248,
     "pages": 6066,
     "experiment": 5865,
     "cli": 1116,
-    "pipeline": 1284,
+    "pipeline": 1283,
     "sources": 3289,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
