@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedpriv.scoring.family import holm
+from fedpriv.scoring.judgement import holm
 from fedpriv.scoring.intervals import TAIL, clustered
 from fedpriv.scoring.records import Comparison, InferenceResult, ReconstructionRecord
 

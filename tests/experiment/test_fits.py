@@ -9,8 +9,7 @@ from torch.nn import functional
 
 import fedpriv
 from fedpriv.pipeline.execute import COMPARED, pool_images
-from fedpriv.scoring.convergence import SPECIFIC, convergence, is_specific
-from fedpriv.scoring.records.reconstruction import Fit
+from fedpriv.scoring.records.reconstruction import SPECIFIC, Fit
 from fedpriv.sources.truth import Pool, Truth
 
 CLASSES = torch.arange(3)
@@ -53,7 +52,7 @@ def test_an_objective_that_any_image_meets_is_not_specific():
     assert all(row.converged for row in record.targets)
     assert all(row.objective < 1e-5 for row in record.targets)
     assert [row.specific for row in record.targets] == [False] * 6
-    assert (convergence(record).converged, convergence(record).specific) == (1, 0)
+    assert (record.converged_share, record.specific_share) == (1, 0)
 
 
 def test_images_found_from_an_upload_fit_it_better_than_others_also_when_scored_again(tmp_path):
@@ -88,7 +87,7 @@ def test_without_a_control_nothing_is_said():
     ],
 )
 def test_specific_is_far_below_auxiliary_and_below_what_shuffled_uploads_give(own, shuffled, lowest, specific):
-    assert is_specific(Fit(own=own, shuffled=shuffled, auxiliary=lowest)) is specific
+    assert Fit(own=own, shuffled=shuffled, auxiliary=lowest).specific is specific
 
 
 def test_auxiliary_are_of_the_classes_that_are_told():

@@ -13,7 +13,7 @@ from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.pages.reached import Reached, first_beyond, furthest, reach_sentence
+from fedpriv.pages.reach import Reached, first_beyond, furthest, reach_sentence
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.pipeline.sweep import divisor, parse_reach, read_reach, sweep_plans, untaken
 from fedpriv.scoring.storage import load_metrics

@@ -16,17 +16,12 @@ from fedpriv.dp.bounds import (
     gaussian_threshold_epsilon,
     one_run_epsilon,
     one_run_gaussian_epsilon,
-    one_run_gaussian_excess,
     one_run_p_value,
-    over_ladder,
     threshold_epsilon,
 )
 from fedpriv.dp.verdict import (
-    Audited,
     Design,
     audit_scores,
-    epsilon_bounds,
-    sentence,
     word,
 )
 from fedpriv.scoring.records import ClaimedPrivacy
@@ -101,13 +96,6 @@ def test_all_right_in_one_run_by_hand():
     assert one_run_epsilon(Guesses(20, 20, 0, 20), 0.05, 0.0) == pytest.approx(math.log(share / (1 - share)), abs=1e-6)
 
 
-def test_gaussian_one_run_of_one_guess_by_hand():
-    """c = c' = m = 1: r_1 = alpha, h_0 = Phi(Phi^-1(alpha) - mu), and i = 0 leaves r where it is."""
-    alpha, mu = 0.05, 0.7
-    excess = alpha + 0.5 * math.erfc(-(ndtri(alpha) - mu) / math.sqrt(2)) - 1
-    assert one_run_gaussian_excess(Guesses(1, 1, 0, 0), mu, alpha) == pytest.approx(excess)
-
-
 def test_a_threshold_that_a_part_chose_is_tried_on_the_others():
     """The first third is told apart, the others are not: nothing is shown."""
     coins = np.arange(300) % 2 == 0
@@ -158,19 +146,6 @@ def test_verdicts(most, control, expected):
     assert word(None, most, control) == "no claim"
 
 
-def test_bounds_share_what_may_be_wrong():
-    """Three bounds of a Gaussian mechanism at 0.05 / 3 each, one alone at 0.05."""
-    rng = np.random.default_rng(0)
-    coins = rng.random(400) < 0.5
-    scores = 3 * coins + rng.standard_normal(400)
-    alone = epsilon_bounds(scores, coins, Design(0.95, 1e-5, independent=False, gaussian=False))
-    assert alone == {"one run": over_ladder(one_run_epsilon, scores, coins, 1 - 0.95, 1e-5)}
-    three = epsilon_bounds(scores, coins, Design(0.95, 1e-5, independent=True, gaussian=True))
-    assert three.keys() == {"one run", "threshold", "Gaussian"}
-    assert three["one run"] < alone["one run"]
-    assert three["threshold"] == from_part(threshold_epsilon, scores, coins, (1 - 0.95) / 3, 1e-5)
-
-
 def test_the_control_is_the_same_canaries_ten_times_as_far():
     rng = np.random.default_rng(0)
     coins = rng.random(300) < 0.5
@@ -182,25 +157,3 @@ def test_the_control_is_the_same_canaries_ten_times_as_far():
     assert strong.control == strong.attainable  # thirty deviations apart
     backwards = audit_scores(noise - coins, coins, design)
     assert backwards.control == backwards.most == 0  # nothing stands out: less noise makes it no clearer
-
-
-def test_sentences_hold_every_figure():
-    design = Design(0.95, 1e-5, independent=True, gaussian=True)
-    found = Audited({"one run": 2.5, "Gaussian": 26.0}, 30.0, 28.0)
-    told = sentence("local-dp", CLAIM, found, "contradicted", 1000, design)
-    for figure in ("epsilon 1 ", "delta 1e-05", "imply 25.4", "1,000 canaries", "epsilon 26", "95 %", "one run 2.5"):
-        assert figure in told
-    assert "more than clip and noise imply" in told
-    inside = Audited({"one run": 2.5}, 30.0, 28.0)
-    assert "cannot have been hidden" in sentence("local-dp", CLAIM, inside, "contradicted", 1000, design)
-    faint = Audited({"one run": 0.0}, 4.0, 0.7)
-    assert "take more canaries" in sentence("local-dp", CLAIM, faint, "untested", 1000, design)
-    few = Audited({"one run": 0.0}, 0.7, 0.7)
-    assert "would show 0.7: take more canaries" in sentence("local-dp", CLAIM, few, "untested", 16, design)
-    assert "imply 25.4, so that it does not follow from them" in sentence(
-        "local-dp", CLAIM, faint, "untested", 9, design
-    )
-    kept = CLAIM.model_copy(update={"implied": 1.0})
-    assert "imply 1 of" not in sentence("local-dp", kept, faint, "untested", 9, design)
-    assert "follow" not in sentence("local-dp", kept, faint, "untested", 9, design)
-    assert "claims no epsilon" in sentence("clip", None, inside, "no claim", 1000, design)
