@@ -24,7 +24,7 @@ HEAD = """# The study
 The claims of `fedpriv list claims`, put to the test at scale `cpu` (two cores, no GPU) on 1,200 JPEG images of each class
 of CIFAR-10, 120 of each of 100 classes of TinyImageNet, and the first 2,000 of Fashion-MNIST. CIFAR-100 was not at hand.
 Federations are smaller and shorter than the papers', so that *orders* are tested and values are not; claims about traffic
-and operations are exact. Each row links to its card, which has every value, interval and difference from the paper's
+are exact. Each row links to its card, which has every value, interval and difference from the paper's
 setting; how verdicts come about: [reproducing](reproducing.md). Made by `python docs/make_study.py` from the cards in
 `docs/study`.
 
@@ -44,7 +44,7 @@ def main(results: Sequence[str]) -> None:
 def take_over(result: Path) -> None:
     """Keep the card of a result and its grids."""
     card = json.loads((result / "claim.json").read_text(encoding="utf-8"))
-    if card["scale"] != "cpu" and card["quantity"] not in _COUNTED:
+    if card["scale"] != "cpu" and card["quantity"] != "communication":
         raise SystemExit(f"{result}: scale {card['scale']}; the study is of scale cpu")
     folder = CARDS / card["name"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def take_over(result: Path) -> None:
         kept.append(f"grid-{number}.png")
         _smaller(result / grid, folder / kept[-1])
     images = " --images CIFAR-10=DIR/cifar10-jpeg" if "--images" in card["command"] else ""
-    data = "" if card["quantity"] in _COUNTED else f" --scale cpu --data-dir DIR{images}"
+    data = "" if card["quantity"] == "communication" else f" --scale cpu --data-dir DIR{images}"
     card |= {
         "grids": kept,
         "command": f"fedpriv reproduce {card['name']}{data}",
@@ -105,23 +105,17 @@ def _title(claim: Claim) -> str:
 
 
 def _table(known: dict[str, ClaimCard]) -> str:
-    lines = ["| claim | | verdict | statements that hold | values |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| claim | | verdict | statements that hold |", "| --- | --- | --- | --- |"]
     for name, card in known.items():
         holding = sum(statement.verdict == "holds" for statement in card.statements)
-        counted = [cell for cell in card.cells if cell.measured is not None and cell.verdict is not None]
-        right = sum(cell.verdict == "holds" for cell in counted)
-        values = f"{right} of {len(counted)} exact" if card.quantity in _COUNTED else f"{len(counted)} measured"
         statements = f"{holding} of {len(card.statements)}" if card.statements else "–"
-        cells = (f"[{name}](study/{name}/claim.json)", claims()[name].title, card.verdict, statements, values)
+        cells = (f"[{name}](study/{name}/claim.json)", claims()[name].title, card.verdict, statements)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-_COUNTED = ("communication", "computation")
-
-
 def _summary(known: dict[str, ClaimCard]) -> str:
-    trained = [card for card in known.values() if card.quantity not in _COUNTED]
+    trained = [card for card in known.values() if card.quantity != "communication"]
     verdicts = Counter(statement.verdict for card in trained for statement in card.statements)
     counts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items()))
     return f"Statements about trained or attacked results: {counts}.\n"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.counting import cost as cost
     from fedpriv.experiment.verbs.diagnosing import Diagnosis as Diagnosis
     from fedpriv.experiment.verbs.diagnosing import doctor as doctor
-    from fedpriv.experiment.verbs.dividing import Holdings as Holdings
-    from fedpriv.experiment.verbs.dividing import data as data
     from fedpriv.experiment.verbs.explaining import Explanation as Explanation
     from fedpriv.experiment.verbs.explaining import explain as explain
     from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit as PrivacyAudit
@@ -79,7 +77,6 @@ _PLACES = {
     "explain": _VERBS + "explaining",
     "cost": _VERBS + "counting",
     "reproduce": _VERBS + "reproducing",
-    "data": _VERBS + "dividing",
     "doctor": _VERBS + "diagnosing",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
@@ -91,7 +88,6 @@ _PLACES = {
     "Traffic": _VERBS + "counting",
     "Reproduction": _VERBS + "reproducing",
     "Submission": _VERBS + "submitting",
-    "Holdings": _VERBS + "dividing",
     "Changes": _VERBS + "comparing",
     "Diagnosis": _VERBS + "diagnosing",
     "Explanation": _VERBS + "explaining",

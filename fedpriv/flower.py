@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 Main = Callable[..., Any]
-Mod = Callable[[Any, Any, Callable[[Any, Any], Any]], Any]
 
 
 def record(path: str | Path) -> Callable[[Main], Main]:
     """Record what the server of a Flower app sees; put it below ``@app.main()``.
 
     Messages pass unchanged. A fault of the recorder is told in one line on standard error, recording stops, and the app goes
-    on. A run that is there already is gone on with where the app starts again from its last round.
+    on.
 
     Args:
         path: folder of the recorded run, below the server's working directory.
@@ -33,24 +32,6 @@ def record(path: str | Path) -> Callable[[Main], Main]:
     from fedpriv.integrations.flower import recorded_main
 
     return lambda main: recorded_main(path, main)
-
-
-def canary(seed: int) -> Mod:
-    """Return a mod that uploads a canary in place of what was trained, for audits of a claimed epsilon; behind all others.
-
-    ``ClientApp(mods=[LocalDpMod(...), fedpriv.flower.canary(7)])``, and ``canaries = 7`` among the facts; then
-    ``fedpriv audit-dp --run RUN``. Such a federation learns nothing: it is for the audit alone.
-
-    Args:
-        seed: decides the canaries' direction and, with client and round, which of two opposite ones is uploaded.
-    """
-
-    def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
-        from fedpriv.integrations.flower import with_canary
-
-        return with_canary(seed, message, context, call_next)
-
-    return mod
 
 
 def truth(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:

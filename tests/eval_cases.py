@@ -13,7 +13,7 @@ from fedpriv.attacks.observation import Cost, Reconstruction, TargetId, ThreatMo
 from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
-from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic, Work
+from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic
 from fedpriv.pipeline.execute import upload_facts
 from fedpriv.scoring.intervals import compare
 from fedpriv.scoring.records import (
@@ -148,18 +148,11 @@ def communication(scalars, bits=32):
 
 
 def finished(config=None, **changes):
-    """The summary of a run that sent nothing; its work is 3 million operations, 2 of them training, its time 12.5 s."""
+    """The summary of a run that sent nothing; its time is 12.5 s."""
     config = config or RunConfig()
     known = {
         **{"method": config.method, "dataset": config.dataset, "rounds": config.rounds, "seed": config.seed},
         **{"accuracy": {}, "communication": communication(0), "privacy": (), "defenses": (), "seconds": 12.5},
-        "flops": Work(
-            per_client_round=(3_000_000,) * config.clients,
-            mean_per_client_round=3e6,
-            local_training_per_client_round=(2_000_000,) * config.clients,
-            mean_local_training_per_client_round=2e6,
-            prediction_per_image=(1000,) * config.clients,
-        ),
     }
     return RunSummary(**(known | changes))
 

@@ -24,7 +24,6 @@ VERBS = (
         "report",
         "catalogue",
         "cost",
-        "data",
         "plan",
     ),
     "doctor",
@@ -46,7 +45,6 @@ OTHERS = (
         "Diagnosis",
         "Explanation",
         "Gradient",
-        "Holdings",
         "ThreatModel",
     ),
     *(
@@ -152,7 +150,6 @@ def test_frames_name_their_columns(attacked, trained):
     assert list(table["count"]) == ["paper", "full"]
     assert table["upload_scalars_per_round"][0] == 5120
     assert list(fedpriv.catalogue("defenses").to_frame().columns)[:2] == ["name", "does"]
-    assert len(fedpriv.data(dataset="digits", clients=5).to_frame()) == 5
 
 
 def test_a_catalogue_has_the_members_of_a_kind():
@@ -250,7 +247,7 @@ def test_a_study_of_settings_alone(tmp_path):
         (lambda: fedpriv.train(seed=-1), "^seed: .*got -1"),
         (lambda: fedpriv.train(rounds=3, keep=[9]), "^keep: .*from 1 to 3, got 9"),
         (lambda: fedpriv.attack(target="prototype", batch_size=0), "^batch_size: "),
-        (lambda: fedpriv.data(alpha=-1), "^alpha is -1"),
+        (lambda: fedpriv.train(alpha=-1), "^alpha is -1"),
         (lambda: fedpriv.attack(target="entangeld"), "unknown target 'entangeld'"),
         (lambda: fedpriv.attack(target="prototype", targets=0), "targets=0: expected at least 1"),
         (lambda: fedpriv.attack(target="prototype", targets=2.5), "targets=2.5"),
@@ -265,7 +262,7 @@ def test_a_study_of_settings_alone(tmp_path):
         (lambda: fedpriv.cost("fedgh", classes=10), "pass width or models"),
         (lambda: fedpriv.cost("fedgh", classes=10, alpha=1), "classes: alpha reads data"),
         (lambda: fedpriv.cost("fedgh", clusters=0), "clusters=0"),
-        (lambda: fedpriv.data(dataset="mnst"), "unknown data set 'mnst'"),
+        (lambda: fedpriv.train(dataset="mnst"), "unknown data set 'mnst'"),
         (lambda: fedpriv.score("nowhere"), "nowhere: no such folder"),
         (lambda: fedpriv.report([]), "expected at least one"),
         (lambda: fedpriv.audit(methods=["fedxyz"]), "fedxyz"),

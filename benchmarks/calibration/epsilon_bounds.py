@@ -14,19 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 from rates import Rate, counted, parser, table
+from scipy.optimize import brentq
 
 from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
-from fedpriv.dp.bounds import (
-    Coins,
-    Scores,
-    from_part,
-    gaussian_mu,
-    gaussian_threshold_epsilon,
-    one_run_epsilon,
-    one_run_gaussian_epsilon,
-    over_ladder,
-    threshold_epsilon,
-)
+from fedpriv.dp.bounds import Coins, Scores, gaussian_bound, one_run_bound
 from fedpriv.dp.verdict import Design, audit_scores, word
 from fedpriv.scoring.records.privacy_audit import AuditWord, ClaimedPrivacy
 
@@ -73,12 +64,10 @@ def laplace(epsilon: float) -> Mechanism:
 
 
 ESTIMATES: dict[str, Estimate] = {
-    "threshold, from a part": lambda *given: from_part(threshold_epsilon, *given),
-    "one run, over the ladder": lambda *given: over_ladder(one_run_epsilon, *given),
-    "Gaussian threshold, from a part": lambda *given: from_part(gaussian_threshold_epsilon, *given),
-    "Gaussian one run, over the ladder": lambda *given: over_ladder(one_run_gaussian_epsilon, *given),
+    "one run": one_run_bound,
+    "Gaussian": gaussian_bound,
 }
-"""Bounds with the ways of choosing a rule. Those of a Gaussian mechanism hold for Gaussian ones alone."""
+"""The Gaussian bound holds for Gaussian mechanisms alone."""
 
 
 VERDICTS: tuple[AuditWord, ...] = ("contradicted", "not contradicted", "untested")
@@ -88,8 +77,9 @@ def verdicts(
     claimed: float, less_noise: float, *, canaries: int, number: int, delta: float, seed: int
 ) -> list[AuditWord]:
     """Return the verdicts of audits on a Gaussian mechanism that claims an epsilon and has so many times less noise."""
-    rng, mu = np.random.default_rng(seed), gaussian_mu(claimed, delta)
-    design = Design(0.95, delta, independent=True, gaussian=True)
+    rng = np.random.default_rng(seed)
+    mu = brentq(lambda mu: gaussian_epsilon(1 / mu, delta) - claimed, 1e-3, 100)
+    design = Design(0.95, delta, gaussian=True)
     told = ClaimedPrivacy(
         epsilon=claimed, delta=delta, unit="client", releases=1, neighbours="replaced", implied=claimed
     )

@@ -35,12 +35,11 @@ from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
 from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation
 from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
-from fedpriv.attacks.features.unmixing import PriorUnmixing, UnmixedInversion
+from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients, LearnedGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
-from fedpriv.attacks.inference.likelihood_ratio import LikelihoodRatio
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.inversion.class_outputs import ClassInversion, PairedLogits
@@ -50,25 +49,25 @@ from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.surrogate import SimulatedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
-from fedpriv.experiment.federation_settings import named_config, sets_images_aside
-from fedpriv.experiment.first_run import quick_settings
+from fedpriv.experiment.federation_settings import attacker_by_default, named_config
 from fedpriv.experiment.named_code import named_code
-from fedpriv.experiment.read_card import parse_card
 from fedpriv.experiment.study.written import parse_entry
 from fedpriv.experiment.training import train_run
+from fedpriv.experiment.verbs.attacking import quick_settings
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
-from fedpriv.pipeline.execute import attack_all, described, open_ground
-from fedpriv.pipeline.infer import case_of, measure, measure_all
+from fedpriv.pipeline.execute import attack_all, described, open_run
+from fedpriv.pipeline.infer import case_of, measure_all
 from fedpriv.pipeline.plan import granted, plan_of
+from fedpriv.scoring import inference as scoring
 from fedpriv.scoring.judgement import judge
 from fedpriv.sources.federation import prepare
 from fedpriv.sources.run import RunSource
+from fedpriv.sources.source import read_card
 from fedpriv.util.code import allowing
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import inline_value
-from fedpriv.util.listener import SILENT
 from fedpriv.util.seeds import derive_seed
 
 RAW = "the upload itself"
@@ -181,8 +180,6 @@ IMAGES_OF_VECTORS = (
     Line(DipInversion(iterations=100), "entangled", FEW | ROUNDS | ONE_IMAGE_EACH, note="one image"),
     Line(PixelInversion(iterations=400), "entangled", FEW | ROUNDS | ONE_IMAGE_EACH, note="one image"),
     Line(UnmixedInversion(), "entangled", FEW | SETTLED, targets=4),
-    Line(PriorUnmixing(), "entangled", FEW | SETTLED, targets=4),
-    Line(PriorUnmixing(), "entangled", FEW | ROUNDS | ONE_CLASS, note="one class", targets=4),
 )
 BATCHES = (
     Line(DeepLeakage(outer_steps=20), "model"),
@@ -218,16 +215,14 @@ BATCHES = (
 SHOWN = ("representation", "prototype", "entangled", "logits", "public-logits", "kernel")
 WEIGHTS = ("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix")
 LONG = FEW | {"batch_size": 5, "epochs": 40, "rounds": 4, "lr": 0.1}
-HEART = FEWEST | {"batch_size": 5, "epochs": 100, "rounds": 1, "lr": 0.1, "local_steps": None, "keep": "all"}
 CLIPPED = {"defense": ("clip:bound=1",)}
 QUANTISED = {"defense": ("quantise",)}
-MIXED = {"defense": ("mixup:images=2",)}
 ROUND_BY_ROUND = LONG | {"epochs": 5, "rounds": 12, "keep": "all"}
 TRAINED = LONG | {"local_steps": None, "rounds": 3, "keep": "all"}
 EPOCHS = {"batch_size": 5, "epochs": 3, "local_steps": None, "rounds": 3, "lr": 0.1, "keep": "all"}
 SPREAD = ROUNDS | {"alpha": 1.0, "auxiliary": 0.3}
 ASKED = PropertyInference(shadow_clients=16, steps=100)
-MEMBERS, RATIO = MembershipInference(candidates=20), LikelihoodRatio(candidates=20, shadows=16)
+MEMBERS = MembershipInference(candidates=20)
 QUESTIONS = (
     *(Line(MEMBERS, kind, LONG) for kind in SHOWN),
     Line(MEMBERS, "entangled", LONG | ONE_CLASS, note="one class", clients=16),
@@ -236,10 +231,6 @@ QUESTIONS = (
     *(Line(MEMBERS, kind, ROUND_BY_ROUND, note="rounds") for kind in ("prototype", "entangled")),
     *(Line(MEMBERS, kind, TRAINED, note="epochs") for kind in WEIGHTS),
     Line(MEMBERS, "entangled", ROUND_BY_ROUND | CLIPPED, note="clip, rounds"),
-    *(Line(RATIO, kind, HEART, note="a hundred epochs") for kind in WEIGHTS),
-    Line(RATIO, "model", HEART | QUANTISED, note="quantised, a hundred epochs"),
-    Line(RATIO, "extractor", HEART | MIXED, note="mixed, a hundred epochs"),
-    Line(RATIO, "low-rank-model", HEART | QUANTISED, note="quantised, a hundred epochs"),
     Line(ASKED, "representation", ROUNDS),
     *(Line(ASKED, kind, SPREAD, clients=16) for kind in ("prototype", "entangled", "logits", "kernel")),
     Line(ASKED, "prototype", SPREAD | CLIPPED, note="clip", clients=16),
@@ -282,23 +273,23 @@ def claims_of_page(line: Line, seed: int) -> dict[str, bool]:
 def _claims(line: Line, home: Path, null: str, truth: RunConfig, seed: int) -> bool:
     """True if a page claims that the attack finds in the uploads of the run what clients hold by another configuration."""
     made, folder = line.attack, home / f"attack, {null}"
-    card = parse_card(line.knowledge, images_aside=sets_images_aside(truth))
+    card = read_card(line.knowledge, attacker_by_default(truth))
     chosen, _ = granted({made.name: made}, [made.name], line.kind, card, None)
     wanted = {"targets": line.targets * line.clients}
     plan = plan_of(line.kind, chosen, card, (), wanted, seed=seed)
     plan = replace(plan, device="cpu", redact="omit")  # nobody looks at pictures
-    opened = open_ground(home / "run", plan)
+    opened, _ = open_run(home / "run", plan)
     exchanged = prepare(truth, torch.device("cpu"))
     if null == CLASSES:
         (inference,) = plan.inferences.values()
         truth_of = RunSource(opened.source.run, exchanged, line.kind).holdings((), ())
         case = replace(case_of(opened, plan, inference), truth=truth_of)
-        about = described(opened, plan, made.name, inference, card, "")
-        records = [measure(folder, inference, case, about, strict=True, listener=SILENT)]
+        about = described(opened, made.name, inference, card, "")
+        records = [scoring.evaluate(inference, case, about)]
     else:
         opened = replace(opened, source=RunSource(opened.source.run, exchanged, line.kind))
-        records = [*attack_all(folder, opened, plan, command="").values()]
-        records += measure_all(folder, opened, plan, command="", named=[made.name]).values()
+        records = [*attack_all(folder, opened, command="").values()]
+        records += measure_all(folder, opened, command="", named=[made.name]).values()
     if not records:
         raise UserError(f"{made.name!r} found nothing to do on {line.kind} uploads")
     return any(judge(found).claims for found in records)

@@ -82,8 +82,7 @@ READERS = {
     "run": ("report run --out new", "attack --run run --target prototype --attack average --targets 2 --out new"),
     "attacked": ("score attacked", "report attacked --out new", "compare attacked attacked"),
     "study.toml": ("audit study.toml --dry-run",),
-    "flags.toml": ("train --method fedgh --config flags.toml --out new",),
-    "images": ("data --dataset images --clients 2 --out new",),
+    "images": ("train --dataset images --clients 2 --rounds 1 --out new",),
 }
 """What is damaged, and the commands that read it."""
 
@@ -261,7 +260,7 @@ def _beginning(rng: random.Random, command: str) -> list[str]:
     """Return the words that make a command do something small."""
     out = ["--out", "new" if rng.random() < 0.8 else rng.choice(PATHS)]
     run, result = ("run", "attacked") if rng.random() < 0.7 else (rng.choice(PATHS), rng.choice(PATHS))
-    small = ["--run", run, "--iterations", "2", "--targets", "2", "--workers", "1"]
+    small = ["--run", run, "--iterations", "2", "--targets", "2"]
     begun = {
         "train": ["--method", rng.choice(GOOD["method"]), *TINY, *out],
         "attack": ["--target", "prototype", "--attack", rng.choice(GOOD["attacks"]), *small, *out],
@@ -278,7 +277,6 @@ def _beginning(rng: random.Random, command: str) -> list[str]:
         "report": [result, *out],
         "compare": [result, rng.choice(("attacked", *PATHS))],
         "cost": ["--method", rng.choice(GOOD["method"]), *TINY],
-        "data": [*TINY[:8], *out],
         "explain": [rng.choice((*GOOD["method"], *GOOD["attacks"], *HOSTILE))],
         "reproduce": [rng.choice(("fedre-table-2", *PATHS)), *out],
     }

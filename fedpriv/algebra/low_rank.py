@@ -62,7 +62,7 @@ def _leading(factors: tuple[Tensor, Tensor, Tensor], rank: int) -> tuple[Tensor,
 
 
 def _counted() -> bool:
-    """True while operations are counted or transformed as torch computes them."""
+    """True while operations are watched or transformed as torch computes them."""
     return bool(torch._C._len_torch_dispatch_stack()) or torch._C._are_functorch_transforms_active()
 
 
@@ -90,12 +90,6 @@ def _joined(state: Mapping[str, Tensor], values: Mapping[str, tuple[Tensor, ...]
         ends = (LEFT, VALUES, RIGHT) if parts else ("",)
         factors |= {name + end: part for end, part in zip(ends, parts or (state[name].clone(),), strict=True)}
     return factors
-
-
-def compress_like(state: Mapping[str, Tensor], factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return parameters as :func:`compress` does, with as many singular values of each as other factors of them have."""
-    ranks = {name: factors[name + VALUES].shape[-1] if name + LEFT in factors else None for name in state}
-    return _joined(state, {name: None if rank is None else leading(state[name], rank) for name, rank in ranks.items()})
 
 
 def leading(tensor: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,11 +6,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-import torch
 from torch import Tensor, nn
 
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.payloads import Message, PublicLoss
 
 
@@ -52,7 +50,7 @@ T = TypeVar("T")
 
 ExtractorAccess = Literal["white_box", "query", "shadow", "none"]
 LabelAccess = Literal["given", "inferred"]
-BatchNormAccess = Literal["none", "running", "exact"]
+BatchNormAccess = Literal["none", "running"]
 DataAccess = Literal["none", "other_domain", "same_domain"]
 
 
@@ -64,11 +62,9 @@ class ThreatModel:
         extractor: access to the client's extractor: its weights, only its answers, a substitute, or nothing.
         labels: whether labels of the targets are given or must be inferred from the upload.
         batch: whether the learning rate and each client's steps and batch sizes are known.
-        batch_norm: access to the client's batch-norm statistics: ``running`` ones, after the round, or ``exact`` ones of the
-            batch of its one step; ``running`` where the network has no batch norm.
+        batch_norm: access to the client's running batch-norm statistics; ``running`` where the network has no batch norm.
         attacker_data: images that the attacker owns: none, of the clients' data set (``same_domain``), or of another
             (``other_domain``).
-        foreign: which other data set, as ``NAME`` or ``NAME:FOLDER``; empty unless attacker_data is ``other_domain``.
         rounds_seen: how many rounds of uploads the attacker uses.
     """
 
@@ -77,7 +73,6 @@ class ThreatModel:
     batch: bool = True
     batch_norm: BatchNormAccess = "running"
     attacker_data: DataAccess = "none"
-    foreign: str = ""
     rounds_seen: int = 1
 
 
@@ -86,13 +81,6 @@ Statistics = Mapping[str, tuple[Tensor, Tensor]]
 
 Rehearsal = Callable[[Tensor, int], Tensor]
 """(rows ``(n, d)`` that an extractor gives, a seed) -> ``(n, d)`` that a client would have uploaded in their place."""
-
-WeightRehearsal = Callable[[Mapping[str, Tensor], int], dict[str, Tensor]]
-"""(weights by name, a seed) -> those that a client would have uploaded in their place, by the same names."""
-
-LocalGradient = Callable[[nn.Module, Tensor, Tensor, torch.Generator], None]
-"""(network, images ``(b, c, h, w)`` in [0, 1], classes ``(b,)``, where to draw from) -> nothing; adds the gradient of the
-batch to ``.grad`` of the network's parameters."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +102,6 @@ class Knowledge:
         loss: what the protocol tells of the loss behind uploaded weights in the attacked round; public.
         defended: (round, client) -> what its defenses make of rows in the place of those that it uploaded; public. Nothing
             for uploads that no defense changed, or not row by row.
-        defended_weights: (round, client) -> what they make of weights in the place of those that it uploaded.
-        gradients: client -> the gradient of a batch as its defenses of local training compute it; nothing without such.
         statistics: (round, client) -> statistics before every batch norm of the uploaded network: of the batch of the one
             step, or the client's running ones after the round.
         labels: (round, client) -> labels of the batch ``(n,)``.
@@ -134,8 +120,6 @@ class Knowledge:
     batches: Mapping[int, BatchFacts] = field(default_factory=dict)
     loss: PublicLoss = PublicLoss()
     defended: Mapping[tuple[int, int], Rehearsal] = field(default_factory=dict)
-    defended_weights: Mapping[tuple[int, int], WeightRehearsal] = field(default_factory=dict)
-    gradients: Mapping[int, LocalGradient] = field(default_factory=dict)
     statistics: Mapping[tuple[int, int], Statistics] = field(default_factory=dict)
     labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
     public_images: Tensor | None = None
@@ -187,19 +171,19 @@ class Needs:
             if allowed and getattr(card, name) not in allowed:
                 raise UserError(
                     f"attack {attack!r} needs {name}={' or '.join(allowed)}, but the knowledge card grants "
-                    f"{name}={getattr(card, name)}; pass {argument('knowledge', {name: allowed[0]})}"
-                    + (f" and {argument('public')} N" if name == "attacker_data" else ""),
+                    f"{name}={getattr(card, name)}; pass knowledge={shown({name: allowed[0]})}"
+                    + (" and public N" if name == "attacker_data" else ""),
                     keys=(name,),
                 )
         if card.rounds_seen < self.min_rounds:
             raise UserError(
                 f"attack {attack!r} needs at least {self.min_rounds} rounds of uploads, but the knowledge card grants "
-                f"rounds_seen={card.rounds_seen}; pass {argument('rounds_seen')} N"
+                f"rounds_seen={card.rounds_seen}; pass rounds_seen N"
             )
         if self.batch and not card.batch:
             raise UserError(
                 f"attack {attack!r} needs the batch facts (size, learning rate, steps), but the knowledge card grants "
-                f"batch=none; pass {argument('knowledge', {'batch': 'known'})}",
+                f"batch=none; pass knowledge={shown({'batch': 'known'})}",
                 keys=("batch",),
             )
 

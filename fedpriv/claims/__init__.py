@@ -18,7 +18,7 @@ from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.foreign import toml_file, toml_table
 
-Quantity = Literal["accuracy", "communication", "computation", "inversion"]
+Quantity = Literal["accuracy", "communication", "inversion"]
 Axis = Literal["rows", "columns"]
 Table = Mapping[str, Any]
 """Settings by name, as a TOML file holds them."""
@@ -33,17 +33,17 @@ class Measure:
 
     Attributes:
         what: ``accuracy``, the mean over clients; ``rounds`` until it is reached; scalars or bytes of a round that go up
-            (``upload``), down (``broadcast``) or both ways (``both``), as papers count; ``operations`` of a client's round;
+            (``upload``), down (``broadcast``) or both ways (``both``), as papers count;
             ``psnr_db``, ``mse_255`` or ``ssim`` of reconstructed images.
         moment: of accuracies: when in a round.
         when: of accuracies: after the last round, or the highest of any round.
         reach: of rounds: the accuracy, in [0, 1].
-        per: of traffic and operations: all clients together, or the mean over clients.
+        per: of traffic: all clients together, or the mean over clients.
         every: how many of the quantity's own units one unit of the values is: 0.01 for percent, 1000 for thousands.
         bytes: of traffic: bytes in place of scalars.
     """
 
-    what: Literal["accuracy", "rounds", "upload", "broadcast", "both", "operations", "psnr_db", "mse_255", "ssim"]
+    what: Literal["accuracy", "rounds", "upload", "broadcast", "both", "psnr_db", "mse_255", "ssim"]
     moment: Literal["after_training", "after_broadcast"] = "after_training"
     when: Literal["final", "best"] = "final"
     reach: float | None = None
@@ -181,26 +181,18 @@ class Claim:
     @property
     def counted(self) -> bool:
         """True where the values follow from sizes alone, so that nothing is trained."""
-        return self.quantity in ("communication", "computation")
+        return self.quantity == "communication"
 
 
 @functools.cache
 def claims() -> Mapping[str, Claim]:
-    """Return all claims by the name of their file, in alphabetical order.
-
-    Raises:
-        UserError: when a file does not fit :class:`Claim`.
-    """
+    """Return all claims by the name of their file, in alphabetical order."""
     files = {file.name: file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")}
     return {name[:-5]: parsed(toml_table(files[name].read_text("utf-8")), name) for name in sorted(files)}
 
 
 def find_claim(name: str | Path) -> tuple[str, Claim]:
-    """Return a claim by its name, or from a TOML file of the user's, with the name it goes by.
-
-    Raises:
-        UserError: for an unknown name, with the known ones; for a file that does not fit.
-    """
+    """Return a claim by its name, or from a TOML file of the user's, with the name it goes by."""
     if isinstance(name, Path) or name.endswith(".toml"):
         path = Path(name)
         return path.stem, parsed(toml_file(path, expected="a claim in TOML, see docs/reproducing.md"), str(path))
@@ -210,11 +202,7 @@ def find_claim(name: str | Path) -> tuple[str, Claim]:
 
 
 def parsed(values: Table, where: str) -> Claim:
-    """Return the claim that a table describes.
-
-    Raises:
-        UserError: naming the key that is wrong, a name that is there twice, or a name that is none of its rows or columns.
-    """
+    """Return the claim that a table describes."""
     claim: Claim = parse(Claim, {**values, "rows": [_without_dashes(row) for row in values.get("rows", ())]}, where)
     names = {axis: [item.name for item in getattr(claim, axis)] for axis in ("rows", "columns")}
     for axis, listed in names.items():

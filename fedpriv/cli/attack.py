@@ -11,7 +11,7 @@ import rich_click as click
 import fedpriv
 from fedpriv.cli import common
 from fedpriv.cli.options import flags_of
-from fedpriv.util.arguments import command_line
+from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import rich_click as click
 import fedpriv
 from fedpriv.cli import common
 from fedpriv.cli.options import flags_of
-from fedpriv.util.arguments import command_line
 from fedpriv.util.code import code_flags
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
@@ -65,32 +65,23 @@ def audit(
 
 def _refuse_parts(given: Mapping[str, Any], *, dry_run: bool) -> None:
     """Check that flags about shards fit together."""
-    if dry_run and (results := [name for name in ("shard", "submit") if name in given]):
-        raise UserError(f"--{results[0]} and --dry-run exclude each other: --dry-run lists the cells of all shards")
-    if "submit" not in given:
-        for name in ("shards", "job"):
-            if name in given:
-                raise UserError(f"--{name} goes with --submit; one shard alone is --shard I/N")
-        return
-    for name in ("shard", "force"):
-        if name in given:
-            raise UserError(f"--submit and --{name} exclude each other")
-    if "shards" not in given:
+    submits = "submit" in given
+    beside = ("force", "shard") if submits else ("job", "shards")
+    wrong = [name for name in beside if name in given] + (
+        ["dry-run"] if dry_run and (submits or "shard" in given) else []
+    )
+    if wrong:
+        raise UserError(f"--{wrong[0]} does not go {'with' if submits or dry_run else 'without'} --submit or --shard")
+    if submits and "shards" not in given:
         raise UserError("--submit needs --shards N, the number of jobs")
 
 
 def _show_submission(sent: Submission, *, as_json: bool, quiet: bool) -> None:
     if as_json:
-        kept = {name: getattr(sent, name) for name in ("shards", "jobs", "look", "merge")}
-        common.print_json({"out": str(sent.folder), "logs": str(sent.logs), **kept})
+        common.print_json({"out": str(sent.folder), "jobs": sent.jobs, "logs": str(sent.logs), "merge": sent.merge})
         return
-    for line in (
-        f"{len(sent.jobs)} shards of {sent.folder} submitted as jobs {', '.join(sent.jobs)}; they print to {sent.logs}",
-        f"to look meanwhile: {sent.look}",
-        "the shard that ends last merges all and reports; should one die, submit again, or do what is "
-        f"missing here: {sent.merge}",
-    ):
-        common.say(line, quiet=quiet)
+    common.say(f"{sent.folder}: jobs {', '.join(sent.jobs)} submitted; they print to {sent.logs}", quiet=quiet)
+    common.say(f"the one that ends last merges all; should one die, submit again, or: {sent.merge}", quiet=quiet)
 
 
 def _show_study(result: StudyResult, *, as_json: bool, quiet: bool) -> None:

@@ -15,12 +15,9 @@ from fedpriv.util.listener import Report
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-EVERY = 30.0
-"""Seconds between two lines about a piece of work outside a terminal, where no bar moves."""
-
 
 class Bars:
-    """Bars of what is going on, with the time left; outside a terminal a line now and then, and the one that each leaves."""
+    """Bars of what is going on, with the time left; each leaves a line."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,14 +33,9 @@ class Bars:
             self._number += 1
             shown.start()
             task = shown.add_task(title, total=None, what="")
-        said = began
 
         def report(done: int, planned: int, what: str) -> None:
-            nonlocal said
             shown.update(task, completed=done, total=planned, what=one_line(what))
-            if shown.disable and time.monotonic() - said >= EVERY:
-                said = time.monotonic()
-                _print(shown, f"{title}: {done} of {planned}, {one_line(what)}, after {said - began:.0f} s")
 
         done = False
         try:
@@ -54,14 +46,11 @@ class Bars:
                 shown.remove_task(task)
                 self._number -= 1
                 if done:
-                    _print(shown, f"{title}: done in {time.monotonic() - began:.0f} s")
+                    line = f"{title}: done in {time.monotonic() - began:.0f} s"
+                    shown.console.print(line, markup=False, highlight=False, soft_wrap=True)
                 if not self._number:
                     shown.stop()
                     self._shown = None
-
-
-def _print(shown: Progress, line: str) -> None:
-    shown.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _bars() -> Progress:

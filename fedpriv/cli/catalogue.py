@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, get_args
 
 import rich_click as click
@@ -62,24 +61,15 @@ def explain(name: str, as_json: bool, quiet: bool) -> None:
 
 @click.command()
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default="results",
-    show_default=True,
-    help="Folder that results would go to.",
-)
 @common.common_options
-def doctor(device: str, out: Path, as_json: bool, quiet: bool) -> int:
-    """Look at what is installed and whether it works here; the output is what a bug report needs.
+def doctor(device: str, as_json: bool, quiet: bool) -> int:
+    """Check installed versions, and compare a gradient computed on the device with the CPU's; for bug reports.
 
-    Checks versions against their bounds, cores, memory and GPUs, and the output folder, and compares a gradient computed
-    on the device with the CPU's. Exits with 1 where something failed.
+    Exits with 1 where something failed.
     """
-    result = fedpriv.doctor(device=device, out=out)
+    result = fedpriv.doctor(device=device)
     if as_json:
-        common.print_json({"verdict": result.verdict, "failed": bool(result.failed), "findings": result.table()})
+        common.print_json({"failed": bool(result.failed), "findings": result.table()})
     elif not quiet or result.failed:
-        common.tell(*(str(finding) for finding in (result.failed if quiet else result.findings)), result.verdict)
-        common.say("for a bug report, paste all of this", quiet=quiet)
+        common.tell(*map(str, result.failed if quiet else result.findings))
     return 1 if result.failed else 0

@@ -1,4 +1,4 @@
-"""Configuration files, progress and output that commands share. Imports nothing heavy."""
+"""Flags, progress and output that commands share. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ from typing import Any, TypeVar, cast
 import rich_click as click
 
 from fedpriv.cli.bars import Bars
-from fedpriv.util.arguments import command_line
-from fedpriv.util.errors import UserError, shown, unknown_name
-from fedpriv.util.escape import one_line, terminal_line
+from fedpriv.util.escape import command_line, one_line, terminal_line
 from fedpriv.util.folders import telling_name
-from fedpriv.util.foreign import toml_file
 from fedpriv.util.listener import Listener, Report
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,63 +25,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 hint: dict[str, str] = {}
 """Advice to somebody who interrupts: ``resume`` is the command that goes on."""
 
-_CONFIG, _ALLOWED = "fedpriv.config", "fedpriv.allow_code"
-"""Keys of what a command's context keeps: the file of ``--config``, and the modules of ``--allow-code``."""
-
-
-# ---------------------------------------------------------------- configuration files
-
-
-def _load_config(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Make a TOML file's keys the defaults of the command's flags; flags on the command line still win."""
-    if value is None:
-        return None
-    ctx.meta[_CONFIG] = value
-    values = toml_file(value, f"--config {value}", expected="flags in TOML, see docs/configuration.md")
-    known = {name: p for p in ctx.command.params for name in _toml_names(p) if name not in ("config", "allow_code")}
-    defaults: dict[str, Any] = {}
-    for key, entry in values.items():
-        name = key.replace("-", "_")
-        if name == "allow_code":
-            raise UserError(f"{value}: {key}: no file allows code; drop it, and type --allow-code MODULE")
-        if name not in known:
-            raise unknown_name(f"key in {value}:", key, (n.replace("_", "-") for n in known))
-        result = known[name]
-        defaults[str(result.name)] = _as_typed(ctx, result, f"{value}: {key}", entry)
-    ctx.default_map = {**(ctx.default_map or {}), **defaults}
-    return value
-
-
-def _toml_names(parameter: click.Parameter) -> set[str]:
-    flags = {flag.lstrip("-").replace("-", "_") for flag in parameter.opts if flag.startswith("--")}
-    return flags or {str(parameter.name)}
-
-
-def _as_typed(ctx: click.Context, parameter: click.Parameter, where: str, entry: Any) -> Any:
-    """Return an entry of a TOML file as the flag would have it, checked as the flag is."""
-    if parameter.multiple or parameter.nargs == -1:
-        if isinstance(entry, dict):
-            entry = [f"{inner}={_toml_text(item)}" for inner, item in entry.items()]
-        return [_one_typed(ctx, parameter, where, one) for one in (entry if isinstance(entry, list) else [entry])]
-    return _one_typed(ctx, parameter, where, entry)
-
-
-def _one_typed(ctx: click.Context, parameter: click.Parameter, where: str, entry: Any) -> Any:
-    if isinstance(entry, (list, dict)):
-        raise UserError(f"{where}: expected one value, got a {'list' if isinstance(entry, list) else 'table'}")
-    wanted = {"boolean": (bool,), "path": (str,)}.get(parameter.type.name)
-    if wanted and not isinstance(entry, wanted):
-        raise UserError(f"{where}: expected {'true or false' if bool in wanted else 'a text'}, got {shown(entry)}")
-    text = entry if wanted else str(entry)
-    try:
-        parameter.type.convert(text, parameter, ctx)
-    except click.BadParameter as error:
-        raise UserError(f"{where}: {error.message[0].lower()}{error.message[1:].rstrip('.')}") from error
-    return text
-
-
-def _toml_text(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, (bool, dict, list)) else str(value)
+_ALLOWED = "fedpriv.allow_code"
+"""Key of what a command's context keeps: the modules of ``--allow-code``."""
 
 
 # ---------------------------------------------------------------- commands
@@ -92,14 +34,6 @@ def _toml_text(value: Any) -> str:
 
 def common_options(command: F) -> F:
     """Add the flags that every command has, and let it import the modules that are typed."""
-    config = click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        is_eager=True,
-        expose_value=False,
-        callback=_load_config,
-        help="TOML file whose keys are flag names; flags override it.",
-    )
     allow = click.option(
         "--allow-code",
         multiple=True,
@@ -110,29 +44,21 @@ def common_options(command: F) -> F:
     )
     machine = click.option("--json", "as_json", is_flag=True, help="Machine-readable result on standard output.")
     quiet = click.option("--quiet", is_flag=True, help="No progress, no tables.")
-    return config(allow(machine(quiet(_importing(command)))))
+    return allow(machine(quiet(_importing(command))))
 
 
 def _importing(command: F) -> F:
-    """Let a command import the modules that stand on the command line, and none that only its ``--config`` names."""
+    """Let a command import the modules that stand on the command line."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
         from click import get_current_context
-        from click.core import ParameterSource
 
         from fedpriv.experiment.named_code import named_code
-        from fedpriv.util.code import allowing, check_modules
+        from fedpriv.util.code import allowing
 
         context = get_current_context()
-        of_config = {
-            name: value
-            for name, value in context.params.items()
-            if context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP
-        }
-        typed = {name: value for name, value in context.params.items() if name not in of_config}
-        with allowing((*context.meta.get(_ALLOWED, ()), *named_code(typed))):
-            check_modules(*sorted(named_code(of_config)), file=context.meta.get(_CONFIG))
+        with allowing((*context.meta.get(_ALLOWED, ()), *named_code(context.params))):
             return command(*args, **kwargs)
 
     return cast(F, run)

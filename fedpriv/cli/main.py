@@ -20,7 +20,7 @@ import rich_click as click
 
 from fedpriv import __version__
 from fedpriv.util.errors import UserError, WorkError, short_line
-from fedpriv.util.memory import asked_for, ran_out
+from fedpriv.util.memory import ran_out
 
 COMMANDS: dict[str, str] = {
     "train": "train:train",
@@ -34,7 +34,6 @@ COMMANDS: dict[str, str] = {
     "reproduce": "audit:reproduce",
     "list": "catalogue:list_names",
     "explain": "catalogue:explain",
-    "data": "train:data",
     "doctor": "catalogue:doctor",
 }
 
@@ -117,7 +116,7 @@ def run(arguments: list[str]) -> int:
             return _fail(*_refusal(error))
         if ran_out(error):
             less = "chunk_rows, workers, targets, image_size, batch_size, clients, or the size of models"
-            return _fail(f"out of memory: there is no room for another tensor{asked_for(error)}; reduce {less}", 1)
+            return _fail(f"out of memory: there is no room for another tensor; reduce {less}", 1)
         return _fail(f"failed: {type(error).__name__}: {error} (FEDPRIV_DEBUG=1 shows the traceback)", 1)
     return result if isinstance(result, int) else 0
 

@@ -1,8 +1,7 @@
-"""``fedpriv train``, ``fedpriv data`` and ``fedpriv cost``: run a federation, or look at it before."""
+"""``fedpriv train`` and ``fedpriv cost``: run a federation, or count what it would send."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,8 @@ import rich_click as click
 import fedpriv
 from fedpriv.cli import common
 from fedpriv.cli.options import flags_of
-from fedpriv.util.arguments import command_line
 from fedpriv.util.code import code_flags
+from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
@@ -69,31 +68,10 @@ def _show_run(out: Path, summary: RunSummary) -> None:
 
 
 @click.command()
-@flags_of("dividing:data")
-@common.common_options
-def data(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
-    """Show what each client holds, as a table and a picture (default folder: results/data-DATASET)."""
-    folder = out or numbered(Path("results") / f"data-{common.data_name(flags)}")
-    result = fedpriv.data(out=folder, **common.given_values(flags))
-    if as_json:
-        common.print_json({"out": str(result.path), "clients": list(result.clients)})
-    elif not quiet:
-        rows = [{name.replace("_", " "): _text(value) for name, value in row.items()} for row in result.clients]
-        common.print_table(f"{result.dataset}: who holds what", rows)
-        common.tell(f"picture: {result.picture}")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {number}" for name, number in value.items())
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-@click.command()
 @flags_of("counting:cost")
 @common.common_options
 def cost(methods: tuple[str, ...], as_json: bool, quiet: bool, **flags: Any) -> None:
-    """Show what a method uploads and broadcasts in a round, all clients together, and what a client computes.
+    """Show what a method uploads and broadcasts in a round, all clients together.
 
     Sizes are stated (--classes --width --pairs ...), or taken from data (--dataset --partition ...). Without data,
     images are 3 x 32 x 32 unless --channels and --image-size say otherwise. --clients are those that take part.
@@ -113,13 +91,6 @@ def _show_cost(traffic: Traffic) -> None:
         for row in traffic.methods
         for kind, counts in row.get("communication", {}).items()
     ]
-    work = [
-        {"method": row["method"]}
-        | {name.replace("_", " "): f"{number:,.{2 * (name == 'ratio_to_local')}f}" for name, number in current.items()}
-        for row in traffic.methods
-        if (current := row.get("operations"))
-    ]
-    common.print_table("operations of one client in a settled round, mean over clients; a multiply-add is two", work)
     common.print_table("communication of a settled round, all clients together", table)
     common.tell("sizes: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in traffic.sizes.items()))
     common.tell("paper: without labels, class ids, counts and schedules; full: everything")

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.registry import Registry
 
 if TYPE_CHECKING:
     from fedpriv.datasets.types import Dataset
 
-__all__ = ["DATASETS", "PARTITIONS", "SourceOptions", "load_dataset"]
+__all__ = ["DATASETS", "SourceOptions", "load_dataset"]
 
 DATASETS = Registry(
     "data set",
@@ -32,17 +31,6 @@ DATASETS = Registry(
     contract="fedpriv.util.registry:refuse_no_callable",
 )
 
-PARTITIONS = Registry(
-    "partition",
-    {
-        "dirichlet": "fedpriv.datasets.federated:by_dirichlet",
-        "pathological": "fedpriv.datasets.federated:by_pathology",
-        "iid": "fedpriv.datasets.federated:by_chance",
-        "long_tail": "fedpriv.datasets.federated:by_long_tail",
-    },
-    contract="fedpriv.util.registry:refuse_no_callable",
-)
-
 
 @dataclass(frozen=True)
 class SourceOptions:
@@ -55,9 +43,6 @@ class SourceOptions:
         per_class: how many images of each class to keep, the first in stored order of the merged set.
         seed: the run's, for data that is drawn rather than read.
         channels: 1 for grey (ITU-R 601 luma), 3 for colour, None for what the source has.
-
-    Raises:
-        UserError: a size or number that no image can have.
     """
 
     data_dir: Path | None = None
@@ -78,26 +63,14 @@ class SourceOptions:
     def folder(self, name: str, content: str) -> Path:
         """Return ``data_dir``, or raise a UserError that says that ``name`` needs one, and what it should hold."""
         if self.data_dir is None:
-            raise UserError(
-                f"data set {name!r} needs {argument('data_dir')}, the folder that holds {content}", keys=("data_dir",)
-            )
+            raise UserError(f"data set {name!r} needs data_dir, the folder that holds {content}", keys=("data_dir",))
         return Path(self.data_dir)
 
 
 def load_dataset(name: str, options: SourceOptions | None = None) -> Dataset:
     """Load a data set by its registry name.
 
-    Every source passes through here, so ``per_class``, ``channels`` and ``image_size`` mean the same for all of them.
-
-    Args:
-        name: a key of :data:`DATASETS`.
-        options: where the data is and what to keep of it; the defaults suit the embedded set.
-
-    Returns:
-        The images as stored (uint8, or float32 in [0, 1]), training part first.
-
-    Raises:
-        UserError: unknown name, data that is missing, or data that cannot be read.
+    Images are as stored (uint8, or float32 in [0, 1]), training part first.
     """
     from fedpriv.datasets.shaping import keep_first_per_class, shape_images
     from fedpriv.datasets.types import Dataset

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from fedpriv.datasets import PARTITIONS
 from fedpriv.datasets.partition import (
     MAX_SEED,
     Random,
@@ -21,10 +20,10 @@ from fedpriv.datasets.partition import (
     split_train_test,
 )
 from fedpriv.datasets.types import Auxiliary, ClientData, Dataset, FederatedData, Samples, as_unit
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.seeds import derive_seed
 
+PARTITIONS = ("dirichlet", "pathological", "iid", "long_tail")
 MOST_OWN = 1000
 """Images that an attacker owns at most, the same number of each class as far as it goes."""
 
@@ -34,24 +33,18 @@ class PartitionOptions:
     """A division of samples among clients.
 
     Attributes:
-        name: a key of ``fedpriv.datasets.PARTITIONS``: dirichlet, pathological, iid or long_tail.
-        alpha: Dirichlet concentration, above 0 (dirichlet, long_tail).
-        classes_per_client: classes that each client holds (pathological).
-        imbalance: size of the first class over size of the last, at least 1 (long_tail).
-        train_fraction: share of every client's samples that it trains on, above 0 and below 1.
-        balanced: equal parts of a class instead of random ones (pathological).
         assignment: of classes to clients (pathological): ``in_order`` as PFLlib does, in disjoint groups of clients, or at
             ``random``, for any number of classes and clients.
         least_per_client: least number of samples of a client, training and test together; None for that of
             :func:`fedpriv.datasets.partition.least_samples`.
     """
 
-    name: str = "dirichlet"
-    alpha: float = 0.1
-    classes_per_client: int = 2
-    imbalance: float = 100.0
-    train_fraction: float = 0.75
-    balanced: bool = False
+    name: str = "dirichlet"  # dirichlet, pathological, iid or long_tail
+    alpha: float = 0.1  # Dirichlet concentration, above 0 (dirichlet, long_tail)
+    classes_per_client: int = 2  # classes that each client holds (pathological)
+    imbalance: float = 100.0  # size of the first class over size of the last, at least 1 (long_tail)
+    train_fraction: float = 0.75  # share of every client's samples that it trains on, above 0 and below 1
+    balanced: bool = False  # equal parts of a class instead of random ones (pathological)
     assignment: Literal["in_order", "random"] = "in_order"
     least_per_client: Annotated[int, Ge(1)] | None = None
 
@@ -66,38 +59,25 @@ class PartitionOptions:
 def drawn_by_class(options: PartitionOptions) -> bool:
     """True for a division that shuffles the images of every class, so that chance alone decides who holds which."""
     in_order = options.name == "pathological" and options.assignment == "in_order"
-    return options.name in ("dirichlet", "iid", "long_tail", "pathological") and not in_order
+    return options.name in PARTITIONS and not in_order
 
 
-def by_dirichlet(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
-    """Divide with :func:`fedpriv.datasets.partition.dirichlet_partition`."""
-    return dirichlet_partition(labels, n_clients, options.alpha, rng, _least(labels, n_clients, options))
-
-
-def by_pathology(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
-    """Divide with ``pathological_partition`` or ``random_classes_partition`` of :mod:`fedpriv.datasets.partition`."""
-    if options.assignment == "random":
-        return random_classes_partition(labels, n_clients, options.classes_per_client, rng, options.balanced)
-    least = _least(labels, n_clients, options)
-    return pathological_partition(labels, n_clients, options.classes_per_client, rng, options.balanced, least)
-
-
-def by_chance(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
-    """Divide with :func:`fedpriv.datasets.partition.iid_partition`."""
-    return iid_partition(labels, n_clients, rng)
-
-
-def by_long_tail(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
-    """Divide with :func:`fedpriv.datasets.partition.long_tail_partition`."""
-    return long_tail_partition(
-        *(labels, n_clients, options.imbalance, options.alpha, rng, options.train_fraction, options.least_per_client)
-    )
-
-
-def _least(labels: np.ndarray, n_clients: int, options: PartitionOptions) -> int | None:
-    if options.least_per_client is not None or n_clients < 1:  # the latter is refused anyway
-        return options.least_per_client
-    return least_samples(len(labels), n_clients, options.train_fraction)
+def _divide(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
+    """Return the positions of every client's samples by the partition that the options name."""
+    least, alpha, per_client = options.least_per_client, options.alpha, options.classes_per_client
+    if options.name == "iid":
+        return iid_partition(labels, n_clients, rng)
+    if options.name == "long_tail":
+        return long_tail_partition(labels, n_clients, options.imbalance, alpha, rng, options.train_fraction, least)
+    if options.name == "pathological" and options.assignment == "random":
+        return random_classes_partition(labels, n_clients, per_client, rng, options.balanced)
+    if least is None and n_clients >= 1:  # fewer are refused anyway
+        least = least_samples(len(labels), n_clients, options.train_fraction)
+    if options.name == "dirichlet":
+        return dirichlet_partition(labels, n_clients, alpha, rng, least)
+    if options.name == "pathological":
+        return pathological_partition(labels, n_clients, per_client, rng, options.balanced, least)
+    raise unknown_name("partition", options.name, PARTITIONS)
 
 
 def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: int) -> FederatedData:
@@ -109,12 +89,12 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
     if not 0 <= seed <= MAX_SEED:
         raise UserError(f"seed is {seed}: it must be 0..{MAX_SEED}")
     rng = np.random.RandomState(seed)
-    shares = PARTITIONS.load(options.name)(dataset.samples.labels.numpy(), n_clients, options, rng)
+    shares = _divide(dataset.samples.labels.numpy(), n_clients, options, rng)
     smallest, least = min(map(len, shares)), options.least_per_client
     if least is not None and smallest < least:
         raise UserError(
             f"the least client of this {options.name} division holds {smallest} samples, fewer than "
-            f"{argument('least_per_client', least)}; use {argument('least_per_client', smallest)} or fewer clients",
+            f"least_per_client={shown(least)}; use least_per_client={shown(smallest)} or fewer clients",
             keys=("least_per_client",),
         )
     clients = tuple(ClientData(*parts) for parts in split_train_test(shares, options.train_fraction, rng))
@@ -123,23 +103,17 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
         if not train or not test:
             raise UserError(
                 f"client {number} would hold {train} training and {test} test images, at least 1 of each is needed; use "
-                f"fewer clients, more images per class, another {argument('train_fraction')} or a larger "
-                f"{argument('least_per_client')}",
+                f"fewer clients, more images per class, another train_fraction or a larger "
+                f"least_per_client",
                 keys=("clients",),
             )
     return FederatedData(dataset, clients)
 
 
 def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, Samples]:
-    """Set random images aside before anything is divided.
+    """Set random images aside before anything is divided, independently of the division with the same seed.
 
-    Args:
-        dataset: to take images from.
-        n_public: how many, at least 1 and fewer than there are.
-        seed: any integer; the choice is independent of the division with the same seed.
-
-    Returns:
-        The data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` as float in [0, 1] with labels.
+    Returns the data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` in [0, 1] with labels.
     """
     total = len(dataset.samples)
     if not 1 <= n_public < total:
@@ -154,13 +128,9 @@ def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, S
 def set_auxiliary_aside(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Auxiliary | None]:
     """Keep a share of every class from all clients, half of it for an attacker and half for baselines and decoys.
 
-    Args:
-        dataset: to take images from.
-        share: of every class, in [0, 1); rounded down to whole images, of which the attacker gets the smaller half.
-        seed: any integer; the choice is independent of the division with the same seed.
-
-    Returns:
-        The data set without them, in unchanged order, and the images; None where there are fewer than one for each part.
+    The share, in [0, 1), is rounded down to whole images, of which the attacker gets the smaller half; the choice is
+    independent of the division with the same seed. Returns the data set without them, in unchanged order, and the images;
+    None where there are fewer than one for each part.
     """
     labels = dataset.samples.labels.numpy()
     rng = np.random.default_rng(derive_seed("strangers", seed))

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 
 Source = np.random.RandomState | np.random.Generator
 Random = Source | int
@@ -61,9 +60,6 @@ def dirichlet_partition(
     Per class in order: shuffle its samples, draw shares from Dirichlet(alpha, ..., alpha), give nothing to clients that
     already hold an equal share n / n_clients or more, renormalise and cut. The whole is drawn again until every client
     holds at least ``least`` samples (None: :func:`least_samples`).
-
-    Raises:
-        UserError: where no draw met ``least``, with the most that the least client of any draw held.
     """
     check_clients(labels, n_clients)
     if not (math.isfinite(alpha) and alpha > 0):
@@ -78,7 +74,7 @@ def dirichlet_partition(
         if drawn is not None:
             return drawn
         best = max(best, smallest)
-    met = f"the best gave {best}: use {argument('least_per_client', best)}," if best else "the best gave none: use"
+    met = f"the best gave {best}: use least_per_client={shown(best)}," if best else "the best gave none: use"
     raise UserError(
         f"no division of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
         f"least {wanted} samples in {MAX_DRAWS} draws; {met} a larger alpha or fewer clients",
@@ -166,7 +162,7 @@ def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -
     takers = -(-n_clients * classes_per_client // n_classes)
     if -(-n_clients // takers) * classes_per_client == n_classes:
         return takers
-    remedy = f"or use {argument('assignment', 'random')}, which takes any number"
+    remedy = "or use assignment='random', which takes any number"
     if n_classes % classes_per_client:
         raise UserError(
             f"classes per client is {classes_per_client}: handed out in order, it must divide the number of classes, "

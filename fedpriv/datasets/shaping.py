@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.datasets.types import Dataset, Samples
-from fedpriv.util.arguments import argument
 from fedpriv.util.memory import require
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow's conversion to grey
@@ -55,9 +54,7 @@ def shape_images(dataset: Dataset, channels: int | None, image_size: int | None)
     require(
         len(images) * each,
         f"data set {dataset.name!r}: {shape[0]:,} images of {shape[1]} x {shape[2]} x {shape[3]}",
-        lambda free: (
-            f"a smaller {argument('image_size')}, or {argument('per_class')} for {free // each:,} images, would fit"
-        ),
+        lambda free: f"a smaller image_size, or per_class for {free // each:,} images, would fit",
         "image_size",
     )
     shaped = torch.empty(shape, dtype=images.dtype)

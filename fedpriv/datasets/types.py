@@ -87,30 +87,19 @@ class ClientData:
 
 @dataclass(frozen=True)
 class Auxiliary:
-    """Images of the clients' domain that no client holds.
+    """Images of the clients' domain that no client holds."""
 
-    Attributes:
-        attacker: those that whoever attacks owns, as float in [0, 1].
-        others: those that it does not: blind guesses and decoys are made of them.
-    """
-
-    attacker: Samples
-    others: Samples
+    attacker: Samples  # those that whoever attacks owns, as float in [0, 1]
+    others: Samples  # those that it does not: blind guesses and decoys are made of them
 
 
 @dataclass(frozen=True)
 class FederatedData:
-    """A data set and its division among clients.
+    """A data set and its division among clients."""
 
-    Attributes:
-        dataset: what is divided.
-        clients: who holds what of it.
-        auxiliary: images that were set aside before, or None.
-    """
-
-    dataset: Dataset
-    clients: tuple[ClientData, ...]
-    auxiliary: Auxiliary | None = None
+    dataset: Dataset  # what is divided
+    clients: tuple[ClientData, ...]  # who holds what of it
+    auxiliary: Auxiliary | None = None  # images that were set aside before, or None
 
     def train(self, client: int) -> Samples:
         """Return the training samples of a client."""

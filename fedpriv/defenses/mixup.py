@@ -13,7 +13,6 @@ from fedpriv.defenses.shared.adapted import HEADED
 from fedpriv.defenses.soteria import refuse_private_gradients
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 _WEIGHTS = "the gradient of soft labels tells the weights of images of different classes"
@@ -61,7 +60,7 @@ class Mixup(Defense):
     def check(self, plan: ProtectionPlan) -> None:
         refuse_private_gradients(self.name, plan)
         if plan.batch_size < 2:
-            least = argument("batch_size", 2)
+            least = "batch_size=2"
             raise UserError(f"defense {self.name!r} mixes the images of a batch, which needs {least} or more")
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:

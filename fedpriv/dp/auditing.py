@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from fedpriv.dp.claims import Claim, StatedClaim, chosen_claim
 from fedpriv.dp.training_canaries import audited_client, training_scores
 from fedpriv.dp.upload_canaries import CanaryPair, canary_pair, upload_scores
-from fedpriv.dp.verdict import GAUSSIAN, Audited, Design, as_record, audit_scores, finite, sentence, word
+from fedpriv.dp.verdict import Design, as_record, audit_scores, finite, sentence, word
 from fedpriv.federation.defense import ProtectionPlan, defense_facts
 from fedpriv.federation.prepared import Federation, protection_plan
 from fedpriv.scoring.records.privacy_audit import PrivacyAuditRecord
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import Listener
 from fedpriv.util.seeds import derive_seed
 
@@ -32,7 +31,6 @@ class AuditSettings:
         canaries: how many, >= 16.
         confidence: that no bound is above the truth, in (0.5, 1).
         claim: stated by the user, or None for what defenses claim.
-        claimant: defense whose claim is audited where several make one, or None.
         seed: of coins, canaries and noise.
         command: that does it again.
     """
@@ -40,17 +38,14 @@ class AuditSettings:
     canaries: int
     confidence: float
     claim: StatedClaim | None
-    claimant: str | None
     seed: int
     command: str
 
     def __post_init__(self) -> None:
         if self.canaries < LEAST_CANARIES:
-            raise UserError(
-                f"{argument('canaries', self.canaries)}: expected {LEAST_CANARIES} or more; fewer show nothing"
-            )
+            raise UserError(f"canaries={shown(self.canaries)}: expected {LEAST_CANARIES} or more; fewer show nothing")
         if not 0.5 < self.confidence < 1:
-            raise UserError(f"{argument('confidence', self.confidence)}: expected a share between 0.5 and 1")
+            raise UserError(f"confidence={shown(self.confidence)}: expected a share between 0.5 and 1")
 
     def coins(self) -> NDArray[np.bool_]:
         """Return a fair coin for each canary, ``(canaries,)``: True where it is in."""
@@ -75,11 +70,7 @@ class PlannedAudit:
     pair: CanaryPair | None
 
     def run(self, listener: Listener) -> PrivacyAuditRecord:
-        """Score the canaries and return the record.
-
-        Raises:
-            UserError: where training diverged.
-        """
+        """Score the canaries and return the record."""
         settings, coins, seed, training = self.settings, self.settings.coins(), self.settings.seed, self.pair is None
         with listener.progress("training with canaries" if training else "canaries behind the defenses") as report:
             if self.pair is None:
@@ -89,18 +80,27 @@ class PlannedAudit:
                     scores = upload_scores(self.federation, self.pair, self.claim.rounds, coins, seed, report)
         if not bool(np.isfinite(scores).all()):
             raise UserError("a canary's score is NaN or infinite: training diverged, or a defense makes such uploads")
-        design = Design(settings.confidence, self.claim.delta, not training, self.claim.gaussian)
-        return audit_record(
-            audit_scores(scores, coins, design),
-            self.claim,
-            settings,
-            design,
+        claim, design = self.claim, Design(settings.confidence, self.claim.delta, self.claim.gaussian and not training)
+        audited = audit_scores(scores, coins, design)
+        verdict = word(claim.stated, audited.most, audited.control)
+        return PrivacyAuditRecord(
             method=self.federation.method.name,
             dataset=self.federation.data.dataset.name,
             defense=" + ".join(defense_facts(item).label for item in self.federation.pipeline.defenses) or "none",
+            claimant=claim.claimant,
+            seed=seed,
+            command=settings.command,
+            claim=claim.stated,
             way="training" if training else "uploads",
             canaries=len(scores),
             included=int(coins.sum()),
+            confidence=settings.confidence,
+            delta=claim.delta,
+            bounds=as_record(audited.bounds),
+            attainable=finite(audited.attainable),
+            control=finite(audited.control),
+            verdict=verdict,
+            sentence=sentence(claim.claimant, claim.stated, audited, verdict, len(scores), design),
         )
 
 
@@ -109,9 +109,6 @@ def plan_audit(federation: Federation, settings: AuditSettings) -> PlannedAudit:
 
     Claims about images that rest on guards of gradients are audited within local training; all others behind the defenses
     of an upload.
-
-    Raises:
-        UserError: where nothing is claimed, or no canary fits.
     """
     plan = protection_plan(federation.config, federation.method, federation.clients)
     claim = _claim(federation, plan, settings)
@@ -123,45 +120,4 @@ def plan_audit(federation: Federation, settings: AuditSettings) -> PlannedAudit:
 
 def _claim(federation: Federation, plan: ProtectionPlan, settings: AuditSettings) -> Claim:
     records = federation.pipeline.privacy(plan)
-    return chosen_claim(records, settings.claim, settings.claimant, federation.config.rounds)
-
-
-def audit_record(
-    audited: Audited,
-    claim: Claim,
-    settings: AuditSettings,
-    design: Design,
-    *,
-    canaries: int,
-    called: str = "canaries",
-    given: dict[str, str] | None = None,
-    **fields: Any,
-) -> PrivacyAuditRecord:
-    """Return the record of an audit.
-
-    Args:
-        audited: the bounds.
-        claim: that they are held against.
-        settings: of the audit.
-        design: of the bounds.
-        canaries: how many.
-        called: what the canaries are called in words.
-        given: what bounds hold under, beside the usual.
-        fields: the record's others.
-    """
-    verdict = word(claim.stated, audited.most, audited.control)
-    return PrivacyAuditRecord(
-        **fields,
-        claimant=claim.claimant,
-        seed=settings.seed,
-        command=settings.command,
-        claim=claim.stated,
-        canaries=canaries,
-        confidence=settings.confidence,
-        delta=claim.delta,
-        bounds=as_record(audited.bounds, {"Gaussian": GAUSSIAN, **(given or {})}),
-        attainable=finite(audited.attainable),
-        control=finite(audited.control),
-        verdict=verdict,
-        sentence=sentence(claim.claimant, claim.stated, audited, verdict, canaries, design, called),
-    )
+    return chosen_claim(records, settings.claim, federation.config.rounds)

@@ -10,7 +10,6 @@ from annotated_types import Ge, Gt, Lt
 
 from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
 from fedpriv.scoring.records.privacy_audit import ClaimedPrivacy
-from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping
@@ -65,46 +64,26 @@ class StatedClaim:
 
 
 def stated_claim(given: Mapping[str, Any] | Sequence[str]) -> StatedClaim | None:
-    """Return the claim that a user states, as a mapping or texts ``KEY=VALUE``; None for none.
-
-    Raises:
-        UserError: naming the key that is wrong.
-    """
+    """Return the claim that a user states, as a mapping or texts ``KEY=VALUE``; None for none."""
     values = mapping("claim", given)
-    return parse(StatedClaim, values, argument("claim")) if values else None
+    return parse(StatedClaim, values, "claim") if values else None
 
 
-def chosen_claim(
-    records: Sequence[Mapping[str, Any]], stated: StatedClaim | None, claimant: str | None, rounds: int
-) -> Claim:
-    """Return the claim to audit: the user's, or else that of a defense.
-
-    Args:
-        records: ``privacy`` of the defenses, as a run's summary has it.
-        stated: by the user.
-        claimant: name of the defense, where several make a claim; or None.
-        rounds: of the run.
-
-    Raises:
-        UserError: where nothing is claimed; where several defenses claim and none is named, or the named one claims nothing.
-    """
+def chosen_claim(records: Sequence[Mapping[str, Any]], stated: StatedClaim | None, rounds: int) -> Claim:
+    """Return the claim to audit: the user's, or else that of a defense."""
     if stated is not None:
         return _stated(stated, rounds)
     claims = [claim for record in records if (claim := _claimed(record, rounds)) is not None]
     if not claims:
-        example = argument("claim", "epsilon=1,delta=1e-5")
+        example = "claim='epsilon=1,delta=1e-5'"
         raise UserError(
             "no defense claims an epsilon here; give one that accounts for it (dp-noise, local-dp, dp-sgd), or say what is "
-            f"claimed, with {example}; {argument('claim', 'delta=1e-5')} asks for a bound without a claim"
+            f"claimed, with {example}; claim='delta=1e-5' asks for a bound without a claim"
         )
-    names = [claim.claimant for claim in claims]
-    if claimant is None and len(claims) > 1:
-        raise UserError(
-            f"{', '.join(names)} claim an epsilon each; name the one to audit with {argument('claimant', names[0])}"
-        )
-    if claimant not in (None, *names):
-        raise UserError(f"{argument('claimant', claimant)}: claims no epsilon here; those that do: {', '.join(names)}")
-    return claims[0 if claimant is None else names.index(claimant)]
+    if len(claims) > 1:
+        names = ", ".join(claim.claimant for claim in claims)
+        raise UserError(f"{names} claim an epsilon each; state the one to audit with claim")
+    return claims[0]
 
 
 def _stated(claim: StatedClaim, rounds: int) -> Claim:

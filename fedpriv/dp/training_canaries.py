@@ -43,9 +43,6 @@ def audited_client(federation: Federation, coins: NDArray[np.bool_], seed: int) 
         federation: as it was prepared.
         coins: ``(m,)``, whether each canary is in.
         seed: of the canaries' coordinates.
-
-    Raises:
-        UserError: where too few weights are uploaded for so many canaries.
     """
     setup = federation.clients[0]
     places, real = _coordinates(federation, len(coins), seed), setup.train
@@ -66,14 +63,7 @@ def audited_client(federation: Federation, coins: NDArray[np.bool_], seed: int) 
 
 
 def training_scores(federation: Federation, canaries: int, seed: int, report: Report) -> NDArray[np.float64]:
-    """Return the scores ``(m,)`` of all canaries after one run: how far the uploads moved against their gradients.
-
-    Args:
-        federation: as :func:`audited_client` makes it.
-        canaries: how many there are.
-        seed: of their coordinates.
-        report: hears of every round.
-    """
+    """Return the scores ``(m,)`` of all canaries after one run: how far the uploads moved against their gradients."""
     places = _coordinates(federation, canaries, seed)
     method, config = federation.method, federation.config
     server, broadcast = method.start(federation.server, init_rng(config))
@@ -95,12 +85,7 @@ def training_scores(federation: Federation, canaries: int, seed: int, report: Re
 
 
 def canary_step(step: Step, of: Callable[[int], tuple[str, int]]) -> Step:
-    """Return the step whose canaries have a gradient of one entry each; other images are left to ``step``.
-
-    Args:
-        step: of true images.
-        of: canary -> the name of an uploaded tensor, and the entry.
-    """
+    """Return the step whose canaries have a gradient of one entry each; other images are left to ``step``."""
 
     def stepped(work: Work, images: Tensor, labels: Tensor) -> Tensor:
         marks = images.flatten(1)[:, 0] if len(images) else images.new_zeros(0)

@@ -48,9 +48,6 @@ def upload_scores(
         coins: ``(m,)``, whether each canary is in.
         seed: of all noise.
         report: hears of every canary.
-
-    Raises:
-        UserError: where defenses give uploads another shape.
     """
     ray, sender = pair.ray, pair.sender
     scores = np.zeros(len(coins))
@@ -74,9 +71,6 @@ def canary_pair(federation: Federation, claim: Claim, seed: int) -> CanaryPair:
     none of it, where neighbours differ by being there). Of a claim about images one image, whose representation is as long
     as the clip allows, against its opposite, in a class of as few images as the defense lets through; the representations
     of all other images are zero.
-
-    Raises:
-        UserError: where an upload holds nothing that a canary could be put into.
     """
     setup = federation.clients[0]
     _, broadcast = federation.method.start(federation.server, init_rng(federation.config))

@@ -9,16 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from fedpriv.dp.bounds import (
-    Coins,
-    Scores,
-    from_part,
-    gaussian_threshold_epsilon,
-    one_run_epsilon,
-    one_run_gaussian_epsilon,
-    over_ladder,
-    threshold_epsilon,
-)
+from fedpriv.dp.bounds import Coins, Scores, gaussian_bound, one_run_bound
 from fedpriv.scoring.records.privacy_audit import AuditWord, ClaimedPrivacy, EpsilonBound, Way
 
 LESS_NOISE: Final = 10
@@ -34,13 +25,11 @@ class Design:
     Attributes:
         confidence: that all of them hold together, in (0, 1).
         delta: in [0, 1).
-        independent: releases of different canaries are independent of each other.
-        gaussian: the mechanism says that it is a Gaussian one.
+        gaussian: the mechanism says that it is a Gaussian one, with releases that are independent of each other.
     """
 
     confidence: float
     delta: float
-    independent: bool
     gaussian: bool
 
 
@@ -83,15 +72,9 @@ def audit_scores(scores: Scores, coins: Coins, design: Design) -> Audited:
 
 def epsilon_bounds(scores: Scores, coins: Coins, design: Design) -> dict[str, float]:
     """Return every bound that holds by its name; arguments as of :func:`audit_scores`."""
-    alpha = (1 - design.confidence) / (1 + design.independent + design.gaussian)
-    bounds = {"one run": over_ladder(one_run_epsilon, scores, coins, alpha, design.delta)}
-    if design.independent:
-        bounds["threshold"] = from_part(threshold_epsilon, scores, coins, alpha, design.delta)
-    if design.gaussian and design.independent:
-        bounds["Gaussian"] = from_part(gaussian_threshold_epsilon, scores, coins, alpha, design.delta)
-    elif design.gaussian:
-        bounds["Gaussian"] = over_ladder(one_run_gaussian_epsilon, scores, coins, alpha, design.delta)
-    return bounds
+    used = {"one run": one_run_bound} | ({"Gaussian": gaussian_bound} if design.gaussian else {})
+    alpha = (1 - design.confidence) / len(used)
+    return {name: bound(scores, coins, alpha, design.delta) for name, bound in used.items()}
 
 
 def word(claim: ClaimedPrivacy | None, most: float, control: float) -> AuditWord:
@@ -108,10 +91,12 @@ def finite(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
 
 
-def as_record(bounds: Mapping[str, float], given: Mapping[str, str]) -> tuple[EpsilonBound, ...]:
-    """Return bounds as a record holds them, with what they hold under by name."""
+def as_record(bounds: Mapping[str, float]) -> tuple[EpsilonBound, ...]:
+    """Return bounds as a record holds them, with what they hold under."""
     return tuple(
-        EpsilonBound.model_validate({"name": name, "epsilon": finite(epsilon), "given": given.get(name, "")})
+        EpsilonBound.model_validate(
+            {"name": name, "epsilon": finite(epsilon), "given": GAUSSIAN if name == "Gaussian" else ""}
+        )
         for name, epsilon in bounds.items()
     )
 
@@ -120,28 +105,12 @@ def as_record(bounds: Mapping[str, float], given: Mapping[str, str]) -> tuple[Ep
 
 
 def sentence(
-    claimant: str,
-    claim: ClaimedPrivacy | None,
-    audited: Audited,
-    verdict: AuditWord,
-    number: int,
-    design: Design,
-    canaries: str = "canaries",
+    claimant: str, claim: ClaimedPrivacy | None, audited: Audited, verdict: AuditWord, number: int, design: Design
 ) -> str:
-    """Return the verdict in words, with every figure it rests on.
-
-    Args:
-        claimant: name of the defense that claims.
-        claim: what is claimed, or None.
-        audited: the bounds.
-        verdict: in a word.
-        number: of canaries.
-        design: of the audit.
-        canaries: what they are called.
-    """
+    """Return the verdict on so many canaries in words, with every figure it rests on."""
     bounds = ", ".join(f"{name} {figure(epsilon)}" for name, epsilon in audited.bounds.items())
     sure = f"{100 * design.confidence:g} % confidence"
-    shown = f"{number:,} {canaries} show epsilon {figure(audited.most)} at least ({sure}: {bounds})"
+    shown = f"{number:,} canaries show epsilon {figure(audited.most)} at least ({sure}: {bounds})"
     if claim is None:
         return f"{claimant} claims no epsilon; {shown}, delta {design.delta:g}."
     if verdict == "contradicted":
@@ -165,11 +134,7 @@ def sentence(
 
 def opening(claimant: str, claim: ClaimedPrivacy, verdict: AuditWord) -> str:
     """Return the verdict and the claim."""
-    start = {
-        "contradicted": "The claim is contradicted",
-        "not contradicted": "The claim is not contradicted",
-        "untested": "Not tested hard enough to say",
-    }.get(verdict, verdict)
+    start = "Not tested hard enough to say" if verdict == "untested" else f"The claim is {verdict}"
     implied = "" if claim.implied is None else f"; clip and noise imply {figure(claim.implied)}"
     if not follows(claim):
         implied += ", so that it does not follow from them"
@@ -196,7 +161,5 @@ def figure(epsilon: float | None) -> str:
 WAYS: Final[Mapping[Way, str]] = {
     "uploads": "uploads that pass the defense",
     "training": "gradients within local training",
-    "recorded canaries": "clients of the recorded run",
-    "recorded noise": "none: the noise of the recorded uploads was measured",
 }
 """Where the canaries were, in words."""

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fedpriv.util.arguments import argument
 from fedpriv.util.config import plain
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
 
@@ -30,9 +29,7 @@ def check_engine(choice: EngineChoice, device: str) -> str:
 
     require_flower()
     if device not in ("auto", "cpu"):
-        raise UserError(
-            f"{argument('device', device)}: simulated nodes compute on the CPU; use cpu, or the local engine"
-        )
+        raise UserError(f"device={shown(device)}: simulated nodes compute on the CPU; use cpu, or the local engine")
     return "cpu"
 
 
@@ -40,7 +37,7 @@ def refuse_workers(workers: int | str, choice: EngineChoice) -> None:
     """Check a number of processes before anything is made."""
     number_of_workers(workers, "cpu")
     if choice.name != "local" and str(workers) not in ("auto", "1"):
-        raise UserError(f"{argument('workers', workers)}: goes with the local engine; {choice.name} has its own nodes")
+        raise UserError(f"workers={shown(workers)}: goes with the local engine; {choice.name} has its own nodes")
 
 
 @contextmanager

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.foreign import given_path
 from fedpriv.util.pairs import mapping, texts
 
@@ -124,7 +123,7 @@ def refuse_small(settings: Mapping[str, Any], names: Collection[str], least: int
     for name in names:
         value = settings.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise UserError(f"{argument(name, value)}: expected at least {least}, a whole number")
+            raise UserError(f"{name}={shown(value)}: expected at least {least}, a whole number")
 
 
 def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
@@ -141,7 +140,7 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
     values |= {"method": method, "seed": seed, "options": mapping("option", flags.get("option", ()))}
     if flags.get("data_dir") is not None:
-        values["data_dir"] = os.path.realpath(os.path.expanduser(given_path(argument("data_dir"), flags["data_dir"])))
+        values["data_dir"] = os.path.realpath(os.path.expanduser(given_path("data_dir", flags["data_dir"])))
     values |= {name: flags[name] for name in ("checkpoint_every", "evaluate_every") if name in flags}
     values["keep"] = _kept(flags.get("keep", ()), values.get("rounds", RunConfig.rounds))
     values["defenses"] = tuple(plain(parse_choice(text)) for text in texts("defense", flags.get("defense", ())))
@@ -173,15 +172,15 @@ def _kept(keep: Any, rounds: Any) -> Any:
     return tuple(range(1, rounds + 1)) if every and isinstance(rounds, int) else tuple(several)
 
 
-def sets_images_aside(settings: Mapping[str, Any] | RunConfig) -> bool:
-    """Tell whether settings, or the configuration of a run, leave an attacker images of the clients' domain."""
+def attacker_by_default(settings: Mapping[str, Any] | RunConfig) -> dict[str, str]:
+    """Return the grant of images of the clients' domain, where settings or a run's configuration set some aside."""
     from fedpriv.federation.run_directory import RunConfig
 
     public, auxiliary = (
         getattr(settings, name) if isinstance(settings, RunConfig) else settings.get(name, getattr(RunConfig, name))
         for name in ("public", "auxiliary")
     )
-    return bool(public or auxiliary)
+    return {"attacker_data": "same_domain"} if public or auxiliary else {}
 
 
 def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConfig:
@@ -192,7 +191,7 @@ def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConf
         name = str(error.keys[0]) if error.keys else ""
         if name not in (*FLAG_NAMES, "seed"):
             raise
-        raise UserError(f"{argument(name)}: {error}", keys=error.keys) from error
+        raise UserError(f"{name}: {error}", keys=error.keys) from error
 
 
 def engine_choice(given: Mapping[str, Any]) -> EngineChoice:
@@ -202,10 +201,10 @@ def engine_choice(given: Mapping[str, Any]) -> EngineChoice:
 
     extra = sorted(given.keys() - {"engine"})
     if extra and given.get("engine", "local") == "local":
-        raise UserError(f"{argument(extra[0], given[extra[0]])}: goes with {argument('engine', 'flower')}")
+        raise UserError(f"{extra[0]}={shown(given[extra[0]])}: goes with engine='flower'")
     values = {"name" if name == "engine" else name: value for name, value in given.items()}
     try:
         return parse(EngineChoice, values, "engine")
     except UserError as error:
         wrong = str(error.keys[0]) if error.keys else "name"
-        raise UserError(f"{argument('engine' if wrong == 'name' else wrong)}: {error}", keys=error.keys) from error
+        raise UserError(f"{'engine' if wrong == 'name' else wrong}: {error}", keys=error.keys) from error

@@ -19,12 +19,7 @@ from fedpriv.util.errors import UserError
 
 
 def answer(message: Any, context: Any) -> Any:
-    """Return the reply to a message that asks for a client's part of a round.
-
-    Args:
-        message: a ``flwr.app.Message``.
-        context: the node's ``flwr.app.Context``.
-    """
+    """Return the reply to a message that asks for a client's part of a round."""
     from flwr.app import Message
 
     try:

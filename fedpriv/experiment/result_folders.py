@@ -1,28 +1,123 @@
-"""Which folders hold what: attacks, inferences, runs and studies among and below those that are named."""
+"""Folders of results: that of ``fedpriv attack``, and which folders hold what among and below those that are named."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from fedpriv.experiment.results_folder import REQUEST
 from fedpriv.pages.study_report import is_study
 from fedpriv.scoring.storage import ABOUT, PRIVACY_AUDIT, RECONSTRUCTION, holds_scores, is_attack_directory
-from fedpriv.util.arguments import argument
+from fedpriv.util import folders
+from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import read_json
-from fedpriv.util.folders import busy
+from fedpriv.util.files import digest, identity, read_json, remove, write_json
 from fedpriv.util.foreign import json_value
+
+if TYPE_CHECKING:
+    from fedpriv.federation.run_directory import RunConfig
+    from fedpriv.pipeline.plan import AttackPlan
 
 T = TypeVar("T")
 
 Kind = Literal["attack", "membership", "privacy", "run", "study"]
 
+REQUEST = "request.json"
+"""What is asked for, by which an interrupted suite knows its own continuation."""
+
+
+def request_of(plans: Sequence[AttackPlan], run: Path | None, config: RunConfig | None) -> dict[str, Any]:
+    """Return the request that plans are, on a run, or on runs that are trained first (``config``: the first of them)."""
+    plan = plans[0]
+    names = (
+        "target",
+        "attacks",
+        "inferences",
+        "n_targets",
+        "round",
+        "rounds_seen",
+        "budgets",
+        "control",
+        "seed",
+        "redact",
+    )
+    known = None
+    if run is not None:  # wherever the run stands; a summary holds the time it took
+        known = identity(run) or (digest(run / "summary.json") if (run / "summary.json").is_file() else None)
+    request = {name: getattr(plan, name) for name in (*names, "precision")} | {
+        "run": None if run is None else os.fspath(run.resolve()),
+        "identity": known,
+        "config": config,
+        "knowledge": plan.card,
+        "results": tuple(name for entry in plans for name in entry.results()),
+        "reach": {item.reach.name: item.attacks for item in plans if item.reach is not None},
+    }
+    return {name: plain(value) for name, value in request.items()}
+
+
+@contextlib.contextmanager
+def results_folder(
+    folder: Path, request: Mapping[str, Any], *, run: Path | None, resume: bool, force: bool
+) -> Iterator[None]:
+    """Take the folder of results and hold it: a new one that holds the request, or that of an interrupted attack.
+
+    A folder that was made for a request that turns out to be refused is removed again, unless a run was trained in it.
+    """
+    data_dir = (request["config"] or {}).get("data_dir")
+    folders.refuse_overlap(folder, {"run": run}, around={"data_dir": None if data_dir is None else Path(data_dir)})
+    if resume:
+        _refuse_other(folder, request)
+    refused: UserError | None = None
+    with folders.output(folder, "attacks", force=force, resume=resume):
+        if not resume:
+            write_json(folder / REQUEST, request)
+        try:
+            yield
+        except UserError as error:
+            if resume or any(is_result(path) for path in folder.iterdir()):
+                raise
+            refused = error
+    if refused is None:
+        return
+    if (folder / "run" / "summary.json").is_file():
+        raise UserError(f"{refused} (the run is trained: go on with run {folder / 'run'} and another out)") from refused
+    remove(folder)
+    raise refused
+
+
+def _refuse_other(folder: Path, request: Mapping[str, Any]) -> None:
+    """Check that an interrupted suite is gone on with as it was asked for, on the very run that it began with."""
+    before = read_json(folder / REQUEST)
+    if not isinstance(before, dict):
+        raise UserError(f"{folder / REQUEST}: expected an object, got {type(before).__name__}")
+    if before.get("identity") != request["identity"]:
+        raise UserError(f"{folder}: attacks a run that is not the one at {request['run']} now; choose another out")
+    changed = differences({**before, "run": None}, {**request, "run": None})  # a run that was moved is still the same
+    if changed:
+        raise UserError(
+            f"{folder}: was made with other flags ({', '.join(changed)} differ); resume with the same flags"
+        )
+
+
+def differences(before: Any, now: Any, prefix: str = "") -> list[str]:
+    """Return the dotted names of what differs between two nested mappings."""
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return [prefix] if before != now else []
+    return [
+        name
+        for key in {**before, **now}
+        for name in differences(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key))
+    ]
+
+
+# ---------------------------------------------------------------- what is there
+
 
 def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], list[str]]:
     """Return the directories of results, runs and studies among and below the given folders, in order, by kind."""
-    auxiliary: list[str] = []
+    empty: list[str] = []
     results: dict[Kind, list[Path]] = {"attack": [], "membership": [], "privacy": [], "run": [], "study": []}
     seen: set[Path] = set()
     for path in paths:
@@ -30,16 +125,14 @@ def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], l
             raise UserError(f"{path}: no such folder; expected one that attack, train or audit made")
         kinds = [(position, kind) for position in _inside(path) if (kind := holds(position)) is not None]
         if not kinds:
-            auxiliary.append(
-                f"{path}: holds neither an attack result (about.json) nor a run (config.json), nor a study"
-            )
+            empty.append(f"{path}: holds neither an attack result (about.json) nor a run (config.json), nor a study")
         for index, kind in kinds:
             if index.resolve() not in seen:
                 results[kind].append(index)
                 seen.add(index.resolve())
-    if len(auxiliary) == len(paths):
-        raise UserError(auxiliary[0])
-    return results, auxiliary
+    if len(empty) == len(paths):
+        raise UserError(empty[0])
+    return results, empty
 
 
 def each_once(results: Iterable[tuple[Path, T]]) -> dict[Path, T]:
@@ -65,35 +158,26 @@ def unfinished(paths: Sequence[Path]) -> list[str]:
     lines = []
     for suite in sorted(suites):
         try:
-            wanted = _wanted(suite)
+            names = _wanted(suite)
         except UserError as error:
             lines.append(f"{error}; which results there should be is not known")
             continue
         done = (suite / "report.html").is_file()  # written last
         # Of a suite that is done, a damaged result is told of where it is read.
-        missing = [name for name in wanted if not (holds(suite / name) if done else _is_result(suite / name))]
-        if missing and done:
-            lines.append(f"{suite}: {', '.join(missing)} missing, though it was made; restore it, or attack again")
-        elif missing and busy(suite):
-            lines.append(f"{suite}: still at work, {', '.join(missing)} to come")
-        elif missing:
-            lines.append(
-                f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with {argument('resume')}"
-            )
+        missing = [name for name in names if not (holds(suite / name) if done else is_result(suite / name))]
+        if missing:
+            why = "restore it, or attack again" if done else "at work, or to go on with by resume"
+            lines.append(f"{suite}: {', '.join(missing)} missing; {why}")
     return lines
 
 
 def _wanted(suite: Path) -> list[str]:
-    """Return the names of the results that a suite was asked for.
-
-    At a further setting of a sweep an attack may refuse the upload; in a suite that is done it is then not missed.
-    """
+    """Return the results that a suite was asked for; at a further setting of a sweep an attack may refuse the upload."""
     json = read_json(suite / REQUEST)
     names = json.get("results", []) if isinstance(json, dict) else None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{suite / REQUEST}: expected the names of results under 'results'")
-    done = (suite / "report.html").is_file()
-    if done and json.get("reach"):
+    if (suite / "report.html").is_file():
         return [name for name in names if "-reach-" not in name or (suite / name / ABOUT).exists()]
     return names
 
@@ -112,7 +196,8 @@ def holds(path: Path) -> Kind | None:
     return "run" if (path / run[0]).is_file() or all((path / name).is_file() for name in run[1:]) else None
 
 
-def _is_result(path: Path) -> bool:
+def is_result(path: Path) -> bool:
+    """True for a folder that holds a result that came to its end."""
     return is_attack_directory(path) or holds_scores(path)
 
 

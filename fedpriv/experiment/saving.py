@@ -14,17 +14,7 @@ from fedpriv.util.files import LOCK, MARKER, PARTIAL, placing
 
 
 def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:
-    """Copy a folder of results, file by file, to one that is ours.
-
-    Args:
-        source: the folder.
-        out: folder to make.
-        kind: what it holds.
-        force: replace what is there.
-
-    Raises:
-        UserError: when something is in the way, or the two overlap.
-    """
+    """Copy a folder of results, file by file, to one that is ours."""
     folders.refuse_overlap(out, {"results": source})
     with folders.output(out, kind, force=force):
         for path in sorted(source.rglob("*")):
@@ -42,11 +32,7 @@ class Tabular(ABC):
         """Return the rows of the table by column."""
 
     def to_frame(self) -> Any:
-        """Return the table as a pandas frame; columns and rows are those of :meth:`table`.
-
-        Raises:
-            UserError: where pandas is not installed.
-        """
+        """Return the table as a pandas frame; columns and rows are those of :meth:`table`."""
         try:
             import pandas
         except ImportError as error:

@@ -7,7 +7,6 @@ import tempfile
 import weakref
 from pathlib import Path
 
-from fedpriv.util.arguments import argument
 from fedpriv.util.foreign import given_path
 
 
@@ -24,12 +23,8 @@ class Scratch:
 
 
 def place(out: str | Path | None) -> tuple[Path, Scratch | None]:
-    """Return the folder to write, and what keeps it where it is temporary.
-
-    Args:
-        out: where; None for a temporary folder.
-    """
+    """Return the folder to write, and what keeps it where it is temporary."""
     if out is not None:
-        return given_path(argument("out"), out), None
+        return given_path("out", out), None
     scratch = Scratch()
     return scratch.path / "out", scratch

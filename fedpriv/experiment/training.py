@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
 
@@ -42,10 +41,6 @@ def train_run(
         clients_by: processes that run the clients of a round, a number or ``auto``; or an engine in place of that which the
             configuration names. Results do not depend on it.
         listener: hears of the progress.
-
-    Raises:
-        UserError: for bad configurations and occupied directories, before anything is written or removed.
-        WorkError: where too few clients answered in a round; the run can be resumed.
     """
     from fedpriv.experiment.engines import check_engine, opened, refuse_workers
     from fedpriv.federation.run_directory import RunDirectory
@@ -56,7 +51,7 @@ def train_run(
         refuse_workers(clients_by, config.engine)
     chosen = pick_device(device)
     data_dir = None if config.data_dir is None else Path(config.data_dir)
-    folders.refuse_overlap(out, {}, around={argument("data_dir"): data_dir})
+    folders.refuse_overlap(out, {}, around={"data_dir": data_dir})
     if not resume:
         folders.check_free(out, force=force)
     federation = prepare(config, chosen, download=download)

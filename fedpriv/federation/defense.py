@@ -163,11 +163,7 @@ class Defense:
     keeps_sensitivity: ClassVar[bool] = False
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse a federation that the defense does not fit.
-
-        Raises:
-            UserError: saying why and what would fit.
-        """
+        """Refuse a federation that the defense does not fit."""
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan that the defenses behind this one get."""

@@ -10,7 +10,6 @@ from fedpriv.federation.prepared import Federation
 from fedpriv.federation.states import State
 from fedpriv.federation.summary import ClientFailure
 from fedpriv.federation.trace import Trace
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Message
 from fedpriv.wire.plain_tensor import all_finite
@@ -18,36 +17,22 @@ from fedpriv.wire.plain_tensor import all_finite
 
 @dataclass(frozen=True)
 class ClientJob:
-    """One client's part in one round, to be run.
+    """One client's part in one round, to be run."""
 
-    Attributes:
-        round: from 1.
-        client: its number.
-        state: its private state before the round.
-        broadcast: the server's message.
-    """
-
-    round: int
-    client: int
-    state: State
-    broadcast: Message
+    round: int  # from 1
+    client: int  # its number
+    state: State  # its private state before the round
+    broadcast: Message  # the server's message
 
 
 @dataclass(frozen=True)
 class ClientResult:
-    """A client's part in a round, done.
+    """A client's part in a round, done."""
 
-    Attributes:
-        client: its number.
-        state: its private state after the round.
-        upload: its message behind its defenses; may be empty.
-        trace: its notes, for scorers.
-    """
-
-    client: int
-    state: State
-    upload: Message
-    trace: Trace
+    client: int  # its number
+    state: State  # its private state after the round
+    upload: Message  # its message behind its defenses; may be empty
+    trace: Trace  # its notes, for scorers
 
 
 Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult | ClientFailure]]
@@ -56,11 +41,7 @@ Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult | Cli
 
 
 def client_part(federation: Federation, job: ClientJob) -> ClientResult:
-    """Run a client's step and the defenses of its upload.
-
-    Raises:
-        UserError: where training diverged.
-    """
+    """Run a client's step and the defenses of its upload."""
     setup = replace(federation.clients[job.client], trace=Trace())
     rng = federation.client_rng(job.round, job.client)
     state, upload = federation.method.client_step(setup, job.state, job.broadcast, rng)
@@ -85,25 +66,18 @@ def _refuse_non_finite(job: ClientJob, state: State, upload: Message) -> None:
     if results:
         raise UserError(
             f"round {job.round}, client {job.client}: {results[0]} became NaN or infinite; "
-            f"training diverged, try a smaller {argument('lr')}"
+            f"training diverged, try a smaller lr"
         )
 
 
 @dataclass(frozen=True)
 class RoundJobs(Sequence[ClientJob]):
-    """The jobs of a round; each is made when it is asked for, with its client's state as it stands then.
+    """The jobs of a round; each is made when it is asked for, with its client's state as it stands then."""
 
-    Attributes:
-        round: from 1.
-        clients: of the round, ascending.
-        states: of all clients.
-        broadcast: the server's message.
-    """
-
-    round: int
-    clients: tuple[int, ...]
-    states: Sequence[State] = field(repr=False)
-    broadcast: Message = field(repr=False)
+    round: int  # from 1
+    clients: tuple[int, ...]  # of the round, ascending
+    states: Sequence[State] = field(repr=False)  # of all clients
+    broadcast: Message = field(repr=False)  # the server's message
 
     def __len__(self) -> int:
         return len(self.clients)

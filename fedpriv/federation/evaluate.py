@@ -17,7 +17,6 @@ from fedpriv.federation.method import ClientSetup, Method, ServerSetup
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.states import State
 from fedpriv.federation.summary import Counts, RoundAccuracy, Treatment, Unsampled
-from fedpriv.util.arguments import argument
 from fedpriv.wire.payloads import Message
 
 
@@ -108,4 +107,4 @@ def unsampled_words(unsampled: Unsampled, total: int) -> str:
 def unsampled_warning(unsampled: Unsampled, total: int) -> str:
     """Return the line that training warns with."""
     details = unsampled_words(unsampled, total).replace(" were sampled", " are sampled")
-    return f"{details}; see {argument('unsampled', 'left_out')}"
+    return f"{details}; see unsampled='left_out'"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from itertools import accumulate
 
 import torch
@@ -16,7 +15,6 @@ from fedpriv.federation.defense import Loss, Work, guarded
 from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining
 from fedpriv.federation.states import State, put
 from fedpriv.federation.trace import Trace
-from fedpriv.models.layout import channels_last, takes_channels_last, weights_channels_last
 from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import generator, global_seed
 
@@ -115,19 +113,10 @@ def train(
     trace: Trace,
     trained: Iterable[nn.Parameter] | None = None,
 ) -> float:
-    """Train by SGD for one round, in place, with a fresh optimiser.
+    """Train by SGD for one round, in place, with a fresh optimiser; return the mean loss over the batches, NaN without any.
 
-    Args:
-        module: put into training mode; decides whether single-image tails are joined.
-        samples: the client's training samples.
-        training: hyperparameters, and the guards of defenses.
-        rng: draws the batches first, then the seed of dropout and of the guards.
-        loss: to minimise on a batch.
-        trace: recorder of the batches.
-        trained: parameters to move; default all of ``module``.
-
-    Returns:
-        Mean loss over the batches, NaN where there was none.
+    ``rng`` draws the batches first, then the seed of dropout and of the guards; ``trained`` are the parameters to move,
+    by default all of ``module``, which is put into training mode and decides whether single-image tails are joined.
     """
     batches = local_batches(len(samples), training, rng, join_single=has_batch_norm(module))
     trace.local_steps(batches)
@@ -141,15 +130,11 @@ def train(
     for parameter in moved:
         parameter.grad = None
     total = torch.zeros((), device=samples.labels.device)
-    # Guards take gradients apart in ways of their own, which need not fit another order of them.
-    turned = not guards and samples.images.dim() == 4 and takes_channels_last(module, loss)
-    layout = weights_channels_last(module) if turned else nullcontext()
-    with global_seed(noise), layout:
+    with global_seed(noise):
         for index in _moved(batches, samples.labels.device):
             images, labels = samples.batch(index)
-            total += step(work, channels_last(images) if turned else images, labels)
+            total += step(work, images, labels)
             optimiser.step()
-    trace.local_steps_done()
     return float(total) / len(batches) if batches else float("nan")
 
 

@@ -54,15 +54,12 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class GuardedTraining(LocalTraining):
-    """Local training whose gradients pass through the guards of defenses.
+    """Local training whose gradients pass through the guards of defenses."""
 
-    Attributes:
-        guards: innermost first; see :data:`fedpriv.federation.defense.GradientTransform`.
-        poisson: each batch holds every image with probability batch size / n; as many batches as without.
-    """
-
-    guards: tuple[GradientTransform, ...] = ()
-    poisson: bool = False
+    guards: tuple[
+        GradientTransform, ...
+    ] = ()  # innermost first; see :data:`fedpriv.federation.defense.GradientTransform`
+    poisson: bool = False  # each batch holds every image with probability batch size / n; as many batches as without
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
 from fedpriv.models.shapes import ImageShape
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
-from fedpriv.util.errors import UserError, blaming
+from fedpriv.util.errors import UserError, blaming, shown
 from fedpriv.util.memory import require
 from fedpriv.util.seeds import generator
 
@@ -49,25 +48,18 @@ class Federation:
     """A federation ready to run.
 
     Attributes:
-        config: of the run.
-        method: that trains it.
-        data: the data set and its division.
-        clients: one setup per client.
-        server: the server's setup.
-        tests: test samples per client, which no step sees.
         attacker: the attacker's own labelled images of the clients' domain: the public images, else those that no client
             holds; None without either.
-        pipeline: the defenses that clients apply.
     """
 
-    config: RunConfig
-    method: Method
-    data: FederatedData
-    clients: tuple[ClientSetup, ...]
-    server: ServerSetup
-    tests: tuple[Samples, ...] = field(repr=False)
+    config: RunConfig  # of the run
+    method: Method  # that trains it
+    data: FederatedData  # the data set and its division
+    clients: tuple[ClientSetup, ...]  # one setup per client
+    server: ServerSetup  # the server's setup
+    tests: tuple[Samples, ...] = field(repr=False)  # test samples per client, which no step sees
     attacker: Samples | None = field(default=None, repr=False)
-    pipeline: DefensePipeline = field(default_factory=DefensePipeline)
+    pipeline: DefensePipeline = field(default_factory=DefensePipeline)  # the defenses that clients apply
 
     @property
     def uploads(self) -> tuple[str, ...]:
@@ -130,15 +122,7 @@ def prepare(
     download: bool = False,
     defenses: Sequence[Defense] = (),
 ) -> Federation:
-    """Load data, choose models and check the plan.
-
-    Args:
-        config: of the run.
-        method: that ``config.method`` names.
-        device: to compute on.
-        download: fetch the data set where it is missing.
-        defenses: those that ``config.defenses`` names, in the same order (:func:`fedpriv.defenses.build_defenses`).
-    """
+    """Load data, choose models and check the plan, with the method and defenses that the configuration names."""
     pipeline = DefensePipeline(tuple(defenses))
     options: Any = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
@@ -223,16 +207,16 @@ def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, h
     names = sorted({setup.blueprint.name for setup in setups})
     if method.homogeneous and len(names) > 1:
         raise UserError(
-            f"method {method.name!r} needs one architecture for all clients, but {argument('models')} gives "
-            f"{', '.join(names)}; pass one model, for example {argument('models', names[0])}"
+            f"method {method.name!r} needs one architecture for all clients, but models gives "
+            f"{', '.join(names)}; pass one model, for example models={shown(names[0])}"
         )
     if method.needs_public and not has_public:
-        raise UserError(f"method {method.name!r} needs public images; set some aside with {argument('public')} N")
+        raise UserError(f"method {method.name!r} needs public images; set some aside with public N")
     for setup in setups:
         if len(setup.train) < 2 and has_batch_norm(setup.model):
             raise UserError(
                 f"client {setup.client} holds one training image, but {setup.blueprint.name} has batch normalisation, "
-                f"which needs two; use fewer clients, more data, another model or a larger {argument('least_per_client')}"
+                "which needs two; use fewer clients, more data, another model or a larger least_per_client"
             )
     method.check(
         Plan(
@@ -252,8 +236,8 @@ def _refuse_images(dataset: Dataset) -> None:
 
     def fits(free: int) -> str:
         fewer = free // max(1, each) // max(1, dataset.n_classes)
-        also = f" or {argument('per_class', fewer)}" * (fewer > 0)
-        return f"smaller images ({argument('image_size')}){also} would fit"
+        also = f" or per_class={shown(fewer)}" * (fewer > 0)
+        return f"smaller images (image_size){also} would fit"
 
     shape = " x ".join(map(str, images.shape[1:]))
     require(number * each, f"dividing data set {dataset.name!r}, {number:,} images of {shape},", fits, "image_size")

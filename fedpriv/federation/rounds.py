@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fedpriv.federation.capture import capture, is_captured
-from fedpriv.federation.cost import client_operations
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.engine import Engine, RoundJobs
 from fedpriv.federation.evaluate import accuracy, evaluate, is_evaluated, unsampled_facts
+from fedpriv.federation.method import Uploads
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunDirectory, dataset_title
 from fedpriv.federation.state_store import StateStore, state_store
@@ -30,7 +30,7 @@ from fedpriv.federation.trace import Trace
 from fedpriv.util.config import plain
 from fedpriv.util.errors import WorkError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import Count, Entry, count, entries
+from fedpriv.wire.ledger import Count, count, entries
 from fedpriv.wire.payloads import Message
 
 Report: TypeAlias = Callable[[int, int, str], None]
@@ -39,113 +39,91 @@ Report: TypeAlias = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class _Standing:
-    """A federation between two rounds, but for its clients' states.
+    """A federation between two rounds, but for its clients' states."""
 
-    Attributes:
-        done: rounds that are done.
-        server: the server's state.
-        broadcast: to the next round's clients.
-        evaluation: every client's newest accuracy.
-        evaluated: the round of that, or 0.
-        changed: clients that trained after it.
-        untrained: clients that no round has trained, ascending.
-    """
-
-    done: int
-    server: State
-    broadcast: Message
-    evaluation: Counts
-    evaluated: int
-    changed: frozenset[int]
-    untrained: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Answers:
-    """Answers to the jobs of a round: uploads and notes by client, and the clients that left."""
-
-    uploads: list[tuple[int, Message]] = field(default_factory=list)
-    traces: dict[int, Trace] = field(default_factory=dict)
-    failures: list[ClientFailure] = field(default_factory=list)
-
-    @property
-    def clients(self) -> tuple[int, ...]:
-        """The clients that answered, ascending."""
-        return tuple(self.traces)
+    done: int  # rounds that are done
+    server: State  # the server's state
+    broadcast: Message  # to the next round's clients
+    evaluation: Counts  # every client's newest accuracy
+    evaluated: int  # the round of that, or 0
+    changed: frozenset[int]  # clients that trained after it
+    untrained: tuple[int, ...]  # clients that no round has trained, ascending
 
 
 def run(federation: Federation, directory: RunDirectory, engine: Engine, report: Report | None = None) -> RunSummary:
     """Run a federation from wherever its directory stands to the end; return the summary, which is also written there.
 
-    Raises:
-        UserError: where training diverged.
-        WorkError: where fewer clients of a round answered than the configuration asks for; what is done stays.
+    UserError where training diverged; WorkError where too few clients of a round answered. What is done stays.
     """
     config = federation.config
     standing = _standing(federation, directory)
     with state_store(directory, config.clients, federation.initial_state, federation.server.device) as states:
-        for _ in range(standing.done, config.rounds):
-            standing = _round(federation, directory, engine, states, standing, report)
+        for round_ in range(standing.done + 1, config.rounds + 1):
+            began = time.perf_counter()
+            jobs = RoundJobs(round_, federation.participants(round_), states, standing.broadcast)
+            uploads, traces, failures = _answers(federation, engine, jobs, states, report)
+            trained = time.perf_counter()
+            ended = _served(federation, standing, uploads, traces)
+            served = time.perf_counter()
+            if is_evaluated(config, round_):
+                ended = _evaluated(federation, states, standing, ended)
+            seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
+            _write(federation, directory, standing.broadcast, ended, uploads, traces, failures, seconds)
+            if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
+                checkpoint = Checkpoint(round_, ended.server, ended.broadcast, ended.evaluation)
+                directory.save_checkpoint(checkpoint, states, states.files, config.keep)
+                states.checkpointed(round_)
+            standing = ended
     summary = _summary(federation, directory, standing.untrained)
     directory.finish(summary)
     return summary
 
 
-def _round(
-    federation: Federation,
-    directory: RunDirectory,
-    engine: Engine,
-    states: StateStore,
-    standing: _Standing,
-    report: Report | None,
-) -> _Standing:
-    """Run the next round, note and store what came of it, and return where the federation stands then."""
-    config, broadcast, round_ = federation.config, standing.broadcast, standing.done + 1
-    began = time.perf_counter()
-    chosen = federation.participants(round_)
-    answers = _answers(federation, engine, RoundJobs(round_, chosen, states, broadcast), states, report)
-    untrained = tuple(k for k in standing.untrained if k not in answers.clients)
-    wire = _wire(federation, round_, broadcast, answers.uploads)
-    if is_captured(config, round_, answers.uploads):
-        capture(directory, round_, broadcast, answers.uploads, answers.traces)
-    trained = time.perf_counter()
-    server, next_broadcast = _server_step(federation, round_, standing, answers.uploads)
-    served = time.perf_counter()
-    ended = _Standing(
-        round_,
-        server,
-        next_broadcast,
-        standing.evaluation,
-        standing.evaluated,
-        standing.changed | {*answers.clients},
-        untrained,
+def _answers(
+    federation: Federation, engine: Engine, jobs: RoundJobs, states: StateStore, report: Report | None
+) -> tuple[Uploads, dict[int, Trace], list[ClientFailure]]:
+    """Have a round's jobs run, take the states that came of them, and return uploads, notes, and the clients that left."""
+    config, round_ = federation.config, jobs.round
+    uploads: list[tuple[int, Message]] = []
+    traces: dict[int, Trace] = {}
+    failures: list[ClientFailure] = []
+    steps = len(federation.participants(1))
+    for done, result in enumerate(engine(federation, jobs), start=1):
+        text = f"round {round_}, client {result.client}"
+        if isinstance(result, ClientFailure):
+            failures.append(result)
+            text += f" {result.why}"
+        else:
+            states.change(result.client, result.state)
+            traces[result.client] = result.trace
+            if result.upload:
+                uploads.append((result.client, result.upload))
+        if report is not None:
+            report((round_ - 1) * steps + done, config.rounds * steps, text)
+    least = min(config.engine.min_clients, len(jobs))
+    if len(traces) < least:
+        first = failures[0]
+        raise WorkError(
+            f"round {round_}: {len(traces)} of {len(jobs)} clients answered, and at least {least} should; "
+            f"client {first.client} {first.why}: {first.told}"
+        )
+    return uploads, traces, failures
+
+
+def _served(federation: Federation, before: _Standing, uploads: Uploads, trained: Collection[int]) -> _Standing:
+    """Return the standing after the server's step, not evaluated; without uploads the server says what it said before."""
+    server, broadcast = before.server, before.broadcast
+    if uploads or not federation.pipeline.defenses:
+        rng = generator(federation.config.seed, "server-step", before.done + 1)
+        server, broadcast = federation.method.server_step(federation.server, server, uploads, rng)
+    return replace(
+        before,
+        done=before.done + 1,
+        server=server,
+        broadcast=broadcast,
+        changed=before.changed | {*trained},
+        untrained=tuple(k for k in before.untrained if k not in trained),
     )
-    if is_evaluated(config, round_):
-        ended = _evaluated(federation, states, standing, ended)
-    evaluated = ended.evaluation if ended.evaluated == round_ else {}
-    left_out = untrained if config.unsampled == "left_out" else ()
-    line = RoundLine(
-        round=round_,
-        participants=answers.clients,
-        accuracy={when: accuracy(counts, left_out) for when, counts in evaluated.items()},
-        clients={when: tuple((right, n) for right, n in counts) for when, counts in evaluated.items()},
-        communication=plain(count(wire)),
-        left_out=left_out,
-        failures=tuple(answers.failures),
-    )
-    seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
-    directory.append(
-        {
-            "metrics": [line.model_dump(mode="json")],
-            "ledger": [plain(row) for row in wire],
-            "timings": [{"round": round_, "seconds": seconds}],
-        }
-    )
-    if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
-        checkpoint = Checkpoint(round_, server, next_broadcast, ended.evaluation)
-        directory.save_checkpoint(checkpoint, states, states.files, config.keep)
-        states.checkpointed(round_)
-    return ended
 
 
 def _evaluated(federation: Federation, states: StateStore, before: _Standing, ended: _Standing) -> _Standing:
@@ -163,55 +141,41 @@ def _evaluated(federation: Federation, states: StateStore, before: _Standing, en
     return replace(ended, evaluation=evaluation, evaluated=ended.done, changed=frozenset())
 
 
-def _answers(
-    federation: Federation, engine: Engine, jobs: RoundJobs, states: StateStore, report: Report | None
-) -> _Answers:
-    """Have a round's jobs run, and take the states that came of them.
-
-    Raises:
-        WorkError: where too few clients answered.
-    """
-    config, outcome, round_ = federation.config, _Answers(), jobs.round
-    steps, done = len(federation.participants(1)), 0
-    for done, result in enumerate(engine(federation, jobs), start=1):
-        text = f"round {round_}, client {result.client}"
-        if isinstance(result, ClientFailure):
-            outcome.failures.append(result)
-            text += f" {result.why}"
-        else:
-            states.change(result.client, result.state)
-            outcome.traces[result.client] = result.trace
-            if result.upload:
-                outcome.uploads.append((result.client, result.upload))
-        if report is not None:
-            report((round_ - 1) * steps + done, config.rounds * steps, text)
-    least = min(config.engine.min_clients, len(jobs))
-    if len(outcome.clients) < least:
-        first = outcome.failures[0]
-        raise WorkError(
-            f"round {round_}: {len(outcome.clients)} of {len(jobs)} clients answered, and at least {least} should; "
-            f"client {first.client} {first.why}: {first.told}"
-        )
-    return outcome
-
-
-def _server_step(
-    federation: Federation, round_: int, standing: _Standing, uploads: Sequence[tuple[int, Message]]
-) -> tuple[State, Message]:
-    """Return the server's state after its step, and the next broadcast."""
-    if uploads or not federation.pipeline.defenses:
-        rng = generator(federation.config.seed, "server-step", round_)
-        return federation.method.server_step(federation.server, standing.server, uploads, rng)
-    return standing.server, standing.broadcast  # it has nothing to learn from, and says what it said before
-
-
-def _wire(
-    federation: Federation, round_: int, broadcast: Message, uploads: Sequence[tuple[int, Message]]
-) -> list[Entry]:
-    """Return the ledger's entries of a round: the broadcast to each of its clients, and what these sent."""
-    sent = [row for k in federation.participants(round_) for row in entries(broadcast, round_, k, "broadcast")]
-    wire_entries = federation.pipeline.wire_entries
-    return sent + [row for k, upload in uploads for row in wire_entries(entries(upload, round_, k, "upload"))]
+def _write(
+    federation: Federation,
+    directory: RunDirectory,
+    broadcast: Message,
+    ended: _Standing,
+    uploads: Uploads,
+    traces: Mapping[int, Trace],
+    failures: Sequence[ClientFailure],
+    seconds: Mapping[str, float],
+) -> None:
+    """Store the messages of a round where that is asked for, and note its lines."""
+    config, round_ = federation.config, ended.done
+    if is_captured(config, round_, uploads):
+        capture(directory, round_, broadcast, uploads, traces)
+    wire = [row for k in federation.participants(round_) for row in entries(broadcast, round_, k, "broadcast")]
+    for k, upload in uploads:
+        wire += federation.pipeline.wire_entries(entries(upload, round_, k, "upload"))
+    evaluated = ended.evaluation if ended.evaluated == round_ else {}
+    left_out = ended.untrained if config.unsampled == "left_out" else ()
+    line = RoundLine(
+        round=round_,
+        participants=tuple(traces),
+        accuracy={when: accuracy(counts, left_out) for when, counts in evaluated.items()},
+        clients={when: tuple((right, n) for right, n in counts) for when, counts in evaluated.items()},
+        communication=plain(count(wire)),
+        left_out=left_out,
+        failures=tuple(failures),
+    )
+    directory.append(
+        {
+            "metrics": [line.model_dump(mode="json")],
+            "ledger": [plain(row) for row in wire],
+            "timings": [{"round": round_, "seconds": seconds}],
+        }
+    )
 
 
 def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[int, ...]) -> RunSummary:
@@ -228,7 +192,6 @@ def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[i
         communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),
         privacy=plain(pipeline.privacy(protection_plan(config, method, federation.clients))),
         defenses=tuple(defense_facts(defense) for defense in pipeline.defenses),
-        flops=client_operations(method, federation.clients, federation.server),
         unsampled=unsampled_facts(untrained, federation.clients, config.unsampled),
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,

@@ -34,13 +34,12 @@ from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import State, load_state, save_state
 from fedpriv.federation.summary import Counts, RoundLine, RunSummary, Treatment
-from fedpriv.util.arguments import argument, command_line
 from fedpriv.util.code import code_flags
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import command_line
 from fedpriv.util.files import (
     append_lines,
-    checked,
     mark,
     placing,
     read_json,
@@ -79,15 +78,12 @@ class EngineChoice:
     """The engine that runs the clients of a run. Results do not depend on it, but for clients that fail.
 
     Attributes:
-        name: ``local``, one after another in this process, or ``flower``.
-        min_clients: clients of a round that must answer.
-        client_timeout: seconds after which a client that has not answered leaves the round.
         nodes: simulated nodes (default: one for each client of a round); each runs one client after another.
     """
 
-    name: Literal["local", "flower"] = "local"
-    min_clients: Annotated[int, Ge(1)] = 1
-    client_timeout: Annotated[float, Gt(0)] = 600.0
+    name: Literal["local", "flower"] = "local"  # ``local``, one after another in this process, or ``flower``
+    min_clients: Annotated[int, Ge(1)] = 1  # clients of a round that must answer
+    client_timeout: Annotated[float, Gt(0)] = 600.0  # seconds after which a client that has not answered leaves
     nodes: Annotated[int, Ge(1)] | None = None
 
 
@@ -96,59 +92,39 @@ class RunConfig:
     """Everything that determines a run.
 
     Attributes:
-        method: a name of ``fedpriv.methods.METHODS``.
-        options: the method's own options.
-        dataset: a name of ``fedpriv.datasets.DATASETS``.
-        data_dir: where the data set lies, or None for the default place.
-        per_class: keep only the first so many images of each class.
-        image_size: resize images to this side.
-        partition: who holds what.
-        clients: number of clients K.
-        participation: share of clients in a round, in (0, 1].
         unsampled: clients that no round has sampled yet are ``counted`` in accuracies as they are, or ``left_out``.
-        rounds: number of rounds.
-        models: a family or a comma-separated list of models; client k gets entry k mod length.
-        width: representation width d; None for the family's default.
-        mapping: representation mapping to that width.
-        training: local training.
-        public: images set aside as public data before the rest is divided.
         auxiliary: share of every class of the rest that no client holds, in [0, 1); half of it is the attacker's own.
-        seed: of every random draw.
         division_seed: of who holds which images, and of those set aside; None for ``seed``.
         capture: rounds whose messages are stored: ``all``, ``last``, ``none``, or ``auto``: all whose uploads are together
             at most 1 MiB, and the last. ``last`` and ``auto`` store those of ``keep`` too.
-        checkpoint_every: rounds between checkpoints.
         evaluate_every: rounds between evaluations; the last round and those of ``keep`` are evaluated too.
-        keep: rounds whose checkpoints stay for good, beside the newest.
-        defenses: of uploads, in the order in which clients apply them.
-        engine: what runs the clients.
     """
 
-    method: str = "fedre"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    dataset: str = "fashion"
-    data_dir: str | None = None
-    per_class: Annotated[int, Ge(1)] | None = None
-    image_size: Annotated[int, Ge(4), Le(4096)] | None = None
-    partition: PartitionOptions = field(default_factory=PartitionOptions)
-    clients: Annotated[int, Ge(1)] = 10
-    participation: Annotated[float, Gt(0), Le(1)] = 1.0
+    method: str = "fedre"  # a name of ``fedpriv.methods.METHODS``
+    options: Mapping[str, Any] = field(default_factory=dict)  # the method's own options
+    dataset: str = "fashion"  # a name of ``fedpriv.datasets.DATASETS``
+    data_dir: str | None = None  # where the data set lies, or None for the default place
+    per_class: Annotated[int, Ge(1)] | None = None  # keep only the first so many images of each class
+    image_size: Annotated[int, Ge(4), Le(4096)] | None = None  # resize images to this side
+    partition: PartitionOptions = field(default_factory=PartitionOptions)  # who holds what
+    clients: Annotated[int, Ge(1)] = 10  # number of clients K
+    participation: Annotated[float, Gt(0), Le(1)] = 1.0  # share of clients in a round, in (0, 1]
     unsampled: Treatment = "counted"
-    rounds: Annotated[int, Ge(1)] = 20
-    models: str = "small"
-    width: Annotated[int, Ge(1), Le(65_536)] | None = None
-    mapping: Literal["ap", "mp", "fc"] = "ap"
-    training: LocalTraining = field(default_factory=LocalTraining)
-    public: Annotated[int, Ge(0)] = 0
+    rounds: Annotated[int, Ge(1)] = 20  # number of rounds
+    models: str = "small"  # a family or a comma-separated list of models; client k gets entry k mod length
+    width: Annotated[int, Ge(1), Le(65_536)] | None = None  # representation width d; None for the family's default
+    mapping: Literal["ap", "mp", "fc"] = "ap"  # representation mapping to that width
+    training: LocalTraining = field(default_factory=LocalTraining)  # local training
+    public: Annotated[int, Ge(0)] = 0  # images set aside as public data before the rest is divided
     auxiliary: Annotated[float, Ge(0), Lt(1)] = 0.5
-    seed: Annotated[int, Ge(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0  # of every random draw
     division_seed: Annotated[int, Ge(0)] | None = None
     capture: Literal["all", "last", "none", "auto"] = "auto"
-    checkpoint_every: Annotated[int, Ge(1)] = 1
+    checkpoint_every: Annotated[int, Ge(1)] = 1  # rounds between checkpoints
     evaluate_every: Annotated[int, Ge(1)] = 1
-    keep: tuple[int, ...] = ()
-    defenses: tuple[DefenseChoice, ...] = ()
-    engine: EngineChoice = field(default_factory=EngineChoice)
+    keep: tuple[int, ...] = ()  # rounds whose checkpoints stay for good, beside the newest
+    defenses: tuple[DefenseChoice, ...] = ()  # of uploads, in the order in which clients apply them
+    engine: EngineChoice = field(default_factory=EngineChoice)  # what runs the clients
 
 
 def dataset_title(config: RunConfig) -> str:
@@ -178,9 +154,7 @@ class RunDirectory:
     def create(cls, path: Path, config: RunConfig) -> RunDirectory:
         """Make a new run directory."""
         if (path.exists() and not path.is_dir()) or occupied(path):
-            raise UserError(
-                f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
-            )
+            raise UserError(f"{path}: already exists; choose another out, or force to replace it")
         mark(path, "run")
         write_json(path / "config.json", {"format": FORMAT, **plain(config)})
         return cls(path)
@@ -229,7 +203,10 @@ class RunDirectory:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of ``name.jsonl``."""
-        return read_lines(self.path / f"{name}.jsonl")
+        path = self.path / f"{name}.jsonl"
+        if name != "captures" and self.complete and not path.is_file():
+            raise UserError(f"{path}: missing, though the run is complete; train the run again")
+        return read_lines(path)
 
     def cut_lines(self, last_round: int) -> None:
         """Remove every line beyond a round."""
@@ -278,7 +255,7 @@ class RunDirectory:
     def message(self, path: Path) -> Message:
         """Read a stored message back."""
         if path.relative_to(self.path).as_posix() not in self._captured:
-            raise UserError(f"{path}: the run stored no such message; see {argument('capture')} of training")
+            raise UserError(f"{path}: the run stored no such message; see capture of training")
         if not path.is_file():
             raise UserError(f"{path}: missing, though captures.jsonl lists it")
         return load_message(path)[0]
@@ -326,7 +303,7 @@ class RunDirectory:
             save_state(temporary[server], checkpoint.server)
             for client, path in enumerate(clients):
                 if client in files:
-                    shutil.copyfile(checked(files[client]), temporary[path])
+                    shutil.copyfile(files[client], temporary[path])
                 else:
                     save_state(temporary[path], states[client])
             temporary[evaluation].write_text(json.dumps(checkpoint.evaluation), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Clients' states between rounds: each in a file, the newest of them in memory as well."""
+"""Clients' states between rounds, each in a file."""
 
 from __future__ import annotations
 
@@ -14,18 +14,12 @@ from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import State, load_state, on_device, save_state
 from fedpriv.util.files import PARTIAL
 
-BYTES_IN_MEMORY = 48 << 20
-"""Bytes of states kept in memory: of ten clients with four-layer networks all."""
-
 
 class StateStore(Sequence[State]):
     """The states of all clients; may be used from several threads.
 
     Files lie in the newest checkpoint, or since a change in a folder that is gone with the process. First states are drawn
-    on first use.
-
-    Attributes:
-        files: client -> the file of its state.
+    on first use. ``files`` maps clients to the files of their states.
     """
 
     def __init__(
@@ -34,7 +28,6 @@ class StateStore(Sequence[State]):
         self.files: Mapping[int, Path] = {}
         self._directory, self._clients, self._first, self._device = directory, clients, first, device
         self._folder, self._lock = folder, threading.RLock()
-        self._recent: dict[int, State] = {}
         newest = directory.newest_checkpoint()
         if newest is not None:
             self.checkpointed(newest)
@@ -48,21 +41,15 @@ class StateStore(Sequence[State]):
         with self._lock:
             if client not in self.files:
                 self.change(client, self._first(client))
-            if client in self._recent:
-                return self._recent[client]
             return on_device(self._device, load_state(self.files[client]))
 
     def change(self, client: int, state: State) -> None:
-        """Store a client's state; the least recent ones leave memory where it holds too much."""
+        """Store a client's state."""
         path = self._folder / self._directory.state_path(0, client).name
         with self._lock:
-            path.unlink(missing_ok=True)  # a checkpoint may be another name of the same file
+            path.unlink(missing_ok=True)  # tensors that were read from it may still be mapped into memory
             save_state(path, state)
             self.files = {**self.files, client: path}
-            self._recent.pop(client, None)
-            self._recent[client] = state
-            while len(self._recent) > 1 and sum(map(_size, self._recent.values())) > BYTES_IN_MEMORY:
-                del self._recent[next(iter(self._recent))]
 
     def checkpointed(self, round_: int) -> None:
         """Take the states from a checkpoint that holds all of them as they are now."""
@@ -71,21 +58,10 @@ class StateStore(Sequence[State]):
             path.unlink()
 
 
-def _size(state: State) -> int:
-    return sum(value.nbytes for value in state.values())
-
-
 @contextmanager
 def state_store(
     directory: RunDirectory, clients: int, first: Callable[[int], State], device: torch.device
 ) -> Iterator[StateStore]:
-    """Open the states of a run's clients as its newest checkpoint has them.
-
-    Args:
-        directory: of the run.
-        clients: number of clients K.
-        first: client -> its state before the first round.
-        device: of the states that are returned.
-    """
+    """Open the states of a run's clients as its newest checkpoint has them; ``first`` gives those before the first round."""
     with tempfile.TemporaryDirectory(PARTIAL, ".states.", directory.path) as folder:
         yield StateStore(directory, clients, first, device, Path(folder))

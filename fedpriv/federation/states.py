@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors
+from fedpriv.util.foreign import check_tensor_file
 from fedpriv.wire.payload import Message
 
 State = dict[str, Tensor]
@@ -91,14 +91,8 @@ def save_state(path: Path, state: State) -> None:
 
 
 def load_state(path: Path) -> State:
-    """Read a state back.
-
-    Raises:
-        UserError: where it is missing or damaged.
-    """
+    """Read a state back."""
     try:
-        return dict(load_file(checked_tensors(path)))
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
+        return dict(load_file(check_tensor_file(path)))
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: damaged checkpoint ({error})") from error

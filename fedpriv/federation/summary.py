@@ -19,19 +19,12 @@ Treatment = Literal["counted", "left_out"]
 
 
 class DefenseFacts(Record):
-    """A defense of a run as it was when the run was trained.
+    """A defense of a run as it was when the run was trained."""
 
-    Attributes:
-        name: registry name.
-        options: all of them.
-        label: the name with the options that are not the usual ones.
-        source, guarantee, answers, unanswered, server_view: as of :class:`fedpriv.federation.defense.Defense`.
-    """
-
-    name: str
-    options: Mapping[str, JsonValue]
-    label: str
-    source: str
+    name: str  # registry name
+    options: Mapping[str, JsonValue]  # all of them
+    label: str  # the name with the options that are not the usual ones
+    source: str  # as of :class:`fedpriv.federation.defense.Defense`
     guarantee: str
     answers: tuple[Answer, ...]
     unanswered: str
@@ -49,19 +42,15 @@ class ReachedAccuracy(Record):
     """Accuracy over the rounds of a run, in [0, 1]. A best round is chosen on the test images, so it flatters.
 
     Attributes:
-        final, best, best_round: over all test images, after the last round and at its best.
-        pooled: the same as ``final``.
-        mean_over_clients: after the last round.
-        best_mean_over_clients, best_mean_round: the mean over clients at its best.
         clients: ``(correct, total)`` test images of every client that counts, after the last round.
     """
 
-    final: float
+    final: float  # over all test images, after the last round and at its best
     best: float
     best_round: int
-    pooled: float
-    mean_over_clients: float
-    best_mean_over_clients: float
+    pooled: float  # the same as ``final``
+    mean_over_clients: float  # after the last round
+    best_mean_over_clients: float  # the mean over clients at its best
     best_mean_round: int
     clients: tuple[tuple[int, int], ...] = ()
 
@@ -99,34 +88,6 @@ class Communication(Record):
     full: Traffic
 
 
-class Work(Record):
-    """Floating-point operations of clients in a settled round (:mod:`fedpriv.federation.cost`).
-
-    Attributes:
-        per_client_round: of the whole client step, forward and backward, one number a client; empty where not counted.
-        mean_per_client_round: their mean.
-        local_training_per_client_round: of training the private model by cross-entropy alone, one number a client.
-        mean_local_training_per_client_round: their mean.
-        prediction_per_image: of classifying one image as the method does, one number a client.
-        not_counted: why the client step was not counted; empty where it was.
-        multiply_add_counts: operations of a multiplication with its addition.
-    """
-
-    per_client_round: tuple[int, ...] = ()
-    mean_per_client_round: float | None
-    local_training_per_client_round: tuple[int, ...]
-    mean_local_training_per_client_round: float
-    prediction_per_image: tuple[int, ...] = ()
-    not_counted: str = ""
-    multiply_add_counts: Literal[2] = 2
-
-    @property
-    def ratio_to_local(self) -> float | None:
-        """Operations of the client step over those of training alone; None where either is unknown."""
-        mean, local = self.mean_per_client_round, self.mean_local_training_per_client_round
-        return None if mean is None or not local else mean / local
-
-
 class Unsampled(Record):
     """Clients that no round of a run sampled: their numbers, those with batch normalisation, and their treatment."""
 
@@ -136,71 +97,39 @@ class Unsampled(Record):
 
 
 class ClientFailure(Record):
-    """A client that left a round without an answer, its state as before.
+    """A client that left a round without an answer, its state as before."""
 
-    Attributes:
-        client: its number.
-        why: ``failed``, or ``timed out``.
-        told: the reason, in a line.
-    """
-
-    client: int
-    why: Literal["failed", "timed out"]
-    told: str
+    client: int  # its number
+    why: Literal["failed", "timed out"]  # ``failed``, or ``timed out``
+    told: str  # the reason, in a line
 
 
 class RoundLine(Record):
-    """A line of ``metrics.jsonl``: a round, as a function of the configuration alone, unless clients failed.
+    """A line of ``metrics.jsonl``: a round, as a function of the configuration alone, unless clients failed."""
 
-    Attributes:
-        round: from 1.
-        participants: clients that trained.
-        accuracy: of all clients, by moment; empty in a round that was not evaluated.
-        clients: ``(correct, total)`` of every client, likewise.
-        communication: of the round.
-        left_out: clients that count in no accuracy.
-        failures: clients that were sampled and left the round.
-    """
-
-    round: int
-    participants: tuple[int, ...]
-    accuracy: Mapping[str, RoundAccuracy]
-    clients: Mapping[str, tuple[tuple[int, int], ...]]
-    communication: RoundCommunication
-    left_out: tuple[int, ...] = ()
-    failures: tuple[ClientFailure, ...] = ()
+    round: int  # from 1
+    participants: tuple[int, ...]  # clients that trained
+    accuracy: Mapping[str, RoundAccuracy]  # of all clients, by moment; empty in a round that was not evaluated
+    clients: Mapping[str, tuple[tuple[int, int], ...]]  # ``(correct, total)`` of every client, likewise
+    communication: RoundCommunication  # of the round
+    left_out: tuple[int, ...] = ()  # clients that count in no accuracy
+    failures: tuple[ClientFailure, ...] = ()  # clients that were sampled and left the round
 
 
 class RunSummary(Record):
-    """``summary.json``: the results of a finished run.
+    """``summary.json``: the results of a finished run."""
 
-    Attributes:
-        format: of the file.
-        method, dataset, rounds, seed: of the configuration.
-        accuracy: by moment.
-        communication: of all clients.
-        privacy: guarantees over the whole run, one for each defense that has any.
-        defenses: in the order in which they are applied.
-        flops: of clients in a round.
-        unsampled: clients that no round sampled; None where there are none.
-        seconds: wall-clock time of all rounds.
-        engine: what ran the clients.
-        failures: how often a sampled client left its round.
-        images: in words, how images were brought to one shape; empty where all are as stored.
-    """
-
-    format: Literal[3] = 3
-    method: str
+    format: Literal[4] = 4  # of the file
+    method: str  # of the configuration
     dataset: str
     rounds: int
-    accuracy: Mapping[str, ReachedAccuracy]
-    communication: Communication
-    privacy: tuple[Mapping[str, JsonValue], ...]
-    defenses: tuple[DefenseFacts, ...]
-    flops: Work
-    unsampled: Unsampled | None = None
-    seconds: float
+    accuracy: Mapping[str, ReachedAccuracy]  # by moment
+    communication: Communication  # of all clients
+    privacy: tuple[Mapping[str, JsonValue], ...]  # guarantees over the whole run, one for each defense that has any
+    defenses: tuple[DefenseFacts, ...]  # in the order in which they are applied
+    unsampled: Unsampled | None = None  # clients that no round sampled; None where there are none
+    seconds: float  # wall-clock time of all rounds
     seed: int
-    engine: str = "local"
-    failures: int = 0
-    images: str = ""
+    engine: str = "local"  # what ran the clients
+    failures: int = 0  # how often a sampled client left its round
+    images: str = ""  # in words, how images were brought to one shape; empty where all are as stored

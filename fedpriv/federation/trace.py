@@ -38,9 +38,6 @@ class Trace:
         """Note the batches of a phase of local training: int64 indices into the training set, one tensor a step."""
         self._phases.append(tuple(batches))
 
-    def local_steps_done(self) -> None:
-        """Note the end of the newest phase: where operations are counted, what follows is no local step."""
-
     def mixture(self, weights: Tensor) -> None:
         """Note the weight ``(n,)`` of every training image in an entangled upload."""
         self._mixture = weights

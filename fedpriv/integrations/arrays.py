@@ -47,9 +47,6 @@ def plain_sets(sets: Sets) -> tuple[dict[str, dict[str, Tensor]], list[Oddity]]:
     """Return arrays as dense tensors on the CPU, each of its own type, and what is odd about them.
 
     An array that no file of tensors can hold is left out, and is an oddity.
-
-    Raises:
-        UserError: where names, or the number of sets or arrays, are beyond bounds: nothing of the message is kept.
     """
     if len(sets) > MOST_SETS:
         raise UserError(f"{len(sets):,} sets of arrays in one message; at most {MOST_SETS:,}")
@@ -69,11 +66,7 @@ def plain_sets(sets: Sets) -> tuple[dict[str, dict[str, Tensor]], list[Oddity]]:
 
 
 def plain_array(array: Any) -> Tensor:
-    """Return an array as a tensor on the CPU that shares no memory which its owner may write.
-
-    Raises:
-        UserError: for what no file of tensors can hold.
-    """
+    """Return an array as a tensor on the CPU that shares no memory which its owner may write."""
     if isinstance(array, Unreadable):
         raise UserError(array.reason)
     if isinstance(array, np.ndarray):

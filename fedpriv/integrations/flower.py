@@ -9,10 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from fedpriv.integrations.arrays import Unreadable
-from fedpriv.integrations.canaries import canary
 from fedpriv.integrations.partitions import default_folder, write_partition
 from fedpriv.integrations.recorder import Recorder, to_stderr
 from fedpriv.integrations.run import TRAIN
@@ -32,12 +29,7 @@ Main = Callable[..., Any]
 
 
 def recorded_main(path: str | Path, main: Main) -> Main:
-    """Return a main function of a ``ServerApp`` that does what it did, with every message recorded.
-
-    Args:
-        path: folder of the recorded run.
-        main: takes a ``flwr.serverapp.Grid`` and a ``flwr.app.Context`` first.
-    """
+    """Return a main function of a ``ServerApp`` that does what it did, with every message recorded."""
 
     @functools.wraps(main)
     def wrapped(grid: Any, *given: Any, **named: Any) -> Any:
@@ -215,11 +207,7 @@ _said: set[str] = set()
 
 
 def note_truth(context: Any) -> None:
-    """Write down which part of the data a node holds; a fault is told once, and harms nobody's training.
-
-    Args:
-        context: a ``flwr.app.Context`` of a node.
-    """
+    """Write down which part of the data a node holds; a fault is told once, and harms nobody's training."""
     try:
         partition = context.node_config.get("partition-id")
         if not isinstance(partition, (int, str)):
@@ -229,33 +217,3 @@ def note_truth(context: Any) -> None:
         if type(error).__name__ not in _said:
             _said.add(type(error).__name__)
             to_stderr(short_line(f"no truth of node {context.node_id} is written: {error}"))
-
-
-def with_canary(seed: int, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
-    """Return a client's answer with a canary in place of what it trained; other answers as they are.
-
-    Args:
-        seed: that the auditor knows too.
-        message: a ``flwr.app.Message`` to the client.
-        context: its ``flwr.app.Context``.
-        call_next: the client app, or the mod behind this one.
-
-    Raises:
-        UserError: where what is sent back is no set of arrays like the one received.
-    """
-    reply = call_next(message, context)
-    if message.metadata.message_type != TRAIN or reply.has_error():
-        return reply
-    from flwr.app import Array, ArrayRecord
-
-    sent, answered = (list(item.content.array_records.items()) for item in (message, reply))
-    if len(sent) != 1 or len(answered) != 1 or list(sent[0][1]) != list(answered[0][1]):
-        raise UserError("canaries need one set of arrays to and from a client, with the same names")
-    name, arrays = answered[0]
-    old, new = ([array.numpy() for array in record.values()] for record in (sent[0][1], arrays))
-    floats = [index for index, array in enumerate(new) if np.issubdtype(array.dtype, np.floating)]
-    put = canary(seed, str(context.node_id), [old[k] for k in floats], [new[k] for k in floats])
-    for position, array in zip(floats, put, strict=True):
-        new[position] = array
-    reply.content[name] = ArrayRecord({key: Array(array) for key, array in zip(arrays, new, strict=True)})
-    return reply

@@ -18,7 +18,6 @@ from fedpriv.federation.engine import ClientJob, ClientResult
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.summary import ClientFailure
 from fedpriv.integrations.flower_wire import RefusedError, fingerprint, pack_job, read_result
-from fedpriv.util.arguments import argument
 from fedpriv.util.code import carried, exported
 from fedpriv.util.errors import UserError, WorkError, short_line
 
@@ -43,16 +42,10 @@ other process of the machine, by which they were seen to starve."""
 
 
 def require_flower() -> None:
-    """Check that Flower is installed, with what it simulates by.
-
-    Raises:
-        UserError: naming what to install.
-    """
+    """Check that Flower is installed, with what it simulates by."""
     for name in ("flwr", "ray"):
         if importlib.util.find_spec(name) is None:
-            raise UserError(
-                f'{argument("engine", "flower")}: needs {name}, which is not installed: pip install "fedpriv[flower]"'
-            )
+            raise UserError(f"engine='flower': needs {name}, which is not installed: pip install \"fedpriv[flower]\"")
 
 
 class FlowerEngine:
@@ -83,12 +76,7 @@ class FlowerEngine:
         self._fingerprints: dict[int, str] = {}
 
     def __call__(self, federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[ClientResult | ClientFailure]:
-        """Run the jobs of a round.
-
-        Raises:
-            UserError: where a node refused a job for a reason that holds on every node.
-            WorkError: where what is behind the grid broke down.
-        """
+        """Run the jobs of a round."""
         seconds, device = federation.config.engine.client_timeout, federation.server.device
         until = self._clock() + seconds
         nodes = self._nodes(until)
@@ -164,14 +152,6 @@ def simulated(nodes: int, answer: Callable[[Any, Any], Any]) -> Iterator[FlowerE
     """Run Flower's simulation of so many nodes, on Ray, beside this thread, and give the engine that uses them.
 
     As many nodes compute at a time as this machine has processors.
-
-    Args:
-        nodes: how many.
-        answer: computes the reply of a node to a message in its context.
-
-    Raises:
-        UserError: where Flower or Ray is not installed.
-        WorkError: where the simulation cannot be started.
     """
     require_flower()
     os.environ.update(OFF)  # Flower reads some of it when it is imported

@@ -80,11 +80,7 @@ def pack_job(config: RunConfig, device: str, job: ClientJob, data: str) -> Any:
 
 
 def read_job(records: Any) -> NodeJob:
-    """Return the job that a node is handed.
-
-    Raises:
-        UserError: for what is no job of this version.
-    """
+    """Return the job that a node is handed."""
     about = _about(records, {"fedpriv": str, "config": str, "device": str, "data": str, "round": int, "client": int})
     if about["fedpriv"] != fedpriv.__version__:
         raise UserError(f"the node has fedpriv {fedpriv.__version__}, the server {about['fedpriv']}; install the same")
@@ -116,12 +112,7 @@ def pack_refusal(client: int, why: str) -> Any:
 
 
 def read_result(records: Any, client: int, device: torch.device) -> ClientResult:
-    """Return a result, on a device.
-
-    Raises:
-        RefusedError: where the node refused the job.
-        UserError: for what is no result of that client.
-    """
+    """Return a result, on a device."""
     about = _about(records, {"client": int, "refused": str})
     if about["refused"]:
         raise RefusedError(about["refused"])

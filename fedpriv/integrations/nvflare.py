@@ -106,11 +106,7 @@ class RecordingFilter:
 
 
 def filter_class(module: str, name: str) -> type:
-    """Return :class:`RecordingFilter` as a filter of NVFlare, which jobs find under a name in a module.
-
-    Raises:
-        UserError: where NVFlare is not installed.
-    """
+    """Return :class:`RecordingFilter` as a filter of NVFlare, which jobs find under a name in a module."""
     try:
         from nvflare.apis.filter import Filter
     except ImportError as error:

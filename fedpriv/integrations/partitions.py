@@ -28,11 +28,7 @@ def default_folder() -> Path:
 
 
 def write_partition(folder: Path, client: str, partition: Partition) -> None:
-    """Write down which part of the data a client holds, unless that stands there already.
-
-    Raises:
-        UserError: where another part stands there.
-    """
+    """Write down which part of the data a client holds, unless that stands there already."""
     path = folder / f"node-{client}"
     file = path / "partition.json"
     if not file.is_file():
@@ -45,11 +41,7 @@ def write_partition(folder: Path, client: str, partition: Partition) -> None:
 
 
 def read_partitions(folder: Path) -> dict[str, Partition]:
-    """Return client -> part of the data, of every client that wrote into a folder; nothing where there is no folder.
-
-    Raises:
-        UserError: naming the file that is none of ours, or damaged.
-    """
+    """Return client -> part of the data, of every client that wrote into a folder; nothing where there is no folder."""
     if not folder.exists():
         return {}
     files = [position / "partition.json" for position in entries(folder) if position.name.startswith("node-")]

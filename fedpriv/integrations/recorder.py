@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from fedpriv.integrations.arrays import Sets, digest, plain_sets
-from fedpriv.integrations.run import KIND, TRAIN, Note, RecordedRun, Scalar, Seen, is_recorded, refuse_unrecorded
+from fedpriv.integrations.run import KIND, TRAIN, Note, RecordedRun, Scalar, Seen
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, short_line
 
@@ -44,7 +44,7 @@ def to_stderr(line: str) -> None:
 
 
 class _Known:
-    """Everything that the lines of a run say about what comes next."""
+    """Everything that was written so far, as far as it says what comes next."""
 
     def __init__(self) -> None:
         self.sent: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
@@ -53,8 +53,6 @@ class _Known:
         self.files: dict[tuple[int, str, str], str] = {}
         """(round, phase, SHA-256) -> file of a broadcast."""
         self.lines: Counter[int] = Counter()
-        self.last = -1
-        """The newest round that an earlier process recorded."""
 
     def enter(self, seen: Seen) -> None:
         """Take a line into account."""
@@ -72,11 +70,8 @@ class _Known:
 class Recorder:
     """Writes a recorded run. Every method may be called from any thread, and none raises.
 
-    A run that is there already is gone on with: rounds that it holds are left as they are, provided that their broadcasts
-    are the same.
-
     Args:
-        path: folder of the run: free, or a recorded run.
+        path: folder of the run, which must be free.
         framework: that makes the federation, with its version: ``flwr 1.41.0``.
         named_by_data: clients' names are those of their data, as names of sites are; numbers that are drawn are not.
         say: hears each line for people; standard error by default.
@@ -90,23 +85,9 @@ class Recorder:
         self._known, self._notes, self._said = _Known(), 0, set[str]()
         self._run: RecordedRun | None = None
         with self.guarded():
-            self._run = self._open(framework, named_by_data)
+            self._folder.enter_context(folders.output(self.path, KIND))
+            self._run = RecordedRun.make(self.path, framework, named_by_data=named_by_data)
             atexit.register(self.close)
-
-    def _open(self, framework: str, named_by_data: bool) -> RecordedRun:
-        refuse_unrecorded(self.path)
-        there = is_recorded(self.path)
-        self._folder.enter_context(folders.output(self.path, KIND, resume=there))
-        if not there:
-            return RecordedRun.make(self.path, framework, named_by_data=named_by_data)
-        run = RecordedRun.open(self.path)
-        for number in run.rounds():
-            for seen in run.messages(number):
-                self._known.enter(seen)
-        self._known.last = max(run.rounds(), default=-1)
-        self._notes = len(run.notes())
-        self._say(f"{self.path}: {len(run.rounds())} round(s) are recorded here already; going on")
-        return run
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -120,15 +101,7 @@ class Recorder:
     def broadcast(
         self, round_: int, clients: Sequence[str], sets: Sets, *, phase: str = TRAIN, facts: Facts = None
     ) -> None:
-        """Record what some clients are sent; call it once for each group of clients that get the same.
-
-        Args:
-            round_: of the federation, at least 0.
-            clients: the receivers' names.
-            sets: name of a set -> name of an array -> NumPy array or tensor; read before this returns.
-            phase: what is asked for.
-            facts: numbers and texts beside the arrays; of other things nothing is kept.
-        """
+        """Record what some clients are sent; call it once for each group of clients that get the same."""
         with self.guarded():
             self._add("down", round_, tuple(clients), sets, phase, facts)
 
@@ -183,10 +156,9 @@ class Recorder:
         arrays, odd = plain_sets(sets)
         sha256 = digest(arrays) if any(arrays.values()) else ""
         if direction == "down":
-            clients = tuple(client for client in clients if not self._repeats(round_, phase, client, sha256))
+            clients = tuple(client for client in clients if not self._repeats(round_, phase, client))
         elif clients[0] in known.answered[round_, phase]:
-            if round_ > known.last:
-                self._note("twice", f"{phase}: answered twice; the first is kept", round_, clients[0])
+            self._note("twice", f"{phase}: answered twice; the first is kept", round_, clients[0])
             return
         if not clients:
             return
@@ -210,26 +182,12 @@ class Recorder:
         if error:
             self._note("error", f"{phase}: answered with an error: {error}", round_, clients[0])
 
-    def _repeats(self, round_: int, phase: str, client: str, sha256: str) -> bool:
-        """True for a broadcast that is recorded already; one in whose place another is recorded is told.
-
-        Raises:
-            UserError: where an earlier process recorded another federation.
-        """
-        sent = self._known.sent[round_, phase]
-        before = sent.get(client)
-        if before is None and round_ <= self._known.last and sent and sha256 not in sent.values():
-            before = next(iter(sent.values()))
-        if before is None:
-            return False
-        if before != sha256 and round_ <= self._known.last:
-            raise UserError(
-                f"{self.path}: round {round_} is recorded already, of another federation than this; record it in a folder "
-                "of its own"
-            )
-        if round_ > self._known.last:
-            self._note("twice", f"{phase}: asked twice in this round; the first is kept", round_, client)
-        return True
+    def _repeats(self, round_: int, phase: str, client: str) -> bool:
+        """True for a second broadcast of a round, which is told."""
+        repeats = client in self._known.sent[round_, phase]
+        if repeats:
+            self._note("twice", f"{phase}: sent twice in this round; the first is kept", round_, client)
+        return repeats
 
     def _note(self, code: str, line: str, round_: int | None = None, client: str = "") -> None:
         key = f"{code}: {line}" if code in ONCE_A_RUN else ""

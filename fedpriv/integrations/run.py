@@ -27,9 +27,8 @@ from torch import Tensor
 
 from fedpriv.util import files
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.files import append_lines, checked_tensors, read_json, read_lines, write_bytes, write_json
-from fedpriv.util.folders import occupied
-from fedpriv.util.foreign import json_value
+from fedpriv.util.files import append_lines, read_json, read_lines, write_bytes, write_json
+from fedpriv.util.foreign import check_tensor_file, json_value
 from fedpriv.util.record import Record, first_fault
 from fedpriv.wire.plain_tensor import check_names, check_plain
 
@@ -104,11 +103,7 @@ class RecordedRun:
 
     @classmethod
     def open(cls, path: Path) -> RecordedRun:
-        """Open a recorded run.
-
-        Raises:
-            UserError: for anything else.
-        """
+        """Open a recorded run."""
         if not is_recorded(path):
             raise UserError(f"{path}: not a recorded run (recorded.json is missing)")
         position = path / "recorded.json"
@@ -130,11 +125,7 @@ class RecordedRun:
         return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
     def messages(self, round_: int) -> tuple[Seen, ...]:
-        """Return the messages of a round, in the order in which they were seen.
-
-        Raises:
-            UserError: naming the line that is none.
-        """
+        """Return the messages of a round, in the order in which they were seen."""
         return _lines(Seen, self._round_path(round_))
 
     def notes(self) -> tuple[Note, ...]:
@@ -142,11 +133,7 @@ class RecordedRun:
         return _lines(Note, self.path / "notes.jsonl")
 
     def arrays(self, seen: Seen) -> dict[str, dict[str, Tensor]]:
-        """Return the sets of arrays of a message; none where it had none.
-
-        Raises:
-            UserError: naming the file that is missing or altered.
-        """
+        """Return the sets of arrays of a message; none where it had none."""
         if not seen.file:
             return {}
         path = self.path / seen.file
@@ -177,16 +164,6 @@ def is_recorded(path: Path) -> bool:
     return (path / "recorded.json").is_file() and files.identity(path) is not None
 
 
-def refuse_unrecorded(path: Path) -> None:
-    """Check that a folder to record into is free, or holds a recording to go on with.
-
-    Raises:
-        UserError: for another owner's folder, and one of another kind of ours.
-    """
-    if (occupied(path) or (path.exists() and not path.is_dir())) and not is_recorded(path):
-        raise UserError(f"{path}: is there and no recorded run, so nothing is written there; name another folder")
-
-
 def _lines(target: type[R], path: Path) -> tuple[R, ...]:
     records = []
     for number, row in enumerate(read_lines(path), start=1):
@@ -209,13 +186,9 @@ def write_sets(path: Path, sets: Mapping[str, Mapping[str, Tensor]], about: Mapp
 
 
 def read_sets(path: Path) -> dict[str, dict[str, Tensor]]:
-    """Read sets of arrays in the order in which they were sent.
-
-    Raises:
-        UserError: naming the file, where it is not what a recorder wrote.
-    """
+    """Read sets of arrays in the order in which they were sent."""
     try:
-        with safe_open(checked_tensors(path), framework="pt") as file:
+        with safe_open(check_tensor_file(path), framework="pt") as file:
             header = json_value((file.metadata() or {}).get(HEADER, "{}"))
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
     except (SafetensorError, OSError, ValueError) as error:

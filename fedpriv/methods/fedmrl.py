@@ -37,8 +37,7 @@ from fedpriv.methods.shared.small_model import small_blueprint
 from fedpriv.models import MODELS
 from fedpriv.models.build import narrowing_models
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed, global_seed
 from fedpriv.wire.payloads import Message, PublicLoss, SmallModel
 
@@ -169,16 +168,16 @@ def check(plan: Plan) -> None:
     width = plan.blueprints[0].width
     small = _small(plan.blueprints[0], plan.options)
     if plan.options.small_width > width:
-        fitting = argument("option", {"small_width": width})
+        fitting = f"option={shown({'small_width': width})}"
         raise UserError(
             f"method 'fedmrl': small_width is {plan.options.small_width}, but the first entries of a representation of "
-            f"width {width} go to the small head; pass {fitting} or less, or a larger {argument('width')}"
+            f"width {width} go to the small head; pass {fitting} or less, or a larger width"
         )
     MODELS.load(small.name)
     if plan.options.narrowing == "layer" and small.name not in narrowing_models():
         raise UserError(
             f"method 'fedmrl': small_model {small.name} has no last linear layer that could have {small.width} units; pass "
-            f"one of {', '.join(narrowing_models())}, or {argument('option', {'narrowing': 'htfllib'})} to pool its "
+            f"one of {', '.join(narrowing_models())}, or option={shown({'narrowing': 'htfllib'})} to pool its "
             "representation"
         )
     small_model.check_small(plan, small)

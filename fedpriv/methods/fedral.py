@@ -33,7 +33,6 @@ from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, Up
 from fedpriv.federation.states import State, put, take, weighted_mean
 from fedpriv.methods.shared import weights
 from fedpriv.models.build import build_model
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import FederationSizes, Scalars
@@ -145,7 +144,7 @@ def check(plan: Plan) -> None:
         try:
             check_divides(n_blocks, plan.blueprints[0].width)
         except UserError as error:
-            raise UserError(f"method 'fedral', option blocks: {error}; or change {argument('width')}") from None
+            raise UserError(f"method 'fedral', option blocks: {error}; or change width") from None
 
 
 def sizes(facts: FederationSizes) -> Scalars:

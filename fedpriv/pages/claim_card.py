@@ -49,7 +49,7 @@ def write_claim_card(folder: Path, card: ClaimCard) -> None:
     rows = dict.fromkeys(cell.row for cell in card.cells)
     values = {
         "card": card,
-        "scale": COUNTED if card.quantity in ("communication", "computation") else SCALES[card.scale],
+        "scale": COUNTED if card.quantity == "communication" else SCALES[card.scale],
         "badges": BADGES,
         "cells": list(views.values()),
         "columns": [f"{column} ({units[column]})" if units[column] else column for column in columns],

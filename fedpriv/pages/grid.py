@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.pages.labels import card_words, spaced
+from fedpriv.pages.labels import card_words
 from fedpriv.scoring.definitions import TargetScore, own_guesses, score_guesses, settle, squared_errors
 from fedpriv.scoring.floors import FLOORS, LABELS, blind_floors, guess
 from fedpriv.scoring.leakage import psnr, psnr_of_mse
@@ -191,7 +191,7 @@ def _subtitle(record: ReconstructionRecord, columns: Sequence[Column]) -> str:
     spread = "" if gain.ci95 is None else f" (95 % interval {gain.ci95[0]:.1f} to {gain.ci95[1]:.1f})"
     which = "chosen by fixed quantiles of the score" if columns and columns[0].heading else "all targets shown"
     words = card_words(record.knowledge)
-    card = " · ".join(f"{key.replace('_', ' ')}: {spaced(key, value)}" for key, value in words.items())
+    card = " · ".join(f"{key.replace('_', ' ')}: {value.replace('_', ' ')}" for key, value in words.items())
     return (
         f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, advantage over the baseline "
         f"{gain.mean:+.1f} dB{spread}, {record.n_targets} targets of {record.n_clients} {record.units}, "

@@ -126,7 +126,6 @@ _MEANINGS = {
     ("batch", "none"): "nothing is known of the local batches",
     ("batch_norm", "none"): "no batch-norm statistics",
     ("batch_norm", "running"): "running batch-norm statistics come with the extractor",
-    ("batch_norm", "exact"): "the batch-norm statistics of the very batch are known",
     ("attacker_data", "none"): "the attacker owns no images",
     ("attacker_data", "same_domain"): "the attacker owns images of the same data set, none of them a client's",
     ("attacker_data", "other_domain"): "the attacker owns images of another data set, without the clients' classes",
@@ -142,11 +141,6 @@ def card_words(knowledge: ThreatModel) -> dict[str, str]:
     said = {True: "known", False: "none"}
     fields = plain(knowledge).items()
     return {key: said[value] if isinstance(value, bool) else str(value) for key, value in fields if value != ""}
-
-
-def spaced(name: str, value: str) -> str:
-    """Return a value of a threat model as prose has it, words apart; the name of a folder stays as it is."""
-    return value if name == "foreign" else value.replace("_", " ")
 
 
 def differing(cards: Sequence[ThreatModel]) -> list[str]:
@@ -165,7 +159,5 @@ def card_lines(knowledge: ThreatModel) -> list[dict[str, str]]:
             meaning = (
                 f"uploads of {value} rounds are used together" if value != "1" else "uploads of one round are used"
             )
-        elif name == "foreign":
-            meaning = "the data set that the attacker's images are from"
-        lines.append({"name": name.replace("_", " "), "value": spaced(name, value), "meaning": meaning})
+        lines.append({"name": name.replace("_", " "), "value": value.replace("_", " "), "meaning": meaning})
     return lines

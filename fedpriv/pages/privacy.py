@@ -125,7 +125,7 @@ def _audited(record: PrivacyAuditRecord) -> AuditedClaim:
         "of": "–" if claim is None else f"{claim.releases} release{'' if claim.releases == 1 else 's'}, {claim.unit}",
         "neighbours": "–" if claim is None else claim.neighbours,
         "canaries": f"{record.canaries:,}, {record.included:,} of them in: {WAYS[record.way]}",
-        "with a tenth of the noise": "–" if record.way == "recorded noise" else figure(record.control),
+        "with a tenth of the noise": figure(record.control),
     }
     name = f"{record.defense} on {record.method}, {record.dataset}"
     return AuditedClaim(name, badge, kind, record.sentence, record.notices, row, record.command, record.seed)

@@ -21,8 +21,7 @@ from fedpriv.pages.run_records import (
     load_runs,
     settings,
 )
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.files import write_text
 
 PAGE = "runs.html"
@@ -131,9 +130,9 @@ def check_target(target_accuracy: float, target_of: str = "pooled") -> None:
         UserError: unless it lies above 0 and at most at 1, and is ``pooled`` or ``mean``.
     """
     if target_of not in FIGURES:
-        raise UserError(f"{argument('target_of', target_of)}: expected {' or '.join(FIGURES)}")
+        raise UserError(f"target_of={shown(target_of)}: expected {' or '.join(FIGURES)}")
     if not 0 < target_accuracy <= 1:
-        raise UserError(f"{argument('target_accuracy', target_accuracy)}: expected above 0 and at most 1")
+        raise UserError(f"target_accuracy={shown(target_accuracy)}: expected above 0 and at most 1")
 
 
 def sizes(cost: Cost | None, count: str) -> str:
@@ -182,7 +181,7 @@ def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
 
 
 def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
-    run, work = row.run, row.run.summary.flops
+    run = row.run
     values: dict[str, object] = {
         "run": run.label,
         "directory": run.directory.path.name,
@@ -192,9 +191,6 @@ def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
         "partition": settings(run.config)["partition"],
         "target_accuracy": target,
         "target_of": figure,
-        "flops_per_client_round": work.mean_per_client_round,
-        "flops_local_training_per_client_round": work.mean_local_training_per_client_round,
-        "flops_prediction_per_image": sum(work.prediction_per_image) / (len(work.prediction_per_image) or 1) or None,
         "seconds": run.summary.seconds,
     }
     for moment, cost in row.costs.items():

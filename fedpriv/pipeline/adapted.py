@@ -35,13 +35,6 @@ def adapted_suite(
 
     Where several defenses ask for another value of the same option, the first has it: nobody runs one attack in two ways
     unasked.
-
-    Args:
-        target: kind of upload.
-        names: attacks that run on it where none is named.
-        defenses: of the uploads; one of another package is asked like any other.
-        rounds: of which uploads are at hand; what takes more is said, and not added.
-        every_extractor: whether the clients' extractors are at hand in all of them.
     """
     fitting, chosen, options = {*attacks_for(target), *names}, list(names), dict[str, dict[str, Any]]()
     lines = []

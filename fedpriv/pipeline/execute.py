@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem, Declared
-from fedpriv.attacks.observation import Reconstruction, TargetId, ThreatModel
+from fedpriv.attacks.observation import Observation, Reconstruction, TargetId, ThreatModel
 from fedpriv.attacks.trained import Trained
 from fedpriv.pages.grid import grid_png
-from fedpriv.pipeline.plan import PARTS, AttackPlan, Job
+from fedpriv.pipeline.plan import AttackPlan, Job
 from fedpriv.pipeline.premise import premise_of
 from fedpriv.scoring.judge import JUDGED, train_class_evaluator
 from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
@@ -23,7 +23,6 @@ from fedpriv.scoring.records.made import Budget, Premise, Reach, Upload
 from fedpriv.scoring.redaction import OMIT
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, is_attack_directory, load_metrics, save_attack
-from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
 from fedpriv.sources.case import Case, build_case, rounds_up_to
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.guesses import with_guesses
@@ -37,9 +36,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
-
-PARTIAL = ".partial"
-"""Folder of the parts of an attack that are carried out and not yet scored."""
 
 COMPARED = 8
 """Sets of images from the pool that are compared with an upload."""
@@ -62,21 +58,12 @@ class AttackContext:
 
     source: Source
     plan: AttackPlan
-    cases: dict[str, Case]
-    trained: Trained
-    scorers: Trained
-
-    @classmethod
-    def of(cls, source: Source, plan: AttackPlan) -> AttackContext:
-        """Return a new one."""
-        return cls(source, plan, {}, Trained(), Trained())
+    cases: dict[str, Case] = field(default_factory=dict)
+    trained: Trained = field(default_factory=Trained)
+    scorers: Trained = field(default_factory=Trained)
 
     def case_for(self, job: Job) -> Case:
-        """Return the case that a job's attack is handed, built when it is first asked for.
-
-        Raises:
-            UserError: when the source does not have it.
-        """
+        """Return the case that a job's attack is handed, built when it is first asked for."""
         plan, attack = self.plan, job.attack
         if job.name not in self.cases:
             stored = sum(plan.round is None or number <= plan.round for number in self.source.rounds())
@@ -91,63 +78,55 @@ class AttackContext:
             )
         return self.cases[job.name]
 
+    def collected(self) -> AttackContext:
+        """Build the case for each attack of the plan, and return the context."""
+        plan = self.plan
+        for job in plan.jobs():
+            self.case_for(job)
+        if plan.rounds_seen and any(made.uses_rounds_on(plan.target) for made in plan.inferences.values()):
+            rounds_up_to(self.source, plan.round, plan.rounds_seen)
+        return self
+
     @cached_property
     def premise(self) -> Premise | None:
         """Agreement of the uploads with the computation that attacks assume; only scorers ask."""
         return premise_of(self.source) if isinstance(self.source, ExternalSource) else None
 
 
-def open_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
-    """Open a run for a plan of attacks."""
-    return AttackContext.of(
-        RunSource.open(run_path, plan.target, pick_device(plan.device), download=plan.download), plan
-    )
+def open_run(path: Path, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackContext, tuple[str, ...]]:
+    """Open a run for a plan of attacks, with every case built, and say which attacks are left out.
 
-
-def collected(ground: AttackContext) -> AttackContext:
-    """Build the case for each attack of a context's plan, and return the context."""
-    plan = ground.plan
-    for job in plan.jobs():
-        ground.case_for(job)
-    if plan.rounds_seen and any(made.uses_rounds_on(plan.target) for made in plan.inferences.values()):
-        rounds_up_to(ground.source, plan.round, plan.rounds_seen)
-    return ground
-
-
-def without_points(ground: AttackContext, named: Collection[str] = ()) -> tuple[AttackContext, tuple[str, ...]]:
-    """Leave attacks that return images out where samples are points of the plane; inferences stay."""
-    if not isinstance(ground.source, RunSource):
-        return ground, ()
-    dataset = ground.source.federation.data.dataset
+    Attacks that return images are, where samples are points of the plane; those that were ``named`` are refused.
+    """
+    source = RunSource.open(path, plan.target, pick_device(plan.device), download=plan.download)
+    dataset = source.federation.data.dataset
     if dataset.samples.images[:1].numel() != 2:
-        return ground, ()
+        return AttackContext(source, plan).collected(), ()
     has = f"data set {dataset.name!r} has none: its samples are points of the plane"
-    reasons = {name: f"attack {name!r} returns images, and {has}" for name in ground.plan.attacks}
+    reasons = {name: f"attack {name!r} returns images, and {has}" for name in plan.attacks}
     for name in named:
         if name in reasons:
             raise UserError(reasons[name])
-    return replace(ground, plan=replace(ground.plan, attacks={})), tuple(reasons.values())
+    return AttackContext(source, replace(plan, attacks={})).collected(), tuple(reasons.values())
 
 
 def attack_all(
     folder: Path,
     ground: AttackContext,
-    plan: AttackPlan,
     *,
     command: str,
     listener: Listener = SILENT,
     refused: Callable[[str], None] = SILENT.say,
 ) -> dict[Path, ReconstructionRecord]:
-    """Run every job that has no result yet, score it, and save it."""
-    results: dict[Path, ReconstructionRecord] = {}
+    """Run every job of the plan that has no result yet, score it, and save it; return all records by folder."""
+    plan, results = ground.plan, dict[Path, ReconstructionRecord]()
     for job in plan.jobs():
         directory = folder / job.folder
         if is_attack_directory(directory):
-            forget_parts(directory)  # where a crash came between
             results[directory] = load_metrics(directory)
             continue
         try:
-            results[directory] = run_job(directory, ground, plan, job, command, listener)
+            results[directory] = run_job(directory, ground, job, command, listener)
         except UserError as error:
             if not plan.suffix or plan.reach is None:
                 raise
@@ -155,26 +134,27 @@ def attack_all(
     return results
 
 
-def run_job(
-    directory: Path, ground: AttackContext, plan: AttackPlan, job: Job, command: str, listener: Listener
-) -> ReconstructionRecord:
+def run_job(directory: Path, ground: AttackContext, job: Job, command: str, listener: Listener) -> ReconstructionRecord:
     """Attack, attack shuffled uploads where there is another client, score, save and draw; return the record."""
-    source, unit = ground.source, job.attack.unit
-    reconstruction, control = (search(directory, ground, plan, job, part, listener) for part in PARTS)
-    assert reconstruction is not None
-    # The truth is looked up only now: no attack runs with it in reach.
+    source, unit, seed = ground.source, job.attack.unit, ground.plan.seed
     case = ground.case_for(job)
-    truths = source.truths(case.targets, seed=plan.seed, unit=unit, kept=ground.scorers)
+    title = f"{directory.name} on {{}}".format
+    reconstruction = search(title(ground.plan.target), case.observations, ground, job, listener)
+    control = None
+    if job.control and case.shuffled is not None:
+        control = search(title("shuffled uploads"), case.shuffled, ground, job, listener)
+    # The truth is looked up only now: no attack runs with it in reach.
+    truths = source.truths(case.targets, seed=seed, unit=unit, kept=ground.scorers)
     truths = with_guesses(truths, case, source.kind, unit, device=source.device, kept=ground.scorers)
     judge = None
     if job.name in JUDGED and isinstance(source, RunSource):
         with listener.progress("an independent classifier"):
-            clients = [target.client for target in case.targets]
-            judge = train_class_evaluator(source.federation, clients, plan.seed)
+            judge = train_class_evaluator(source.federation, [target.client for target in case.targets], seed)
     if control is not None:
-        reconstruction = with_fits(ground, plan, job, reconstruction, control, truths)
-    about = _about(ground, plan, job, command)
-    record = score(reconstruction, truths, control, seed=plan.seed, about=about, judge=judge)
+        reconstruction = with_fits(ground, job, reconstruction, control, truths)
+    about = _about(ground, job, command)
+    record = score(reconstruction, truths, control, seed=seed, about=about, judge=judge)
+    files.mark(directory, "attack")
     draw(AttackRecord(directory, reconstruction, control, truths, about, record))
     save_attack(
         directory,
@@ -185,28 +165,16 @@ def run_job(
         metrics=record,
         judge=judge,
     )
-    forget_parts(directory)
     return record
 
 
 def search(
-    directory: Path, ground: AttackContext, plan: AttackPlan, job: Job, part: str, listener: Listener
-) -> Reconstruction | None:
-    """Carry out a part of an attack, or read back what is kept of it; None for the control of a job that has none."""
-    case, control = ground.case_for(job), part == PARTS[1]
-    observations = case.shuffled if control and job.control else None if control else case.observations
-    if observations is None:
-        return None
-    files.mark(directory, "attack")
-    path = directory / PARTIAL / f"{part}.safetensors"
-    if path.is_file():
-        return load_reconstruction(path)
-    with listener.progress(f"{directory.name} on {'shuffled uploads' if control else plan.target}") as report:
-
-        def progress(done: int, planned: int) -> None:
-            report(done, planned, part)
-
-        result = job.attack(
+    title: str, observations: tuple[Observation, ...], ground: AttackContext, job: Job, listener: Listener
+) -> Reconstruction:
+    """Carry out an attack on what the server saw, or on the shuffled control."""
+    plan, case = ground.plan, ground.case_for(job)
+    with listener.progress(title) as report:
+        return job.attack(
             observations,
             case.knowledge,
             case.targets,
@@ -214,20 +182,11 @@ def search(
             seed=plan.seed,
             device=ground.source.device,
             chunk_rows=plan.chunk_rows,
-            progress=progress,
+            progress=lambda done, planned: report(done, planned, ""),
             say=listener.say,
             trained=ground.trained,
             numerics=plan.numerics,
         ).to_cpu()
-    save_reconstruction(path, result)
-    return result
-
-
-def forget_parts(folder: Path) -> None:
-    """Remove the parts of an attack that is saved as a whole."""
-    files.remove(folder / PARTIAL)
-    if any(name.startswith(f"{PARTIAL}/") for name in files.written(folder)):
-        files.forget(folder)
 
 
 def draw(attack: AttackRecord) -> None:
@@ -243,22 +202,23 @@ def draw(attack: AttackRecord) -> None:
 
 
 def with_fits(
-    ground: AttackContext,
-    plan: AttackPlan,
-    job: Job,
-    reconstruction: Reconstruction,
-    control: Reconstruction,
-    truths: Sequence[Truth],
+    ground: AttackContext, job: Job, reconstruction: Reconstruction, control: Reconstruction, truths: Sequence[Truth]
 ) -> Reconstruction:
     """Return the reconstruction with its ``fits``: of its images, of the control's, and of images from the pool.
 
     These are of the classes that the attack was given or recovered: what the client's labels say beyond that has no part. As
     it is where nothing leads from images to uploads.
     """
-    targets, case, device, fits = reconstruction.targets, ground.case_for(job), ground.source.device, []
+    plan, targets, case, device, fits = (
+        ground.plan,
+        reconstruction.targets,
+        ground.case_for(job),
+        ground.source.device,
+        [],
+    )
     for start in range(0, len(targets), TOGETHER):
         some = slice(start, start + TOGETHER)
-        objective = job.attack.objective(_problem(ground, plan, case, targets[some]))
+        objective = job.attack.objective(_problem(ground, case, targets[some]))
         if objective is None:
             return reconstruction
         known = zip(truths[some], reconstruction.labels[some], targets[some], strict=True)
@@ -294,34 +254,33 @@ def pool_images(truth: Truth, labels: Tensor, rng: torch.Generator) -> Tensor:
     return truth.pool.guesses[chosen]
 
 
-def _problem(ground: AttackContext, plan: AttackPlan, case: Case, targets: tuple[TargetId, ...]) -> AttackProblem:
-    device = ground.source.device
-    observations, knowledge = case.observations, case.knowledge
-    return AttackProblem(observations, knowledge, targets, plan.seed, device, plan.chunk_rows, trained=ground.trained)
+def _problem(ground: AttackContext, case: Case, targets: tuple[TargetId, ...]) -> AttackProblem:
+    plan, device = ground.plan, ground.source.device
+    known = case.observations, case.knowledge, targets
+    return AttackProblem(*known, plan.seed, device, plan.chunk_rows, trained=ground.trained)
 
 
 # ---------------------------------------------------------------- records
 
 
-def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> About:
+def _about(ground: AttackContext, job: Job, command: str) -> About:
     case, source = ground.case_for(job), ground.source
-    more: dict[str, Any] = {"redacted": plan.redact}
+    more: dict[str, Any] = {"redacted": ground.plan.redact}
     if isinstance(source, RunSource):
         summary = source.run.summary
         more |= {"run_accuracy": summary.accuracy, "communication": summary.communication}
     return About(
-        **dict(described(ground, plan, job.name, job.attack, case.knowledge.card, command)),
-        caveat=job.attack.caveat(_problem(ground, plan, case, case.targets)),
+        **dict(described(ground, job.name, job.attack, case.knowledge.card, command)),
+        caveat=job.attack.caveat(_problem(ground, case, case.targets)),
         budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
         device=str(source.device),
         **more,
     )
 
 
-def described(
-    ground: AttackContext, plan: AttackPlan, name: str, attack: Declared, card: ThreatModel, command: str
-) -> Provenance:
+def described(ground: AttackContext, name: str, attack: Declared, card: ThreatModel, command: str) -> Provenance:
     """Return the part of a record that says how it was made."""
+    plan = ground.plan
     source = ground.source.described(plan.round)
     return Provenance(
         target=plan.target,

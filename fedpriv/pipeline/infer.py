@@ -12,10 +12,9 @@ from fedpriv.pipeline.execute import AttackContext, described
 from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.scoring import inference as scoring
 from fedpriv.scoring.inference_case import InferenceCase
-from fedpriv.scoring.records import InferenceResult, Provenance
+from fedpriv.scoring.records import InferenceResult
 from fedpriv.scoring.storage import holds_scores, load_scores, write_record
 from fedpriv.sources.case import EVERYTHING, Case, build_case
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import mark
 from fedpriv.util.listener import SILENT, Listener
@@ -23,16 +22,10 @@ from fedpriv.wire.kinds import ANSWERS
 
 
 def measure_all(
-    folder: Path,
-    ground: AttackContext,
-    plan: AttackPlan,
-    *,
-    command: str,
-    named: Collection[str] = (),
-    listener: Listener = SILENT,
+    folder: Path, ground: AttackContext, *, command: str, named: Collection[str] = (), listener: Listener = SILENT
 ) -> dict[Path, InferenceResult]:
     """Run the plan's inferences, or read back what was saved; return the records by folder."""
-    results: dict[Path, InferenceResult] = {}
+    plan, results = ground.plan, dict[Path, InferenceResult]()
     for name, inference in plan.inferences.items():
         home = folder / plan.folder(name)
         if holds_scores(home):
@@ -48,27 +41,18 @@ def measure_all(
                 extractor=case.evidence.knowledge.card.extractor,
                 rounds_seen=rounds,
             )
-            about = described(ground, plan, name, inference, card, command)
-            record = measure(home, inference, case, about, strict=name in named, listener=listener)
-        if record is not None:
+            about = described(ground, name, inference, card, command)
+            try:
+                record = scoring.evaluate(inference, case, about)
+            except UserError as error:
+                if name in named:
+                    raise
+                listener.say(f"left out: {error}")
+                continue
+            mark(home, "scores")
+            write_record(home, record)
             results[home] = record
     return results
-
-
-def measure(
-    home: Path, inference: Inference, case: InferenceCase, about: Provenance, *, strict: bool, listener: Listener
-) -> InferenceResult | None:
-    """Run an inference and write its record."""
-    try:
-        record = scoring.evaluate(inference, case, about)
-    except UserError as error:
-        if strict:
-            raise
-        listener.say(f"left out: {error}")
-        return None
-    mark(home, "scores")
-    write_record(home, record)
-    return record
 
 
 def check(ground: AttackContext, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackPlan, tuple[str, ...]]:
@@ -109,8 +93,7 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> In
         and bool((truth.samples.labels < 0).any())
     ):
         raise UserError(
-            f"{argument('held_out')}: missing; attack {inference.name!r} tells members from images that the client did not "
-            "train on"
+            f"held_out: missing; attack {inference.name!r} tells members from images that the client did not train on"
         )
     return InferenceCase(case, truth, plan.target, plan.seed, source.disclosed(plan.round), earlier)
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.numerics import Numerics, read_numerics
 from fedpriv.util.pairs import mapping
 
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack, Declared
     from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import ThreatModel
-
-PARTS = ("reconstruction", "shuffled")
-"""Parts of an attack that can be carried out apart: the search for what was uploaded, and the one for the control."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +207,7 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     from fedpriv.attacks import ATTACKS, attacks_for, default_suite, targets_of, told_in_clear
 
     target = target_name(target)
-    where = argument("target", target)
+    where = f"target={shown(target)}"
     if why := told_in_clear(target):
         raise UserError(f"{where}: {why}; see: fedpriv list targets")
     chosen = tuple(dict.fromkeys(ATTACKS.own_name(name) for name in attacks))
@@ -221,7 +217,7 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     for name in chosen:
         if target not in targets_of(name):
             raise UserError(
-                f"{argument('attacks', name)}: attacks {' or '.join(targets_of(name))}, not {target}; "
+                f"attacks={shown(name)}: attacks {' or '.join(targets_of(name))}, not {target}; "
                 f"for {target} there are: {', '.join(fitting)}"
             )
     return chosen or default_suite(target)
@@ -255,7 +251,7 @@ def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, 
     """Check that somebody uses the rounds: every attack that was named, or any of the suite."""
     if rounds_seen is None or rounds_seen == 1:
         return
-    seen = argument("rounds_seen", rounds_seen)
+    seen = f"rounds_seen={shown(rounds_seen)}"
     for name in named:
         if not chosen[name].uses_rounds_on(target):
             raise UserError(f"{seen}: attack {name!r} uses one round; drop the flag or the attack")
@@ -277,8 +273,8 @@ def with_settings(
     """Return attacks by name as settings of a verb make them, and the budgets that each is run with."""
     budgets, iterations = parse_budgets(settings.get("budget")), settings.get("iterations")
     if iterations is not None and budgets:
-        both = f"{argument('iterations')} and {argument('budget')} exclude each other"
-        raise UserError(f"{both}: {argument('budget')} lists the iterations")
+        both = "iterations and budget exclude each other"
+        raise UserError(f"{both}: budget lists the iterations")
     given, restarts = settings.get("attack_option", ()), settings.get("restarts")
     options = options_by_attack(names, given, iterations=iterations, restarts=restarts, budgets=budgets)
     return build_attacks(
@@ -310,20 +306,7 @@ def options_by_attack(
     restarts: int | None = None,
     budgets: Sequence[int] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Hand each option to every attack that has such a field, or to the one that it names.
-
-    Args:
-        names: the attacks of the suite.
-        given: options by name, those of one attack under its name: a mapping, or texts ``KEY=VALUE`` and
-            ``ATTACK.KEY=VALUE``. The second kind wins.
-        iterations: value of every attack's budget field.
-        restarts: value of ``restarts`` of every attack that has it. A field that one of these three flags sets is not an
-            option besides.
-        budgets: values that the budget field will take later.
-
-    Raises:
-        UserError: for an option or a flag that no attack of the suite has, or a field that is set twice.
-    """
+    """Hand each option to every attack that has such a field, or to the one that it names."""
     from fedpriv.attacks import ATTACKS
 
     kinds = {name: ATTACKS.load(name) for name in names}
@@ -342,27 +325,26 @@ def options_by_attack(
             for name in takers:
                 result[name][key] = value
     for name in scoped:
-        where = argument("attack_option")
+        where = "attack_option"
         if name not in names:
             raise UserError(f"{where} {name}.…: attack {name!r} does not run here; there are: {', '.join(names)}")
         if not isinstance(tree[name], dict):
-            raise UserError(f"{argument('attack_option', {name: tree[name]})}: expected {name}.KEY=VALUE")
+            raise UserError(f"attack_option={shown({name: tree[name]})}: expected {name}.KEY=VALUE")
         result[name] |= tree[name]
+    fields_of = {name: kind.budget for name, kind in kinds.items() if kind.budget}
     flags = {
-        "iterations": (iterations, {name: kind.budget for name, kind in kinds.items() if kind.budget}),
-        "budget": (budgets or None, {name: kind.budget for name, kind in kinds.items() if kind.budget}),
+        "iterations": (iterations, fields_of),
+        "budget": (budgets or None, fields_of),
         "restarts": (restarts, {name: "restarts" for name in names if "restarts" in known[name]}),
     }
     for flag, (value, takers_by_field) in flags.items():
         if value is None:
             continue
         if not takers_by_field:
-            what = "restarts" if flag == "restarts" else "budget of iterations"
-            raise UserError(f"{argument(flag)}: {', '.join(names)} has no {what}; drop the flag")
+            raise UserError(f"{flag}: {', '.join(names)} takes none; drop the flag")
         for name, current in takers_by_field.items():
             if current in result[name]:
-                where = f"{argument('attack_option')} {current}"
-                raise UserError(f"{where}: {argument(flag)} sets it for attack {name!r}; drop one of them")
+                raise UserError(f"attack_option {current}: {flag} sets it for attack {name!r}; drop one of them")
             if flag != "budget":
                 result[name][current] = value
     return result
@@ -372,20 +354,17 @@ def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
     close = difflib.get_close_matches(key, sorted(set().union(*known.values())), n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     listed = "; ".join(f"{name}: {', '.join(sorted(current))}" for name, current in known.items())
-    return UserError(f"{argument('attack_option')}: unknown key {key!r}; {hint}known: {listed}")
+    return UserError(f"attack_option: unknown key {key!r}; {hint}known: {listed}")
 
 
 def parse_budgets(given: str | Sequence[int] | None) -> tuple[int, ...]:
     """Return the budgets that a list or ``"100,300,1000"`` holds, ascending."""
-    if given is None:
-        return ()
-    where = argument("budget", given)
     try:
-        budgets = [int(entry) for entry in (given.split(",") if isinstance(given, str) else given)]
+        budgets = [int(entry) for entry in (given.split(",") if isinstance(given, str) else given or ())]
     except (TypeError, ValueError) as error:
-        raise UserError(f"{where}: expected whole numbers with commas between, such as 100,300,1000") from error
-    if not budgets or min(budgets) < 1:
-        raise UserError(f"{where}: expected at least 1, got {min(budgets, default='none')}")
-    if len(set(budgets)) < len(budgets):
-        raise UserError(f"{where}: a value is given twice")
+        raise UserError(
+            f"budget={shown(given)}: expected whole numbers with commas between, such as 100,300"
+        ) from error
+    if (given is not None and not budgets) or min(budgets, default=1) < 1 or len(set(budgets)) < len(budgets):
+        raise UserError(f"budget={shown(given)}: expected different numbers of at least 1")
     return tuple(sorted(budgets))

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.pipeline.plan import AttackPlan, LocalWork
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.pairs import mapping
 from fedpriv.wire.kinds import payload_kind
 
@@ -45,7 +44,7 @@ def parse_reach(given: object) -> tuple[LocalWork, ...]:
     >>> [setting.label for setting in parse_reach("epoch,4,1")]
     ['1 image', '4 images', 'epoch']
     """
-    where, parts = argument("reach", given), given.split(",") if isinstance(given, str) else given
+    where, parts = f"reach={shown(given)}", given.split(",") if isinstance(given, str) else given
     names = [str(part).strip() for part in (parts if isinstance(parts, Iterable) else [parts])]
     if names == [NONE]:
         return ()
@@ -73,45 +72,42 @@ def read_reach(target: str, settings: Mapping[str, Any], *, on_run: bool) -> tup
     series = parse_reach(given)
     if not series:
         return ()
-    where = argument("reach", given)
+    where = f"reach={shown(given)}"
     if excluded:
         raise UserError(f"{where}: {excluded}")
     for name in work:
         if name == "local_steps" or series[-1].images is not None:
-            why = (
-                "is what its settings vary" if name == "local_steps" else "is that of an epoch, which is not among them"
-            )
-            raise UserError(f"{where} and {argument(name)} exclude each other: {argument(name)} {why}")
+            raise UserError(f"{where} and {name} exclude each other: {name} is that of an epoch alone")
     return series
 
 
 def _excluding(target: str, settings: Mapping[str, Any], *, on_run: bool) -> str:
     """Return why there can be no sweep; empty where there can."""
     if on_run:
-        return f"the run is trained already, by the local work that it was trained by; drop {argument('run')}"
+        return "the run is trained already, by the local work that it was trained by; drop run"
     if payload_kind(target).computed_from != "training":
-        return f"applies to uploads of trained weights, and {target} is none: it does not depend on local steps as theirs do"
+        return f"applies to uploads of trained weights, and {target} is none"
     if settings.get("rounds", 1) != 1:
-        return f"compares uploads that follow the same broadcast, those of the first round; drop {argument('rounds')}"
+        return "compares uploads that follow the same broadcast, those of the first round; drop rounds"
     excluding = next((name for name in ("round", "budget") if settings.get(name)), None)
-    return f"{argument('reach')} and {argument(excluding)} exclude each other" if excluding else ""
+    return f"reach and {excluding} exclude each other" if excluding else ""
 
 
 def sweep(
     config: RunConfig,
     plan: AttackPlan,
     series: Sequence[LocalWork],
-    named: Sequence[str],
+    named: Collection[str],
     settings: Mapping[str, Any],
-    *,
-    takes_images: bool,
 ) -> tuple[tuple[RunConfig, ...], tuple[AttackPlan, ...]]:
-    """Return the configurations of the runs that are trained first, and a plan for each, by local work ascending."""
+    """Return the configurations of the runs that are trained first, and a plan for each, by local work ascending.
+
+    ``named`` are attacks that are run at every setting.
+    """
     if not series:
         return (config,), (plan,)
     runs = [_settled(config, work, settings) for work in series]
-    quick = {"linear-layer"} if takes_images else set()
-    return tuple(run for run, _ in runs), sweep_plans(plan, [work for _, work in runs], {*named, *quick}, settings)
+    return tuple(run for run, _ in runs), sweep_plans(plan, [work for _, work in runs], named, settings)
 
 
 def _settled(config: RunConfig, work: LocalWork, settings: Mapping[str, Any]) -> tuple[RunConfig, LocalWork]:
@@ -134,12 +130,6 @@ def sweep_plans(
     Unless somebody named its budget, an attack has as much of it as takes about as long at every setting (:func:`divisor`).
     What asks who was trained on does so at the first and at the last setting. What asks about a client as a whole, of whom a
     step shows little, does so at the last alone, unless it was named.
-
-    Args:
-        plan: of all attacks.
-        series: settings from the least local work to the most.
-        named: attacks that are run at every setting.
-        settings: arguments of the verb.
     """
 
     def runs(name: str, position: int, work: LocalWork) -> bool:
@@ -186,14 +176,3 @@ def divisor(work: LocalWork, *, classes: bool = False) -> int:
     ([1, 4, 16], 4)
     """
     return min(BEYOND if work.images is None else work.images, AT_MOST if classes else BEYOND)
-
-
-def untaken(plans: Sequence[AttackPlan]) -> tuple[str, ...]:
-    """Return a line for each attack that a suite leaves out at some settings."""
-    lines = []
-    for name in plans[0].attacks:
-        where = [plan.reach.label for plan in plans if plan.reach is not None and name not in plan.attacks]
-        if where:
-            slow = "takes minutes for each upload of many images"
-            lines.append(f"attack {name!r} at {', '.join(where)}: {slow}; name it to run it")
-    return tuple(lines)

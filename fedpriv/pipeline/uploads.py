@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpriv.pages.report import write_report
 from fedpriv.pipeline.adapted import adapted_suite
-from fedpriv.pipeline.execute import AttackContext, attack_all, collected
+from fedpriv.pipeline.execute import AttackContext, attack_all
 from fedpriv.pipeline.infer import check, measure_all
 from fedpriv.pipeline.plan import AttackPlan, attack_names, granted, numerics_of, plan_of, refuse_rounds, with_settings
 from fedpriv.scoring.judge import JUDGED
@@ -17,41 +17,29 @@ from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 from fedpriv.scoring.verdict import premise_words
 from fedpriv.sources.external import ExternalSource, derive_card
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT
-from fedpriv.util.pairs import mapping
 
 Results = tuple[dict[str, ReconstructionRecord], dict[str, InferenceResult], tuple[str, ...]]
 """Records of attacks and of inferences by folder, and a line for each thing that was left out."""
 
 
 def attack_source(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str, Any], folder: Path) -> Results:
-    """Attack uploads, score what comes out, and write records and pages.
-
-    Args:
-        source: uploads, truth and what the attacker is granted, checked.
-        named: attacks that were asked for by name; none for all that fit and are granted.
-        settings: of the verb, as far as they are about attacking.
-        folder: to make.
-
-    Raises:
-        UserError: when nothing can be attacked, before the folder is made.
-    """
+    """Attack uploads, score what comes out, and write records and pages."""
     listener = settings.get("listener", SILENT)
     plan, notices = _plan(source, named, settings)
-    ground = AttackContext.of(source, plan)
+    ground = AttackContext(source, plan)
     plan, silent = check(ground, plan, named)
     notices = [*source.notices, *notices, *(f"left out: {line}" for line in silent)]
     if not plan.results():
-        raise UserError(f"{argument('target', source.kind)}: nothing can be attacked: {notices[len(source.notices)]}")
-    ground = collected(replace(ground, plan=plan))
+        raise UserError(f"target={shown(source.kind)}: nothing can be attacked: {notices[len(source.notices)]}")
+    ground = replace(ground, plan=plan).collected()
     for line in notices:
         listener.say(line)
     command = listener.command or source.command
     with folders.output(folder, "attacks", force=settings.get("force", False)):
-        records = attack_all(folder, ground, plan, command=command, listener=listener)
-        scores = measure_all(folder, ground, plan, command=command, named=named, listener=listener)
+        records = attack_all(folder, ground, command=command, listener=listener)
+        scores = measure_all(folder, ground, command=command, named=named, listener=listener)
         write_report(list(records), folder, list(scores))
     if ground.premise is not None and ground.premise.status == "not checkable":
         notices.append(premise_words(ground.premise))
@@ -63,24 +51,24 @@ def attack_source(source: ExternalSource, named: tuple[str, ...], settings: Mapp
 def _plan(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str, Any]) -> tuple[AttackPlan, list[str]]:
     """Return the plan of attacks, and a line for each thing that is left out."""
     target, rounds, control = source.kind, len(source.rounds()), settings.get("control", True)
-    card = derive_card(source, mapping("knowledge", settings.get("knowledge", ())))
+    card = derive_card(source, settings.get("knowledge", ()))
     every = rounds == len(source.extractor_rounds())
     names = attack_names(target, named)
     suite = adapted_suite(target, names, () if named else source.defenses, rounds, every_extractor=every)
     rounds_seen = settings.get("rounds_seen")
     if rounds_seen is not None and rounds_seen > rounds:
-        where = argument("rounds_seen", rounds_seen)
+        where = f"rounds_seen={shown(rounds_seen)}"
         raise UserError(f"{where}: {rounds} round(s) were handed in; expected no more")
     built, budgets = with_settings(suite.names, settings, suite.options)
     refuse_rounds(named, built, target, rounds_seen)
     early = {
-        name: f"{argument('uploads')}: of {rounds} round(s), but attack {name!r} uses {made.needs.min_rounds}; expected a "
+        name: f"uploads: of {rounds} round(s), but attack {name!r} uses {made.needs.min_rounds}; expected a "
         "list of rounds, each a list of uploads"
         for name, made in built.items()
         if made.needs.min_rounds > rounds
     }
     early |= {
-        name: f"{argument('earlier_extractors')}: missing; attack {name!r} takes the extractor behind each round's uploads"
+        name: f"earlier_extractors: missing; attack {name!r} takes the extractor behind each round's uploads"
         for name, made in built.items()
         if name not in early and made.needs.every_extractor and not {*source.extractor_rounds()} - {source.last}
     }

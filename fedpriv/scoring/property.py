@@ -25,7 +25,6 @@ from fedpriv.scoring.intervals import Values, clustered
 from fedpriv.scoring.records import PropertyRecord, Provenance, Rate
 from fedpriv.scoring.records.inference import Seconds, ShareDistances
 from fedpriv.scoring.roc import Answers, Ranked
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 CLASSES_ALONE = "number of classes"
@@ -61,7 +60,7 @@ def _refuse_one_answer(answers: Answers, name: str = "property") -> None:
     if answers.all() or not answers.any():
         raise UserError(
             f"{name}: the answer is {'yes' if answers.all() else 'no'} for all {len(answers)} client and class pairs; ask "
-            f"another question with {argument('attack_option')} question=holds or majority"
+            f"another question with attack_option question=holds or majority"
         )
 
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 
 RULES: Final[Mapping[str, str]] = {
     "none": "nothing is redacted",
@@ -42,7 +41,7 @@ def read_rule(value: object, default: str = NONE) -> str:
     if value is None:
         return default
     if not isinstance(value, str) or value not in RULES:
-        raise UserError(f"{argument('redact', value)}: expected {', '.join(list(RULES)[:-1])} or {list(RULES)[-1]}")
+        raise UserError(f"redact={shown(value)}: expected {', '.join(list(RULES)[:-1])} or {list(RULES)[-1]}")
     return value
 
 

@@ -14,13 +14,12 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, Declared
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_extractor, shadow_model
-from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
+from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
-from fedpriv.sources.rehearsal import changes_rows, changes_weights, rehearsed, rehearsed_weights
+from fedpriv.sources.rehearsal import changes_rows, rehearsed
 from fedpriv.sources.source import Source
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS
 from fedpriv.wire.payloads import Entangled, get_payload
@@ -60,21 +59,7 @@ def build_case(
     round_: int | None = None,
     trained: Trained | None = None,
 ) -> Case:
-    """Collect what a semi-honest server holds, and draw targets.
-
-    Args:
-        source: a run, uploads or a recording.
-        card: what else the attacker is granted.
-        attack: says what one target is, and which uploads hold something for it; None and inferences take every upload.
-            Targets of unit ``class`` come in whole clients, so that each class can be told apart from the client's others.
-        n_targets: how many targets at most; drawn by seed, spread evenly over clients.
-        seed: of the drawing of targets.
-        round_: attack the uploads of this round; default the last one.
-        trained: what attackers on this source have trained and loaded so far; None begins anew.
-
-    Raises:
-        UserError: when the source does not have what the card grants, or holds no target.
-    """
+    """Collect what a semi-honest server holds, and draw targets."""
     seen = rounds_up_to(source, round_, card.rounds_seen)
     observations, shuffled = source.view(source.observations(seen))
     newest = [o for o in observations if o.round == seen[-1] and source.has_images(o.round, o.client)]
@@ -94,7 +79,7 @@ def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
     """Return the last ``number`` of the stored rounds up to ``round_``, ascending; up to the last one for None."""
     rounds = source.rounds()
     if not rounds:
-        raise UserError(f"{source}: no uploads are stored; train again with {argument('capture')} all, last or auto")
+        raise UserError(f"{source}: no uploads are stored; train again with capture all, last or auto")
     last = max(rounds) if round_ is None else round_
     if last not in rounds:
         there = ", ".join(map(str, sorted(rounds)))
@@ -102,8 +87,8 @@ def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
     seen = [item for item in sorted(rounds) if item <= last][-number:]
     if len(seen) < number:
         raise UserError(
-            f"{source}: {argument('rounds_seen', number)}, but only {len(seen)} round(s) up to round {last} are "
-            f"stored; train with {argument('capture', 'all')}"
+            f"{source}: rounds_seen={shown(number)}, but only {len(seen)} round(s) up to round {last} are "
+            f"stored; train with capture='all'"
         )
     return seen
 
@@ -120,7 +105,7 @@ def choose_targets(
 ) -> tuple[TargetId, ...]:
     """Draw targets by seed among those that ``select`` returns, the same number from every client as far as it goes."""
     if number < 1:
-        raise UserError(f"{argument('targets', number)}: expected at least 1")
+        raise UserError(f"targets={shown(number)}: expected at least 1")
     rng = np.random.default_rng(derive_seed(seed, "targets", kind))
     allowed = None if select is None else set(select(list_targets(observations, kind)))
     queues = [[all_[i] for i in rng.permutation(len(all_))] for all_ in (list_targets([o], kind) for o in observations)]
@@ -194,7 +179,6 @@ class _Grants:
         newest = {o.client: o for o in self.observations if o.round == number}
         statistics = {(number, k): source.statistics(card, k, newest[k]) for k in clients}
         batches = {k: source.batch(number, k) for k in clients} if card.batch else {}
-        gradients = {k: source.gradient(k) for k in clients} if card.batch and kind in NETWORKS else {}
         return Knowledge(
             card=card,
             image_shape=source.image_shape,
@@ -206,9 +190,7 @@ class _Grants:
             batch=source.protocol(clients) if card.batch else None,
             batches=_there(batches),
             loss=source.loss(number),
-            defended=self._rehearsed(rehearsed) if changes_rows(source.pipeline, kind) else {},
-            defended_weights=self._rehearsed(rehearsed_weights) if changes_weights(source.pipeline, kind) else {},
-            gradients=_there(gradients),
+            defended=self._rehearsed() if changes_rows(source.pipeline, kind) else {},
             statistics=_there(statistics),
             labels={(number, k): source.labels(number, k) for k in clients}
             if card.labels == "given" and updates
@@ -237,7 +219,7 @@ class _Grants:
             rounds = sorted({number for number, _ in seen}) or [max(self.round - 1, 1)]
             raise UserError(
                 f"{self.source}: an attack on all rounds together needs the extractors behind earlier uploads, and none is "
-                f"kept; train with {argument('keep', rounds[-1])}, once for each round that is to count"
+                f"kept; train with keep={shown(rounds[-1])}, once for each round that is to count"
             )
         return {(number, k): self.extractor(number, k) for number, k in seen if number in there}
 
@@ -253,11 +235,11 @@ class _Grants:
         key = (what, number, client, self.seed, ShadowTraining(), Same(images))
         return self.kept.get(key, lambda: fit(self.observations, client, number, samples, n_classes, self.seed))
 
-    def _rehearsed(self, find: Callable[..., T | None]) -> dict[tuple[int, int], T]:
-        """Return (round, client) -> the defenses of an upload, for rows or weights of the attacker's own."""
+    def _rehearsed(self) -> Mapping[tuple[int, int], Rehearsal]:
+        """Return (round, client) -> the defenses of an upload, for rows of the attacker's own."""
         source, result = self.source, {}
         for seen in self.observations:
-            make = partial(find, source.pipeline, seen, source.kind, source.n_classes, source.total_rounds)
+            make = partial(rehearsed, source.pipeline, seen, source.kind, source.n_classes, source.total_rounds)
             defended = self.kept.get(("rehearsed", source.kind, seen.round, seen.client), make)
             if defended is not None:
                 result[seen.round, seen.client] = defended

@@ -30,10 +30,9 @@ from fedpriv.sources.messages import (
     read_message,
     settled,
 )
-from fedpriv.sources.rehearsal import changes_rows, changes_uploads, changes_weights, rehearsed, rehearsed_weights
+from fedpriv.sources.rehearsal import changes_rows, changes_uploads, changes_weights, rehearsed, sends_weights
 from fedpriv.sources.run import batch_norms
 from fedpriv.sources.truth import image_key
-from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.pairs import texts
@@ -69,12 +68,12 @@ def read_uploads(
     ``summed`` says that every upload is the sum over a round's clients.
     """
     device = pick_device(settings.get("device", "auto"))
-    rounds = _by_round(uploads, target)
+    rounds = _by_round(uploads)
     clients = sorted({k for given in rounds for k in given})
     classes: Mapping[int, Any] = dict.fromkeys(clients) if labels is None else _of_clients("labels", labels, clients)
     n_classes = settings.get("n_classes")
     if n_classes is not None and n_classes > MOST_CLASSES:
-        raise UserError(f"{argument('n_classes', n_classes)}: expected at most {MOST_CLASSES}")
+        raise UserError(f"n_classes={shown(n_classes)}: expected at most {MOST_CLASSES}")
     several = len(clients) > 1
     before = _broadcasts(settings.get("broadcasts"), rounds, target, n_classes)
     messages = [
@@ -88,7 +87,7 @@ def read_uploads(
     shape = next(iter(current.values())).images.shape[1:]
     model = None if settings.get("model") is None else _copied("model", settings["model"], device)
     if model is None and target in NETWORKS:
-        raise UserError(f"{argument('model')}: missing; weights of a network are attacked through its architecture")
+        raise UserError("model: missing; weights of a network are attacked through its architecture")
     batches = _facts(settings.get("batch"), {k: len(current[k]) for k in clients}, raw)
     seen: list[Observation] = []
     for number, of_round, sent in zip(numbers or range(1, len(rounds) + 1), messages, before, strict=True):
@@ -96,7 +95,7 @@ def read_uploads(
             broadcast, facts = sent[k], batches.get(k)
             if isinstance(upload, (Update, Gradient)):
                 if len(messages) > 1:
-                    raise UserError(f"{argument('uploads')}: weights of {len(messages)} rounds; expected those of one")
+                    raise UserError(f"uploads: weights of {len(messages)} rounds; expected those of one")
                 upload, broadcast, facts = exchange(upload, target, model, facts)
             batches |= {} if facts is None else {k: facts}
             seen.append(Observation(number, k, upload, broadcast))
@@ -139,43 +138,38 @@ def read_uploads(
     return source
 
 
-def _by_client(name: str, given: Any, target: str) -> dict[int, Any]:
+def _by_client(name: str, given: Any) -> dict[int, Any]:
     """Return one upload, a list or a mapping as a mapping from the client's number."""
-    if is_one_upload(given, target):
+    if is_one_upload(given):
         return {0: given}
     if isinstance(given, Mapping):
         result = dict(given)
         if not all(type(client) is int and 0 <= client < MOST_CLIENTS for client in result):
             got = shown([*result])
-            raise UserError(f"{argument(name)}: expected client numbers 0..{MOST_CLIENTS - 1} as keys, got {got}")
+            raise UserError(f"{name}: expected client numbers 0..{MOST_CLIENTS - 1} as keys, got {got}")
     elif isinstance(given, (list, tuple)):
         result = dict(enumerate(given))
     else:
         raise UserError(
-            f"{argument(name)}: expected an upload (a payload such as fedpriv.Prototypes, a tensor, fedpriv.Update or "
+            f"{name}: expected an upload (a payload such as fedpriv.Prototypes, a tensor, fedpriv.Update or "
             f"fedpriv.Gradient), a list of them or a mapping by client, got {type(given).__name__}"
         )
     if not 1 <= len(result) <= MOST_CLIENTS:
-        raise UserError(f"{argument(name)}: {len(result):,} clients; expected at least one, at most {MOST_CLIENTS:,}")
+        raise UserError(f"{name}: {len(result):,} clients; expected at least one, at most {MOST_CLIENTS:,}")
     return dict(sorted(result.items()))
 
 
-def _by_round(given: Any, target: str) -> list[dict[int, Any]]:
+def _by_round(given: Any) -> list[dict[int, Any]]:
     """Return uploads as one mapping from the client's number for each round, the oldest first.
 
-    Several rounds are a list whose entries are lists, or mappings from client numbers; anything else is one round. A mapping
-    from whole numbers to vectors is one client's upload where the target has a row a class, by client otherwise.
+    Several rounds are a list whose entries are lists, or mappings from client numbers; anything else is one round.
     """
     several = isinstance(given, list) and all(
         isinstance(entry, list)
-        or (
-            isinstance(entry, Mapping)
-            and all(isinstance(key, int) for key in entry)
-            and not is_one_upload(entry, target)
-        )
+        or (isinstance(entry, Mapping) and all(isinstance(key, int) for key in entry) and not is_one_upload(entry))
         for entry in given
     )
-    return [_by_client("uploads", item, target) for item in (given if several and given else [given])]
+    return [_by_client("uploads", item) for item in (given if several and given else [given])]
 
 
 def _each(name: str, given: Any, clients: Sequence[int]) -> dict[int, Any]:
@@ -183,11 +177,11 @@ def _each(name: str, given: Any, clients: Sequence[int]) -> dict[int, Any]:
     if isinstance(given, Mapping) and all(isinstance(key, int) for key in given):
         missing = [client for client in clients if client not in given]
         if missing:
-            raise UserError(f"{argument(name)}: nothing for client {missing[0]}; expected one for each upload")
+            raise UserError(f"{name}: nothing for client {missing[0]}; expected one for each upload")
         return {client: given[client] for client in clients}
     if isinstance(given, (list, tuple)):
         if len(given) != len(clients):
-            raise UserError(f"{argument(name)}: {len(given)} given for {len(clients)} uploads; expected one for each")
+            raise UserError(f"{name}: {len(given)} given for {len(clients)} uploads; expected one for each")
         return dict(zip(clients, given, strict=True))
     return dict.fromkeys(clients, given)
 
@@ -204,13 +198,13 @@ def _of_clients(name: str, given: Any, clients: Sequence[int]) -> dict[int, Any]
         nested = isinstance(given, (list, tuple)) and len(given) == 1 and isinstance(given[0], (Tensor, list, tuple))
         return {clients[0]: given[0] if nested else given}
     if isinstance(given, Tensor):
-        raise UserError(f"{argument(name)}: one tensor for {len(clients)} uploads; expected a list, one a client")
+        raise UserError(f"{name}: one tensor for {len(clients)} uploads; expected a list, one a client")
     return _each(name, given, clients)
 
 
 def _check_images(name: str, images: Any, shape: Sequence[int] | None = None) -> Tensor:
     """Return images on the CPU as float32 ``(n, c, h, w)``."""
-    where = argument(name)
+    where = name
     if not isinstance(images, Tensor):
         raise UserError(f"{where}: expected a tensor (n, c, h, w), got {type(images).__name__}")
     check_plain(where, images)
@@ -237,7 +231,7 @@ def _private_images(images: Any, classes: Mapping[int, Any], raw: Mapping[int, R
     checked = {k: _check_images("images", item) for k, item in _of_clients("images", images, clients).items()}
     shapes = {tuple(entry.shape[1:]) for entry in checked.values()}
     if len(shapes) > 1:
-        raise UserError(f"{argument('images')}: shapes {sorted(shapes)}; expected one shape for all clients")
+        raise UserError(f"images: shapes {sorted(shapes)}; expected one shape for all clients")
     result = {}
     for client, current in checked.items():
         labels, upload = classes[client], raw[client]
@@ -246,16 +240,16 @@ def _private_images(images: Any, classes: Mapping[int, Any], raw: Mapping[int, R
             sent = next((payload for payload in payloads if payload.computed_from == "image"), None)
             labels = None if sent is None else sent.said("classes")
             if labels is None:
-                raise UserError(f"{argument('labels')}: missing; expected the class of each image, one tensor a client")
+                raise UserError("labels: missing; expected the class of each image, one tensor a client")
         result[client] = Samples(current, check_labels("labels", labels, len(current)))
     return result
 
 
 def _check_shares(given: Any, count: int) -> Tensor:
-    shares = numbers(argument("weights"), given, f"{count} finite shares, one an image")
+    shares = numbers("weights", given, f"{count} finite shares, one an image")
     shares = shares.double().abs() if not shares.is_complex() else torch.empty(0)
     if shares.shape != (count,) or not bool(shares.isfinite().all()) or not float(shares.sum()) > 0:
-        raise UserError(f"{argument('weights')}: expected {count} finite shares, not all zero, one an image")
+        raise UserError(f"weights: expected {count} finite shares, not all zero, one an image")
     return shares
 
 
@@ -263,11 +257,11 @@ def _labelled(name: str, settings: Mapping[str, Any], shape: Sequence[int]) -> S
     images, labels = settings.get(name), settings.get(f"{name}_labels")
     if images is None:
         if labels is not None:
-            raise UserError(f"{argument(f'{name}_labels')}: given without {argument(name)}")
+            raise UserError(f"{name}_labels: given without {name}")
         return None
     checked = _check_images(name, images, shape)
     if labels is None:
-        raise UserError(f"{argument(f'{name}_labels')}: missing; expected the classes of the {len(checked)} images")
+        raise UserError(f"{name}_labels: missing; expected the classes of the {len(checked)} images")
     return Samples(checked, check_labels(f"{name}_labels", labels, len(checked)))
 
 
@@ -275,14 +269,12 @@ def _auxiliary(given: Any, labels: Any, samples: Mapping[int, Samples], shape: S
     """Return the images that no upload was computed from with their classes, -1 where these are not known."""
     images = _check_images("auxiliary", given, shape)
     if len(images) < 2:
-        raise UserError(
-            f"{argument('auxiliary')}: expected at least 2 images, got {len(images)}; a few hundred serve well"
-        )
+        raise UserError(f"auxiliary: expected at least 2 images, got {len(images)}; a few hundred serve well")
     known = {image_key(image): client for client, each in samples.items() for image in each.images}
     for index, image in enumerate(images):
         if (client := known.get(image_key(image))) is not None:  # baselines would be as good as the truth
             raise UserError(
-                f"{argument('auxiliary')}: image {index} is one of client {client}'s; expected images that no upload was "
+                f"auxiliary: image {index} is one of client {client}'s; expected images that no upload was "
                 "computed from"
             )
     unknown = torch.full((len(images),), -1)
@@ -295,7 +287,7 @@ def _held_out(
     """Return each client's held-out images with their classes; nothing where none are given."""
     if given is None:
         return {}
-    where, clients = argument("held_out"), list(samples)
+    where, clients = "held_out", list(samples)
     alone = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Tensor)
     if alone and len(clients) > 1:
         raise UserError(
@@ -326,13 +318,11 @@ def _groups(given: Any, clients: Sequence[int]) -> dict[int, int]:
     if given is None:
         return {}
     if not isinstance(given, (list, tuple, Mapping)):
-        raise UserError(f"{argument('groups', given)}: expected one label a client, a list or a mapping by client")
+        raise UserError(f"groups={shown(given)}: expected one label a client, a list or a mapping by client")
     labels = _each("groups", given, clients)
     for client, label in labels.items():
         if isinstance(label, bool) or not isinstance(label, (int, str)):
-            raise UserError(
-                f"{argument('groups')}: {shown(label)} of client {client}; expected a text or a whole number"
-            )
+            raise UserError(f"groups: {shown(label)} of client {client}; expected a text or a whole number")
     order = list(dict.fromkeys(labels.values()))
     return {client: order.index(label) for client, label in labels.items()}
 
@@ -340,9 +330,7 @@ def _groups(given: Any, clients: Sequence[int]) -> dict[int, int]:
 def _check_label(name: str, value: object) -> None:
     """Check a name that pages and tables show."""
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_LABEL or not value.isprintable():
-        raise UserError(
-            f"{argument(name)}: expected a printable text of at most {LONGEST_LABEL} characters, got {shown(value)}"
-        )
+        raise UserError(f"{name}: expected a printable text of at most {LONGEST_LABEL} characters, got {shown(value)}")
 
 
 def _broadcasts(
@@ -351,13 +339,13 @@ def _broadcasts(
     """Return the message that each client answered in each round; an empty one where none is known."""
     several = len(rounds) > 1 and isinstance(given, list)
     if several and len(given) != len(rounds):
-        raise UserError(f"{argument('broadcasts')}: {len(given)} given for {len(rounds)} rounds; expected one for each")
+        raise UserError(f"broadcasts: {len(given)} given for {len(rounds)} rounds; expected one for each")
     each = given if several else [given] * len(rounds)
     return [_answered(item, list(clients), target, n_classes) for item, clients in zip(each, rounds, strict=True)]
 
 
 def _answered(given: Any, clients: Sequence[int], target: str, n_classes: int | None) -> dict[int, Message]:
-    where, result = argument("broadcasts"), {}
+    where, result = "broadcasts", {}
     same = given is None or isinstance(given, (Payload, tuple)) or is_state(given)
     for k, current in (dict.fromkeys(clients, given) if same else _each("broadcasts", given, clients)).items():
         if is_weights(target) and is_state(current):
@@ -378,32 +366,25 @@ def _facts(batch: Any, counts: Mapping[int, int], raw: Mapping[int, Raw]) -> dic
             facts[k] = BatchFacts(counts[k], 1.0, 1)
         if k in facts and facts[k].images != counts[k]:
             raise UserError(
-                f"{argument('batch')}: {facts[k].images} images in {facts[k].steps} step(s), but client {k} has "
+                f"batch: {facts[k].images} images in {facts[k].steps} step(s), but client {k} has "
                 f"{counts[k]} images; expected the images of the steps, in order"
             )
     return facts
 
 
 def _check_facts(facts: Any) -> None:
-    where = argument("batch")
-    if not isinstance(facts, BatchFacts):
-        raise UserError(f"{where}: expected fedpriv.BatchFacts, got {type(facts).__name__}")
-    if not isinstance(facts.sizes, tuple):
-        raise UserError(f"{where}: sizes {shown(facts.sizes)}; expected a tuple of whole numbers")
-    sizes = [("sizes", size) for size in facts.sizes]
-    for name, count in [("batch_size", facts.batch_size), ("steps", facts.steps), *sizes]:
+    if not isinstance(facts, BatchFacts) or not isinstance(facts.sizes, tuple):
+        raise UserError(f"batch: expected fedpriv.BatchFacts with a tuple of sizes, got {shown(facts)}")
+    for count in (facts.batch_size, facts.steps, *facts.sizes):
         if type(count) is not int or not 1 <= count <= MOST_IMAGES:
-            raise UserError(f"{where}: {name} {shown(count)}; expected a whole number of at least 1")
+            raise UserError(f"batch: {shown(count)} images or steps; expected whole numbers of at least 1")
     rate = facts.learning_rate
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
-        raise UserError(f"{where}: learning rate {shown(rate)}; expected a finite number, more than 0")
-    name = facts.optimiser
-    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_LABEL:
-        raise UserError(f"{where}: optimiser {shown(name)}; expected a name: sgd, adam, other")
+        raise UserError(f"batch: learning rate {shown(rate)}; expected a finite number, more than 0")
+    _check_label("batch: optimiser", facts.optimiser)
     if facts.sizes and (len(facts.sizes) != facts.steps or max(facts.sizes) > facts.batch_size):
-        raise UserError(
-            f"{where}: sizes {shown(facts.sizes)} of {facts.steps} step(s) of at most {facts.batch_size} images"
-        )
+        text = f"sizes {shown(facts.sizes)} of {facts.steps} step(s) of at most {facts.batch_size} images"
+        raise UserError(f"batch: {text}")
 
 
 def _n_classes(
@@ -412,9 +393,7 @@ def _n_classes(
     """Return C: as it was given, or the largest that anything says."""
     largest = max(int(each.labels.max()) for each in samples.values()) + 1
     if given is not None and largest > given:
-        raise UserError(
-            f"{argument('labels')}: class {largest - 1}, but {argument('n_classes', given)}; expected 0..{given - 1}"
-        )
+        raise UserError(f"labels: class {largest - 1}, but n_classes={shown(given)}; expected 0..{given - 1}")
     stated = [largest]
     for payload in (item for item in payloads if item.kind in TELLING):
         for table in (payload.said("weights"), payload.said("histogram")):
@@ -432,14 +411,14 @@ def _n_classes(
 def _copied(name: str, network: Any, device: torch.device) -> nn.Module:
     """Return a network in evaluation mode that is not the user's: attacks change nothing of what was handed in."""
     if not isinstance(network, nn.Module):
-        raise UserError(f"{argument(name)}: expected a torch.nn.Module, got {type(network).__name__}")
+        raise UserError(f"{name}: expected a torch.nn.Module, got {type(network).__name__}")
     for key, value in network.state_dict().items():
-        if isinstance(value, Tensor) and not bool(check_plain(f"{argument(name)}: {key}", value).isfinite().all()):
-            raise UserError(f"{argument(name)}: {key} holds NaN or infinity; expected finite numbers")
+        if isinstance(value, Tensor) and not bool(check_plain(f"{name}: {key}", value).isfinite().all()):
+            raise UserError(f"{name}: {key} holds NaN or infinity; expected finite numbers")
     try:
         return copy.deepcopy(network).to(device).eval().requires_grad_(False)
     except Exception as error:  # a network of somebody else raises anything
-        raise UserError(f"{argument(name)}: {type(network).__name__} cannot be copied to {device}: {error}") from error
+        raise UserError(f"{name}: {type(network).__name__} cannot be copied to {device}: {error}") from error
 
 
 def _extractors(
@@ -451,7 +430,7 @@ def _extractors(
     elif not isinstance(earlier, (list, tuple)) or len(earlier) != len(rounds) - 1 or not earlier:
         got = f"{len(earlier)}" if isinstance(earlier, (list, tuple)) else type(earlier).__name__
         raise UserError(
-            f"{argument('earlier_extractors')}: {got} for {len(rounds)} round(s); expected a list with one entry a round "
+            f"earlier_extractors: {got} for {len(rounds)} round(s); expected a list with one entry a round "
             "before the last"
         )
     copies: dict[int, nn.Module] = {}
@@ -472,7 +451,7 @@ def _heads(settings: Mapping[str, Any], clients: Sequence[int]) -> dict[int, tup
     heads = {k: head for k, head in _each("head", settings.get("head"), clients).items() if head is not None}
     for head in heads.values():
         if not isinstance(head, nn.Linear) or head.bias is None:
-            raise UserError(f"{argument('head')}: expected a torch.nn.Linear with a bias, got {type(head).__name__}")
+            raise UserError(f"head: expected a torch.nn.Linear with a bias, got {type(head).__name__}")
         _copied("head", head, torch.device("cpu"))
     return {k: (head.weight.detach().cpu(), head.bias.detach().cpu()) for k, head in heads.items()}
 
@@ -492,7 +471,7 @@ def _running(after: Mapping[str, Any], name: str, norm: nn.Module) -> tuple[Tens
     """Return the running mean and variance ``(c,)`` of a batch norm as an uploaded state dict has them."""
     result = []
     for what in ("running_mean", "running_var"):
-        where, current = f"{argument('uploads')}: after[{name + '.' + what!r}]", getattr(norm, what)
+        where, current = f"uploads: after[{name + '.' + what!r}]", getattr(norm, what)
         value = plain_tensor(where, after.get(f"{name}.{what}"))
         if value.shape != current.shape or not value.is_floating_point():
             raise UserError(f"{where}: {value.dtype} {tuple(value.shape)}; expected floats {tuple(current.shape)}")
@@ -511,18 +490,16 @@ def _check_together(source: ExternalSource) -> None:
     sent = [tensor for seen in source.seen for payload in seen.upload for tensor in payload.tensors().values()]
     together = sum(tensor.numel() for tensor in [*sent, *(image.images for image in source.images.values())])
     if together > MOST_TOGETHER:
-        raise UserError(f"{argument('uploads')}: {together:,} values together with images; at most {MOST_TOGETHER:,}")
+        raise UserError(f"uploads: {together:,} values together with images; at most {MOST_TOGETHER:,}")
     if source.alike and bool((source.auxiliary.labels < 0).all()):
-        raise UserError(
-            f"{argument('auxiliary_alike')}: needs {argument('auxiliary_labels')}: decoys are those of an image's class"
-        )
+        raise UserError("auxiliary_alike: needs auxiliary_labels: decoys are those of an image's class")
     if source.model is not None and source.kind in WHOLE:
         first = next(iter(source.images.values()))
-        _tried(argument("model"), source.model, first.images[:2], "logits (n, C)")
+        _tried("model", source.model, first.images[:2], "logits (n, C)")
     for seen in source.seen:
         images, network = source.images[seen.client].images, source.extractors.get((seen.round, seen.client))
         if network is not None:
-            where = argument("extractor" if seen.round == source.last else "earlier_extractors")
+            where = "extractor" if seen.round == source.last else "earlier_extractors"
             made, payload = _tried(where, network, images[:2], "representations (n, d)"), VECTORS.first(seen.upload)
             width = payload.rows().shape[1] if payload is not None and payload.kind == source.kind else made.shape[1]
             if made.shape[1] != width:
@@ -536,26 +513,26 @@ def _check_together(source: ExternalSource) -> None:
             )
             if payload.kind == source.kind and rows != len(images):
                 raise UserError(
-                    f"{argument('images')}: {len(images)} of client {seen.client}, but its upload has {rows} rows; "
+                    f"images: {len(images)} of client {seen.client}, but its upload has {rows} rows; "
                     "expected one image a row, in order"
                 )
     if source.kind in LAYERS and not source.batches:
-        raise UserError(f"{argument('batch')}: missing; the update of a layer is read with fedpriv.BatchFacts")
+        raise UserError("batch: missing; the update of a layer is read with fedpriv.BatchFacts")
     if source.pipeline.defenses:
         _check_defenses(source)
 
 
 def _check_defenses(source: ExternalSource) -> None:
     """Check that the defenses could have made the uploads that they are said to have made."""
-    kind, pipeline, where = source.kind, source.pipeline, argument("defense")
+    kind, pipeline, where = source.kind, source.pipeline, "defense"
     rows = changes_rows(pipeline, kind)
     if source.summed or pipeline.server_view == "sum":
         return
     if not (changes_uploads(pipeline) and (rows or changes_weights(pipeline, kind))):
         raise UserError(f"{where}: changes nothing of {kind} uploads")
-    find = rehearsed if rows else rehearsed_weights
+    sends = rehearsed if rows else sends_weights
     for seen in source.seen:
-        if find(pipeline, seen, kind, source.n_classes, source.total_rounds) is None:
+        if not sends(pipeline, seen, kind, source.n_classes, source.total_rounds):
             raise UserError(f"{where}: would not have sent what client {seen.client} sent in round {seen.round}")
 
 

@@ -15,16 +15,11 @@ from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.summary import DefenseFacts
-from fedpriv.sources.messages import (
-    Gradient,
-    Update,
-)
+from fedpriv.sources.messages import Gradient, Update
 from fedpriv.sources.run import batch_norms
-from fedpriv.sources.source import Source
+from fedpriv.sources.source import Source, read_card
 from fedpriv.sources.truth import MOST_VALUES, Holdings, Pool, image_key
-from fedpriv.util.arguments import argument
-from fedpriv.util.config import parse, plain
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import ANSWERS, MIXTURES, NETWORKS, WHOLE
 from fedpriv.wire.payload import Message
@@ -85,7 +80,7 @@ class ExternalSource(Source):
 
     def __str__(self) -> str:
         """The argument."""
-        return argument("uploads")
+        return "uploads"
 
     @property
     def last(self) -> int:
@@ -161,7 +156,7 @@ class ExternalSource(Source):
         labels, payload = self.images[target.client].labels, MIXTURES.first(self.upload(target.round, target.client))
         name = None if payload is None else payload.field_that_says("weights")
         if name is None:
-            raise UserError(f"{argument('weights')}: missing; the upload does not say how images are weighted")
+            raise UserError("weights: missing; the upload does not say how images are weighted")
         encoding: Tensor = getattr(payload, name).double().abs()
         return (encoding / torch.bincount(labels, minlength=len(encoding)).clamp(min=1))[labels]
 
@@ -210,31 +205,25 @@ class ExternalSource(Source):
         return {"method": self.method, "dataset": self.dataset, "groups": self.groups, "defenses": self.defenses}
 
 
-def derive_card(source: ExternalSource, wanted: Mapping[str, Any]) -> ThreatModel:
-    """Return the card that follows from what was handed in, with what is wanted instead."""
+def derive_card(source: ExternalSource, granted: Mapping[str, Any] | Sequence[str]) -> ThreatModel:
+    """Return the card that follows from what was handed in, with what is granted instead."""
     normed = source.model is not None and bool(batch_norms(source.model))
     private, no_statistics = source.extractors or source.heads, normed and not source.running
-    derived: dict[str, Any] = plain(ThreatModel()) | {
+    derived: dict[str, Any] = {
         "extractor": "white_box" if private else "none",
         "batch": bool(source.batches),
         "batch_norm": "none" if no_statistics else "running",
         "attacker_data": "none" if source.public is None else "same_domain",
     }
-    values = dict(wanted)
-    if values.get("batch") in ("known", "none"):
-        values["batch"] = values["batch"] == "known"
-    card = parse(ThreatModel, derived | values, argument("knowledge"))
+    card = read_card(granted, derived)
     lacking = {
         "extractor": ("extractor", card.extractor in ("white_box", "query") and not private),
         "batch": ("batch", card.batch and not source.batches),
         "attacker_data": ("public", card.attacker_data != "none" and source.public is None),
-        "batch_norm": ("uploads", card.batch_norm == "exact" or (card.batch_norm == "running" and no_statistics)),
+        "batch_norm": ("uploads", card.batch_norm == "running" and no_statistics),
     }
     for name, (giver, lacks) in lacking.items():
         if lacks:
-            where = argument("knowledge", {name: getattr(card, name)})
-            raise UserError(f"{where}: grants what was not handed in; {argument(giver)} would give it")
-    if card.extractor == "shadow" and source.public is None:
-        where = argument("knowledge", {"extractor": "shadow"})
-        raise UserError(f"{where}: a substitute is trained on {argument('public')} with {argument('public_labels')}")
+            where = f"knowledge={shown({name: getattr(card, name)})}"
+            raise UserError(f"{where}: grants what was not handed in; {giver} would give it")
     return replace(card, rounds_seen=1)

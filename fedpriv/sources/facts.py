@@ -86,7 +86,6 @@ class Facts:
         partitions: client -> partition, where no truth was written on the clients' side.
         truth: folder that clients wrote theirs into (default: ``$FEDPRIV_TRUTH``, or ``fedpriv-truth``).
         defense: what clients do to uploads before they leave: texts ``NAME[:KEY=VALUE,...]``.
-        canaries: seed of the canaries that clients sent in place of what they trained, for audits of a claimed epsilon.
         n_classes: C.
         method: what records call the training loop.
         dataset: what they call the images.
@@ -106,7 +105,6 @@ class Facts:
     partitions: Mapping[str, int | str] = field(default_factory=dict)
     truth: str | None = None
     defense: tuple[str, ...] = ()
-    canaries: Annotated[int, Ge(0)] | None = None
     n_classes: Annotated[int, Ge(2)] | None = None
     method: str | None = None
     dataset: str | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.features.unmixing import prior_of_images, prior_of_others, start_of_others
+from fedpriv.attacks.features.unmixing import prior_of_images, prior_of_others
 from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.observation import Observation, TargetId, Unit
 from fedpriv.attacks.trained import Same, Trained
@@ -31,24 +31,9 @@ _CHUNK = 256
 
 
 def with_guesses(
-    truths: Sequence[Truth],
-    case: Case,
-    kind: str,
-    unit: Unit,
-    *,
-    device: torch.device,
-    kept: Trained | None = None,
+    truths: Sequence[Truth], case: Case, kind: str, unit: Unit, *, device: torch.device, kept: Trained | None = None
 ) -> tuple[Truth, ...]:
-    """Return truths with what could be guessed at them.
-
-    Args:
-        truths: T truths, in the order of the targets.
-        case: what the server saw, card and grants, targets.
-        kind: of upload that is attacked.
-        unit: what one target is.
-        device: where the granted extractors compute.
-        kept: representations of pools that were computed already, for scorers alone; None begins anew.
-    """
+    """Return truths with what could be guessed at them."""
     knowledge, keep = case.knowledge, kept or Trained()
     tables: dict[int, dict[str, Tensor]] = {}
     result = []
@@ -96,13 +81,20 @@ def _tables(case: Case, target: TargetId, features: Tensor | None, pool: Pool) -
     rows, mixing = _head_rows(current), torch.eye(n_classes) if seen.mixing is None else seen.mixing
     vectors = tables.get("auxiliary") if seen.mixing is None else seen.vectors
     if rows is not None and vectors is not None and rows.shape == (n_classes, vectors.shape[1]):
-        centred = (rows - rows.mean(0)).double()
-        tables["head_rows"] = start_of_others(vectors.double(), mixing.double(), centred).float()
+        tables["head_rows"] = _scaled_rows(vectors.double(), mixing.double(), (rows - rows.mean(0)).double()).float()
     if seen.mixing is not None:
         tables["other_uploads"] = seen.by_class
     if len(seen.vectors):
         tables["mean_upload"] = seen.vectors.mean(0, keepdim=True)
     return tables
+
+
+def _scaled_rows(vectors: Tensor, mixing: Tensor, rows: Tensor) -> Tensor:
+    """Return ``mean + scale * rows`` ``(C, d)`` fitted to vectors ``(K, d)`` with weights ``(K, C)``; rows sum to zero."""
+    centre, shown = vectors.mean(0), mixing @ rows
+    apart = shown - shown.mean(0)
+    scale = float((apart * (vectors - centre)).sum() / apart.square().sum().clamp_min(1e-12))
+    return centre - scale * shown.mean(0) + scale * rows
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ def _seen(others: Sequence[Observation], round_: int, n_classes: int) -> _Seen:
         by_class = prior_of_images(vectors, labels, n_classes)
         return _Seen(by_class[labels.unique()], torch.eye(n_classes)[labels.unique()], by_class)
     mixing = torch.stack(there).float().cpu()
-    return _Seen(vectors, mixing, prior_of_others(vectors, mixing, None))
+    return _Seen(vectors, mixing, prior_of_others(vectors, mixing))
 
 
 def _head_rows(observation: Observation) -> Tensor | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -13,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
 from fedpriv.wire.payload import Message, Payload
 from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes, Representations
-from fedpriv.wire.plain_tensor import check_names, check_plain, from_array, from_numbers
+from fedpriv.wire.plain_tensor import check_names, check_plain, from_array
 
 MOST_CLASSES: Final = 100_000
 """Classes that an upload or labels may speak of: tables of baselines have one row a class. ImageNet in full has 21,841."""
@@ -66,19 +64,10 @@ def is_pair(given: object) -> bool:
     return mappings and not any(isinstance(key, int) for entry in given for key in entry)  # type: ignore[attr-defined]
 
 
-def is_class_vectors(given: object, target: str) -> bool:
-    """True for ``{class: vector}`` where the target takes one row a class and nothing else; for others keys are clients."""
-    kind = payload_kind(target)
-    needed = {spec.name for spec in fields(kind) if not spec.metadata["optional"]}
-    by_class = kind.computed_from == "class" and needed == {kind.values_field(), kind.field_that_says("classes")}
-    return by_class and isinstance(given, Mapping) and any(_is_vector(value) for value in given.values())
-
-
-def is_one_upload(given: object, target: str) -> bool:
+def is_one_upload(given: object) -> bool:
     """True for one upload, not one a client."""
-    if isinstance(given, (Payload, Tensor, np.ndarray, Update, Gradient)) or is_class_vectors(given, target):
-        return True
-    return is_state(given) or is_pair(given) or _is_message(given)
+    single = isinstance(given, (Payload, Tensor, np.ndarray, Update, Gradient))
+    return single or is_state(given) or is_pair(given) or _is_message(given)
 
 
 def is_weights(target: str) -> bool:
@@ -91,12 +80,6 @@ def _is_message(given: object) -> bool:
     return isinstance(given, tuple) and bool(given) and all(isinstance(item, Payload) for item in given)
 
 
-def _is_vector(value: object) -> bool:
-    if isinstance(value, (Tensor, np.ndarray)):
-        return value.ndim == 1
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(item, (int, float)) for item in value)
-
-
 # ---------------------------------------------------------------- reading
 
 
@@ -104,17 +87,15 @@ def read_message(
     given: Any, target: str, labels: Any, n_classes: int | None, answered: Message = (), client: int | None = None
 ) -> Message | Update | Gradient:
     """Return an upload as a message on the CPU; updates and gradients as they are, checked no further."""
-    where = argument("uploads") if client is None else f"{argument('uploads')}: client {client}"
+    where = "uploads" if client is None else f"uploads: client {client}"
     if isinstance(given, (Update, Gradient)):
         return given
     if is_pair(given):
         return Update(*given)
-    if is_class_vectors(given, target):
-        message: Message = (_class_vectors(where, given, target),)
-    elif isinstance(given, Mapping):
+    if isinstance(given, Mapping):
         return _update_of(where, given, target, answered)
-    elif isinstance(given, (Tensor, np.ndarray)):
-        message = (_from_tensor(where, plain_tensor(where, given), target, labels, n_classes),)
+    if isinstance(given, (Tensor, np.ndarray)):
+        message: Message = (_from_tensor(where, plain_tensor(where, given), target, labels, n_classes),)
     elif isinstance(given, Payload) or _is_message(given):
         message = (given,) if isinstance(given, Payload) else given
     else:
@@ -122,7 +103,7 @@ def read_message(
     message = tuple(settled(where, payload, n_classes) for payload in message)
     if target not in [payload.kind for payload in message]:
         there = ", ".join(payload.kind for payload in message)
-        raise UserError(f"{where}: holds {there}, and no {target}, which {argument('target')} names")
+        raise UserError(f"{where}: holds {there}, and no {target}, which target names")
     return message
 
 
@@ -137,7 +118,7 @@ def _update_of(where: str, after: Mapping[str, Tensor], target: str, answered: M
     if sent is None:
         raise UserError(
             f"{where}: a mapping of names does not say whether it holds weights or gradients; pass "
-            f"fedpriv.Update(before, after), fedpriv.Gradient(values), or {argument('broadcasts')}= with the weights that "
+            f"fedpriv.Update(before, after), fedpriv.Gradient(values), or broadcasts= with the weights that "
             "clients started from"
         )
     return Update(sent.parameters(), after)
@@ -165,36 +146,6 @@ def _from_tensor(where: str, given: Tensor, target: str, labels: Any, n_classes:
     raise UserError(
         f"{where}: a tensor of shape {tuple(given.shape)} does not say what it is an upload of; pass a payload: {name}"
     )
-
-
-def _class_vectors(where: str, given: Mapping[Any, Any], target: str) -> Payload:
-    """Return ``{class: vector}``, as FedProto's own code has it, as a payload that counts no images."""
-    rows: dict[int, Tensor] = {}
-    for key, value in given.items():
-        try:
-            label = -1 if isinstance(key, (bool, np.bool_, Tensor)) else operator.index(key)
-        except TypeError:
-            label = -1
-        if not 0 <= label < MOST_CLASSES:
-            raise UserError(
-                f"{where}: class {shown(key)}; expected a whole number in 0..{MOST_CLASSES - 1} as the key of each vector"
-            )
-        text = f"{where}: class {label}"
-        if not _is_vector(value):
-            got = tuple(value.shape) if isinstance(value, (Tensor, np.ndarray)) else type(value).__name__
-            raise UserError(f"{text}: expected a vector (d,), got {got}")
-        vector = check_plain(text, from_numbers(text, value, integer=False)).detach().cpu()
-        if not vector.is_floating_point() or not bool(vector.float().isfinite().all()):
-            raise UserError(f"{text} holds {vector.dtype}, NaN or infinity; expected finite floats")
-        first = next(iter(rows), label)
-        if rows and len(vector) != len(rows[first]):
-            raise UserError(
-                f"{text}: a vector of {len(vector)} values, but that of class {first} has {len(rows[first])}"
-            )
-        rows[label] = vector.float()
-    kind = payload_kind(target)
-    values, classes = str(kind.values_field()), str(kind.field_that_says("classes"))
-    return kind(**{values: torch.stack([*rows.values()]), classes: torch.tensor([*rows])})
 
 
 # ---------------------------------------------------------------- payloads against what was announced
@@ -236,7 +187,7 @@ def plain_tensor(where: str, value: object) -> Tensor:
 def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> None:
     """Check classes, counts and widths that a payload says in clear."""
     most = MOST_CLASSES if n_classes is None else n_classes
-    source = "at most so many" if n_classes is None else argument("n_classes", n_classes)
+    source = "at most so many" if n_classes is None else f"n_classes={shown(n_classes)}"
     classes = payload.said("classes")
     if classes is not None and len(classes):
         name = f"{where}: {payload.kind}.{payload.field_that_says('classes')}"
@@ -263,7 +214,7 @@ def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> Non
 
 def check_labels(name: str, labels: Any, count: int | None = None) -> Tensor:
     """Return labels on the CPU as int64 ``(n,)``, of any number where none is expected."""
-    where = argument(name)
+    where = name
     values = numbers(where, labels, "whole numbers, one an image")
     if values.is_floating_point() or values.dtype == torch.bool or values.is_complex():
         raise UserError(f"{where}: expected whole numbers, got {values.dtype}")
@@ -298,7 +249,7 @@ def exchange(
     """
     kind = payload_kind(target)
     if not is_weights(target):
-        raise UserError(f"{argument('uploads')}: weights were given, but {target} is no upload of weights by name")
+        raise UserError(f"uploads: weights were given, but {target} is no upload of weights by name")
     if isinstance(given, Update):
         before, after = _weights("before", given.before), _weights("after", given.after)
         if model is not None and target in NETWORKS:
@@ -308,10 +259,10 @@ def exchange(
         after = {name: after[name] for name in before if name in after}
         _refuse_different(before, after, "before", "after")
         if all(torch.equal(before[name], after[name]) for name in before):
-            raise UserError(f"{argument('uploads')}: before and after are equal; nothing was trained")
+            raise UserError("uploads: before and after are equal; nothing was trained")
     else:
         if model is None:
-            raise UserError(f"{argument('model')}: missing; a gradient is of a model's parameters")
+            raise UserError("model: missing; a gradient is of a model's parameters")
         before = {name: value.detach().cpu().float() for name, value in model.named_parameters()}
         gradient = _named_gradient(given.values, list(before))
         _refuse_different(before, gradient, "model", "gradient")
@@ -321,7 +272,7 @@ def exchange(
 
 
 def _weights(side: str, given: object) -> dict[str, Tensor]:
-    where, result = argument("uploads"), {}
+    where, result = "uploads", {}
     for name, value in named_tensors(f"{where}: {side}", given).items():
         if value.is_complex():
             raise UserError(f"{where}: {side}[{name!r}]: {value.dtype}; expected real floats")
@@ -333,7 +284,7 @@ def _weights(side: str, given: object) -> dict[str, Tensor]:
 
 
 def _named_gradient(values: object, names: Sequence[str]) -> dict[str, Tensor]:
-    where = argument("uploads")
+    where = "uploads"
     if not isinstance(values, Mapping):
         if not isinstance(values, (list, tuple)):
             raise UserError(
@@ -355,17 +306,15 @@ def _refuse_different(values: Mapping[str, Tensor], other: Mapping[str, Tensor],
     for name, value in values.items():
         if name not in other or other[name].shape != value.shape:
             got = tuple(other[name].shape) if name in other else "nothing"
-            raise UserError(
-                f"{argument('uploads')}: {second}[{name!r}]: expected {tuple(value.shape)} as in {first}, got {got}"
-            )
+            raise UserError(f"uploads: {second}[{name!r}]: expected {tuple(value.shape)} as in {first}, got {got}")
 
 
 def _scaled(facts: BatchFacts | None, before: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> BatchFacts:
     if facts is None:
-        raise UserError(f"{argument('batch')}: missing; a gradient is that of a batch of so many images")
+        raise UserError("batch: missing; a gradient is that of a batch of so many images")
     largest = max(float(value.abs().max()) for value in gradient.values())
     if not largest:
-        raise UserError(f"{argument('uploads')}: the gradient is zero everywhere; nothing can be learned from it")
+        raise UserError("uploads: the gradient is zero everywhere; nothing can be learned from it")
     if facts.steps > 1:
         return facts
     weights = max(float(value.abs().max()) for value in before.values()) or 1.0

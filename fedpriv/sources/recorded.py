@@ -20,7 +20,6 @@ from fedpriv.sources.door import read_uploads
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.facts import OwnerFacts, normalized
 from fedpriv.sources.messages import Update
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
 from fedpriv.wire.payload import Payload
@@ -55,18 +54,7 @@ class Gathered:
 def read_recording(
     run: RecordedRun, facts: OwnerFacts, target: str, round_: int | None, settings: Mapping[str, Any]
 ) -> ExternalSource:
-    """Return the uploads of a kind in a round of a recorded run, checked at the same door as uploads from elsewhere.
-
-    Args:
-        run: the recorded run.
-        facts: what its owner says of it.
-        target: kind of upload.
-        round_: to attack; None for the last that can be.
-        settings: of :func:`fedpriv.attack`.
-
-    Raises:
-        UserError: naming the fact or the file that is wrong or missing.
-    """
+    """Return the uploads of a kind in a round of a recorded run, checked at the same door as uploads from elsewhere."""
     defenses = build_defenses([parse_choice(text) for text in facts.facts.defense])
     model = _model(facts) if target in NETWORKS | LAYERS else None
     summed = DefensePipeline(defenses).server_view == "sum"
@@ -244,7 +232,7 @@ def gather_uploads(
         raise UserError(f"{run.path}: no round of phase {facts.facts.phase!r} {why} is recorded")
     if round_ is not None and round_ not in usable:
         raise UserError(
-            f"{argument('round', round_)}: not recorded, or nobody uploaded in it; there are: {', '.join(map(str, usable))}"
+            f"round={shown(round_)}: not recorded, or nobody uploaded in it; there are: {', '.join(map(str, usable))}"
         )
     last = usable[-1] if round_ is None else round_
     alone = summed or target in NETWORKS | LAYERS
@@ -262,12 +250,6 @@ def gather_uploads(
         )
     uploads, broadcasts = zip(*read, strict=True)
     return Gathered(tuple(numbers), uploads, broadcasts, summed, tuple(reader.notices))
-
-
-def attackable_rounds(run: RecordedRun, facts: OwnerFacts, *, summed: bool) -> tuple[int, ...]:
-    """Return the rounds in which anything was uploaded that can be attacked, ascending; arguments as above."""
-    by_round = {number: run.messages(number) for number in run.rounds()}
-    return tuple(_usable(by_round, facts, summed=summed or _masked(by_round)))
 
 
 def _masked(by_round: Mapping[int, Sequence[Seen]]) -> bool:

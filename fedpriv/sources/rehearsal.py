@@ -1,18 +1,15 @@
-"""Defenses of an upload on rows or weights of the attacker's own: what they would have become, had the client sent them.
+"""Defenses of an upload on rows of the attacker's own: what they would have become, had the client sent them.
 
 Which defenses run, and with which numbers, is part of the protocol. What the clients draw stays theirs: it is drawn anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpriv.algebra.low_rank import compress_like, recover
 from fedpriv.attacks.observation import Observation
 from fedpriv.federation.defense import Defense, DefensePipeline, Sender
 from fedpriv.util.seeds import derive_seed
@@ -24,8 +21,8 @@ _MOST_OF_A_CLASS = 1 << 12
 
 
 @dataclass(frozen=True)
-class _Defended:
-    """The defenses of one upload.
+class Rehearsed:
+    """The defenses of one upload, on other rows: as many at a time as it holds, because some go by all rows together.
 
     Attributes:
         pipeline: the defenses.
@@ -44,16 +41,11 @@ class _Defended:
         """The attacked payload."""
         return self.message[self.place]
 
-    def send(self, values: Any, seed: int) -> list[Payload]:
-        """Return the payloads of the attacked kind that are sent when it holds other values."""
+    def send(self, values: Tensor, seed: int) -> Payload:
+        """Return the payload of the attacked kind that is sent when it holds other values."""
         current: Payload = replace(self.payload, **{str(self.payload.values_field()): values})
         message = (*self.message[: self.place], current, *self.message[self.place + 1 :])
-        return [sent for sent in self.pipeline.upload(message, self.sender, seed) if sent.kind == current.kind]
-
-
-@dataclass(frozen=True)
-class Rehearsed(_Defended):
-    """The defenses of one upload, on other rows: as many at a time as it holds, because some go by all rows together."""
+        return next(sent for sent in self.pipeline.upload(message, self.sender, seed) if sent.kind == current.kind)
 
     def __call__(self, rows: Tensor, seed: int) -> Tensor:
         """Return rows ``(n, d)`` as they would have been sent, every draw by ``seed``."""
@@ -62,7 +54,7 @@ class Rehearsed(_Defended):
         for number, part in enumerate(rows.split(size)):
             filled = part[torch.arange(size, device=part.device) % len(part)]
             sent = self.send(filled.reshape(shape), derive_seed(seed, number))
-            result.append(sent[0].rows()[: len(part)])
+            result.append(sent.rows()[: len(part)])
         return torch.cat(result)
 
     @property
@@ -70,35 +62,6 @@ class Rehearsed(_Defended):
         """True if the defenses send every row, in the kind of upload that was seen."""
         sent = self.pipeline.upload(self.message, self.sender, 0)
         return any(item.kind == self.payload.kind and item.rows().shape == self.payload.rows().shape for item in sent)
-
-
-@dataclass(frozen=True)
-class RehearsedWeights(_Defended):
-    """The defenses of one upload of weights, on other weights."""
-
-    def __call__(self, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-        """Return weights by name as they would have been sent, every draw by ``seed``.
-
-        Parameters of the upload that are not named are sent as the client sent them. Truncated matrices keep their ranks.
-        """
-        payload = self.payload
-        before = payload.parameters()
-        given = compress_like(weights, before) if payload.space == "factors" else weights
-        values = {**before, **{name: value.to(before[name]) for name, value in given.items()}}
-        field = str(payload.values_field())
-        filled = values if isinstance(getattr(payload, field), Mapping) else values[field]
-        sent = self.send(filled, derive_seed(seed, "rehearsed"))[0].parameters()  # never the client's draws
-        if payload.space == "factors":
-            sent = recover(sent)
-        return {name: sent[name].to(value) for name, value in weights.items()}
-
-    @property
-    def possible(self) -> bool:
-        """True if the defenses send weights of the kind and shapes that were seen."""
-        sent = self.pipeline.upload(self.message, self.sender, 0)
-        same = [item for item in sent if item.kind == self.payload.kind]
-        shapes = [{name: value.shape for name, value in entry.parameters().items()} for entry in same]
-        return shapes == [{name: value.shape for name, value in self.payload.parameters().items()}]
 
 
 def changes_rows(pipeline: DefensePipeline, kind: str) -> bool:
@@ -122,32 +85,19 @@ def _place(seen: Observation, kind: str) -> int | None:
     return next((index for index, payload in enumerate(seen.upload) if payload.kind == kind), None)
 
 
-def rehearsed_weights(
-    pipeline: DefensePipeline, seen: Observation, kind: str, n_classes: int, rounds: int
-) -> RehearsedWeights | None:
-    """Return the defenses of an upload, for other weights; None where they hold it back or make another kind of it.
-
-    Arguments as :func:`rehearsed` has them.
-    """
+def sends_weights(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes: int, rounds: int) -> bool:
+    """True if defenses send weights of the kind and shapes that were seen; arguments as of :func:`rehearsed`."""
     position = _place(seen, kind)
     if position is None:
-        return None
+        return False
     nobody = torch.zeros(0, dtype=torch.int64)  # what defenses do to weights does not depend on whose they are
-    sender = Sender(seen.round, seen.client, n_classes, nobody, seen.broadcast, rounds)
-    tried = RehearsedWeights(pipeline, seen.upload, position, sender)
-    return tried if tried.possible else None
+    sent = pipeline.upload(seen.upload, Sender(seen.round, seen.client, n_classes, nobody, seen.broadcast, rounds), 0)
+    shapes = [{n: value.shape for n, value in entry.parameters().items()} for entry in sent if entry.kind == kind]
+    return shapes == [{name: value.shape for name, value in seen.upload[position].parameters().items()}]
 
 
 def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes: int, rounds: int) -> Rehearsed | None:
-    """Return the defenses of an upload, for other rows; None where they hold some back or make another kind of it.
-
-    Args:
-        pipeline: of the run.
-        seen: the upload.
-        kind: of payload that is attacked.
-        n_classes: number of classes of the federation.
-        rounds: of the run, which defenses with a budget divide it by.
-    """
+    """Return the defenses of an upload, for other rows; None where they hold some back or make another kind of it."""
     position = _place(seen, kind)
     if position is None or not len(seen.upload[position].rows()):
         return None

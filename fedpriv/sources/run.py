@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from fedpriv.attacks.inputs.updates import read_update
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.federated import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.capture import load_trace, trace_path
-from fedpriv.federation.defense import GradientTransform, Work, guarded
 from fedpriv.federation.local_training import batch_sizes, has_batch_norm, represent
 from fedpriv.federation.method import GuardedTraining, Method, own_architecture
 from fedpriv.federation.prepared import Federation
@@ -28,13 +24,11 @@ from fedpriv.federation.run_directory import RunDirectory, dataset_title
 from fedpriv.federation.states import State, put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.sources.auxiliary import foreign_images, refuse_foreign
 from fedpriv.sources.federation import prepare
 from fedpriv.sources.shuffled import summed, summed_without_own
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import ENOUGH_DECOYS, MOST_VALUES, Holdings, Pool
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import ANSWERS, BESIDE_A_HEAD, HEADS, LAYERS, NETWORKS, TRAINED, WHOLE, payload_kind
 from fedpriv.wire.payloads import Message, Model, PublicLoss, Representations, get_payload
@@ -110,7 +104,7 @@ class RunSource(Source):
             raise UserError(
                 f"{self}: clients of {self.federation.method.name!r} go on from their own weights, which the server knows "
                 f"from the upload before; that of round {before[-1]} is not stored: attack round 1, or train "
-                f"with {argument('capture', 'all')}"
+                f"with capture='all'"
             )
         last = NETWORKS.first(self.upload(before[-1], seen.client))
         return () if last is None else (last,)
@@ -136,21 +130,16 @@ class RunSource(Source):
 
     def settled(self, card: ThreatModel) -> ThreatModel:
         if card.attacker_data == "other_domain":
-            refuse_foreign(card, self.run.config)
+            raise UserError("knowledge attacker_data=other_domain: is for uploads handed in beside public images")
         if card.attacker_data == "same_domain" and self.federation.attacker is None:
             raise UserError(
-                f"{argument('knowledge', {'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
-                f"{argument('auxiliary')} 0.5 or {argument('public')} N, or grant attacker_data=none"
+                f"knowledge={shown({'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
+                f"auxiliary 0.5 or public N, or grant attacker_data=none"
             )
-        if self.model is not None and batch_norms(self.model):
+        if self.model is None or batch_norms(self.model):
             return card
-        if card.batch_norm == "exact":
-            why = "runs store no batch statistics; use running or none"
-            if self.model is not None:
-                why = "the uploaded network has no batch norm, and so no statistics; drop the grant"
-            raise UserError(f"knowledge batch_norm=exact: {why}")
         # Without batch norm there is nothing to grant, and cards do not differ in it.
-        return card if self.model is None else replace(card, batch_norm=ThreatModel().batch_norm)
+        return replace(card, batch_norm=ThreatModel().batch_norm)
 
     @cached_property
     def model(self) -> SplitModel | None:  # type: ignore[override]
@@ -203,7 +192,7 @@ class RunSource(Source):
     def _kept(self, number: int, client: int, why: str) -> State:
         if number not in self.run.checkpointed_rounds():
             there = ", ".join(map(str, self.run.checkpointed_rounds())) or "none"
-            raise UserError(f"{self}: {why}; kept: {there} (train with {argument('keep', [number])})")
+            raise UserError(f"{self}: {why}; kept: {there} (train with keep={shown([number])})")
         return self.run.client_state(number, client)
 
     def protocol(self, clients: Collection[int]) -> BatchFacts | None:
@@ -232,24 +221,14 @@ class RunSource(Source):
             later.append("momentum carries gradients on")
         return replace(loss, besides="; ".join(filter(None, besides)), later="; ".join(filter(None, later)))
 
-    def gradient(self, client: int) -> GuardedGradient | None:
-        setup = self.federation.clients[client]
-        training = setup.training
-        if not isinstance(training, GuardedTraining) or not training.guards:
-            return None
-        expected = float(min(training.batch_size, len(setup.train))) if training.poisson else None
-        return GuardedGradient(training.guards, expected)
-
     def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         if self.model is None or card.batch_norm == "none" or not batch_norms(self.model):
             return None
-        if card.batch_norm == "exact":
-            return self._exact_statistics(self.model, client, seen)
         if seen.round not in self.run.checkpointed_rounds():
             raise UserError(
-                f"{self}: {argument('knowledge', {'batch_norm': 'running'})}: the client's running statistics of round "
-                f"{seen.round} are in a checkpoint that was not kept; pass {argument('knowledge', {'batch_norm': 'none'})}, "
-                f"or train with {argument('keep', [seen.round])}"
+                f"{self}: knowledge={shown({'batch_norm': 'running'})}: the client's running statistics of round "
+                f"{seen.round} are in a checkpoint that was not kept; pass knowledge={shown({'batch_norm': 'none'})}, "
+                f"or train with keep=[{seen.round}]"
             )
         state = self.run.client_state(seen.round, client)
         prefix = "small" if payload_kind(self.kind).network == "small" else "model"
@@ -258,38 +237,7 @@ class RunSource(Source):
             for name in batch_norms(self.model)
         }
 
-    def _exact_statistics(self, model: nn.Module, client: int, seen: Observation) -> Statistics:
-        """Return mean and biased variance of what went into each batch norm in the one step behind an upload."""
-        where = argument("knowledge", {"batch_norm": "exact"})
-        setup, steps = self.federation.clients[client], local_steps(self.run, seen.round, client)
-        if len(steps) != 1:
-            raise UserError(
-                f"{where}: client {client} took {len(steps)} steps in round {seen.round}; statistics of the very batch are "
-                f"those of one step (train with {argument('local_steps', 1)}), else use running or none"
-            )
-        if isinstance(setup.training, GuardedTraining) and setup.training.guards:
-            raise UserError(f"{where}: a defense of local training may change the batch; use running or none")
-        copied = copy.deepcopy(model).train()
-        device = next(copied.parameters()).device
-        weights = read_update(seen, {name: value.shape for name, value in copied.named_parameters()}, device).before
-        copied.load_state_dict(weights, strict=False)
-        result: dict[str, tuple[Tensor, Tensor]] = {}
-        names = {layer: name for name, layer in batch_norms(copied).items()}
-
-        def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-            variance, mean = torch.var_mean(given[0], (0, 2, 3), correction=0)
-            result[names[layer]] = (mean.cpu(), variance.cpu())  # type: ignore[index]
-
-        for layer in names:
-            layer.register_forward_pre_hook(note)
-        with torch.no_grad():
-            images, _ = setup.train.batch(steps[0].to(setup.train.labels.device))
-            copied(images.to(device))
-        return result
-
     def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
-        if card.attacker_data == "other_domain":
-            return foreign_images(card.foreign, self.image_shape, seed), None
         current = self.federation.attacker if card.attacker_data == "same_domain" else None
         return (None, None) if current is None else (current.images, current.labels.cpu())
 
@@ -400,9 +348,9 @@ def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> N
     """Refuse attacks on whole private models where clients' architectures differ: one is handed to attacks."""
     if kind in NETWORKS and method.shared is own_architecture and len(set(architectures)) > 1:
         raise UserError(
-            f"{argument('target', kind)}: clients of {method.name!r} upload models of different architectures "
+            f"target={shown(kind)}: clients of {method.name!r} upload models of different architectures "
             f"({', '.join(sorted(set(architectures)))}), and attacks take one; train with one of them: "
-            f"{argument('models', min(architectures))}"
+            f"models={shown(min(architectures))}"
         )
 
 
@@ -420,25 +368,3 @@ def rounds_with_networks(run: RunDirectory, kind: str) -> tuple[int, ...]:
 def batch_norms(model: nn.Module) -> dict[str, nn.BatchNorm2d]:
     """Return the batch norms of a network by name."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)}
-
-
-@dataclass(frozen=True)
-class GuardedGradient:
-    """The gradient of one batch as local training computes it behind its defenses; what these draw is drawn anew.
-
-    Attributes:
-        guards: of local training, innermost first.
-        expected: images that a batch holds on average where that is random, else None.
-    """
-
-    guards: tuple[GradientTransform, ...]
-    expected: float | None
-
-    def __call__(self, network: nn.Module, images: Tensor, labels: Tensor, rng: torch.Generator) -> None:
-        """Add the gradient of images ``(b, c, h, w)`` of classes ``(b,)`` to ``.grad`` of parameters that require one."""
-
-        def loss(some: Tensor, answers: Tensor) -> Tensor:
-            return cross_entropy(network(some), answers)
-
-        moved = tuple(parameter for parameter in network.parameters() if parameter.requires_grad)
-        guarded(self.guards)(Work(network, loss, moved, self.expected, rng), images, labels)

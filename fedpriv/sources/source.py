@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.inputs.targets import Said, said
-from fedpriv.attacks.observation import (
-    BatchFacts,
-    LocalGradient,
-    Observation,
-    Statistics,
-    TargetId,
-    ThreatModel,
-    Unit,
-)
+from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel, Unit
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.sources.shuffled import shuffle
 from fedpriv.sources.truth import Holdings, Pool, Truth
+from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
+from fedpriv.util.pairs import mapping
 from fedpriv.wire.kinds import LAYERS, NETWORKS, PUBLIC_OUTPUTS, TELLING, payload_kind
 from fedpriv.wire.payloads import Message, PublicLoss
 
@@ -125,10 +120,6 @@ class Source(ABC):
         """Return the loss behind uploaded weights, as the protocol says it."""
         return PublicLoss()
 
-    def gradient(self, client: int) -> LocalGradient | None:
-        """Return the gradient of a batch as a client's defenses of local training compute it; None without such."""
-        return None
-
     def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         """Return the statistics of batch norms that a card grants about an upload, or None."""
         return None
@@ -178,17 +169,7 @@ class Source(ABC):
     def truths(
         self, targets: Sequence[TargetId], *, seed: int, unit: Unit = "upload", kept: Trained | None = None
     ) -> tuple[Truth, ...]:
-        """Return the truth of each target.
-
-        Args:
-            targets: T targets.
-            seed: of the drawing of pools.
-            unit: what one target is.
-            kept: pools that were drawn already, for scorers alone; None begins anew.
-
-        Raises:
-            UserError: when no image is behind a target.
-        """
+        """Return the truth of each target."""
         keep, result = kept or Trained(), []
         for target in targets:
             private = self.private(target.client)
@@ -227,3 +208,18 @@ class Source(ABC):
                 f"no images are known to be behind an upload of {self.kind}, which is computed from: {origin}"
             )
         return index, torch.full((len(index),), 1 / max(len(index), 1), dtype=torch.float64)
+
+
+def read_card(
+    given: Mapping[str, Any] | Sequence[str], default: Mapping[str, Any] = MappingProxyType({})
+) -> ThreatModel:
+    """Return the threat model that grants describe, a mapping or texts ``GRANT=VALUE``; each attack sets its rounds."""
+    values = {**default, **mapping("knowledge", given)}
+    if "rounds_seen" in values:
+        raise UserError("knowledge rounds_seen: use rounds_seen")
+    if values.get("batch") in ("known", "none"):
+        values["batch"] = values["batch"] == "known"
+    card = parse(ThreatModel, values, "knowledge")
+    if card.extractor == "shadow" and card.attacker_data != "same_domain":
+        raise UserError("knowledge extractor=shadow: is trained on the attacker's own images; grant attacker_data too")
+    return card

@@ -41,14 +41,8 @@ def shared() -> bool:
 def in_place(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int | None = None) -> BinaryIO:
     """Open a file to be written where it stands, without emptying it: no link, a regular file, under one name alone.
 
-    Args:
-        path: the file.
-        flags: of the system's call. A file that is only read may have other names.
-        mode: of a folder, from which the mode of a file that is made follows (None: the user's umask).
-
-    Raises:
-        UserError: for a link or anything else that is no such file; it is left as it is.
-        OSError: as the system's call.
+    ``mode`` is that of a folder, from which the mode of a file that is made follows (None: the user's umask). A file that is
+    only read may have other names.
     """
     more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:

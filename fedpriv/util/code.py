@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 
 P = ParamSpec("P")
@@ -44,35 +43,25 @@ def allowing(names: Iterable[str]) -> Iterator[None]:
 
 
 def module_names(value: object) -> tuple[str, ...]:
-    """Return the modules, one or several, that a user passed as ``allow_code``.
-
-    Raises:
-        UserError: for anything else, such as ``module:NAME``.
-    """
+    """Return the modules, one or several, that a user passed as ``allow_code``."""
     names = (value,) if isinstance(value, (str, Path)) else value
     if not isinstance(names, (list, tuple, set, frozenset)):
-        raise UserError(f"{argument('allow_code', value)}: expected the name of a module, or several")
+        raise UserError(f"allow_code={shown(value)}: expected the name of a module, or several")
     for name in map(str, names):
         module, colon, rest = name.partition(":")
         if colon and all(step.isidentifier() for step in (*module.split("."), *rest.split("."))):
-            raise UserError(
-                f"{argument('allow_code', name)}: expected a module alone: {argument('allow_code', module)}"
-            )
+            raise UserError(f"allow_code={shown(name)}: expected a module alone: allow_code={shown(module)}")
     return tuple(map(str, names))
 
 
 def check_modules(*references: str, file: Path | str | None = None) -> None:
-    """Check that the modules of some texts ``package.module:NAME``, which a file names, may be imported.
-
-    Raises:
-        UserError: naming the modules.
-    """
+    """Check that the modules of some texts ``package.module:NAME``, which a file names, may be imported."""
     modules = dict.fromkeys(text.partition(":")[0] for text in references)
     refused = [module for module in modules if module not in allowed()]
     if refused:
         raise UserError(
             f"module {', '.join(map(shown, refused))}: code that only {file or 'a file'} names is not run; if you trust it, "
-            f"allow it with {argument('allow_code', refused[0] if len(refused) == 1 else refused)}"
+            f"allow it with allow_code={shown(refused[0] if len(refused) == 1 else refused)}"
         )
 
 

@@ -21,13 +21,7 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
 
     Infinities and NaN are in nobody's bounds, unless one is the field's default.
 
-    Args:
-        target: a dataclass; bounds are declared with ``Annotated[float, annotated_types.Gt(0)]`` and the like.
-        values: what the user gave.
-        where: named in the error: a file, a flag.
-
-    Raises:
-        UserError: for an unknown key (with the nearest known one), a wrong type or a value out of bounds.
+    Bounds are declared with ``Annotated[float, annotated_types.Gt(0)]`` and the like; ``where`` begins an error.
     """
     from pydantic import ValidationError
 

@@ -12,6 +12,8 @@ import shlex
 import unicodedata
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 FORMULA = ("'", "=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """Beginnings that make a spreadsheet compute a cell, and the apostrophe that keeps it from it."""
@@ -63,9 +65,6 @@ def _unseen(c: str) -> bool:
 
 def _spelled(c: str) -> str:
     return c.encode("unicode_escape", "surrogatepass").decode("ascii")
-
-
-# ---------------------------------------------------------------- Markdown
 
 
 class Markdown(str):
@@ -125,9 +124,6 @@ def code_block(text: str) -> Markdown:
     return Markdown("\n".join(f"    {visible(line)}" for line in text.splitlines() or [""]))
 
 
-# ---------------------------------------------------------------- pictures, tables, shells
-
-
 def markup(text: str) -> str:
     """Return a text as part of XML or HTML that is written by hand, in an element or a quoted attribute."""
     return html.escape(one_line(text))
@@ -176,3 +172,21 @@ def shell_word(word: str) -> str:
     content = b"".join(c.encode("utf-8", code) for c, code in zip(word, codes, strict=True))
     plain = (chr(byte) if 32 <= byte < 127 and byte not in b"\\'" else f"\\x{byte:02x}" for byte in content)
     return f"$'{''.join(plain)}'"
+
+
+def command_line(*parts: str | Path) -> str:
+    """Return a command that can be pasted into a shell.
+
+    >>> command_line("report", "my runs")
+    "fedpriv report 'my runs'"
+    """
+    return " ".join(["fedpriv", *(shell_word(str(part)) for part in parts)])
+
+
+def call(verb: str, *given: Any, **named: Any) -> str:
+    """Return a call of a verb, for records.
+
+    >>> call("train", out="runs/a", resume=True)
+    "fedpriv.train(out='runs/a', resume=True)"
+    """
+    return f"fedpriv.{verb}({', '.join([*map(repr, given), *(f'{name}={value!r}' for name, value in named.items())])})"

@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedpriv.util import access, files
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import LOCK, MARKER, PARTIAL
-
-# ---------------------------------------------------------------- locks
 
 
 class Busy(UserError):
@@ -127,9 +124,6 @@ def _open_to_group(folder: Path) -> None:
                 access.set_mode(path, access.GROUP & 0o666)
 
 
-# ---------------------------------------------------------------- output
-
-
 @contextlib.contextmanager
 def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, public: bool = False) -> Iterator[None]:
     """Take a folder for writing and lock it: free, or fedpriv's and emptied with ``force``, or there with ``resume``.
@@ -158,9 +152,7 @@ def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, 
 def refuse_unmarked(path: Path) -> None:
     """Check that a folder to go on with has a marker."""
     if files.identity(path) is None:
-        message = (
-            f"{path / MARKER}: missing or damaged, so nothing here can be checked; choose another {argument('out')}"
-        )
+        message = f"{path / MARKER}: missing or damaged, so nothing here can be checked; choose another out"
         raise UserError(message)
 
 
@@ -168,9 +160,7 @@ def check_free(path: Path, *, force: bool) -> None:
     """Check that an output folder is free, or with ``force`` may be emptied, and can be made. Changes nothing."""
     with writing(path):
         if os.path.lexists(path) and not path.is_dir():
-            raise UserError(
-                f"{path}: is {'a file' if path.exists() else 'a link to nothing'}; {argument('out')} takes a folder"
-            )
+            raise UserError(f"{path}: is {'a file' if path.exists() else 'a link to nothing'}; out takes a folder")
         if files.identity(path) is not None:
             with contextlib.suppress(FileNotFoundError), _locked(path, os.O_RDONLY, alone=True):
                 pass
@@ -178,8 +168,8 @@ def check_free(path: Path, *, force: bool) -> None:
             _refuse_occupied(path)
         elif occupied(path) and files.identity(path) is None:
             raise UserError(
-                f"{path}: holds files that fedpriv did not make; {argument('force')} replaces only a folder that fedpriv "
-                f"made (with {MARKER} in it): choose another {argument('out')}"
+                f"{path}: holds files that fedpriv did not make; force replaces only a folder that fedpriv "
+                f"made (with {MARKER} in it): choose another out"
             )
         above = next(position for position in (path, *path.absolute().parents) if position.exists())
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -188,9 +178,7 @@ def check_free(path: Path, *, force: bool) -> None:
 
 def _refuse_occupied(path: Path) -> None:
     if occupied(path):
-        raise UserError(
-            f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
-        )
+        raise UserError(f"{path}: already exists; choose another out, or force to replace it")
 
 
 def occupied(path: Path) -> bool:
@@ -206,10 +194,7 @@ def refuse_overlap(
 ) -> None:
     """Check by resolved path that a command does not write into, over or around what it reads.
 
-    Args:
-        out: the folder to write.
-        inputs: name -> folder or file that is read; no part of either may lie in the other.
-        around: name -> folder that is read, and that may have the output below it, as a folder of data sets has.
+    No part of an input may lie in the output or the other way round; what is ``around`` may have the output below it.
     """
     target = out.resolve()
     for name, given in (*inputs.items(), *(around or {}).items()):
@@ -218,8 +203,7 @@ def refuse_overlap(
         source = given.resolve()
         below = name in inputs and source in target.parents
         if source == target or target in source.parents or below:
-            flag = argument("out")
-            raise UserError(f"{flag} {out}: overlaps {name} {given}, which is read; choose another {flag}")
+            raise UserError(f"out {out}: overlaps {name} {given}, which is read; choose another out")
 
 
 @contextlib.contextmanager
@@ -229,7 +213,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or error
-        message = f"{path}: this folder cannot be made or written ({why}); choose another {argument('out')}"
+        message = f"{path}: this folder cannot be made or written ({why}); choose another out"
         raise UserError(message) from error
 
 

@@ -43,20 +43,11 @@ WHOLE_BITS: Final = 256
 """Of a whole number in TOML: an error prints it, and hexadecimal ones may have a megabyte."""
 _DEEP = f"more than {NESTING} lists or tables in one another"
 
-# ---------------------------------------------------------------- files
-
 
 def open_file(path: Path, limit: Limit, where: str = "", *, expected: str = "") -> BinaryIO:
     """Open a regular file of at most so many bytes, without waiting for a pipe's other end.
 
-    Args:
-        path: the file.
-        limit: of its size.
-        where: begins an error (default: the path).
-        expected: advice where there is no such file.
-
-    Raises:
-        UserError: for anything else.
+    ``where`` begins an error (default: the path); ``expected`` is advice where there is no such file.
     """
     where = where or str(path)
     advice = f"; expected {expected}" if expected else ""
@@ -102,11 +93,7 @@ def read_text(path: Path, limit: Limit, where: str = "", *, expected: str = "") 
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the files and folders directly in a folder, in order of the names, without what is hidden.
-
-    Raises:
-        UserError: for a folder that cannot be read.
-    """
+    """Return the files and folders directly in a folder, in order of the names, without what is hidden."""
     try:
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except (OSError, ValueError) as error:
@@ -117,11 +104,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def given_path(where: str, value: Any) -> Path:
-    """Return a path that a user gave, as a text or a path; something may be there or not.
-
-    Raises:
-        UserError: for anything else, and for a text that no path can be.
-    """
+    """Return a path that a user gave, as a text or a path; something may be there or not."""
     try:
         path = Path(value)
         os.lstat(path)
@@ -139,9 +122,6 @@ def reason(error: BaseException) -> str:
     """Return in one line why an operation failed: the system's words, without the path."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return one_line(words) or type(error).__name__
-
-
-# ---------------------------------------------------------------- TOML
 
 
 def toml_file(path: Path, where: str = "", *, expected: str = "settings in TOML") -> dict[str, Any]:
@@ -210,8 +190,6 @@ def _inline(text: str) -> Any:
     return result["value"] if len(result) == 1 else None
 
 
-# ---------------------------------------------------------------- JSON, tensors
-
 _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|[\[\]{}]', re.DOTALL)
 
 
@@ -231,12 +209,8 @@ def json_value(text: str | bytes) -> Any:
     return json.loads(text)
 
 
-def check_tensor_file(path: Path) -> None:
-    """Check the size and the header's length of a safetensors file before it is opened as one.
-
-    Raises:
-        UserError: naming the file.
-    """
+def check_tensor_file(path: Path) -> Path:
+    """Return the path of a safetensors file, once its size and the length of its header are checked."""
     with open_file(path, TENSORS) as file:
         first = file.read(8)
         size = os.fstat(file.fileno()).st_size
@@ -246,3 +220,4 @@ def check_tensor_file(path: Path) -> None:
             f"{path}: not readable as safetensors (a header of {length:,} bytes in a file of {size:,}; "
             f"at most {TENSOR_HEADER:,})"
         )
+    return path

@@ -14,24 +14,17 @@ from fedpriv.util.errors import UserError
 def free_memory(root: Path = Path("/")) -> int | None:
     """Return the bytes that this process may still take, or None where the system does not say.
 
-    The least of what the machine has available, what the control groups (version 2) leave, and what the limit of address
-    space leaves; ``proc`` and ``sys`` lie under ``root``.
+    The least of what the machine has available and what the control groups (version 2) leave; ``proc`` and ``sys`` lie
+    under ``root``.
     """
-    left = [_number(root / "proc/meminfo", "MemAvailable:", 1024), *_left_in_groups(root), _address_space_left(root)]
+    left = [_number(root / "proc/meminfo", "MemAvailable:", 1024), *_left_in_groups(root)]
     return min((max(0, number) for number in left if number is not None), default=None)
 
 
 def require(needed: int, what: str, fits: Callable[[int], str], *keys: str | int) -> None:
-    """Refuse work that would take more memory than there is.
+    """Refuse work that takes at least so many bytes where fewer are free; ``fits`` says what would fit in the free ones.
 
-    Args:
-        needed: bytes, a lower bound of what the work takes.
-        what: that takes it, in words that begin a sentence.
-        fits: from the free bytes to advice in words, what would fit.
-        keys: the setting that is to blame, where one is.
-
-    Raises:
-        UserError: naming both sizes and what would fit.
+    ``what`` begins the sentence; ``keys`` are the setting that is to blame, where one is.
     """
     free = free_memory()
     if free is not None and needed > free:
@@ -64,16 +57,6 @@ def ran_out(error: BaseException) -> bool:
     )
 
 
-def asked_for(error: BaseException) -> str:
-    """Return in words what could not be had, where an error says so, with a leading blank; else nothing.
-
-    >>> asked_for(RuntimeError("can't allocate memory: you tried to allocate 4294967296 bytes. Error code 12"))
-    ' of 4 GiB'
-    """
-    result = re.search(r"allocate (?:(\d+) bytes|([\d.]+ [KMGTPE]iB))", str(error))
-    return "" if result is None else f" of {in_words(int(result[1])) if result[1] else result[2]}"
-
-
 def _number(path: Path, name: str = "", unit: int = 1) -> int | None:
     """Return the first number of a file, or the one behind a name at the beginning of a line; None without."""
     with contextlib.suppress(OSError):
@@ -94,13 +77,3 @@ def _left_in_groups(root: Path) -> Iterator[int]:
         most, used = _number(folder / "memory.max"), _number(folder / "memory.current")
         if most is not None and used is not None:
             yield most - used + (_number(folder / "memory.stat", "inactive_file") or 0)
-
-
-def _address_space_left(root: Path) -> int | None:
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return None
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    used = _number(root / "proc/self/status", "VmSize:", 1024)
-    return None if most == resource.RLIM_INFINITY or used is None else most - used

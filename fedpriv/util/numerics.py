@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 
 if TYPE_CHECKING:
     import torch
@@ -26,12 +25,11 @@ class Numerics:
     """The arithmetic of searches by Adam (``dip``, ``pixels``, ``joint``, ...); other attacks compute in float32.
 
     Attributes:
-        precision: of the searches.
         compiled: whether generator networks are compiled, by ``torch.compile``; changes results in the last digits only.
         recorded: whether a step is recorded on a GPU and replayed, where that changes no bit of it; never where compiled.
     """
 
-    precision: Precision = "float32"
+    precision: Precision = "float32"  # of the searches
     compiled: bool = False
     recorded: bool = True
 
@@ -68,14 +66,10 @@ FLOAT32 = Numerics()
 
 
 def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Numerics:
-    """Return the arithmetic that arguments ask for.
-
-    Raises:
-        UserError: for an unknown precision, or what the device or the machine cannot do.
-    """
+    """Return the arithmetic that arguments ask for."""
     import torch
 
-    where, gpu = argument("precision", precision), device.type == "cuda"
+    where, gpu = f"precision={shown(precision)}", device.type == "cuda"
     if precision not in get_args(Precision):
         raise UserError(f"{where}: expected one of {', '.join(get_args(Precision))}")
     if precision == "tf32" and not gpu:
@@ -85,9 +79,9 @@ def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Nu
     if precision == "bfloat16" and gpu and not torch.cuda.is_bf16_supported():
         raise UserError(f"{where}: {torch.cuda.get_device_name(device)} has no bfloat16; use float32")
     if compiled and not gpu and not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
-        raise UserError(f"{argument('compile')}: torch compiles for a CPU with a C++ compiler, and none is here")
+        raise UserError("compile: torch compiles for a CPU with a C++ compiler, and none is here")
     if compiled and gpu and importlib.util.find_spec("triton") is None:
-        raise UserError(f"{argument('compile')}: torch compiles for a GPU with triton, which is not installed")
+        raise UserError("compile: torch compiles for a GPU with triton, which is not installed")
     if compiled and gpu:
         torch.use_deterministic_algorithms(True, warn_only=True)  # of the compiler's own choices, too
     return Numerics(precision, compiled)  # type: ignore[arg-type]

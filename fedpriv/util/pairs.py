@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import inline_value
 
 
@@ -34,20 +33,16 @@ def mapping(name: str, value: Mapping[str, Any] | Sequence[str]) -> dict[str, An
     """Return an argument that is a mapping, or texts ``KEY=VALUE``, as a mapping."""
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            raise UserError(f"{argument(name, dict(value))}: expected names as keys")
+            raise UserError(f"{name}={shown(dict(value))}: expected names as keys")
         return dict(value)
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
-        raise UserError(f"{argument(name, value)}: expected a mapping, or texts KEY=VALUE")
-    return key_values(tuple(value), argument(name))
+        raise UserError(f"{name}={shown(value)}: expected a mapping, or texts KEY=VALUE")
+    return key_values(tuple(value), name)
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return one text or several as a tuple.
-
-    Raises:
-        UserError: naming the argument, for anything else.
-    """
+    """Return one text or several as a tuple."""
     several = (value,) if isinstance(value, str) else value
     if not isinstance(several, Sequence) or not all(isinstance(item, str) for item in several):
-        raise UserError(f"{argument(name, value)}: expected a text or a list of texts")
+        raise UserError(f"{name}={shown(value)}: expected a text or a list of texts")
     return tuple(several)

@@ -1,8 +1,7 @@
-"""Processes with one thread each: jobs are handed out in order, their progress is told, and one that is killed is said."""
+"""Processes with one thread each: jobs are handed out in order, and one that is killed is reported."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import signal
@@ -14,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from fedpriv.util.arguments import argument
 from fedpriv.util.code import VARIABLE, allowed
 from fedpriv.util.device import pick_device
-from fedpriv.util.errors import UserError, WorkError
-from fedpriv.util.listener import SILENT, Listener, Report
+from fedpriv.util.errors import UserError, WorkError, shown
+from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.memory import free_memory
 
 J = TypeVar("J")
@@ -30,15 +28,10 @@ MEMORY, CARD_MEMORY = 2 << 30, 4 << 30
 """Bytes that a process may come to need, and of a GPU's."""
 SHARING = 8
 """Most processes that share a GPU."""
-NEWS = 0.1
-"""Seconds between two reports of one piece of work."""
 
 
 class WorkerKilled(WorkError):
     """A process of a pool was killed; what was saved stays."""
-
-
-# ---------------------------------------------------------------- how many
 
 
 def number_of_workers(requested: int | str, device: str = "cpu", most: int | None = None) -> int:
@@ -57,7 +50,7 @@ def number_of_workers(requested: int | str, device: str = "cpu", most: int | Non
         except ValueError:
             number = 0
         if number < 1 or isinstance(requested, bool):
-            raise UserError(f"{argument('workers', requested)}: expected auto or a whole number of at least 1")
+            raise UserError(f"workers={shown(requested)}: expected auto or a whole number of at least 1")
     return max(1, number if most is None else min(number, most))
 
 
@@ -73,9 +66,6 @@ def _cores() -> int:
     return int(cpu_count())
 
 
-# ---------------------------------------------------------------- the pool
-
-
 class Relay(Listener):
     """The listener of a job: it hands on to the pool's, and takes any other news by :meth:`tell`."""
 
@@ -86,7 +76,8 @@ class Relay(Listener):
 class Pool:
     """Processes that take jobs; this one works alone for a while first, so that short work starts no other.
 
-    Results do not depend on the number of processes where those of the jobs do not depend on each other.
+    Results do not depend on the number of processes where those of the jobs do not depend on each other. What jobs in other
+    processes say and tell is handed on; their progress is not.
     """
 
     def __init__(
@@ -103,7 +94,6 @@ class Pool:
         self._listener, self._hear = listener, hear or (lambda *news: None)
         self._pool: Any = None
         self._news: Any = None
-        self._open: dict[tuple[int, int], tuple[Any, Report]] = {}
         self._over, self._failure = threading.Event(), list[Exception]()
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
@@ -160,64 +150,21 @@ class Pool:
         try:
             while not self._news.empty() or not self._over.wait(0.05):
                 if not self._news.empty():
-                    self._take(*self._news.get())
+                    spoken, news = self._news.get()
+                    (self._listener.say if spoken else self._hear)(*news)
         except Exception as error:  # raised where the pool ends
             self._failure.append(error)
-        for followed, _ in self._open.values():  # what a killed process began is ended, not done
-            with contextlib.suppress(WorkError):
-                followed.__exit__(WorkError, WorkError("ended"), None)
 
-    def _take(self, what: str, key: tuple[int, int], *value: Any) -> None:
-        """Hand on what a job in another process tells."""
-        if what == "tell":
-            self._hear(*value)
-        elif what == "say":
-            self._listener.say(*value)
-        elif what == "begin":
-            followed = self._listener.progress(*value)
-            self._open[key] = followed, followed.__enter__()
-        elif what == "at":
-            self._open[key][1](*value)
-        else:
-            self._open.pop(key)[0].__exit__(None, None, None)
-
-
-# ---------------------------------------------------------------- in a process of the pool
 
 _NEWS: list[Any] = []
+"""In a process of a pool: the queue to the one that started it."""
 
 
 class _Apart(Listener):
-    """Sends to the process that started this one."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-
-    def _send(self, what: str, number: int, *value: Any) -> None:
-        _NEWS[0].put((what, (os.getpid(), number), *value))
-
-    @contextlib.contextmanager
-    def progress(self, title: str) -> Iterator[Report]:
-        number, last = next(self._numbers), 0.0
-
-        def report(done: int, planned: int, what: str) -> None:
-            nonlocal last
-            if time.monotonic() - last >= NEWS:
-                last = time.monotonic()
-                self._send("at", number, done, planned, what)
-
-        self._send("begin", number, title)
-        yield report
-        self._send("end", number)
+    """Sends what is said to the process that started this one."""
 
     def say(self, line: str) -> None:
-        self._send("say", 0, line)
-
-    def tell(self, *news: Any) -> None:
-        self._send("tell", 0, *news)
-
-
-_APART = _Apart()
+        _NEWS[0].put((True, (line,)))
 
 
 def _begin(news: Any, parent: int) -> None:
@@ -238,4 +185,4 @@ def _end_with(parent: int) -> None:
 
 
 def _run(function: Callable[[Any, Relay], Any], job: Any) -> Any:
-    return function(job, Relay(_APART, _APART.tell))
+    return function(job, Relay(_Apart(), lambda *news: _NEWS[0].put((False, news))))

@@ -24,15 +24,9 @@ _LOG = logging.getLogger("fedpriv")
 class Registry(Mapping[str, str]):
     """Names of one sort of member, and where each is, as ``package.module:NAME``.
 
-    It lists this package's members, then those of entry points; ``in`` and ``[]`` take references too, and names that these
-    led to, so that what runs by default does not depend on what was named before.
-
-    Args:
-        noun: what the members are ("method", "data set", ...), for error messages.
-        builtins: this package's own members.
-        group: entry-point group of other distributions' members; none where empty.
-        contract: ``module:function`` of (name, member) that raises UserError for what is no such member; it checks members
-            from outside only.
+    It lists this package's members, then those of an entry-point group; ``in`` and ``[]`` take references too, and names
+    that these led to. ``contract`` is ``module:function`` of (name, member) that raises UserError for a member from outside
+    that is none.
     """
 
     def __init__(self, noun: str, builtins: Mapping[str, str], *, group: str = "", contract: str = "") -> None:
@@ -59,11 +53,7 @@ class Registry(Mapping[str, str]):
         return len(self.builtins) + len(self._outside())
 
     def load(self, name: str) -> Any:
-        """Return the member of a name or of a reference.
-
-        Raises:
-            UserError: when the name is unknown, or what it points to may not or cannot be imported, or is no such member.
-        """
+        """Return the member of a name or of a reference."""
         self._outside()  # warns of clashes
         if name in self.builtins:
             return _imported(self.builtins[name], own=True)
@@ -85,11 +75,7 @@ class Registry(Mapping[str, str]):
             check_modules(name)
 
     def own_name(self, name: str) -> str:
-        """Return the name that the member of a reference gives itself, by which it is known from then on.
-
-        Raises:
-            UserError: when there is no such member, or its name is another's.
-        """
+        """Return the name that the member of a reference gives itself, by which it is known from then on."""
         result = self.load(name)
         if not is_reference(name):
             return name
@@ -153,9 +139,7 @@ def is_reference(name: str) -> bool:
 def split_reference(text: str, *known: Registry) -> tuple[str, str]:
     """Return the name at the beginning of ``NAME[:REST]`` and REST; a name may be a reference and hold a colon itself.
 
-    Args:
-        text: what is split.
-        known: registries whose names are no modules' names.
+    Names of the ``known`` registries are no modules' names.
 
     >>> split_reference("noise:scale=1"), split_reference("mine.defenses:Blur:radius=2")
     (('noise', 'scale=1'), ('mine.defenses:Blur', 'radius=2'))

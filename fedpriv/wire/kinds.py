@@ -11,11 +11,7 @@ from fedpriv.wire.payloads import PAYLOADS
 
 
 def payload_kind(name: str) -> type[Payload]:
-    """Return the kind of payload of a name, or of a reference ``package.module:NAME``.
-
-    Raises:
-        UserError: when there is none.
-    """
+    """Return the kind of payload of a name, or of a reference ``package.module:NAME``."""
     result: type[Payload] = DECLARED[name] if name in DECLARED else PAYLOADS.load(name)
     return result
 

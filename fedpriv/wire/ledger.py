@@ -13,7 +13,6 @@ from operator import add
 from typing import Any, Literal
 
 from fedpriv.models.split import Blueprint
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payload import Message
 
@@ -102,42 +101,27 @@ def count(rows: Iterable[Entry | Item]) -> dict[str, Count]:
     return totals
 
 
-# ---------------------------------------------------------------- planned, without training
-
-
 @dataclass(frozen=True)
 class FederationSizes:
     """Sizes of a federation in a settled round (not the first); what is unknown is None.
 
     Attributes:
-        clients: clients that take part, K.
-        classes: number of classes C.
-        width: representation width d.
-        options: the method's own options.
-        pairs: (client, class) pairs in the training splits of the participants, P.
-        known_classes: classes that at least one client holds; None for all C.
-        samples: training images of the participants together.
-        model_scalars: learnable parameters of one client's whole model.
         all_model_scalars: of all participants' models together, where they differ; None for K times ``model_scalars``.
-        blueprint: one client's architecture, for methods that build others of the same image shape.
-        clusters: cluster prototypes over all classes, Q (FPL).
-        compressed_scalars: scalars of one compressed model (FedKD).
-        public: public images L that clients represent (FedHeNN).
     """
 
-    clients: int
-    classes: int
-    width: int
-    options: Any = None
-    pairs: int | None = None
-    known_classes: int | None = None
-    samples: int | None = None
-    model_scalars: int | None = None
+    clients: int  # clients that take part, K
+    classes: int  # number of classes C
+    width: int  # representation width d
+    options: Any = None  # the method's own options
+    pairs: int | None = None  # (client, class) pairs in the training splits of the participants, P
+    known_classes: int | None = None  # classes that at least one client holds; None for all C
+    samples: int | None = None  # training images of the participants together
+    model_scalars: int | None = None  # learnable parameters of one client's whole model
     all_model_scalars: int | None = None
-    blueprint: Blueprint | None = None
-    clusters: int | None = None
-    compressed_scalars: int | None = None
-    public: int | None = None
+    blueprint: Blueprint | None = None  # one client's architecture, for methods that build others like it
+    clusters: int | None = None  # cluster prototypes over all classes, Q (FPL)
+    compressed_scalars: int | None = None  # scalars of one compressed model (FedKD)
+    public: int | None = None  # public images L that clients represent (FedHeNN)
 
     @property
     def head_scalars(self) -> int:
@@ -154,6 +138,6 @@ class FederationSizes:
         """Return a fact that a method cannot do without."""
         value = getattr(self, name)
         if value is None:
-            given = " or ".join(argument(item) for item in arguments or (name,))
+            given = " or ".join(arguments or (name,))
             raise UserError(f"this method's communication depends on {name.replace('_', ' ')}: pass {given}")
         return value

@@ -13,8 +13,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, write_bytes
-from fedpriv.util.foreign import json_value
+from fedpriv.util.files import write_bytes
+from fedpriv.util.foreign import check_tensor_file, json_value
 from fedpriv.wire.kinds import payload_kind
 from fedpriv.wire.payload import Message, Payload
 
@@ -43,28 +43,8 @@ def message_blocks(message: Message) -> dict[str, Tensor]:
     }
 
 
-def packed(message: Message) -> tuple[list[str], dict[str, Tensor]]:
-    """Return a message as what pickles: the kinds of its payloads, and copies of its tensors."""
-    return [payload.kind for payload in message], message_blocks(message)
-
-
-def unpacked(texts: tuple[Sequence[str], dict[str, Tensor]]) -> Message:
-    """Return the message that was :func:`packed`."""
-    kinds, blocks = texts
-    return message_of("message", kinds, dict(blocks))
-
-
 def message_of(where: str, kinds: Sequence[str], blocks: dict[str, Tensor]) -> Message:
-    """Return the message whose tensors these are.
-
-    Args:
-        where: how errors begin.
-        kinds: of its payloads, in their order.
-        blocks: as :func:`message_blocks` has them; emptied.
-
-    Raises:
-        UserError: for kinds that are unknown, and tensors that are missing, too many, of another shape or not finite.
-    """
+    """Return the message of these kinds whose tensors these are, as :func:`message_blocks` has them; they are emptied."""
     message = tuple(_read_payload(where, position, kind, blocks) for position, kind in enumerate(kinds))
     if blocks:
         raise UserError(f"{where}: unexpected tensor {min(blocks)!r}; the header names only {', '.join(kinds)}")
@@ -76,7 +56,7 @@ def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a stored message")
     try:
-        with safe_open(checked_tensors(path), framework="pt") as file:
+        with safe_open(check_tensor_file(path), framework="pt") as file:
             text = (file.metadata() or {}).get(HEADER, "{}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
         header = json_value(text)

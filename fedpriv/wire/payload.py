@@ -115,19 +115,14 @@ class Payload:
     network: ClassVar[Network | None] = None
 
     def __init_subclass__(cls, **traits: Any) -> None:
-        """Register a kind.
-
-        Raises:
-            UserError: naming the trait that is missing, unknown or contradicted by the fields.
-        """
+        """Register a kind."""
         super().__init_subclass__()
         known = ("kind", "network", *TRAITS)
         for name, value in traits.items():
             if name not in known:
                 raise UserError(f"payload {cls.__qualname__}: unknown trait {name!r}; known: {', '.join(known)}")
             setattr(cls, name, value)
-        _check_traits(cls)
-        _check_fields(cls)
+        _check_declaration(cls)
         taken = DECLARED.get(cls.kind)
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
             raise UserError(
@@ -210,11 +205,7 @@ class Payload:
         return bool(spec.metadata["paper"])
 
     def check(self) -> None:
-        """Check types, shapes and dtypes.
-
-        Raises:
-            UserError: naming the kind and the field that is wrong.
-        """
+        """Check types, shapes and dtypes."""
         axes: dict[str, int] = {}
         for spec in fields(self):
             value = getattr(self, spec.name)
@@ -249,55 +240,33 @@ def _check_tensor(where: str, value: object, meta: Mapping[str, Any], axes: dict
         raise UserError(f"{where}: expected {wanted}, got {value.dtype}")
 
 
-# ---------------------------------------------------------------- declarations
-
-
-def _check_traits(cls: type[Payload]) -> None:
+def _check_declaration(cls: type[Payload]) -> None:
+    """Check traits and fields before :func:`dataclasses.dataclass` has seen them, as a kind is registered when defined."""
     where = f"payload {cls.__qualname__}"
     if not isinstance(vars(cls).get("kind"), str):
         raise UserError(f"{where}: declares no kind; expected a name of its own")
-    wanted = dict(TRAITS)
-    if getattr(cls, "space", None) in ("weights", "factors"):
-        wanted["network"] = get_args(Network)
-    elif cls.network is not None:
-        raise UserError(f"{where}: network={cls.network!r} goes with space 'weights' or 'factors' only")
-    for name, allowed in wanted.items():
+    networked = getattr(cls, "space", None) in ("weights", "factors")
+    for name, allowed in {**TRAITS, "network": get_args(Network) if networked else (None,)}.items():
         value = getattr(cls, name, None)
-        listed = ", ".join(map(repr, allowed))
-        if value is None:
-            raise UserError(f"{where}: kind {cls.kind!r} declares no trait {name!r}; expected one of {listed}")
         if value not in allowed:
-            raise UserError(f"{where}: trait {name}={value!r}; expected one of {listed}")
-
-
-def _check_fields(cls: type[Payload]) -> None:
-    """Check fields before :func:`dataclasses.dataclass` has seen them, as a subclass is registered when it is defined."""
-    where = f"payload {cls.__qualname__}"
+            raise UserError(f"{where}: trait {name}={value!r}; expected one of {', '.join(map(repr, allowed))}")
     inherited = getattr(cls, "__dataclass_fields__", {})
-    results: dict[str, Mapping[str, Any]] = {spec.name: spec.metadata for spec in inherited.values() if spec.metadata}
+    metas: dict[str, Mapping[str, Any]] = {spec.name: spec.metadata for spec in inherited.values() if spec.metadata}
     for name, hint in vars(cls).get("__annotations__", {}).items():
-        if "ClassVar" in str(hint):
-            continue
-        made = vars(cls).get(name)
-        if not isinstance(made, Field) or "says" not in made.metadata:
-            raise UserError(f"{where}: field {name!r}: declare it with tensor() or state()")
-        results[name] = made.metadata
-    for name, meta in results.items():
-        if meta["private"] and not meta["paper"] and meta["says"] is None:
-            listed = ", ".join(map(repr, get_args(Says)))
-            raise UserError(f"{where}: field {name!r} is private and no value, so it says something: one of {listed}")
-    values = [name for name, meta in results.items() if meta["private"] and meta["says"] is None]
+        if "ClassVar" not in str(hint):
+            made = vars(cls).get(name)
+            if not isinstance(made, Field) or "says" not in made.metadata:
+                raise UserError(f"{where}: field {name!r}: declare it with tensor() or state()")
+            metas[name] = made.metadata
     needed = {"image": "classes", "class": "classes", "mixture": "weights"}.get(cls.computed_from)
-    if needed is not None and all(meta["says"] != needed for meta in results.values()):
+    if needed is not None and all(meta["says"] != needed for meta in metas.values()):
         raise UserError(f"{where}: computed_from={cls.computed_from!r} takes a field that says={needed!r}")
-    expected = 0 if cls.space == "counts" or cls.computed_from == "server" else 1
+    values = [name for name, meta in metas.items() if meta["private"] and meta["says"] is None]
+    expected = 0 if cls.space == "counts" else 1
     if len(values) != expected and cls.computed_from != "server":
-        raise UserError(
-            f"{where}: space {cls.space!r} takes {expected} private field(s) of values, got {', '.join(values) or 'none'}"
-        )
+        listed = ", ".join(values) or "none"
+        raise UserError(f"{where}: space {cls.space!r} takes {expected} private field(s) of values, got {listed}")
 
-
-# ---------------------------------------------------------------- messages
 
 Message = tuple[Payload, ...]
 

@@ -31,8 +31,6 @@ _WEIGHTS: dict[str, Any] = {"computed_from": "training", "space": "weights", "ag
 _VECTORS: dict[str, Any] = {"space": "representation", "aggregation": "none", "once": False}
 _SERVER: dict[str, Any] = {"computed_from": "server", "aggregation": "none", "once": False}
 
-# ---------------------------------------------------------------- computed from samples
-
 
 @dataclass(frozen=True)
 class Representations(Payload, kind="representation", computed_from="image", **_VECTORS):
@@ -113,9 +111,6 @@ class SampleCount(Payload, kind="sample-count", computed_from="client", space="c
     count: Tensor = tensor("1", private=True, integer=True, says="size")
 
 
-# ---------------------------------------------------------------- trained on samples
-
-
 @dataclass(frozen=True)
 class Model(Payload, kind="model", network="whole", **_WEIGHTS):
     """A whole model (FedAvg and relatives)."""
@@ -158,23 +153,17 @@ class PublicLoss:
     """The loss of one round's local steps, as the protocol tells it to an outsider: public, so attackers know it too.
 
     Attributes:
-        through: see :data:`Through`.
         head_apart: whether the update of the head is not the gradient of that loss, because the head began elsewhere, is
             behind something private, or has a loss of its own.
-        proximal: weight mu of mu / 2 |w - w_broadcast|^2 in the loss.
         besides: in words, what else moves the uploaded weights from the first step on, and cannot be computed by an
             outsider or is not by the attacks; empty for nothing.
-        later: likewise, what moves them from the second step of a round on.
     """
 
-    through: Through = "cross_entropy"
+    through: Through = "cross_entropy"  # see :data:`Through`
     head_apart: bool = False
-    proximal: float = 0.0
+    proximal: float = 0.0  # weight mu of mu / 2 |w - w_broadcast|^2 in the loss
     besides: str = ""
-    later: str = ""
-
-
-# ---------------------------------------------------------------- sent by the server only
+    later: str = ""  # likewise, what moves them from the second step of a round on
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,7 @@ LONGEST_NAME: Final = 300
 
 
 def check_plain(where: str, value: object) -> Tensor:
-    """Return a tensor that is plain: no subclass but a parameter, dense, neither quantised, nested nor without data.
-
-    Raises:
-        UserError: naming what it is instead, before anything is computed with it.
-    """
+    """Return a tensor that is plain: no subclass but a parameter, dense, neither quantised, nested nor without data."""
     if not isinstance(value, Tensor):
         raise UserError(f"{where}: expected a tensor, got {type(value).__name__}")
     fault = ""
@@ -47,11 +43,7 @@ def check_plain(where: str, value: object) -> Tensor:
 
 
 def from_array(where: str, array: np.ndarray) -> Tensor:
-    """Return a NumPy array of numbers as a tensor that shares no memory with it.
-
-    Raises:
-        UserError: for an array of anything else.
-    """
+    """Return a NumPy array of numbers as a tensor that shares no memory with it."""
     kind = shown(str(array.dtype))
     if array.dtype.kind not in "fiub" or isinstance(array, np.ma.MaskedArray):
         what = "a masked array" if isinstance(array, np.ma.MaskedArray) else f"an array of {kind}"
@@ -65,11 +57,7 @@ def from_array(where: str, array: np.ndarray) -> Tensor:
 
 
 def from_numbers(where: str, value: object, *, integer: bool) -> object:
-    """Return lists and NumPy arrays of numbers as a float32 or int64 tensor, a list of tensors stacked; else the value.
-
-    Raises:
-        UserError: for lists and arrays that hold anything else, or rows of different lengths.
-    """
+    """Return lists and arrays of numbers as a float32 or int64 tensor, a list of tensors stacked; else the value."""
     expected = "whole numbers" if integer else "numbers"
     if isinstance(value, (list, tuple)):
         try:
@@ -93,11 +81,7 @@ def all_finite(value: Tensor) -> bool:
 
 
 def check_names(where: str, names: list[object]) -> None:
-    """Check that tensors are called by printable texts of a usual length, and are not too many.
-
-    Raises:
-        UserError: naming the first that is called otherwise.
-    """
+    """Check that tensors are called by printable texts of a usual length, and are not too many."""
     if len(names) > MOST_ENTRIES:
         raise UserError(f"{where}: {len(names):,} tensors; at most {MOST_ENTRIES:,} may be named")
     for name in names:

@@ -258,7 +258,7 @@ def test_what_is_missing_is_named():
     one = (TargetId(1, 0, 0, 1),)
     with pytest.raises(UserError, match=r"'paired-logits' needs attacker_data=same_domain.*grants attacker_data=none"):
         PairedLogits()(observations, blind, one)
-    foreign = Knowledge(ThreatModel(attacker_data="other_domain", foreign="digits"), (1, SIDE, SIDE), C)
+    foreign = Knowledge(ThreatModel(attacker_data="other_domain"), (1, SIDE, SIDE), C)
     with pytest.raises(UserError, match="needs attacker_data=same_domain"):
         PairedLogits()(observations, foreign, one)
     unlabelled = knowing(knowledge.public_images, card=ThreatModel(labels="inferred", attacker_data="same_domain"))

@@ -82,8 +82,7 @@ FITS = {
     **dict.fromkeys(("dip", "pixels"), VECTORS),
     "joint": ("prototype",),
     **dict.fromkeys(("decoder", "learned", "average", "all-rounds"), ("representation", "prototype")),
-    **dict.fromkeys(("unmix", "unmix-prior"), ("entangled",)),
-    "difference": ("prototype",),
+    "unmix": ("entangled",),
     **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip", "gradient-learned"), NETWORKS),
     "untransform": NETWORKS,
     "disaggregate": ("extractor", "model", "small-model"),
@@ -96,7 +95,6 @@ FITS = {
     "simulator": ("representation",),
     "paired-logits": ("public-logits",),
     "membership": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
-    "likelihood-ratio": (*NETWORKS, "classifier", "angle-matrix"),
     "property": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
 }
 """What each attack is on; the package derives it from traits, so that it is written out here alone."""

@@ -12,13 +12,13 @@ from fedpriv.attacks.features.posterior import (
     ANY_DRIFT,
     Uploads,
     Variances,
-    gains,
+    _Problem,
     infer,
     shape_of_head,
     shape_of_means,
     stand_out,
 )
-from fedpriv.attacks.features.unmixing import UnmixedInversion, posterior_mean, unmix_by_block
+from fedpriv.attacks.features.unmixing import UnmixedInversion, unmix_by_block
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.vectors import identify_directions
 from fedpriv.wire.payloads import Classifier, Entangled
@@ -63,6 +63,11 @@ def headed(uploads, rows):
     return shape_of_head(uploads, rows.expand(len(uploads.weights), -1, -1), torch.arange(len(rows)))
 
 
+def gains(uploads, known):
+    """The weights with which uploads enter the posterior means."""
+    return _Problem.of(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
+
+
 # ---------------------------------------------------------------- by hand
 
 
@@ -96,13 +101,11 @@ def test_growth_and_settling_by_hand():
 
 
 @given(st.integers(0, 999), st.integers(1, 6))
-def test_one_round_without_a_common_part_is_unmix_prior(seed, n_classes):
+def test_one_round_without_a_common_part_by_formula(seed, n_classes):
     rng = torch.Generator().manual_seed(seed)
     weights = torch.rand(n_classes, generator=rng, dtype=torch.float64) + 0.01
-    prior, upload = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((n_classes, 4), (4,)))
-    # q_c + w_c (r - sum_k w_k q_k) / |w|^2
-    by_formula = prior + torch.outer(weights / (weights @ weights), upload - weights @ prior)
-    expect_close(posterior_mean(upload, weights, prior), by_formula, rtol=1e-7, atol=1e-7)
+    found = gains(uploads_of(torch.zeros(1, 4), weights[None]), BARE)
+    expect_close(found[:, 0], weights / (weights @ weights), rtol=1e-7, atol=1e-7)
 
 
 def test_directions_by_hand():

@@ -99,7 +99,7 @@ def test_a_frame_is_of_own_images_only_where_the_card_grants_enough_of_the_same_
     expect_same(frame_of(known, Trained(), wanted).centres[0, 0], own[labels == 1].mean(0))
     few = replace(known, public_images=own[:10], public_labels=labels[:10])
     blind = replace(known, card=ThreatModel())
-    foreign = replace(known, card=ThreatModel(attacker_data="other_domain", foreign="digits"))
+    foreign = replace(known, card=ThreatModel(attacker_data="other_domain"))
     general = general_spectrum((3, SIZE, SIZE)).deviations
     for other in (few, blind, foreign):
         found = frame_of(other, Trained(), wanted)

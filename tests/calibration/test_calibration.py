@@ -64,8 +64,7 @@ def test_rates_and_tables():
 
 def test_questions_about_classes_are_held_to_other_divisions():
     line = replace(
-        own_line("property", "representation", ["rounds=1"], ()),
-        attack=PropertyInference(shadow_clients=4, steps=5),
+        own_line("property", "representation", ["rounds=1"], ()), attack=PropertyInference(shadow_clients=4, steps=5)
     )
     assert claims_of_page(line, 1) == {CLASSES: False, RAW: True}
 

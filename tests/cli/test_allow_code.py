@@ -101,13 +101,6 @@ def test_files_that_a_user_names_allow_no_module(tmp_path, mark, capsys):
         study.write_text(text + "\n")
         for flags in ([], ["--dry-run"], ["--shard", "1/1"]):
             refused(["audit", study, "--out", tmp_path / "out", *flags], capsys, module)
-    flags = tmp_path / "flags.toml"
-    flags.write_text('dataset = "mine:load_stripes"\n')
-    for name in ("train", "data", "cost"):
-        refused([name, "--config", flags], capsys, "mine")
-    flags.write_text('allow-code = ["mine"]\n')
-    assert command(["train", "--config", str(flags)]) == 2
-    assert "allow-code" in capsys.readouterr().err
     facts = tmp_path / "mine.toml"
     facts.write_text('model = "mine:one_layer"\ndata = "other.part:data"\n')
     with pytest.raises(UserError, match=r"'mine', 'other.part': code that only .*mine.toml names") as error:
@@ -126,7 +119,7 @@ def test_typed_modules_are_imported_and_later_commands_say_what_they_need(tmp_pa
     assert mark.exists()
     mark.unlink()
     del sys.modules["mine"]
-    attack = ["attack", "--run", "run", "--target", "mine:Directions", *QUICK, "--workers", "2"]
+    attack = ["attack", "--run", "run", "--target", "mine:Directions", *QUICK]
     assert typed(*attack, "--out", "first") == 0  # the target names the module
     del sys.modules["mine"]
     mark.unlink()
@@ -134,7 +127,7 @@ def test_typed_modules_are_imported_and_later_commands_say_what_they_need(tmp_pa
     refused([*attack, "--out", "second"], capsys, "mine")
     assert not mark.exists()
     assert typed(*attack, "--out", "second", "--allow-code", "mine") == 0
-    assert "worker failed" not in capsys.readouterr().err
+    capsys.readouterr()
     assert typed("score", "second", "--metric", "mine:BRIGHTNESS", "--quiet") == 0
     assert typed("report", "second", "run", "--out", "page", "--quiet") == 0
     assert typed("compare", "first", "second", "--quiet") == 0
@@ -169,7 +162,7 @@ def assert_not_stored(folder):
 def test_what_a_call_names_counts_for_its_own_modules_alone():
     for arguments, modules in (
         ({"run": "runs/os:system", "out": "a:b", "study": "mine:STUDY", "facts": "mine:FACTS"}, set()),
-        ({"defense": "noise:scale=1", "knowledge": {"foreign": "folder:images"}}, set()),
+        ({"defense": "noise:scale=1", "dataset": "folder:images"}, set()),
         ({"models": "mine:one_layer,small-cnn", "option": {"loss": "other:LOSS"}}, {"mine", "other"}),
         ({"defenses": ["mine:Jitter:spread=0.1+a.b:Clip"], "axes": ["dataset=digits,c:load"]}, {"mine", "a.b", "c"}),
         ({"study": {"methods": [{"name": "mine:METHOD"}]}, "facts": {"model": "other:Net"}}, {"mine", "other"}),

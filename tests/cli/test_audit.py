@@ -1,14 +1,12 @@
 """``fedpriv audit``: cells are run, resumed and rehearsed, and failures kept apart."""
 
 import json
-import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
-from command_line import call, words
-from federations import DIGITS
-from study_cases import STUDY, TINY, TINY_FLAGS
+from command_line import call
+from study_cases import STUDY, TINY
 
 from fedpriv.cli.main import run
 from fedpriv.experiment.study.cells import Execution, lay_out
@@ -16,8 +14,6 @@ from fedpriv.experiment.study.execution import Part, perform
 from fedpriv.experiment.study.folder import claim, save_rows, standing
 from fedpriv.experiment.study.run import load_study
 from fedpriv.util import files
-from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_bytes
 from fedpriv.util.folders import held
 from fedpriv.util.listener import SILENT
 from fedpriv.util.parallel import Relay
@@ -106,21 +102,6 @@ def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):
     assert seen.count(seen[0]) == 4
 
 
-def test_precision_is_part_of_the_study(monkeypatch, capsys):
-    small = "--methods fedgh --attacks pixels:iterations=2 --targets 2 --no-local --no-control --rounds 1 --clients 2"
-    study = ["audit", *words(small), *DIGITS, *words("--per-class 10 --partition iid --out out")]
-    assert call(capsys, *study, "--precision", "bfloat16")[0] == 0
-    assert json.loads(Path("out/study.json").read_text())["precision"] == "bfloat16"
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for wrong, said in (
-        ([], "precision"),
-        (["--precision", "half"], "precision: input should be 'float32', 'tf32' or 'bfloat16', got 'half'"),
-        (["--precision", "tf32"], "only GPUs have TF32"),
-    ):
-        code, _, err = call(capsys, *study, *wrong)
-        assert (code, err.count("\n"), said in err) == (2, 1, True), err
-
-
 def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
     before = {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")}
     code, out, _ = call(capsys, "audit", "--resume", "--out", finished / "out", "--json")
@@ -139,78 +120,6 @@ def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
             assert code == 2
             assert "is at work in this folder" in err
     assert len(rows(finished / "out")) == 5
-
-
-def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_path):
-    """Names of folders prove nothing: configurations and options of what is on disk are compared."""
-
-    def rows_of(text):
-        (tmp_path / "study.toml").write_text(text)
-        cells, _ = lay_out(load_study(tmp_path / "study.toml"), Execution())
-        return standing(tmp_path / "out", cells)
-
-    shutil.copytree(finished / "out", tmp_path / "out")
-    assert [row.status for row in rows_of(STUDY)] == ["done"] * 5
-    for before, after, complaint in (
-        ("lr = 0.1", "lr = 0.2", r"runs/fedproto--none--s3: trained for .* \(training.learning_rate differs\)"),
-        ("iterations = 5", "iterations = 6", r"none--s3/pixels: made for another study \(options.iterations differs\)"),
-        ('"membership"', '{ name = "membership", candidates = 50 }', r"none--s3/membership: made for another study"),
-        ('"gh"', '"gh", target = "prototype"', None),
-    ):
-        text = STUDY.replace(before, after)
-        assert text != STUDY
-        if complaint is None:
-            assert [row.status for row in rows_of(text)] == ["done"] * 5
-        else:
-            with pytest.raises(UserError, match=complaint):
-                rows_of(text)
-
-
-def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
-    shutil.copytree(finished / "out", tmp_path / "out")
-    good = {name: (tmp_path / "out" / name).read_bytes() for name in ("study.json", "cells.jsonl")}
-    for name, content, complaint in (
-        ("study.json", b'{"format": 2, "written": {}}', "of format 2, but this version goes on with format 4; use"),
-        ("study.json", b"\xff", "study.json: not readable as JSON"),
-        ("cells.jsonl", b"\xff\n", "cells.jsonl:1: not a line of JSON"),
-        ("cells.jsonl", b'{"cell": "x"}\n', "cells.jsonl:1: field 'method' is missing"),
-    ):
-        write_bytes(tmp_path / "out" / name, content)  # listed anew, as a careful forger would
-        code, _, err = call(capsys, "audit", "--resume", "--out", "out")
-        assert code == 2, err
-        assert complaint in err
-        assert len(err.splitlines()) == 1
-        write_bytes(tmp_path / "out" / name, good[name])
-
-
-def test_damaged_results_of_a_study_are_named_before_it_goes_on(finished, tmp_path, capsys):
-    shutil.copytree(finished / "out", tmp_path / "out")
-    for name in ("runs/*/summary.json", "attacks/*/*/metrics.json", "attacks/*/*/truth.safetensors"):
-        path = sorted((tmp_path / "out").glob(name))[0]
-        content = path.read_bytes()
-        path.write_bytes(content[:-9] + content[-8:])
-        code, _, err = call(capsys, "audit", "--resume", "--out", "out")
-        assert (code, len(err.splitlines())) == (2, 1)
-        assert f"{path.relative_to(tmp_path)}: " in err
-        assert "content was altered" in err
-        path.write_bytes(content)
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
-    (tmp_path / "file").write_text("")
-    commands = (
-        ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=1", *TINY_FLAGS],
-        ["train", "--method", "fedproto", *TINY_FLAGS],
-        ["data"],
-    )
-    for command in commands:
-        for out, why in (("file/sub", "file is a file"), ("x" * 300, "(File name too long)")):
-            code, _, err = call(capsys, *command, "--out", out)
-            assert code == 2, err
-            assert why in err
-            assert out[:60] in err
-            assert len(err.splitlines()) == 1
-        assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.slow

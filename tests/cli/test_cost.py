@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from looped import each
 
 from fedpriv.cli.main import run
@@ -41,16 +40,6 @@ def test_stated_sizes(capsys):
     assert row["communication"]["full"]["upload_bytes_per_round"] == 502 * (4 * 512 + 8)
 
 
-def test_people_get_a_table_and_the_sizes(capsys):
-    assert run(["cost", "--method", "fedgh,fedre", "--classes", "100", "--width", "512", "--pairs", "502"]) == 0
-    shown = capsys.readouterr().out
-    assert "257,024" in shown
-    assert "5,120" in shown
-    assert "pairs 502" in shown
-    assert run(["cost", "--quiet", "--classes", "10", "--width", "4"]) == 0
-    assert capsys.readouterr().out == ""
-
-
 @each("partition", ["dirichlet", "iid"])
 def test_sizes_from_data_are_those_of_the_division_that_a_run_would_have(capsys, partition):
     found = cost(capsys, "--method", "fedproto,fedallrep", "--partition", partition, "--clients", "7", "--seed", "3")
@@ -77,15 +66,12 @@ def test_heterogeneous_models_are_added_up_and_refused_where_one_is_needed(capsy
     assert stated["methods"][0]["communication"]["paper"]["upload_scalars_per_round"] == 10_000
 
 
-def test_options_and_a_configuration_file(capsys, tmp_path):
+def test_options(capsys):
     sizes = ("--classes", "10", "--width", "8", "--pairs", "20")
     plain = cost(capsys, "--method", "fedproto", *sizes)["methods"][0]["communication"]["full"]
     counts = cost(capsys, "--method", "fedproto", *sizes, "--option", "averaging=counts")
     more = counts["methods"][0]["communication"]["full"]
     assert more["upload_scalars_per_round"] == plain["upload_scalars_per_round"] + 20
-    config = tmp_path / "cost.toml"
-    config.write_text('method = "fedproto"\nclasses = 10\nwidth = 8\npairs = 20\n[option]\naveraging = "counts"\n')
-    assert cost(capsys, "--config", str(config)) == counts
 
 
 def test_all_methods_at_once_with_what_is_missing(capsys):
@@ -99,40 +85,3 @@ def test_all_methods_at_once_with_what_is_missing(capsys):
     sizes = ("--classes", "10", "--model", "cnn4", "--pairs", "61", "--samples", "3000", "--public", "100")
     whole = cost(capsys, "--method", "all", *sizes, "--clusters", "17", "--compressed-scalars", "337428")
     assert all("communication" in row for row in whole["methods"])
-
-
-def test_operations_are_those_of_a_run(capsys, tmp_path):
-    sizes = (
-        "--dataset",
-        "digits",
-        "--per-class",
-        "20",
-        "--clients",
-        "3",
-        "--models",
-        "small-cnn,small-mlp",
-        "--auxiliary",
-        "0",
-    )
-    found = cost(capsys, "--method", "fedgh,local", *sizes, "--operations", "--epochs", "2", "--batch-size", "7")
-    gh, alone = (row["operations"] for row in found["methods"])
-    training = ("--rounds", "1", "--epochs", "2", "--batch-size", "7", "--out", str(tmp_path / "run"))
-    assert run(["train", "--method", "fedgh", *sizes, *training, "--json"]) == 0
-    work = json.loads(capsys.readouterr().out)["flops"]
-    assert gh["per_client_round"] == work["mean_per_client_round"]
-    assert gh["prediction_per_image"] == sum(work["prediction_per_image"]) / 3
-    assert gh["local_training_per_client_round"] == alone["per_client_round"] < gh["per_client_round"]
-    assert alone["ratio_to_local"] == 1
-    assert gh["ratio_to_local"] == gh["per_client_round"] / alone["per_client_round"]
-
-
-def test_operations_of_stated_sizes_divide_the_samples(capsys):
-    sizes = ("--classes", "10", "--models", "cnn-5", "--clients", "3", "--pairs", "6")
-    found = cost(capsys, "--method", "local", *sizes, "--samples", "31", "--operations")
-    # 11, 10 and 10 images; forward and backward of CNN-5 on 3 x 32 x 32.
-    assert found["methods"][0]["operations"]["per_client_round"] == pytest.approx(15_373_200 * 31 / 3)
-    assert "samples" in refused(capsys, "--method", "local", *sizes, "--operations")
-    assert "pass models with operations" in refused(
-        capsys, "--classes", "10", "--width", "5", "--samples", "9", "--operations"
-    )
-    assert "it belongs to operations" in refused(capsys, "--classes", "10", "--width", "5", "--epochs", "3")

@@ -1,17 +1,14 @@
 """Names from outside on the terminal: folders of classes, paths and labels, none of which steers it."""
 
-import json
 import shlex
 
 import numpy as np
 import pytest
 from command_line import call
 from hostile_cases import HOSTILE, Skeleton, Written, cells, steers
-from looped import each
 from PIL import Image
 
 from fedpriv.cli import common
-from fedpriv.cli.bars import Bars
 from fedpriv.util.escape import terminal_line
 
 pytestmark = pytest.mark.hostile
@@ -33,24 +30,6 @@ def test_tables_and_lines_of_the_terminal(capsys, monkeypatch):
     assert "[red]rich[/red][/]" in out
 
 
-def test_bars_take_any_title(capsys):
-    for name in HOSTILE:
-        with Bars().follow(name) as report:
-            report(1, 2, name)
-    out, err = capsys.readouterr()
-    assert steers(out + err) == set()
-    assert len(err.splitlines()) == len(HOSTILE)
-
-
-@each("name", ["\x1b[2J", "a\nfedpriv: all is well", "\u202ecba", "\udcff"])
-def test_errors_echo_a_name_as_one_line(name, capsys):
-    for arguments in (("train", "--method", name), ("report", name), ("list", name), ("train", f"--{name}")):
-        code, out, err = call(capsys, *arguments)
-        assert code == 2
-        assert (out, len(err.splitlines())) == ("", 1)
-        assert steers(err) == set()
-
-
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory):
     """A folder of images whose classes are called as badly as a file system allows."""
@@ -61,19 +40,6 @@ def classes(tmp_path_factory):
             pixels = np.full((8, 8), 20 * place + number, dtype=np.uint8)
             Image.fromarray(pixels).save(home / name / f"{place}.png")
     return home
-
-
-def test_classes_may_be_called_anything(classes, tmp_path, capsys, recwarn):
-    flags = ("--dataset", "folder", "--data-dir", classes, "--clients", "2", "--partition", "iid", "--auxiliary", "0")
-    code, out, err = call(capsys, "data", *flags, "--out", tmp_path / "shown")
-    assert code == 0, err
-    assert steers(out + err) == set()
-    code, out, _ = call(capsys, "data", *flags, "--out", tmp_path / "again", "--json")
-    assert code == 0
-    assert steers(out) == set()
-    assert set(json.loads(out)["clients"][0]["counts"]) <= set(PATHS)
-    (tmp_path / "again" / "holdings.png").stat()
-    assert not [one for one in recwarn if "Glyph" in str(one.message)]
 
 
 @pytest.mark.parametrize("name", ["a`<b>x</b>`b two\n\n<b>lines</b>", "\x1b[31m $x$ and $y", "\udcff"])

@@ -45,7 +45,7 @@ def ran(folder, *commands, path=OUTSIDE):
 def test_members_of_an_installed_package_train_attack_defend_and_report(tmp_path):
     data = ("--dataset", "stripes", "--models", "one-layer")
     attacks = ("--attack", "random-search", "--attack", "dip", "--iterations", "4", "--targets", "4", "--no-control")
-    shared = ("--workers", "2", "--out", "result")
+    shared = ("--out", "result")
     found = run(
         tmp_path,
         ("train", "--method", "fed-direction", *data, "--defense", "jitter:spread=0.2", *SMALL, "--out", "run"),

@@ -1,7 +1,6 @@
 """``fedpriv report`` on studies, and on folders that hold no result."""
 
 import json
-import shutil
 
 import pytest
 from command_line import call
@@ -96,38 +95,6 @@ def test_the_study_itself_is_never_replaced(study, capsys):
     assert (study / "cells.jsonl").is_file()
 
 
-def csv_lines(folder):
-    return (folder / "results.csv").read_text().splitlines()[1:]
-
-
-def test_several_studies_and_auxiliary_drop_no_result(study, capsys, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(study, other)
-    described = json.loads((other / "study.json").read_text())
-    (other / "study.json").write_text(json.dumps(described | {"command": "fedpriv audit other.toml"}))
-    (tmp_path / "holiday").mkdir()
-    code, _, err = call(capsys, "report", study, other, tmp_path / "holiday", "--out", tmp_path / "page")
-    assert code == 0
-    assert err.count("cell two failed: training stopped") == 2
-    assert "holiday: holds neither" in err
-    page = (tmp_path / "page/report.html").read_text()
-    assert len(csv_lines(tmp_path / "page")) == 2
-    for text in ("2 of 4 cells done", "fedpriv audit s.toml", "fedpriv audit other.toml", f"{other}: two"):
-        assert text in page, text
-    code, _, err = call(capsys, "report", tmp_path / "holiday", study, "--out", tmp_path / "strict", "--strict")
-    assert code == 2
-    assert "strict" in err
-    assert not (tmp_path / "strict").exists()
-
-
-def test_a_result_that_was_made_and_is_gone_is_told(study, capsys, tmp_path):
-    shutil.rmtree(study / "attacks/one/dip")
-    code, _, err = call(capsys, "report", study, "--out", tmp_path / "page")
-    assert code == 0
-    assert "cell one lost: " in err
-    assert "0 of 2 cells done" in (tmp_path / "page/report.html").read_text()
-
-
 CELL = {"cell": "x", "method": "m", "target": "t", "seed": 0, "run": "runs/x", "attacks": [], "status": "done"}
 DONE = {"attack": "dip", "path": "attacks/x/dip", "status": "done"}
 
@@ -154,13 +121,3 @@ DAMAGE = [
     ("cells.jsonl", CELL | {"attacks": [DONE | {"seconds": []}]}, "attacks.0.seconds: expected a valid number"),
 ]
 """A file of a study, what it holds instead, and what is said of it."""
-
-
-def test_fields_of_another_shape_are_named(study, capsys, tmp_path):
-    whole = {name: (study / name).read_bytes() for name in ("study.json", "cells.jsonl")}
-    for name, content, complaint in DAMAGE:
-        text = content if isinstance(content, str) else json.dumps(content) + "\n"
-        (study / name).write_bytes(text.encode("latin-1"))
-        code, _, err = call(capsys, "report", study, "--out", tmp_path / "page")
-        assert (code, err.count("\n"), complaint in err) == (2, 1, True), (complaint, err)
-        (study / name).write_bytes(whole[name])

@@ -43,18 +43,6 @@ def test_tiny_imagenet_takes_validation_labels_from_the_annotations(tiny):
         assert dataset.n_official_train == 4
 
 
-def test_tiny_imagenet_per_class_reaches_the_validation_part(tiny):
-    dataset = load_dataset("tiny-imagenet", SourceOptions(tiny, per_class=3))
-    assert first_pixels(dataset) == [10, 20, 30, 40, 50, 70]
-    assert dataset.n_official_train == 4
-
-
-def test_grey_files_among_colour_ones_become_colour(tiny):
-    flat_image(tiny / "val" / "images" / "val_0.png", 50, mode="L")
-    assert load_dataset("tiny-imagenet", SourceOptions(tiny)).image_shape == (3, 5, 5)
-    assert load_dataset("tiny-imagenet", SourceOptions(tiny, channels=1)).image_shape == (1, 5, 5)
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -82,10 +70,6 @@ def test_tiny_imagenet_that_is_incomplete_says_what_is_missing(tiny):
     (tiny / "train" / "n03").rmdir()
     (tiny / "val" / "val_annotations.txt").unlink()
     refused("tiny-imagenet", "incomplete or damaged: .*val_annotations.txt: no such file", data_dir=tiny)
-
-
-def test_tiny_imagenet_cannot_be_downloaded_and_says_so(tmp_path):
-    refused("tiny-imagenet", "download cannot fetch it: unpack http", data_dir=tmp_path, download=True)
 
 
 def test_folder_with_train_and_test(tmp_path):
@@ -122,12 +106,6 @@ def test_mixed_sizes_are_refused_or_brought_to_one_size(tmp_path):
     dataset = load_dataset("folder", SourceOptions(tmp_path, image_size=6))
     assert dataset.image_shape == (3, 6, 6)
     assert first_pixels(dataset) == [1, 2]
-
-
-def test_images_that_per_class_drops_are_not_decoded(tmp_path):
-    flat_image(tmp_path / "a" / "1.png", 1)
-    (tmp_path / "a" / "2.png").write_bytes(b"broken")
-    assert first_pixels(load_dataset("folder", SourceOptions(tmp_path, per_class=1))) == [1]
 
 
 @pytest.mark.parametrize("broken", [b"", b"no image at all", None], ids=["empty", "text", "truncated"])
@@ -214,22 +192,6 @@ def test_what_is_no_file_among_the_images_is_said(tmp_path):
     refused("folder", "2.bmp: 1,099,511,627,776 bytes; an image may have", data_dir=tmp_path)
 
 
-def test_folders_that_cannot_be_read_are_said(tmp_path, monkeypatch):
-    flat_image(tmp_path / "a" / "1.png", 1)
-    real = os.listdir
-
-    def listdir(path):
-        if str(path).endswith("a"):
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr(os, "listdir", listdir)
-    refused("folder", "a: not readable as a folder .Permission denied", data_dir=tmp_path)
-    for name in ("folder", "tiny-imagenet", "cifar10", "mnist"):
-        for odd in (tmp_path / ("x" * 5000), "a\0b"):
-            refused(name, "not found: looked for", data_dir=odd)
-
-
 def test_more_images_than_memory_holds_are_refused_before_they_are_decoded(tmp_path, monkeypatch):
     for number in range(4):
         flat_image(tmp_path / "a" / f"{number}.png", number)
@@ -258,22 +220,6 @@ def test_packed_files_of_torchvision_have_a_bounded_size(tmp_path):
     refused("mnist", "train-images-idx3-ubyte: is no regular file", data_dir=tmp_path)
 
 
-@pytest.mark.parametrize("beside", [("test",), ("val",), ("valid",), ("validation",), ("val", "test")])
-def test_the_part_beside_train_may_have_any_of_its_usual_names(tmp_path, beside):
-    for number, part in enumerate(("train", *beside)):
-        for place, name in enumerate("ab"):
-            flat_image(tmp_path / part / name / "1.png", 10 * number + place)
-    dataset = load_dataset("folder", SourceOptions(tmp_path))
-    assert (len(dataset.samples), dataset.n_official_train) == (2 + 2 * len(beside), 2)
-    assert first_pixels(dataset)[:2] == [0, 1]
-
-
-def test_classes_may_be_called_as_parts_are(tmp_path):
-    for name in ("valid", "invalid"):
-        flat_image(tmp_path / name / "1.png", 1)
-    assert load_dataset("folder", SourceOptions(tmp_path)).class_names == ("invalid", "valid")
-
-
 def test_images_that_are_not_as_stored_are_counted(tmp_path):
     flat_image(tmp_path / "a" / "1.png", 1, size=(8, 8))
     flat_image(tmp_path / "a" / "2.png", 1, size=(20, 10))
@@ -281,11 +227,3 @@ def test_images_that_are_not_as_stored_are_counted(tmp_path):
     flat_image(tmp_path / "b" / "2.png", 1, size=(8, 8), mode="RGBA")
     brought = load_dataset("folder", SourceOptions(tmp_path, image_size=8)).brought
     assert brought == "3 of 4 images scaled, cropped or converted to 8x8 colour"
-
-
-def test_of_images_that_stay_as_they_are_nothing_is_told(tmp_path):
-    for number in range(3):
-        flat_image(tmp_path / "a" / f"{number}.png", 1)
-    assert load_dataset("folder", SourceOptions(tmp_path)).brought == ""
-    assert load_dataset("digits", SourceOptions()).brought == ""
-    assert load_dataset("digits", SourceOptions(image_size=4)).brought == "1,797 images scaled from 8x8 to 4x4"

@@ -66,17 +66,6 @@ def test_dirichlet_gives_the_published_numbers_of_pairs(counts, before, after):
     assert (sum(classes_in(labels, parts)), sum(classes_in(labels, train))) == (before, after)
 
 
-def test_dirichlet_gives_the_published_training_sizes_of_the_small_subset():
-    _, train = published_split(labels_of(*[400] * 10))
-    assert [len(part) for part in train] == [174, 308, 328, 53, 392, 410, 312, 257, 408, 356]
-
-
-def test_sizes_do_not_depend_on_the_stored_order():
-    labels = np.random.default_rng(5).permutation(labels_of(*[400] * 10))
-    _, train = published_split(labels)
-    assert [len(part) for part in train] == [174, 308, 328, 53, 392, 410, 312, 257, 408, 356]
-
-
 def test_pathological_gives_the_published_divisions():
     cifar10 = labels_of(*[6000] * 10)
     rng = np.random.RandomState(0)
@@ -96,11 +85,6 @@ def test_pathological_hands_out_classes_in_order_and_samples_in_stored_order():
     expected = [[0, 1, 2, 3, 4, 10, 11, 12, 13, 14], [5, 6, 7, 8, 9, 15, 16, 17, 18, 19]]
     assert [part.tolist() for part in parts[:2]] == expected
     assert [part.tolist() for part in parts[2:]] == [[index + 20 for index in part] for part in expected]
-
-
-def test_balanced_gives_the_remainder_to_the_last_taker():
-    parts = pathological_partition(labels_of(11, 11), 3, 2, 0, balanced=True)
-    assert [len(part) for part in parts] == [6, 6, 10]
 
 
 def test_split_equals_scikit_learn_under_the_global_generator():
@@ -130,11 +114,6 @@ def test_long_tail_profile_by_hand():
 def test_long_tail_profile_of_the_papers():
     counts = np.bincount(labels_of(*[5000] * 10)[long_tail_subset(labels_of(*[5000] * 10), 100, 0)])
     assert counts.tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
-
-
-def test_long_tail_never_asks_a_class_for_more_than_it_has():
-    labels = labels_of(100, 20, 50)
-    assert np.bincount(labels[long_tail_subset(labels, 2, 0)]).tolist() == [100, 20, 50]
 
 
 def test_long_tail_partition_divides_exactly_its_subset():
@@ -210,22 +189,6 @@ def test_split_loses_and_shares_nothing(sizes, fraction, seed):
         assert len(train) == int(np.floor(fraction * len(part)))
 
 
-def test_a_seed_and_its_generator_agree_and_other_seeds_do_not():
-    labels = labels_of(*[100] * 5)
-    first = dirichlet_partition(labels, 4, 0.5, 7)
-    again = dirichlet_partition(labels, 4, 0.5, np.random.RandomState(7))
-    other = dirichlet_partition(labels, 4, 0.5, 8)
-    assert [part.tolist() for part in first] == [part.tolist() for part in again]
-    assert [part.tolist() for part in first] != [part.tolist() for part in other]
-
-
-def test_global_generator_is_left_alone():
-    np.random.seed(3)  # noqa: NPY002
-    expected = np.random.RandomState(3).random_sample()
-    dirichlet_partition(labels_of(*[100] * 5), 4, 0.5, 7)
-    assert np.random.random_sample() == expected  # noqa: NPY002
-
-
 LABELS = labels_of(*[30] * 4)
 
 
@@ -256,13 +219,6 @@ def test_bad_values_are_refused_in_one_line():
         with pytest.raises(UserError, match=message) as caught:
             call()
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("alpha", [0.01, 1e-300])
-def test_a_division_that_cannot_be_is_given_up(monkeypatch, alpha):
-    monkeypatch.setattr(partition, "MAX_DRAWS", 20)
-    with pytest.raises(UserError, match="in 20 draws; the best gave none: use a larger alpha or fewer clients"):
-        dirichlet_partition(labels_of(50, 50), 20, alpha, 0)
 
 
 def test_the_refusal_names_a_least_size_that_is_met(monkeypatch):
@@ -342,53 +298,3 @@ def test_the_published_numbers_divide_cifar():
                 assert shares.max() - shares.min() <= 1, case
             else:  # of a uniform draw from 0.4 to 0.6 each, and one sample before
                 assert (shares.min() + 1) / (shares.max() - 1) > 0.4 / 0.6, case
-
-
-def test_clients_overlap_partly_as_fedhenns_do():
-    chosen = assign_classes(100, 5, 10, 0)
-    common = [len(np.intersect1d(one, other)) for one, other in itertools.combinations(chosen, 2)]
-    assert set(common) == {0, 1, 2, 3, 4, 5}
-    assert 2 < np.mean(common) < 3  # 5 * 5 / 10 for independent draws
-
-
-def test_unequal_shares_favour_no_place():
-    """Unlike PFLlib's rule, whose last taker gets what the others leave."""
-    labels = labels_of(*[6000] * 10)
-    held = [table(labels, random_classes_partition(labels, 10, 10, seed))[[0, -1]].sum(1) for seed in range(40)]
-    first, last = np.mean(held, axis=0)
-    assert abs(first - last) < 150
-    assert np.std([pair[0] for pair in held]) > 50
-
-
-def test_balanced_by_hand():
-    held = table(labels_of(6, 6, 6, 6), random_classes_partition(labels_of(6, 6, 6, 6), 4, 2, 3, True))
-    assert sorted(held.ravel().tolist()) == [0] * 8 + [3] * 8
-
-
-def test_classes_beyond_all_clients_are_left_out():
-    labels = labels_of(*[5] * 10)
-    parts = random_classes_partition(labels, 2, 3, 1)
-    assert sum(map(len, parts)) == 30
-    assert len(np.unique(labels[np.concatenate(parts)])) == 6
-
-
-def test_a_seed_decides():
-    labels = labels_of(*[50] * 6)
-    one, again, other = (random_classes_partition(labels, 4, 3, seed) for seed in (1, 1, 2))
-    assert [part.tolist() for part in one] == [part.tolist() for part in again]
-    assert [part.tolist() for part in one] != [part.tolist() for part in other]
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ((4, 0), "classes per client is 0: with 3 classes it must be 1..3"),
-        ((4, 4), "classes per client is 4"),
-        ((0, 1), "number of clients is 0"),
-        ((10, 3), "class 2 has 4 samples, too few for 10 clients"),
-        ((40, 3), "40 clients cannot share 34 samples"),
-    ],
-)
-def test_numbers_of_classes_that_cannot_be_are_refused(numbers, message):
-    with pytest.raises(UserError, match=message):
-        random_classes_partition(labels_of(10, 20, 4), *numbers, 0)

@@ -9,8 +9,6 @@ from federations import CPU, small, trained_small
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.shared.accounting import epsilon
-from fedpriv.federation import rounds
-from fedpriv.federation.cost import client_operations
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
@@ -46,8 +44,6 @@ def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path, monkeypatc
     spied = replace(federation.clients[0].training, guards=(guard, counting))
     clients = tuple(replace(setup, training=spied) for setup in federation.clients)
     directory = RunDirectory.create(tmp_path / "run", config)
-    monkeypatch.setattr(rounds, "client_operations", lambda method, _, server: client_operations(method, plain, server))
-    plain = federation.clients  # steps on noise that count operations release nothing
     run(replace(federation, clients=clients), directory, run_clients)
     record = directory.summary.privacy[0]
     smallest = min(len(setup.train) for setup in federation.clients)

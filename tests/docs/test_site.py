@@ -18,7 +18,6 @@ from fedpriv.methods import METHODS
 
 HOME = Path(__file__).parents[2]
 DOCS = HOME / "docs"
-INDEXES = ("README.md", "attacks/README.md", "tutorials/README.md")
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 LINK = re.compile(r"\]\((?!https?:|#)([^)\s#]+)(?:#[^)\s]*)?\)")
 
@@ -45,23 +44,6 @@ def test_every_link_to_a_file_finds_it():
         if not (page.parent / place).exists()
     ]
     assert lost == []
-
-
-def test_links_to_folders_are_links_to_their_page():
-    # A code host shows a folder; a site has nothing to show.
-    loose = [
-        f"{page.relative_to(HOME)}: {place}"
-        for page in [*pages(), *NOTEBOOKS]
-        for place in LINK.findall(prose(page))
-        if (page.parent / place).is_dir()
-    ]
-    assert loose == []
-
-
-def test_every_page_is_in_an_index():
-    listed = {(DOCS / index).parent / place for index in INDEXES for place in LINK.findall((DOCS / index).read_text())}
-    there = {page for page in [*DOCS.rglob("*.md"), *NOTEBOOKS] if page != DOCS / "README.md"}
-    assert there <= {place.resolve() for place in listed}
 
 
 def test_every_schema_is_on_the_page_of_schemas():

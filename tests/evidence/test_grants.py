@@ -10,14 +10,12 @@ from federations import small, trained_small
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.attacks.trained import Trained
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.sources import case, run
+from fedpriv.sources import case
 from fedpriv.sources.case import EVERYTHING, build_case
 from fedpriv.sources.run import RunSource
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 CARD = ThreatModel()
@@ -85,15 +83,6 @@ def test_whoever_may_only_ask_gets_no_slopes(worlds):
     assert not any(part.requires_grad for part in owner.parameters())
 
 
-def test_extractors_are_loaded_once_and_never_mixed_up(worlds):
-    world, kept = worlds("fd"), Trained()
-    first, again = (granted(world, "logits", trained=kept).extractors for _ in range(2))
-    assert first[0] is again[0]
-    assert first[0] is not first[2]
-    for card in (but(extractor="query"), but(batch_norm="none")):
-        assert granted(world, "logits", card, trained=kept).extractors[0] is not first[0]
-
-
 # ---------------------------------------------------------------- images of the attacker's own
 
 
@@ -111,21 +100,8 @@ def test_a_run_without_images_set_aside_has_none_to_grant(worlds):
     with pytest.raises(UserError) as refused:
         granted(world, "prototype", but(attacker_data="same_domain"))
     text = str(refused.value)
-    assert text.startswith(argument("knowledge", {"attacker_data": "same_domain"}))
+    assert text.startswith("knowledge={'attacker_data': 'same_domain'}")
     assert f"{world[0].path} set no images aside; train it with " in text
-    with pytest.raises(UserError, match="the clients hold images of that data set"):
-        granted(world, "prototype", but(attacker_data="other_domain", foreign="digits"))
-
-
-def test_foreign_images_come_without_labels_in_the_form_of_the_clients(worlds, monkeypatch):
-    asked = []
-    monkeypatch.setattr(run, "foreign_images", lambda *given: asked.append(given) or torch.zeros(2, 1, 8, 8))
-    monkeypatch.setattr(run, "refuse_foreign", lambda card, config: asked.append((card.foreign, config)))
-    world = worlds("fedgh", auxiliary=0.4)
-    found = granted(world, "prototype", but(attacker_data="other_domain", foreign="other"), seed=7)
-    assert asked == [("other", world[0].config), ("other", (1, 8, 8), 7)]
-    assert found.public_images.shape == (2, 1, 8, 8)
-    assert found.public_labels is None
 
 
 # ---------------------------------------------------------------- shadows
@@ -198,27 +174,8 @@ def test_facts_of_batches_are_of_all_clients(worlds):
 def test_batch_norm_is_granted_only_where_there_is_some(worlds):
     plain = worlds("fedavg", training=STEPS)
     assert granted(plain, "model", but(batch_norm="none")).card.batch_norm == CARD.batch_norm
-    with pytest.raises(UserError, match="the uploaded network has no batch norm"):
-        granted(plain, "model", but(batch_norm="exact"))
-    with pytest.raises(UserError, match="batch_norm=exact: runs store no batch statistics"):
-        granted(worlds("fedgh"), "prototype", but(batch_norm="exact"))
     for kept in ("none", "running"):
         assert granted(worlds("fedgh"), "prototype", but(batch_norm=kept)).card.batch_norm == kept
 
 
 # ---------------------------------------------------------------- the loss in public
-
-
-def test_what_attacks_do_not_follow_is_named(worlds):
-    def loss_of(method="fedavg", **settings):
-        kind = {"fedavg": "model", "fd": "logits"}[method]
-        return granted(worlds(method, **settings), kind, but(extractor="none")).loss
-
-    plain = loss_of()
-    assert (plain.besides, plain.later) == ("", "")
-    heavy = loss_of(training=LocalTraining(weight_decay=0.1, momentum=0.9))
-    assert heavy.besides == "weight decay moves the weights as well"
-    assert heavy.later == "momentum carries gradients on"
-    noise = {"defenses": (DefenseChoice("noise", {}),)}
-    assert loss_of("fd", **noise).besides.endswith("only as they were sent, after their defenses")
-    assert "after their defenses" not in loss_of(**noise).besides

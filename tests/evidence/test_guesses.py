@@ -6,7 +6,7 @@ import pytest
 import torch
 from compare import expect_same
 
-from fedpriv.attacks.features.unmixing import PriorUnmixing
+from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.engine import run_clients
@@ -50,9 +50,8 @@ def mixtures(tmp_path_factory):
 def guessed(world, kind, unit, **grants):
     directory, federation = world
     card = ThreatModel(rounds_seen=2, **grants)
-    evidence = build_case(
-        RunSource(directory, federation, kind), card, PriorUnmixing() if unit == "class" else None, n_targets=30, seed=0
-    )
+    by = UnmixedInversion() if unit == "class" else None
+    evidence = build_case(RunSource(directory, federation, kind), card, by, n_targets=30, seed=0)
     found = RunSource(directory, federation, kind).truths(evidence.targets, seed=0, unit=unit)
     return evidence, with_guesses(found, evidence, kind, unit, device=CPU)
 

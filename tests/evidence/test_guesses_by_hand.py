@@ -10,7 +10,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, TargetId, Threat
 from fedpriv.sources.case import Case
 from fedpriv.sources.guesses import with_guesses
 from fedpriv.sources.truth import Pool, Truth
-from fedpriv.wire.payloads import Classifier, Entangled, Kernel, Prototypes, Representations
+from fedpriv.wire.payloads import Classifier, Entangled, Prototypes
 
 CPU = torch.device("cpu")
 # Auxiliary images of four pixels: 0.1 and 0.3 of class 0, 0.8 of class 1, 0.5 of an unknown class; none of class 2.
@@ -86,12 +86,6 @@ def test_where_classes_are_not_told_all_auxiliary_count_alike():
     assert guessed(truth(0), evidence(OWN, targets=(TARGET,)))[0].told  # class 0 is a class as any other
 
 
-def test_auxiliary_of_unknown_classes_make_no_guess():
-    unknown = dataclasses.replace(POOL, guess_labels=torch.full((4,), -1))
-    (found,) = guessed(dataclasses.replace(truth(0), pool=unknown), evidence(OWN, targets=(TARGET,)))
-    assert found.vectors == {}
-
-
 # ---------------------------------------------------------------- the nearest auxiliary images
 
 
@@ -99,17 +93,6 @@ def test_auxiliary_of_unknown_classes_make_no_guess():
 def test_auxiliary_come_by_their_distance_to_the_uploaded_vector(value, order):
     seen = evidence(rows(0, [value], [0]), targets=(TARGET,))
     assert guessed(truth(0), seen)[0].nearest.tolist() == order
-
-
-def test_where_no_vector_can_be_compared_no_auxiliary_is_nearest():
-    assert guessed(truth(0), evidence(OWN, targets=(TARGET,), extractors={}))[0].nearest is None
-    wide = evidence(OWN, targets=(TARGET,), extractors={0: lambda images: images.flatten(1)[:, :3]})
-    assert guessed(truth(0), wide)[0].nearest is None
-    mixed = Observation(2, 0, (Entangled(vector(1), torch.tensor([1.0, 0.0, 0.0])),), ())
-    seen = evidence(mixed, targets=(TARGET,))
-    assert guessed(truth(0), seen, unit="class", kind="entangled")[0].nearest is None
-    assert guessed(truth(0), seen, unit="upload", kind="entangled")[0].nearest is not None
-    assert guessed(truth(0), evidence(Observation(2, 0, (Kernel(torch.eye(2)),), ()), targets=(TARGET,)), kind="kernel")
 
 
 # ---------------------------------------------------------------- other clients' rows
@@ -125,20 +108,6 @@ def test_rows_of_others_in_the_attacked_round_count_and_no_others():
     found = guessed([truth(0), truth(1), truth(0, 1)], uneven)
     assert [float(one.vectors["other_uploads"][0]) for one in found] == pytest.approx([2, 4, 3])
     assert [float(one.vectors["mean_upload"][0]) for one in found] == pytest.approx([3] * 3)
-
-
-def test_rows_without_classes_say_their_mean_alone():
-    raw = [Observation(2, k, (Representations(vector(k)[None], torch.tensor([0])),), ()) for k in (0, 1, 3)]
-
-    def silent(payload):
-        hidden = dataclasses.replace(payload)
-        object.__setattr__(hidden, "said", lambda what: None)
-        return hidden
-
-    mute = [raw[0], dataclasses.replace(raw[1], upload=(silent(raw[1].upload[0]),)), raw[2]]
-    found = guessed(truth(0), evidence(*mute, targets=(TARGET,)), kind="representation")[0]
-    assert set(found.vectors) == {"auxiliary", "mean_upload"}
-    expect_close(found.vectors["mean_upload"], vector(2), atol=1e-6)
 
 
 def test_the_one_sum_that_a_server_sees_is_nobody_elses_upload():
@@ -194,11 +163,3 @@ def test_rows_of_the_classifier_are_fitted_to_what_is_known_of_classes():
         expect_close(one.vectors["head_rows"], value, atol=1e-5)
     blind = evidence(own, targets=(TARGET,), extractors={})
     assert guessed(truth(0), blind)[0].vectors == {}  # nothing to fit the rows to
-
-
-@pytest.mark.parametrize("shape", [(2, 4), (3, 5)])
-def test_rows_of_another_shape_are_left_alone(shape):
-    own = dataclasses.replace(
-        OWN, broadcast=(Classifier({"weight": torch.ones(shape), "bias": torch.zeros(shape[0])}),)
-    )
-    assert "head_rows" not in guessed(truth(0), evidence(own, targets=(TARGET,)))[0].vectors

@@ -1,28 +1,19 @@
 """What the protocol tells of the loss: with it the true images explain every weighty upload, or the attack says why not."""
 
-import dataclasses
-
 import pytest
 import torch
 from federations import CPU, small, trained_small
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting import InvertingGradients
-from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.matching import Matcher
-from fedpriv.attacks.gradients.separated_batch import readable_layers, sent_layers
 from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.attacks.search.candidates import Row
 from fedpriv.federation.method import LocalTraining
 from fedpriv.methods import METHODS
-from fedpriv.models.build import build_model
-from fedpriv.models.split import Blueprint
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
 from fedpriv.wire.kinds import NETWORKS
-from fedpriv.wire.payloads import PublicLoss
 
 CARD = ThreatModel()
 TRUE = 1e-3
@@ -117,69 +108,8 @@ def test_a_strong_proximal_term_is_followed(world):
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "reason"),
-    [
-        ("fedala", {"layer_idx": 0}, "private merge"),
-        ("fedhenn", {}, "public images"),
-    ],
+    ("method", "options", "reason"), [("fedala", {"layer_idx": 0}, "private merge"), ("fedhenn", {}, "public images")]
 )
 def test_what_nobody_follows_is_named(method, options, reason):
     found = METHODS.load(method)
     assert reason in found.public_loss(found.options(**options), 2).besides
-
-
-def test_momentum_and_weight_decay_are_named(tmp_path):
-    training = LocalTraining(learning_rate=0.05, max_steps=2, batch_size=3, momentum=0.9, weight_decay=0.1)
-    config = small(
-        "fedavg",
-        per_class=6,
-        clients=2,
-        rounds=1,
-        models="small-mlp",
-        training=training,
-    )
-    directory, federation = trained_small(tmp_path / "run", config)
-    evidence = build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0)
-    asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
-    for attack in (InvertingGradients(), DeepLeakage(), LinearLayer()):
-        said = attack.caveat(asked)
-        assert "weight decay" in said
-        assert "momentum" in said
-        plain = dataclasses.replace(evidence.knowledge, loss=PublicLoss())
-        assert attack.caveat(dataclasses.replace(asked, knowledge=plain)) == ""
-
-
-def test_reading_a_layer_behind_others_says_what_several_steps_do_to_it(world):
-    said = {}
-    for steps in (1, 2):
-        directory, federation = world("fedavg", batch_size=3, steps=steps)
-        evidence = build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0)
-        asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
-        said[steps] = LinearLayer().caveat(asked)
-    assert said[1] == ""
-    assert "every local step" in said[2]
-
-
-def test_a_teacher_of_logits_is_named_unless_soft_labels_are_searched_for(world):
-    directory, federation = world("fml", batch_size=3, steps=2)
-    evidence = build_case(RunSource(directory, federation, "small-model"), CARD, n_targets=2, seed=0)
-    asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
-    assert "through its logits" in InvertingGradients().caveat(asked)
-    assert DeepLeakage(labels="joint").caveat(asked) == ""
-
-
-def test_layers_whose_bias_tells_the_derivative():
-    shape = (1, 8, 8)
-    cnn = build_model(Blueprint("small-cnn", shape, 10, 16), 0)
-    layers = readable_layers(cnn, shape)
-    assert list(layers) == ["extractor.7", "head"]
-    names = {name for name, _ in cnn.named_parameters()}
-    assert layers["head"] == names
-    assert layers["extractor.7"] == {name for name in names if not name.startswith("head.")}
-    assert sent_layers(layers, names, head=True) == ["head"]
-    assert sent_layers(layers, names, head=False)[-1] == "extractor.7"
-    assert sent_layers(layers, names - {"extractor.7.bias"}, head=False) == []
-    deep = build_model(Blueprint("small-cnn-deep", shape, 10, 16), 0)
-    assert list(readable_layers(deep, shape)) == ["head"]
-    drawn = build_model(Blueprint("small-cnn", shape, 10, 16, bottleneck=4), 0)
-    assert list(readable_layers(drawn, shape)) == ["extractor.7"]

@@ -8,8 +8,8 @@ from federations import CPU, small, trained_small
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.matching import Matcher, one_hot
-from fedpriv.attacks.gradients.step_attack import dealt, read_problem
-from fedpriv.attacks.observation import BatchFacts, ThreatModel
+from fedpriv.attacks.gradients.step_attack import read_problem
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource, local_steps
@@ -68,14 +68,3 @@ def test_the_true_images_take_the_clients_own_steps(world):
     matching = matcher.against(problem.steps, problem.counts)
     distance = matching.cosine(members, one_hot(problem.labels, 10), torch.arange(len(found)))
     assert float(distance.max()) < 1e-5
-
-
-def test_labels_are_dealt_out_to_batches_with_room():
-    assert dealt(torch.arange(6), [3, 3]).tolist() == [0, 2, 4, 1, 3, 5]
-    assert dealt(torch.arange(6), [3, 1, 2]).tolist() == [0, 3, 5, 1, 2, 4]
-    assert dealt(torch.arange(3), [3]).tolist() == [0, 1, 2]
-
-
-def test_images_of_all_steps():
-    assert BatchFacts(10, 0.1, 4).images == 40
-    assert BatchFacts(10, 0.1, 4, (10, 10, 10, 3)).images == 33

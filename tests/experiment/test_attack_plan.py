@@ -77,14 +77,14 @@ def test_iterations_are_the_budget_of_each():
         (("dip", "pixels"), ["learning_rat=1"], {}, "unknown key 'learning_rat'; did you mean 'learning_rate'"),
         (("dip",), ["pixels.patience=3"], {}, "attack 'pixels' does not run here; there are: dip"),
         (("dip",), ["dip=3"], {}, ": expected dip.KEY=VALUE"),
-        (("membership",), [], {"iterations": 5}, "iterations: membership has no budget"),
-        (("membership",), [], {"budgets": (5,)}, "budget: membership has no budget"),
+        (("membership",), [], {"iterations": 5}, "iterations: membership takes none"),
+        (("membership",), [], {"budgets": (5,)}, "budget: membership takes none"),
         (("dip",), ["iterations=4"], {"budgets": (5,)}, "budget sets it for attack 'dip'"),
         (("dip",), ["iterations=4"], {"iterations": 5}, "attack_option iterations: iterations sets it"),
         (("dlg",), ["dlg.outer_steps=4"], {"iterations": 5}, "attack_option outer_steps: iterations sets it"),
         (("dip", "pixels"), ["pixels.restarts=4"], {"restarts": 2}, "restarts sets it for attack 'pixels'"),
         (("dip",), ["restarts=2"], {"restarts": 2}, "attack_option restarts: restarts sets it for attack 'dip'"),
-        (("membership",), [], {"restarts": 2}, "restarts: membership has no restarts; drop the flag"),
+        (("membership",), [], {"restarts": 2}, "restarts: membership takes none; drop the flag"),
     ],
 )
 def test_options_that_nobody_has_are_refused(names, pairs, more, complaint):

@@ -4,11 +4,10 @@ import contextlib
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from federations import CPU, DIGITS, files, small, train_small
-from flower_cases import Array, ArrayRecord, ClientApp, LocalGrid, Message, RecordDict
+from flower_cases import ClientApp, LocalGrid, Message
 
 import fedpriv
 from fedpriv.cli import main as command
@@ -93,19 +92,6 @@ def test_a_node_that_fails_loses_its_clients_their_round_and_nothing_else(tmp_pa
     assert states[0] == states[1] != states[2]
 
 
-def test_a_silent_node_is_awaited_for_the_time_that_was_said(tmp_path):
-    config = replace(CONFIG, rounds=1, keep=(), participation=1.0, engine=EngineChoice("flower", client_timeout=1.5))
-    federation = prepare(config, CPU)
-    _, broadcast = federation.method.start(federation.server, torch.Generator().manual_seed(0))
-    jobs = [ClientJob(1, k, federation.initial_state(k), broadcast) for k in range(4)]
-    ticks = iter(np.arange(0, 100, 0.25))
-    engine = FlowerEngine(grid(silent=(7,)), "cpu", nodes=2, clock=lambda: float(next(ticks)))
-    found = list(engine(federation, jobs))
-    assert [one.client for one in found] == [0, 1, 2, 3]
-    assert [getattr(one, "told", "answered") for one in found] == ["no answer in 1.5 s", "answered"] * 2
-    assert float(next(ticks)) < 4
-
-
 # ---------------------------------------------------------------- what does not fit
 
 
@@ -143,30 +129,6 @@ def test_a_refusal_ends_the_run_with_the_nodes_own_words(tmp_path, monkeypatch):
     monkeypatch.setattr("fedpriv.integrations.flower_engine.fingerprint", lambda setup: "another")
     with pytest.raises(UserError, match="are not those on the server; give the node the same data set"):
         train_small(tmp_path / "run", CONFIG, FlowerEngine(grid(), "cpu"))
-
-
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        (b"nonsense", "not readable as an array"),
-        (
-            b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (9999999, 9999999), }",
-            "not readable as an array",
-        ),
-    ],
-)
-def test_an_answer_that_is_no_result_is_a_failure_of_its_client(data, told):
-    federation, packed = asked()
-    reply = flower_nodes.answer(Message(packed, dst_node_id=7, message_type="train"), grid().contexts[7])
-    bad = RecordDict({name: record for name, record in reply.content.items()})
-    bad["private-state"] = ArrayRecord({"w": Array("float32", (1,), "numpy.ndarray", data)})
-    with pytest.raises(UserError, match=told):
-        wire.read_result(bad, 0, CPU)
-    nodes = grid()
-    nodes.client = lambda message, context: Message(bad, reply_to=message)
-    (failure,) = FlowerEngine(nodes, "cpu")(federation, [ClientJob(1, 0, {}, ())])
-    assert failure.why == "failed"
-    assert told in failure.told
 
 
 # ---------------------------------------------------------------- the command line
@@ -208,12 +170,6 @@ def test_too_few_answers_are_one_line_and_exit_1_and_the_run_is_resumed(simulate
     assert json.loads(two.pop("config.json"))["engine"]["min_clients"] == 3
     del one["config.json"]
     assert one == two
-
-
-def test_what_is_missing_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setattr(flower_engine.importlib.util, "find_spec", lambda name: None if name == "ray" else object())
-    with pytest.raises(UserError, match=r'needs ray, which is not installed: pip install "fedpriv\[flower\]"'):
-        flower_engine.require_flower()
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Uploads are data from strangers: whatever is handed in is attacked, or refused in one line that names field and fault."""
 
 import copy
-from types import MappingProxyType
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch import nn
 
 import fedpriv
 from fedpriv.sources.door import read_uploads
-from fedpriv.sources.messages import read_message
 
 torch.manual_seed(0)
 NETWORK = nn.Sequential(nn.Flatten(), nn.Linear(16, 6))
@@ -205,26 +203,6 @@ def test_weights_from_auxiliary_are_held_against_the_model(uploads, words):
     refused(words, uploads, target="model", batch=fedpriv.BatchFacts(3, 0.1, 1))
 
 
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [
-        (fedpriv.BatchFacts("3", 0.1, 1), "batch: batch_size '3'; expected a whole number"),
-        (fedpriv.BatchFacts(3, 0.1, -1), "batch: steps -1; expected a whole number of at least 1"),
-        (fedpriv.BatchFacts(10**40, 0.1, 1), "batch: batch_size 1000"),
-        (fedpriv.BatchFacts(3, float("nan"), 1), "batch: learning rate nan; expected a finite number"),
-        (fedpriv.BatchFacts(3, float("inf"), 1), "batch: learning rate inf"),
-        (fedpriv.BatchFacts(3, "0.1", 1), "batch: learning rate '0.1'"),
-        (fedpriv.BatchFacts(2, 0.1, 1, (3,)), "batch: sizes (3,) of 1 step(s)"),
-        (fedpriv.BatchFacts(3, 0.1, 1, [3]), "batch: sizes [3]; expected a tuple"),
-        (fedpriv.BatchFacts(3, 0.1, 1, (-3,)), "batch: sizes -3"),
-        ({"batch_size": 3}, "batch: expected fedpriv.BatchFacts, got dict"),
-    ],
-    ids=range(10),
-)
-def test_facts_of_a_batch_are_numbers(facts, words):
-    refused(words, fedpriv.Update(STATE, AFTER), target="model", batch=facts)
-
-
 class Failing(nn.Module):
     def __init__(self, error=None, given=None):
         super().__init__()
@@ -282,30 +260,3 @@ def test_a_model_that_does_not_take_the_images_is_refused_before_it_is_attacked(
 )
 def test_images_of_auxiliary_are_pictures(images, words):
     refused(words, UPLOAD, images=images)
-
-
-@pytest.mark.parametrize(
-    "labels", ["abc", [1 << 70] * 3, [1 << 40] * 3, [-1] * 3, [0.5] * 3, Unprintable(), [[0], [1, 2]], []]
-)
-def test_labels_of_auxiliary_are_classes(labels):
-    refused("labels: ", UPLOAD, labels=labels)
-    with pytest.raises(fedpriv.UserError, match="labels: "):
-        read_message(VALUES, "prototype", labels, None)
-
-
-def test_harmless_oddities_are_taken_as_the_plain_tensors_that_they_stand_for():
-    plain = door(fedpriv.Update(STATE, AFTER), target="model", batch=fedpriv.BatchFacts(3, 0.1, 1))
-    odd = {
-        name: nn.Parameter(value.double().t().contiguous().t()) if value.dim() == 2 else value
-        for name, value in AFTER.items()
-    }
-    same = door(fedpriv.Update(MappingProxyType(STATE), odd), target="model", batch=fedpriv.BatchFacts(3, 0.1, 1))
-    for one, other in zip(plain.seen, same.seen, strict=True):
-        for name, value in one.upload[0].tensors().items():
-            found = other.upload[0].tensors()[name]
-            assert torch.equal(found, value)
-            assert (type(found), found.requires_grad) == (torch.Tensor, False)
-    given = fedpriv.Prototypes(nn.Parameter(VALUES.t().contiguous().t()), CLASSES)
-    found = door(given).seen[0].upload[0].features
-    assert torch.equal(found, VALUES)
-    assert (type(found), found.requires_grad) == (torch.Tensor, False)

@@ -1,11 +1,9 @@
 """Precision and compilation of searches: what each changes, and what is refused."""
 
 import functools
-from dataclasses import replace
 
 import pytest
 import torch
-from command_line import call
 from compare import expect_same
 from torch import nn
 
@@ -14,8 +12,7 @@ from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.search.objectives import relative_feature_distance
-from fedpriv.util.errors import UserError
-from fedpriv.util.numerics import FLOAT32, Numerics, read_numerics
+from fedpriv.util.numerics import FLOAT32, Numerics
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Representations
 
@@ -89,38 +86,3 @@ def compare_compiled(*kept):
         )
         for gradient, wanted in pairs:
             torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_a_search_says_that_it_is_compiled(monkeypatch, body):
-    asked = []
-    monkeypatch.setattr(DeepImagePrior, "compile", lambda self: asked.append(self))
-    attacked(replace(DIP, iterations=2), body, FLOAT32)
-    assert not asked
-    attacked(replace(DIP, iterations=2), body, Numerics(compiled=True))
-    assert len(asked) == 1
-
-
-def test_what_is_not_here_is_refused(monkeypatch):
-    with pytest.raises(UserError, match="expected one of float32, tf32, bfloat16"):
-        read_numerics("float16", CPU, compiled=False)
-    with pytest.raises(UserError, match="only GPUs have TF32, and this computes on cpu"):
-        read_numerics("tf32", CPU, compiled=False)
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(UserError, match="a C\\+\\+ compiler, and none is here"):
-        read_numerics("float32", CPU, compiled=True)
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (["--precision", "tf32", "--device", "cpu"], "precision='tf32': only GPUs have TF32"),
-        (["--precision", "half"], "precision='half': expected one of float32, tf32, bfloat16"),
-    ],
-)
-def test_commands_refuse_it_in_one_line(flags, complaint, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    code, _, said = call(capsys, "attack", "--target", "entangled", *flags)
-    assert code == 2
-    assert complaint in said
-    assert len(said.strip().splitlines()) == 1

@@ -149,15 +149,6 @@ def test_an_optimiser_other_than_sgd_is_not_what_attacks_assume():
         attack(updates(model), model=model, batch=fedpriv.BatchFacts(4, RATE, 1, optimiser=3))
 
 
-def test_a_difference_that_is_known_is_named():
-    _, premise = weights(updates(network(), rate=0.3), network(), **QUICK)
-    assert premise.cause == "scale"
-    assert abs(premise.factor - 3) < 1e-3
-    result, premise = attack(gradients(normed()), model=normed(), **QUICK)
-    assert (premise.status, premise.cause) == ("differs", "evaluation")
-    assert "batch norm in evaluation mode" in result.verdict
-
-
 # ---------------------------------------------------------------- what agrees
 
 
@@ -206,15 +197,6 @@ def test_a_defense_explains_a_difference():
     result, premise = rows(sent, extractor, defense="noise:scale=1")
     assert premise.status == "defense"
     assert "premise" not in [reason.name for reason in result.verdicts["pixels"].reasons]
-
-
-def test_images_that_are_missing_cannot_be_checked():
-    extractor = network()[:3]
-    fewer = {"images": [own[:3] for own in IMAGES], "labels": [own[:3] for own in LABELS]}
-    result, premise = rows(prototypes(extractor), extractor, **fewer)
-    assert premise.status == "not checkable"
-    assert "fewer images" in premise.why
-    assert any("not checkable" in line for line in result.notices)
 
 
 def test_inferences_on_the_same_uploads_have_the_premise_too(tmp_path):

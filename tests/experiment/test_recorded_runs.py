@@ -117,11 +117,7 @@ def test_prototypes_over_rounds_too(tmp_path):
         return federation.clients[partition].train.batch(torch.arange(len(federation.clients[partition].train)))
 
     facts = facts_of(
-        run,
-        federation,
-        data=data,
-        extractor=extractor,
-        kinds={"protos": {"kind": "prototype", "features": "means"}},
+        run, federation, data=data, extractor=extractor, kinds={"protos": {"kind": "prototype", "features": "means"}}
     )
     asked = ASKED | {"targets": 6}
     ours = fedpriv.attack(run.path, target="prototype", attacks="pixels", **asked)

@@ -5,14 +5,7 @@ import json
 import pytest
 import torch
 from torch import nn
-from upload_cases import (
-    CLASSES,
-    IMAGES,
-    NETWORK,
-    attack,
-    extractor,
-    smooth,
-)
+from upload_cases import CLASSES, IMAGES, NETWORK, attack, extractor, smooth
 
 import fedpriv
 

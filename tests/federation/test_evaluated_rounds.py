@@ -1,17 +1,11 @@
 """Rounds that are evaluated and rounds that are not: what lines, summary and readers have of either."""
 
-import csv
-
-import numpy as np
 import pytest
 from federations import CPU, files, small, train_small
 
-from fedpriv.federation import evaluate as module
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.pages.run_records import load_runs
-from fedpriv.pages.runs_report import write_runs_report
 from fedpriv.sources.federation import prepare
 
 
@@ -39,15 +33,6 @@ def test_what_is_evaluated_is_as_if_every_round_were(tmp_path, method):
     assert seldom.summary.rounds == 5
 
 
-def test_nobody_is_looked_at_in_a_round_that_is_not_evaluated(tmp_path, monkeypatch):
-    asked, correct = [], module._correct
-    monkeypatch.setattr(module, "_correct", lambda *given: asked.append(len(done.rounds())) or correct(*given))
-    own = config("local", evaluate_every=3)
-    done = RunDirectory.create(tmp_path / "run", own)
-    run(prepare(own, CPU), done, run_clients)
-    assert {*asked} == {2, 4}  # rounds done before the third and the fifth
-
-
 @pytest.mark.parametrize("killed_in", [1, 2, 4, 5])
 def test_a_killed_run_goes_on_to_the_same_result(tmp_path, killed_in):
     asked = config(evaluate_every=3, checkpoint_every=2)
@@ -62,21 +47,3 @@ def test_a_killed_run_goes_on_to_the_same_result(tmp_path, killed_in):
         train_small(tmp_path / "killed", asked, dying)
     run(prepare(asked, CPU), RunDirectory.open(tmp_path / "killed"), run_clients)
     assert files(tmp_path / "killed") == files(whole.path)
-
-
-def test_pages_have_the_rounds_that_were_evaluated_and_all_that_was_sent_until_then(tmp_path):
-    train_small(tmp_path / "always", config())
-    train_small(tmp_path / "seldom", config(evaluate_every=3))
-    always, seldom = load_runs([tmp_path / "always", tmp_path / "seldom"])
-    there = [2, 4]
-    assert seldom.rounds.tolist() == [3, 5]
-    for count, unit in always.traffic:
-        assert np.array_equal(seldom.cumulative(count, unit), always.cumulative(count, unit)[there])
-    own, other = seldom.at("after_broadcast"), always.at("after_broadcast")
-    assert np.array_equal(own.pooled, other.pooled[there])
-    write_runs_report([tmp_path / "always", tmp_path / "seldom"], tmp_path / "report")
-    with (tmp_path / "report" / "runs.csv").open(newline="") as table:
-        every, one = (row for row in csv.DictReader(table) if row["predictor"] == "own")
-    names = [name for name in every if name.endswith("_per_round")]
-    assert names
-    assert [one[name] for name in names] == [every[name] for name in names]

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from federations import CPU, small
 
 from fedpriv.federation import local_training
-from fedpriv.federation.evaluate import evaluate
 from fedpriv.sources.federation import prepare
 
 
@@ -23,41 +21,6 @@ def first_round(method, **options):
         uploads.append((setup.client, upload))
     _, answer = federation.method.server_step(federation.server, server, uploads, torch.Generator().manual_seed(0))
     return federation, states, answer
-
-
-@pytest.mark.parametrize(
-    ("method", "passes"),
-    [
-        ("local", 1),  # nothing comes back
-        ("fedproto", 1),  # prototypes come, by which and by the head it predicts
-        ("lg-fedavg", 1),  # a head comes
-        ("fedral", 1),  # a matrix comes
-        ("fedavg", 2),  # a model comes
-        ("fedmrl", 3),  # a small model comes: that one twice, the private one once
-    ],
-)
-def test_a_round_s_scores_take_so_many_passes_over_the_test_images_of_a_client(monkeypatch, method, passes):
-    federation, states, answer = first_round(method)
-    done, represent = [], local_training.represent
-    monkeypatch.setattr(
-        local_training, "represent", lambda model, images: done.append(len(images)) or represent(model, images)
-    )
-    evaluate(
-        federation.method, list(zip(federation.clients, federation.tests, strict=True)), states, answer, {}, {0, 1, 2}
-    )
-    assert len(done) == passes * 3
-
-
-@pytest.mark.parametrize("method", ["local", "fedproto", "lg-fedavg", "fedral", "fedavg", "fedavgdbe", "fedmrl"])
-def test_scores_from_what_was_seen_are_those_of_looking_again(method):
-    federation, states, answer = first_round(method)
-    found = federation.method
-    ways = [found.predict, *found.extra_predictors.values()]
-    for own, test, state in zip(federation.clients, federation.tests, states, strict=True):
-        remembering = replace(own, representation_cache={})
-        for one in (state, found.apply_broadcast(own, state, answer), state):
-            for predict in ways:
-                assert torch.equal(predict(remembering, one, test.images), predict(own, one, test.images))
 
 
 def test_other_images_and_other_weights_are_represented_anew(monkeypatch):

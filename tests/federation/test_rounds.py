@@ -13,11 +13,9 @@ from federations import CPU, files, small, train_small
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.engine import run_clients
-from fedpriv.federation.evaluate import accuracy
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.federation.summary import RoundAccuracy
 from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes, write_text
@@ -101,10 +99,6 @@ def test_lines_ledger_and_summary_agree(tmp_path):
         assert pooled[summary.accuracy[when].best_round - 1] == max(pooled)
 
 
-def test_accuracy_pools_samples_and_averages_clients():
-    assert accuracy([[1, 2], [3, 3]]) == RoundAccuracy(pooled=4 / 5, mean_over_clients=0.75)
-
-
 def test_participation_samples_clients_by_round(tmp_path):
     config = replace(CONFIG, clients=8, participation=0.25, rounds=6)
     federation = prepare(config, CPU)
@@ -146,11 +140,6 @@ def test_the_broadcast_that_is_stored_is_the_one_that_was_answered(tmp_path):
         mean = sum(n / sum(sizes) * upload[name] for n, upload in zip(sizes, uploads, strict=True))
         expect_close(mean, value, atol=1e-6)
         assert not torch.equal(first[name], value)
-
-
-def test_checkpoints_are_kept_on_request_only(tmp_path):
-    assert trained(tmp_path / "a").checkpointed_rounds() == (3,)
-    assert trained(tmp_path / "b", replace(CONFIG, keep=(1,))).checkpointed_rounds() == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -204,12 +193,6 @@ def rewrite(path, change):
     write_text(path, json.dumps(values))  # listed anew, as a careful forger would
 
 
-def test_a_run_of_another_version_is_refused(spoilt):
-    rewrite(spoilt / "config.json", lambda values: values.update(format=99))
-    with pytest.raises(UserError, match=r"config.json: run format 99, but this version reads format 6"):
-        RunDirectory.open(spoilt)
-
-
 def test_a_tampered_configuration_is_refused(spoilt):
     rewrite(spoilt / "config.json", lambda values: values.update(rounds=-1))
     with pytest.raises(UserError, match=r"config.json: rounds: input should be greater"):
@@ -222,11 +205,6 @@ def test_a_tampered_configuration_is_refused(spoilt):
 def test_a_changed_missing_or_foreign_upload_is_refused(spoilt):
     directory = RunDirectory.open(spoilt)
     path = directory.upload_path(2, 1)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(bytes(content))
-    with pytest.raises(UserError, match="its content was altered"):
-        directory.message(path)
     path.unlink()
     with pytest.raises(UserError, match=r"missing, though captures.jsonl lists it"):
         directory.message(path)
@@ -236,22 +214,15 @@ def test_a_changed_missing_or_foreign_upload_is_refused(spoilt):
 
 def test_damaged_lines_and_checkpoints_are_refused(spoilt):
     directory = RunDirectory.open(spoilt)
-    (spoilt / "metrics.jsonl").write_text('{"round": 1}\n')
-    with pytest.raises(UserError, match=r"metrics.jsonl: its content was altered"):
-        directory.lines("metrics")
     write_text(spoilt / "metrics.jsonl", '{"round": 1}\nnonsense\n{"round": 2}\n')
     with pytest.raises(UserError, match=r"metrics.jsonl:2: not a line of JSON"):
         directory.lines("metrics")
     state = directory.checkpoint_path(3) / "client-001.safetensors"
-    whole = state.read_bytes()
-    state.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(UserError, match="its content was altered"):
-        directory.client_state(3, 1)
-    write_bytes(state, whole[:40])
+    write_bytes(state, state.read_bytes()[:40])
     with pytest.raises(UserError, match=r"client-001\.safetensors: not readable as safetensors"):
         directory.client_state(3, 1)
     state.unlink()
-    with pytest.raises(UserError, match="checkpoint is incomplete"):
+    with pytest.raises(UserError, match="no such file"):
         directory.client_state(3, 1)
 
 

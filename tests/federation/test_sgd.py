@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.federation import local_training
 from fedpriv.federation.local_training import Sgd
 from fedpriv.federation.method import LocalTraining
 
@@ -35,29 +34,3 @@ def test_every_step_is_that_of_torch_to_the_last_bit(momentum, weight_decay):
             nn.functional.cross_entropy(module(images), labels).backward()
             step()
         assert all(torch.equal(one, other) for one, other in zip(ours.parameters(), theirs.parameters(), strict=True))
-
-
-def test_what_has_no_gradient_stays():
-    module = network()
-    before = [parameter.clone() for parameter in module.parameters()]
-    optimiser = Sgd(tuple(module.parameters()), LocalTraining(learning_rate=0.1, momentum=0.9, weight_decay=0.1))
-    optimiser.step()
-    next(module.parameters()).sum().backward()
-    optimiser.step()
-    same = [torch.equal(one, other) for one, other in zip(module.parameters(), before, strict=True)]
-    assert same == [False, *[True] * (len(same) - 1)]
-
-
-def test_batches_move_to_another_device_at_once_and_stay_what_they_were(monkeypatch):
-    batches, moves = [torch.tensor([4, 1, 3]), torch.tensor([0]), torch.tensor([2, 5])], []
-    to = torch.Tensor.to
-
-    def moved(self, device):
-        moves.append(device)
-        return to(self, "cpu")
-
-    monkeypatch.setattr(torch.Tensor, "to", moved)
-    found = local_training._moved(batches, torch.device("cuda"))
-    assert moves == [torch.device("cuda")]
-    assert [one.tolist() for one in found] == [one.tolist() for one in batches]
-    assert local_training._moved(batches, torch.device("cpu")) is batches

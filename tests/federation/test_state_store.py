@@ -4,7 +4,6 @@ import pytest
 import torch
 from federations import CPU, files, small, train_small
 
-from fedpriv.federation import state_store as module
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
@@ -14,34 +13,23 @@ from fedpriv.sources.federation import prepare
 CONFIG = small("fedproto", per_class=20, clients=8, participation=0.25, rounds=4, checkpoint_every=3)
 
 
-def test_states_come_back_as_they_were_put_in_whatever_memory_may_hold(tmp_path, monkeypatch):
+def test_states_come_back_as_they_were_put_in(tmp_path):
     drawn = []
 
     def first(client):
         drawn.append(client)
         return {"weight": torch.full((3, 2), float(client)), "count": torch.tensor(client)}
 
-    for room in (0, module.BYTES_IN_MEMORY):
-        monkeypatch.setattr(module, "BYTES_IN_MEMORY", room)
-        drawn.clear()
-        (tmp_path / f"run-{room}").mkdir()
-        with state_store(RunDirectory(tmp_path / f"run-{room}"), 4, first, CPU) as states:
-            for round_ in range(3):
-                for client in range(0, 4, 1 + round_):
-                    states.change(client, {"weight": states[client]["weight"] + 10})
-            assert [float(state["weight"][0, 0]) for state in states] == [30.0, 11.0, 22.0, 23.0]
-            assert drawn == [0, 1, 2, 3]
-            with pytest.raises(IndexError):
-                states[4]
-            folder = next(iter(states.files.values())).parent
-        assert not folder.exists()
-
-
-def test_what_memory_may_hold_changes_no_result(tmp_path, monkeypatch):
-    train_small(tmp_path / "held", CONFIG)
-    monkeypatch.setattr(module, "BYTES_IN_MEMORY", 0)
-    train_small(tmp_path / "spilled", CONFIG)
-    assert files(tmp_path / "spilled") == files(tmp_path / "held")
+    with state_store(RunDirectory(tmp_path), 4, first, CPU) as states:
+        for round_ in range(3):
+            for client in range(0, 4, 1 + round_):
+                states.change(client, {"weight": states[client]["weight"] + 10})
+        assert [float(state["weight"][0, 0]) for state in states] == [30.0, 11.0, 22.0, 23.0]
+        assert drawn == [0, 1, 2, 3]
+        with pytest.raises(IndexError):
+            states[4]
+        folder = next(iter(states.files.values())).parent
+    assert not folder.exists()
 
 
 def test_a_kill_leaves_no_states_behind_and_the_run_goes_on_as_if_nothing_was(tmp_path):

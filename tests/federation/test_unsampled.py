@@ -3,7 +3,7 @@
 import pytest
 from federations import files, small, train_small
 
-from fedpriv.federation.evaluate import accuracy, unsampled_warning, unsampled_words
+from fedpriv.federation.evaluate import accuracy
 from fedpriv.federation.summary import RoundAccuracy, Unsampled
 from fedpriv.pages.run_records import load_runs
 from fedpriv.pages.runs_report import write_runs_report
@@ -48,16 +48,3 @@ def test_clients_of_no_round_are_named_and_can_be_left_out(tmp_path):
         text = (tmp_path / "page" / page).read_text()
         assert "were sampled in no round and count in no accuracy" in text
         assert "count in every accuracy with received or first weights, never trained." in text
-
-
-def test_what_readers_are_told():
-    facts = {"clients": (2, 5), "batch_norm": (2,)}
-    told = unsampled_words(Unsampled(**facts, treatment="counted"), 10)
-    assert "2 of 10 clients (2, 5)" in told
-    assert "1 of them with batch-norm statistics of no image" in told
-    line = unsampled_warning(Unsampled(**facts, treatment="counted"), 10)
-    assert "are sampled in no round" in line
-    assert line.endswith("see unsampled='left_out'")
-    many = Unsampled(clients=tuple(range(20)), batch_norm=(), treatment="counted")
-    assert "(0, 1, 2, 3, 4, 5, 6, 7, ...)" in unsampled_warning(many, 30)
-    assert unsampled_warning(many, 30).endswith("see unsampled='left_out'")

@@ -9,7 +9,7 @@ from method_cases import CLASSES, SHAPE, WIDTH, World, copies, played, same
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.cost import PlannedClients, message_sizes, model_parameters, planned_operations
+from fedpriv.federation.cost import message_sizes, model_parameters
 from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.federation.states import inner
 from fedpriv.methods import fedapen, fedkd, fedmrl, fml
@@ -252,19 +252,13 @@ def test_fedmrls_small_model_is_cnn_5_with_d1_units_in_its_penultimate_layer(d1,
     assert isinstance(built.mapping, nn.Identity)
 
 
-def test_a_smaller_d1_reduces_communication_and_computation():
-    """What FedMRL's section 5.3.3 says of d1, with the operations of a client step counted and by hand."""
-    own, method, sent, counted = Blueprint("cnn-5", (3, 32, 32), 10, 500), fedmrl.METHOD, [], []
-    clients = PlannedClients((own,), (8,), LocalTraining(batch_size=4))
+def test_a_smaller_d1_reduces_communication():
+    own, sent = Blueprint("cnn-5", (3, 32, 32), 10, 500), []
     for d1 in (100, 500):
         options = fedmrl.Options(small_width=d1)
-        upload, *_ = message_sizes(method, FederationSizes(1, 10, 500, options, blueprint=own))
+        upload, *_ = message_sizes(fedmrl.METHOD, FederationSizes(1, 10, 500, options, blueprint=own))
         sent.append(upload.scalars)
-        counted.append(planned_operations(method, clients, {"small_width": d1})["per_client_round"])
     assert sent == [465_658, 670_058]
-    # 400 units more in the penultimate layer (from 500), in the projector (to 500) and in the small head (to 10), each a
-    # product forward and two backward, of 8 images.
-    assert counted[1] - counted[0] == 8 * 2 * 3 * 400 * (500 + 500 + 10)
 
 
 def test_fedmrls_homogeneous_small_model_is_a_narrow_cnn_1_and_gray_images_take_the_gray_layout():

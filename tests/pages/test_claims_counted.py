@@ -1,7 +1,6 @@
 """Counts that papers print are what their sizes give, or a remark says how they come about."""
 
 import numpy as np
-import pytest
 from looped import each
 
 import fedpriv
@@ -53,59 +52,16 @@ def test_counts_are_what_the_sizes_give(name, differing):
     assert found == differing
 
 
-# ---------------------------------------------------------------- FedMRL and FedRAL: computation
-
-
-def forward(classes, *, head=True):
-    """Operations of one image's forward pass, mean over CNN-1 to CNN-5, from the sizes in FedMRL's table 2."""
-    each = []
-    for channels, units in ((32, 2000), (16, 2000), (32, 1000), (32, 800), (32, 500)):
-        convolutions = 28 * 28 * 16 * 75 + 10 * 10 * channels * 400
-        linear = 25 * channels * units + units * 500 + (500 * classes if head else 0)
-        each.append(2 * (convolutions + linear))
-    return sum(each) / 5
-
-
-def operations(method, classes, **more):
-    sizes = {"clients": 5, "samples": 5, "models": "fedmrl-5", "operations": True, "classes": classes}
-    return fedpriv.cost(method, **sizes, **more).methods[0]["operations"]
-
-
-def test_fedrals_megabytes_are_four_times_a_forward_pass():
-    """To the last digit, if the two middle columns are exchanged."""
-    exchanged = dict(zip(RAL_COLUMNS, (10, 10, 100, 100), strict=True))
-    for (method, column), printed in cells("fedral-table-4-computation").items():
-        classes = exchanged[column]
-        more = 500 * 500 if method == "FedRAL" else forward(classes, head=False)
-        assert f"{4 * (forward(classes) + more) / 2**20:.2f}" == f"{printed:.2f}"
-    named = {key for key, remark in claims()["fedral-table-4-computation"].remarks.items() if "exchanged" in remark}
-    assert {key.split(" | ")[1] for key in named} == set(RAL_COLUMNS[1:3])
-
-
-def test_with_the_backward_pass_the_order_stays_and_the_ratio_does_not():
-    assert operations("local", 10)["prediction_per_image"] == forward(10)
-    fedtgp = operations("fedtgp", 10, pairs=10)["per_client_round"]
-    fedral = operations("fedral", 10)["per_client_round"]
-    assert 1.25 < fedtgp / fedral < 1.3 < 1.9 < 54.52 / 28.23
-    remarks = claims()["fedral-table-4-computation"].remarks
-    for name, found in (("FedTGP", fedtgp), ("FedRAL", fedral)):
-        assert f"{found * 4 / 2**20:.1f}" in remarks[f"{name} | {RAL_COLUMNS[0]}"]
-
-
-@each("data, classes, pairs", [("CIFAR-10", 10, 10), ("CIFAR-100", 100, 50)])
-def test_fedmrls_operations_are_a_forward_pass_too(data, classes, pairs):
-    """FedProto passes once more through its extractor; so a round of FedMRL costs less, though the text says more."""
-    rounds, read_off = cells("fedmrl-figure-4-rounds"), cells("fedmrl-figure-4-computation")
-    option = {"small_model": "cnn-5", "small_width": 100}
-    fedmrl = operations("fedmrl", classes, option=option)
-    passes = {"FedProto": forward(classes) + forward(classes, head=False), "FedMRL": fedmrl["prediction_per_image"]}
-    for method, own in passes.items():
-        printed = read_off["until the accuracy is reached", f"{method}, {data}"]
-        assert own * rounds[method, data] / 1e9 == pytest.approx(printed, abs=0.1)
-        remark = claims()["fedmrl-figure-4-computation"].remarks[f"until the accuracy is reached | {method}, {data}"]
-        assert f"{own / 1e6:.2f} million" in remark
-    assert passes["FedMRL"] < passes["FedProto"]
-    assert fedmrl["per_client_round"] > operations("fedproto", classes, pairs=pairs)["per_client_round"]
+@each("classes, pairs, kilobytes", [(10, 789, "15.4"), (100, 6887, "134.5")])
+def test_classes_that_clients_of_a_dirichlet_division_lack(classes, pairs, kilobytes):
+    """FedTGP's practical cells count every class of every client; a real division has fewer."""
+    labels = np.repeat(np.arange(classes), 60_000 // classes)
+    parts = dirichlet_partition(labels, 100, 0.4, 0)
+    assert sum(len(np.unique(labels[part])) for part in parts) == pairs
+    assert f"{pairs * 500 * 4 / 100 / 1024:.1f}" == kilobytes
+    remark = claims()["fedral-table-4-communication"].remarks[f"FedTGP | CIFAR-{classes}, practical"]
+    assert f"{pairs:,} of {classes * 100:,}" in remark
+    assert kilobytes in remark
 
 
 # ---------------------------------------------------------------- FedRE
@@ -149,6 +105,21 @@ def test_fedres_counts_are_what_the_sizes_give(name):
                 differing.add((row.name, column.name))
                 assert exact in remark or row.name == "FedAllRep"
     assert differing == DIFFERING[name]
+
+
+def test_fedallreps_cells_add_thousands_to_ones():
+    claim = claims()["fedre-table-4-communication"]
+    row = next(row for row in claim.rows if row.name == "FedAllRep")
+    for column, value in zip(claim.columns, row.values, strict=True):
+        counts = [
+            fedpriv.cost("fedallrep", **{**claim.sizes, **column.sizes, "width": width}).methods[0]["communication"]
+            for width in (512, 2048)
+        ]
+        upload = counts[0]["full"]["upload_scalars_per_round"]
+        heads = [count["paper"]["broadcast_scalars_per_round"] for count in counts]
+        assert f"{(upload + heads[1] / 1000) / 1000:.2f}" == f"{value:.2f}"
+        assert f"{(upload + heads[0]) / 1000:.2f}" in claim.remarks[f"FedAllRep | {column.name}"]
+        assert column.sizes["samples"] % 64 == 0
 
 
 # ---------------------------------------------------------------- the division behind the counts

@@ -1,20 +1,13 @@
 """The recorder's core: what it writes is what crossed, and nothing that it meets harms who calls it."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fedpriv.integrations.arrays import STORED, digest
 from fedpriv.integrations.recorder import Recorder
 from fedpriv.integrations.run import RecordedRun
-from fedpriv.util import files
 from fedpriv.util.errors import UserError
 
 
@@ -49,22 +42,6 @@ def test_everything_comes_back_as_it_crossed(tmp_path):
     assert torch.equal(run.arrays(down)["arrays"]["w"], torch.full((2, 3), 2.0))
     assert torch.equal(run.arrays(second)["arrays"]["w"], torch.full((2, 3), 2.125))
     assert list(run.arrays(first)["arrays"]) == ["w", "b"]  # in their own order
-    names = {path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()}
-    assert names - {files.MARKER, ".fedpriv.lock"} == set(files.written(run.path))
-
-
-@given(st.sampled_from(sorted(STORED, key=str)), st.lists(st.integers(0, 3), max_size=3))
-def test_every_type_and_shape_comes_back(tmp_path_factory, dtype, shape):
-    value = (torch.arange(64)[: int(np.prod(shape))].reshape(shape) % 2).to(dtype)
-    path = tmp_path_factory.mktemp("types") / "run"
-    recorder = Recorder(path, "test", say=lambda line: None)
-    recorder.upload(1, "a", {"any/name": {"x/y.z": value}})
-    recorder.close()
-    run = RecordedRun.open(path)
-    (seen,) = run.messages(1)
-    found = run.arrays(seen)["any/name"]["x/y.z"]
-    assert found.dtype == dtype
-    assert torch.equal(found, value)
 
 
 def test_what_is_odd_is_said_once_and_kept(tmp_path):
@@ -110,25 +87,6 @@ def test_a_round_without_answers_errors_and_seconds_are_recorded_as_such(tmp_pat
     assert torch.equal(run.arrays(run.messages(3)[2])["arrays"]["w"], torch.full((2, 3), 3.0))  # the first of the two
 
 
-def test_a_auxiliary_folder_and_a_folder_in_use_are_told_and_left(tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    said = []
-    refused = recorded(tmp_path / "mine", said)
-    assert refused.stopped
-    assert sorted(os.listdir(tmp_path / "mine")) == ["thesis.txt"]
-    assert len(said) == 1
-    assert "no recorded run" in said[0]
-    first = recorded(tmp_path / "run")
-    script = (
-        f"from fedpriv.integrations.recorder import Recorder; print(Recorder({str(tmp_path / 'run')!r}, 'x').stopped)"
-    )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "True"
-    assert "at work in this folder" in found.stderr
-    first.close()
-
-
 def test_a_fault_inside_stops_the_recording_and_raises_nothing(tmp_path, monkeypatch):
     said = []
     recorder = recorded(tmp_path / "run", said, rounds=(1,))
@@ -167,18 +125,6 @@ def test_what_is_beyond_bounds_stops_it_in_one_line(tmp_path, call):
     assert "recording stops" in said[0]
 
 
-def test_another_process_goes_on_with_the_next_round(tmp_path):
-    recorded(tmp_path / "run", rounds=(1, 2)).close()
-    said = []
-    again = recorded(tmp_path / "run", said, rounds=(2, 3))  # started again from the state after round 1
-    again.close()
-    run = RecordedRun.open(tmp_path / "run")
-    assert run.rounds() == (1, 2, 3)
-    assert [len(run.messages(number)) for number in run.rounds()] == [3, 3, 3]
-    assert not again.stopped
-    assert "2 round(s) are recorded here already" in said[0]
-
-
 def test_another_federation_is_not_mixed_into_a_recorded_one(tmp_path):
     recorded(tmp_path / "run", rounds=(1, 2)).close()
     said = []
@@ -189,54 +135,17 @@ def test_another_federation_is_not_mixed_into_a_recorded_one(tmp_path):
     assert len(RecordedRun.open(tmp_path / "run").messages(1)) == 3
 
 
-def test_a_kill_leaves_whole_rounds_and_the_run_is_gone_on_with(tmp_path):
-    script = """
-import os, sys
-import numpy as np
-from fedpriv.integrations.recorder import Recorder
-r = Recorder(sys.argv[1], "test 1.0")
-for n in (1, 2):
-    r.broadcast(n, ["7", "9"], {"arrays": {"w": np.full((2, 3), n, np.float32), "b": np.arange(3, dtype=np.float32)}})
-    r.upload(n, "7", {"arrays": {"w": np.full((2, 3), n, np.float32)}})
-os.kill(os.getpid(), 9)
-"""
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], check=False, capture_output=True)
-    assert [len(RecordedRun.open(tmp_path / "run").messages(n)) for n in (1, 2)] == [2, 2]
-    said = []
-    recorded(tmp_path / "run", said, rounds=(2, 3)).close()
-    run = RecordedRun.open(tmp_path / "run")
-    assert [seen.clients for seen in run.messages(2)] == [("7", "9"), ("7",), ("9",)]
-    assert len(run.messages(3)) == 3
-
-
 def test_a_damaged_recording_is_named(tmp_path):
     recorded(tmp_path / "run").close()
     run = RecordedRun.open(tmp_path / "run")
     seen = run.messages(1)[1]
     place = run.path / seen.file
-    place.write_bytes(place.read_bytes()[:-1] + b"\x00")
-    with pytest.raises(UserError, match=r"0002\.safetensors: its content was altered"):
-        run.arrays(seen)
     place.unlink()
     with pytest.raises(UserError, match="missing"):
         run.arrays(seen)
     lines = run.path / "rounds" / "round-0002.jsonl"
     lines.write_text(json.dumps({"round": 2}) + "\n")
-    with pytest.raises(UserError, match="altered"):
+    with pytest.raises(UserError, match=r"round-0002\.jsonl:1: field"):
         run.messages(2)
     with pytest.raises(UserError, match="not a recorded run"):
         RecordedRun.open(tmp_path)
-
-
-def test_digest_tells_names_types_shapes_and_values_apart():
-    base = {"s": {"w": torch.ones(2, 3)}}
-    others = [
-        {"t": {"w": torch.ones(2, 3)}},
-        {"s": {"v": torch.ones(2, 3)}},
-        {"s": {"w": torch.ones(3, 2)}},
-        {"s": {"w": torch.ones(2, 3, dtype=torch.float64)}},
-        {"s": {"w": torch.zeros(2, 3)}},
-        {"s": {"w": torch.ones(2, 3), "v": torch.ones(0)}},
-    ]
-    assert len({digest(one) for one in [base, *others]}) == len(others) + 1
-    assert digest(base) == digest({"s": {"w": torch.ones(3, 2).T.contiguous()}})

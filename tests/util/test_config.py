@@ -15,7 +15,6 @@ from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import Registry
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
 
@@ -38,10 +37,6 @@ def test_mappings_become_dataclasses_and_back():
     made = parse(Outer, {"name": "b", "inner": {"rate": "0.25"}}, "here")
     assert made == Outer("b", Inner(0.25))
     assert parse(Outer, plain(made), "here") == made
-
-
-def test_an_infinite_default_may_be_repeated():
-    assert parse(Outer, {"reach": math.inf}, "here") == Outer()
 
 
 def every_number():
@@ -84,13 +79,6 @@ def test_what_does_not_fit_is_named(values, complaint):
         parse(Outer, values, "study.toml")
     assert str(caught.value).startswith(complaint)
     assert "\n" not in str(caught.value)
-
-
-def test_registries_resolve_lazily_and_name_what_they_know():
-    table = Registry("thing", {"seed": "fedpriv.util.seeds:derive_seed"})
-    assert table.load("seed") is derive_seed
-    with pytest.raises(UserError, match=r"unknown thing .sed.; did you mean .seed.\? known: seed"):
-        table.load("sed")
 
 
 def test_seeds_depend_on_every_part_and_on_types():

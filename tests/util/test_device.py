@@ -38,13 +38,6 @@ def test_a_gpu_is_told_to_repeat_itself_in_full_precision(name):
 
 
 @pytest.mark.usefixtures("one_card")
-def test_a_cpu_beside_it_is_left_as_it_is():
-    assert pick_device("cpu").type == "cpu"
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.get_num_threads() == 1
-
-
-@pytest.mark.usefixtures("one_card")
 @each(
     "name, said",
     [

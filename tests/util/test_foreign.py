@@ -61,19 +61,6 @@ def test_a_file_beyond_its_limit_is_refused_before_it_is_read(name, tmp_path):
     )
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="everything is readable to root")
-def test_a_file_that_may_not_be_read_is_said(reader, tmp_path):
-    (tmp_path / "secret").touch(mode=0)
-    assert "not readable (Permission denied)" in refusal(reader, tmp_path / "secret")
-
-
-def test_text_is_utf_8_with_or_without_its_mark(tmp_path):
-    (tmp_path / "a").write_bytes(b"name = '\xff'")
-    assert "a: not UTF-8 at byte 8; expected settings in TOML" in refusal(foreign.toml_file, tmp_path / "a")
-    (tmp_path / "a").write_bytes("\ufeffname = 'ä'".encode())
-    assert foreign.toml_file(tmp_path / "a") == {"name": "ä"}
-
-
 @each(
     "text",
     [
@@ -87,12 +74,6 @@ def test_text_is_utf_8_with_or_without_its_mark(tmp_path):
 def test_toml_nested_without_end_is_refused(text, tmp_path):
     (tmp_path / "a.toml").write_text(text)
     assert "not readable as TOML" in refusal(foreign.toml_file, tmp_path / "a.toml")
-
-
-def test_brackets_and_dots_in_texts_and_comments_nest_nothing():
-    text = f'# {"[" * 99}\na = "{"[." * 99}"\nb = \'{"{" * 99}\'\nc = """\n{"[.]" * 99}\n"""\nd = {[0.5] * 99}\n'
-    assert foreign.toml_table(text)["d"] == [0.5] * 99
-    assert foreign.toml_table("\n".join(f"[a{n}]\nb.c = 1.5" for n in range(99)))["a98"] == {"b": {"c": 1.5}}
 
 
 @each(
@@ -125,28 +106,6 @@ def test_tensors_whose_header_is_longer_than_the_file(content, tmp_path):
     assert "a.safetensors: not readable as safetensors (a header of" in refusal(
         foreign.check_tensor_file, tmp_path / "a.safetensors"
     )
-
-
-def test_a_folder_that_cannot_be_listed_is_said(tmp_path, monkeypatch):
-    (tmp_path / "b").touch()
-    (tmp_path / "a").mkdir()
-    (tmp_path / ".hidden").touch()
-    assert foreign.entries(tmp_path) == [tmp_path / "a", tmp_path / "b"]
-    assert "b: not readable as a folder" in refusal(foreign.entries, tmp_path / "b")
-    monkeypatch.setattr(foreign, "MOST_ENTRIES", 1)
-    assert "2 entries; a folder that is read may have 1" in refusal(foreign.entries, tmp_path)
-
-    def forbidden(path):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "listdir", forbidden)
-    assert "not readable as a folder (Permission denied)" in refusal(foreign.entries, tmp_path)
-
-
-@each("value", [0, [1], None, "a\0b", b"\xff", "x" * 10_000])
-def test_a_path_is_a_text_that_a_path_can_be(value):
-    with pytest.raises(UserError, match="data_dir: expected a path, got "):
-        foreign.given_path("data_dir", value)
 
 
 # ---------------------------------------------------------------- echoed values

@@ -65,15 +65,6 @@ def test_a_member_of_another_distribution_is_found_listed_and_marked(noun, outsi
     assert set(table.load_all()) == set(table)
 
 
-@each("noun", MEMBERS)
-def test_without_the_distribution_there_is_no_such_member(noun):
-    table, (name, _) = REGISTRIES[noun], MEMBERS[noun]
-    assert name not in table
-    assert len(table) == len(table.builtins)
-    with pytest.raises(UserError, match=f"unknown {noun} '{name}'"):
-        table.load(name)
-
-
 def test_members_from_outside_take_their_place_among_the_others(outside):
     assert default_method("direction") == "fed-direction"
     assert "direction" in CLASS_MEANS
@@ -183,23 +174,3 @@ def test_an_attack_by_reference_is_known_by_its_own_name_from_then_on(outside, m
         UserError, match="attack 'outsider:RandomSearch': there is another attack named 'dip'; rename it"
     ):
         ATTACKS.own_name("outsider:RandomSearch")
-
-
-@each("noun", MEMBERS)
-@each(
-    "reference, complaint",
-    [
-        ("outsider:Nothing", "module 'outsider' has no 'Nothing'"),
-        ("no.such.place:X", "module 'no.such.place' cannot be"),
-    ],
-)
-def test_a_reference_to_nothing_is_one_line(noun, reference, complaint, outside):
-    with pytest.raises(UserError, match=f"{noun} '{reference}': {complaint}"):
-        REGISTRIES[noun].load(reference)
-
-
-def test_a_data_set_has_to_be_one(tmp_path, monkeypatch):
-    (tmp_path / "member_data.py").write_text("def load(options):\n    return [1, 2]\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match=r"expected a fedpriv\.datasets\.types\.Dataset, got list"):
-        load_dataset("member_data:load")

@@ -245,11 +245,6 @@ def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None, weig
     return functional.normalize(apart, dim=1) + weight * functional.normalize(led[1] - led[1].mean(0), dim=1)
 
 
-def gains(uploads: Uploads, known: Variances) -> Tensor:
-    """Return the weights ``(m, T)`` with which uploads enter the posterior means, of given hyperparameters."""
-    return _Problem.of(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
-
-
 def _likeliest(problem: _Problem, most_drift: float) -> Variances:
     """Return the hyperparameters of the highest marginal likelihood, along one grid after another, until none gains.
 

@@ -3,12 +3,6 @@
 ``average``: the same row uploaded in T rounds is p(t) + e_t with independent disturbances e_t (noise, stochastic
 rounding); the Kalman filter of a random walk averages them and follows the extractor.
 
-``difference``: prototypes are means, and counts say of how many. While the extractor stays as it is,
-
-    n_t p_t - n_{t-1} p_{t-1} = sum of the representations of the images added (minus those removed).
-
-Its drift is added to the result n times over; how much that is, prototypes of unchanged classes say, or earlier rounds.
-
 ``all-rounds``: one image has to answer T times,
 
     min_x sum_t ||g_t(x) - r_t||^2 / s_t^2,    s_t the length of representations by g_t,
@@ -22,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Annotated, Literal
 
 import torch
@@ -34,19 +27,18 @@ from fedpriv.attacks.features.base import (
     INVERSIONS,
     Recovered,
     RecoverThenInvert,
-    as_uploads,
     make_inversion,
     with_rows,
 )
 from fedpriv.attacks.inputs.extractors import require_extractors
-from fedpriv.attacks.inputs.targets import list_targets, observation_of, rounds_of, target_feature, upload_holds
+from fedpriv.attacks.inputs.targets import observation_of, rounds_of, target_feature, upload_holds
 from fedpriv.attacks.inversion.decoder import REFINED
 from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.observation import Needs, Observation, Reconstruction, Rehearsal, TargetId, ThreatModel
+from fedpriv.attacks.observation import Needs, Observation, Reconstruction, Rehearsal, ThreatModel
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import CLASS_MEANS, SEPARATE
+from fedpriv.wire.kinds import SEPARATE
 from fedpriv.wire.payloads import Message, Prototypes, Representations, find_payload
 
 # ---------------------------------------------------------------- average
@@ -163,156 +155,6 @@ def _filter(values: Tensor, walk: float, prior: float) -> tuple[float, Tensor]:
         squares += float(innovation.square().sum()) / spread
     noise = max(squares / (n_rounds * width), 1e-30)
     return -0.5 * width * (logs + n_rounds * math.log(noise)), state
-
-
-# ---------------------------------------------------------------- difference
-
-_STILL = 1e-2
-"""Drift relative to what was gained below which that counts as exact."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Differencing(RecoverThenInvert):
-    """Recover and invert what each target's class gained or lost since the client's upload before.
-
-    A result counts as converged only if the drift expected from uploads of unchanged data, of the same or earlier rounds,
-    is less than what was recovered; not where no upload tells of drift. Clients whose data stay as they are give nothing to
-    find, and the attack says so.
-    """
-
-    name = "difference"
-    summary = "the vector of images that a client gained or lost between two rounds, then inverted"
-    version = 6
-    targets = CLASS_MEANS
-    unit = "upload"
-    needs = Needs(min_rounds=2)
-    only_by_name = True
-
-    def recover(self, problem: AttackProblem) -> Recovered:
-        """Recover the difference of each target."""
-        changes: list[Change] = []
-        for target in problem.targets:
-            change = change_of_target(problem.observations, target)
-            if change is None:
-                raise UserError(_nothing(problem.observations, target))
-            changes.append(change)
-        counts = [abs(change.number) if change.noise < _STILL else None for change in changes]
-        return Recovered(
-            as_uploads([change.vector for change in changes], problem.targets, counts),
-            problem.targets,
-            labels=torch.tensor([change.label for change in changes]),
-            sound=torch.tensor([change.noise < 1 for change in changes]),
-            exact=True,
-        )
-
-    def select(self, observations: Sequence[Observation], targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
-        """Return the targets in which something changed, or refuse where there are none."""
-        changed = tuple(target for target in targets if change_of_target(observations, target) is not None)
-        if targets and not changed:
-            raise UserError(_nothing(observations, targets[0]))
-        return changed
-
-
-@dataclass(frozen=True)
-class Change:
-    """Images of a class that a client gained or lost between two rounds (then ``number`` is negative).
-
-    ``vector`` ``(d,)`` is their mean representation, ``noise`` the drift of the extractor expected in it, relative to it;
-    infinite where uploads do not tell.
-    """
-
-    vector: Tensor
-    number: int
-    label: int
-    noise: float
-
-
-def changed_targets(observations: Sequence[Observation], kind: str) -> tuple[TargetId, ...]:
-    """Return the targets of a kind whose class gained or lost images since the client's upload before."""
-    targets = list_targets(observations, kind)
-    return tuple(target for target in targets if change_of_target(observations, target) is not None)
-
-
-def change_of_target(observations: Sequence[Observation], target: TargetId) -> Change | None:
-    """Return the gain or loss of a target's class since its client's upload before; None where nothing changed."""
-    before, after = _before(observations, target), observation_of(observations, target)
-    new = find_payload(after.upload, Prototypes)
-    if before is None or new is None:
-        return None
-    sent = [
-        find_payload(seen.upload, Prototypes)
-        for seen in rounds_of(observations, target.client)
-        if seen.round <= before.round
-    ]
-    pairs = [(a, b) for a, b in pairwise(sent) if a is not None and b is not None]
-    usual = _median([moved for a, b in pairs if (moved := drift(a, b)) is not None])
-    return None if sent[-1] is None else change_of_class(sent[-1], new, int(new.classes[target.index]), usual)
-
-
-def change_of_class(before: Prototypes, after: Prototypes, label: int, usual: float | None = None) -> Change | None:
-    """Return a class's gain or loss by its counts; None where nothing changed, or counts are not uploaded.
-
-    ``usual`` is the drift of rounds before, where no class stayed as it is.
-    """
-    if before.counts is None or after.counts is None:
-        return None
-    old, new = _row(before, label), _row(after, label)
-    old_count, new_count = (_counts(sent).get(label, 0) for sent in (before, after))
-    if old_count == new_count:
-        return None
-    gained = (new_count * new - old_count * old) / (new_count - old_count)
-    moved = drift(before, after)
-    known = usual if moved is None else moved
-    length = (abs(new_count - old_count) * gained.norm()).clamp_min(1e-12)
-    noise = 0.0 if not float(old_count * old.norm()) else math.inf
-    if noise and known is not None:
-        noise = float(known * old_count * old.norm() / length)
-    return Change(gained.float(), new_count - old_count, label, noise)
-
-
-def drift(before: Prototypes, after: Prototypes) -> float | None:
-    """Return the median relative movement of prototypes of classes with the same count (without counts, all); or None."""
-    both = sorted(set(before.classes.tolist()) & set(after.classes.tolist()))
-    if before.counts is not None and after.counts is not None:
-        old, new = _counts(before), _counts(after)
-        both = [label for label in both if old[label] == new[label]]
-    moves = []
-    for label in both:
-        first, second = _row(before, label), _row(after, label)
-        moves.append(float((second - first).norm() / second.norm().clamp_min(1e-12)))
-    return _median(moves)
-
-
-def _before(observations: Sequence[Observation], target: TargetId) -> Observation | None:
-    earlier = [seen for seen in rounds_of(observations, target.client) if seen.round < target.round]
-    return earlier[-1] if earlier else None
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return float(torch.tensor(list(values), dtype=torch.float64).median()) if values else None
-
-
-def _counts(sent: Prototypes) -> dict[int, int]:
-    assert sent.counts is not None
-    return {int(label): int(count) for label, count in zip(sent.classes, sent.counts, strict=True)}
-
-
-def _row(sent: Prototypes, label: int) -> Tensor:
-    """Return a class's prototype ``(d,)`` in float64; zeros where the client has none of it."""
-    return sent.features[sent.classes == label].double().sum(0)
-
-
-def _nothing(observations: Sequence[Observation], target: TargetId) -> str:
-    before, who = _before(observations, target), f"client {target.client}"
-    if before is None:
-        return f"attack 'difference': {who} uploaded in round {target.round} only; two uploads are needed"
-    where = f"in the upload of class {target.label} of {who} between rounds {before.round} and {target.round}"
-    means = find_payload(before.upload, Prototypes)
-    if means is not None and means.counts is None:
-        why = ", which carries no counts; hand over prototypes with their counts"
-    else:
-        why = "; clients of fedpriv train keep the data they start with, so their uploads hold nothing to difference"
-    return f"attack 'difference': no change found {where}{why}"
 
 
 # ---------------------------------------------------------------- all rounds

@@ -13,13 +13,6 @@ weights, and weights anew from prototypes: w_t maximises
 with mean m_t and covariance C_t of simulated draws with the largest entry that was sent, and s_t the mean square that is
 left, what is not known of w and P included. Own images' class means are the first prototypes. An encoding that is not
 one-hot is noise and names no class; without images such encodings are taken as they are.
-
-``unmix-prior`` is the posterior of one round, one equation; under p_c ~ N(q_c, S) independently,
-
-    p_c = q_c + w_c (r - sum_k w_k q_k) / sum_k w_k^2.
-
-Prior means q_c come from other clients' uploads of the round and the rows of the broadcast classifier, or are the class
-means of the server's own images under the client's extractor or a shadow of it.
 """
 
 from __future__ import annotations
@@ -41,21 +34,19 @@ from fedpriv.attacks.features.posterior import (
     RoundPosterior,
     Shape,
     Uploads,
-    Variances,
-    gains,
     head_rows,
     infer,
     shape_of_head,
     shape_of_means,
 )
 from fedpriv.attacks.inputs.extractors import represent
-from fedpriv.attacks.inputs.targets import observation_of, rounds_of
+from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.trained import Trained
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import MIXTURES
-from fedpriv.wire.payloads import Classifier, Entangled, find_payload, get_payload
+from fedpriv.wire.payloads import Entangled, get_payload
 
 RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)
 
@@ -146,56 +137,6 @@ class Unmixed:
     directions: Tensor | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PriorUnmixing(RecoverThenInvert):
-    """Take the posterior mean of the prototypes under what the server knows of the classes, then invert.
-
-    A target is one class of one client (``TargetId.label``). Prior prototypes are the class means of the attacker's own
-    images, where the card grants some, else they come from other clients' uploads of the round and the broadcast
-    classifier.
-    """
-
-    iterations: Annotated[int, Ge(1)] = 100
-
-    name = "unmix-prior"
-    summary = "class means guessed from one mixture and what the server knows of classes, then inverted"
-    version = 5
-    targets = MIXTURES
-
-    def recover(self, problem: AttackProblem) -> Recovered:
-        """Guess the prototype of each target."""
-        targets, seen = problem.targets, problem.observations
-        by_upload = {(target.round, target.client): target for target in targets}
-        prior = {key: self.prior(seen, target, problem.knowledge, problem.trained) for key, target in by_upload.items()}
-        guesses = []
-        for target in targets:
-            sent, classes, row = _mixture(seen, target)
-            means = prior[target.round, target.client].to(sent.feature)[classes]
-            guesses.append(posterior_mean(sent.feature, sent.label_encoding[classes], means)[row])
-        return Recovered(as_uploads(guesses, targets), targets)
-
-    def prior(
-        self, observations: Sequence[Observation], target: TargetId, knowledge: Knowledge, kept: Trained | None = None
-    ) -> Tensor:
-        """Return the prior prototypes ``(C, d)`` of a target's client, without its own upload."""
-        means = _means_of_images(knowledge, target.client, kept, torch.float32)
-        if means is not None:
-            return means
-        others = [seen for seen in observations if seen.round == target.round and seen.client != target.client]
-        if not others:
-            raise UserError(
-                f"attack 'unmix-prior': no other client uploaded in round {target.round}, so there is nothing to make a "
-                "prior of; grant attacker_data=same_domain"
-            )
-        head = find_payload(observation_of(observations, target).broadcast, Classifier)
-        uploads = [get_payload(seen.upload, Entangled) for seen in others]
-        return prior_of_others(
-            torch.stack([upload.feature.cpu() for upload in uploads]),
-            torch.stack([upload.label_encoding.cpu() for upload in uploads]),
-            None if head is None else head.state["weight"].cpu(),
-        )
-
-
 def _means_of_images(knowledge: Knowledge, client: int, kept: Trained | None, dtype: torch.dtype) -> Tensor | None:
     """Return the class means ``(C, d)`` of the attacker's own images; None where there are none."""
     images, labels = knowledge.public_images, knowledge.public_labels
@@ -237,80 +178,39 @@ def _position(classes: Tensor, target: TargetId) -> int:
     return int(places[0])
 
 
-def _mixture(observations: Sequence[Observation], target: TargetId) -> tuple[Entangled, Tensor, int]:
-    """Return an upload, the classes ``(m,)`` that it gives weight, and the place of the target's among them."""
-    sent = get_payload(observation_of(observations, target).upload, Entangled)
-    classes = (sent.label_encoding.abs() > 0).nonzero().squeeze(1)
-    if target.label not in classes.tolist():
-        raise UserError(
-            f"client {target.client} gave class {target.label} no weight in round {target.round}; nothing to unmix"
-        )
-    return sent, classes, classes.tolist().index(target.label)
-
-
-def posterior_mean(feature: Tensor, weights: Tensor, prior: Tensor) -> Tensor:
-    """Return the posterior mean of each prototype ``(m, d)`` given one upload ``(d,)`` and its weights ``(m,)``.
-
-    ``prior`` ``(m, d)`` holds the means q; the guess fits the upload exactly.
-    """
-    seen = Uploads(torch.zeros(1, 1, dtype=torch.float64), weights.double().cpu()[None], torch.ones(1))
-    gain = gains(seen, Variances(level=0, per_round=0, noise=0))[:, 0].to(feature)
-    return prior + torch.outer(gain, feature - weights @ prior)
-
-
-def prior_of_others(features: Tensor, weights: Tensor, shape: Tensor | None = None) -> Tensor:
-    """Return prior prototypes ``(C, d)`` from one round's uploads ``(K, d)`` of other clients, with their label encodings.
-
-    Where a common head aligns extractors, K uploads are K equations in C shared prototypes. They are solved by ridge
-    regression towards :func:`start_of_others`, with the ridge that predicts each upload best from the others.
-    """
-    uploads, mixing = features.double(), weights.double()
-    rows = None if shape is None else (shape - shape.mean(0)).double()
-    if len(uploads) < 3:
-        return start_of_others(uploads, mixing, rows).float()
-    return ridge_regression(uploads, mixing, best_ridge(uploads, mixing, rows), rows).float()
-
-
-def start_of_others(uploads: Tensor, mixing: Tensor, rows: Tensor | None) -> Tensor:
-    """Return ``mean + scale * rows`` ``(C, d)`` fitted to uploads ``(K, d)`` with weights ``(K, C)`` by least squares.
-
-    The ``rows`` ``(C, d)`` sum to zero; None for the mean alone. All float64.
-    """
-    centre = uploads.mean(0)
-    if rows is None:
-        return centre.repeat(mixing.shape[1], 1)
-    shown = mixing @ rows
-    apart = shown - shown.mean(0)
-    scale = float((apart * (uploads - centre)).sum() / apart.square().sum().clamp_min(1e-12))
-    return centre - scale * shown.mean(0) + scale * rows
-
-
-def best_ridge(uploads: Tensor, mixing: Tensor, rows: Tensor | None = None) -> float:
-    """Return the ridge that predicts each of the uploads ``(K, d)`` best from the others."""
-    errors = dict.fromkeys(RIDGES, 0.0)
-    for left in range(len(uploads)):
-        others = torch.arange(len(uploads)) != left
-        for ridge in RIDGES:
-            guess = mixing[left] @ ridge_regression(uploads[others], mixing[others], ridge, rows)
-            errors[ridge] += float((guess - uploads[left]).square().sum())
-    return min(errors, key=errors.__getitem__)
-
-
-def ridge_regression(uploads: Tensor, mixing: Tensor, ridge: float, rows: Tensor | None = None) -> Tensor:
-    """Return prototypes ``(C, d)`` behind uploads ``(K, d)`` with weights ``(K, C)``, drawn to their start."""
-    start = start_of_others(uploads, mixing, rows)
-    if math.isinf(ridge):
-        return start
-    gram = mixing @ mixing.T + ridge * torch.eye(len(mixing), dtype=mixing.dtype)
-    solved: Tensor = start + mixing.T @ torch.linalg.solve(gram, uploads - mixing @ start)
-    return solved
-
-
 def prior_of_images(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     """Return the class means ``(C, d)`` of the attacker's own images; their overall mean for a class without any."""
     counts = torch.bincount(labels, minlength=n_classes).to(features)
     sums = torch.zeros(n_classes, features.shape[1]).to(features).index_add(0, labels, features)
     return torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], features.mean(0))
+
+
+def prior_of_others(features: Tensor, weights: Tensor) -> Tensor:
+    """Return prototypes ``(C, d)`` that uploads ``(K, d)`` of other clients, with weights ``(K, C)``, have in common."""
+    uploads, mixing = features.double(), weights.double()
+    ridge = best_ridge(uploads, mixing) if len(uploads) > 2 else math.inf
+    return ridge_regression(uploads, mixing, ridge).float()
+
+
+def best_ridge(uploads: Tensor, mixing: Tensor) -> float:
+    """Return the ridge that predicts each of the uploads ``(K, d)`` best from the others."""
+    errors = dict.fromkeys(RIDGES, 0.0)
+    for left in range(len(uploads)):
+        others = torch.arange(len(uploads)) != left
+        for ridge in RIDGES:
+            guess = mixing[left] @ ridge_regression(uploads[others], mixing[others], ridge)
+            errors[ridge] += float((guess - uploads[left]).square().sum())
+    return min(errors, key=errors.__getitem__)
+
+
+def ridge_regression(uploads: Tensor, mixing: Tensor, ridge: float) -> Tensor:
+    """Return prototypes ``(C, d)`` behind uploads ``(K, d)`` with weights ``(K, C)``, drawn to the uploads' mean."""
+    start = uploads.mean(0).repeat(mixing.shape[1], 1)
+    if math.isinf(ridge):
+        return start
+    gram = mixing @ mixing.T + ridge * torch.eye(len(mixing), dtype=mixing.dtype)
+    solved: Tensor = start + mixing.T @ torch.linalg.solve(gram, uploads - mixing @ start)
+    return solved
 
 
 # ---------------------------------------------------------------- hidden weights

@@ -36,8 +36,7 @@ from fedpriv.attacks.observation import (
     TargetId,
 )
 from fedpriv.attacks.search.candidates import Row, Solved, in_chunks, rows_of, solve_rows
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 from fedpriv.wire.payloads import PublicLoss
 
@@ -338,7 +337,7 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
     if given is None:
         raise UserError(
             f"attack {attack!r}: the knowledge card gives labels, but none were handed over for {where}; "
-            f"pass {argument('knowledge', {'labels': 'inferred'})}"
+            f"pass knowledge={shown({'labels': 'inferred'})}"
         )
     if not 0 < len(given) <= most + facts.steps:  # a step may have taken a tail of one image along
         raise UserError(

@@ -19,8 +19,7 @@ from torch.nn import functional
 from fedpriv.attacks.inputs.updates import HEAD, Weights, read_update, require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
 from fedpriv.models.bottleneck import VariationalBottleneck
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
 
 RANDOM = (nn.modules.dropout._DropoutNd, VariationalBottleneck)
@@ -71,7 +70,7 @@ def local_step(
         if head is None:
             raise UserError(
                 f"client {seen.client} in round {seen.round}: an extractor is trained through a private head; matching "
-                f"its gradient needs that head; pass {argument('knowledge', {'extractor': 'white_box'})}"
+                f"its gradient needs that head; pass knowledge={shown({'extractor': 'white_box'})}"
             )
         fixed = private_head(head, update.before)
     return LocalStep(update.before, update.gradient(learning_rate), fixed, update.project)

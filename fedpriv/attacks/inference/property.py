@@ -38,8 +38,7 @@ from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.inversion.surrogate import ShadowTraining
 from fedpriv.attacks.observation import Needs, Observation, RequirementsByKind, ThreatModel
 from fedpriv.datasets.types import Samples
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import (
     ANSWERS,
     CLASS_OUTPUTS,
@@ -329,7 +328,7 @@ class PropertyInference(Inference):
             shares = public_logit_shares(uploads)
             return {client: (torch.arange(len(scores)), scores) for client, scores in shares.items()}
         if knowledge.public_images is None or knowledge.public_labels is None:
-            granted = argument("knowledge", {"attacker_data": "same_domain"})
+            granted = "knowledge={'attacker_data': 'same_domain'}"
             raise UserError(f"property: classes of the public images are not known; pass {granted}")
         return kernel_class_scores(uploads, knowledge.public_images, knowledge.public_labels, knowledge.n_classes)
 
@@ -339,11 +338,11 @@ class PropertyInference(Inference):
         if public is not None and len(public) < LEAST_IMAGES:
             raise UserError(
                 f"property: {len(public)} images to make clients of; expected at least {LEAST_IMAGES}; train with "
-                f"{argument('public')} N"
+                f"public N"
             )
         if public is None and not some_certain:
             raise UserError(
                 f"property: no stored upload says in clear what is asked ({QUESTIONS[question]}), and the attacker has "
-                f"nothing to learn it from; pass {argument('knowledge', {'attacker_data': 'same_domain'})} and "
-                f"{argument('public')} N"
+                f"nothing to learn it from; pass knowledge={shown({'attacker_data': 'same_domain'})} and "
+                f"public N"
             )

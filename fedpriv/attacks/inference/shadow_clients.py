@@ -1,34 +1,26 @@
-"""Shadow clients: simulated from the attacker's own labelled images, trained as the broadcast suggests, and uploading.
+"""Shadow clients: models trained on the attacker's own images as a broadcast suggests, and what they would upload.
 
-:func:`shadow_clients` trains private models, from the broadcast classifier where there is one, and pulled towards
-broadcast prototypes and class outputs. :func:`train_shadow_updates` trains the weights that travel, by plain SGD in
-batches of a client's sizes, behind its defenses; momentum, weight decay and further terms of a method's loss are not
-followed.
+They start with the broadcast classifier, and are pulled towards broadcast prototypes and class outputs.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.func import grad
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.entanglement import Mechanism, entangle, sample_weights
-from fedpriv.attacks.inference.update_scores import Training
 from fedpriv.attacks.inputs.outputs import output_distance, read_outputs
 from fedpriv.attacks.inputs.targets import kinds_in
-from fedpriv.attacks.inputs.updates import Tangent, Weights
 from fedpriv.attacks.inversion.surrogate import WIDTH, ShadowTraining, by_class, substitute, train_substitute
-from fedpriv.attacks.observation import BatchFacts, LocalGradient, Observation, WeightRehearsal
+from fedpriv.attacks.observation import Observation
 from fedpriv.datasets.types import Samples
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import derive_seed, generator, global_seed
+from fedpriv.util.seeds import derive_seed, generator
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, HEADS, MIXTURES, VECTORS
 from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Message, Payload, Prototypes, find_payload
 
@@ -39,9 +31,6 @@ BATCH, RATE = 16, 2e-3
 
 LEAST_IMAGES = 40
 """Fewest images of its own of which the attacker simulates clients."""
-
-
-# ---------------------------------------------------------------- clients with private models
 
 
 def shadow_clients(
@@ -149,120 +138,3 @@ def _means(
             outputs = logits.softmax(1) if read_outputs(payload.rows())[1] else logits
             return ClassLogits(means(outputs), classes.cpu())
     raise UserError(f"attack 'property': no client can be made up that uploads {kinds_in(like.upload)}")
-
-
-# ---------------------------------------------------------------- clients that train what travels
-
-
-def train_shadow_updates(
-    training: Training,
-    labels: Tensor,
-    client_images: Sequence[Tensor],
-    facts: BatchFacts,
-    seed: Sequence[int | str],
-    compute: LocalGradient | None = None,
-    defend: WeightRehearsal | None = None,
-) -> list[Training]:
-    """Return trainings that start like a client's and end where other images lead.
-
-    Args:
-        training: the client's, with all images of the attacker as inputs.
-        labels: ``(n,)`` their classes.
-        client_images: of each simulated client, the places ``(m,)`` of its images among them, at least one.
-        facts: of the client's local steps.
-        seed: parts of the seed of batches, and of what defenses draw.
-        compute: the gradient of a batch where defenses change it; None for that of the loss alone.
-        defend: the client's defenses of its upload, or None.
-    """
-    results = []
-    for number, client_image in enumerate(client_images):
-        batches = _batches(client_image, facts, generator(*seed, "shadow update", number))
-        if compute is None or training.network is None:
-            after = _trained(training, labels, batches, facts.learning_rate)
-        else:
-            drawn = derive_seed(*seed, "shadow guards", number)
-            after = _guarded(training, training.network, labels, batches, facts.learning_rate, compute, drawn)
-        if defend is not None:
-            after = defend(after, derive_seed(*seed, "shadow defenses", number))
-        project = training.project.at(after) if isinstance(training.project, Tangent) else training.project
-        results.append(replace(training, after=after, project=project))
-    return results
-
-
-def _trained(training: Training, labels: Tensor, batches: Sequence[Tensor], learning_rate: float) -> Weights:
-    slope = grad(lambda weights, some, answers: cross_entropy(training.logits(weights, some), answers))
-    weights = dict(training.before)
-    for batch in batches:
-        gradient = slope(weights, training.inputs[batch], labels[batch])
-        weights = {name: value - learning_rate * gradient[name] for name, value in weights.items()}
-    return {name: value.detach() for name, value in weights.items()}
-
-
-def _guarded(
-    training: Training,
-    network: nn.Module,
-    labels: Tensor,
-    batches: Sequence[Tensor],
-    learning_rate: float,
-    compute: LocalGradient,
-    seed: int,
-) -> Weights:
-    copied, rng = copy.deepcopy(network).train(), generator(seed)
-    copied.load_state_dict(training.before, strict=False)
-    for name, parameter in copied.named_parameters():
-        parameter.requires_grad_(name in training.before)
-    with global_seed(seed):
-        for batch in batches:
-            copied.zero_grad(set_to_none=True)
-            compute(copied, training.inputs[batch], labels[batch], rng)
-            with torch.no_grad():
-                for parameter in copied.parameters():
-                    if parameter.grad is not None:
-                        parameter.sub_(parameter.grad, alpha=learning_rate)
-    return {name: value.detach() for name, value in copied.named_parameters() if value.requires_grad}
-
-
-def _batches(values: Tensor, facts: BatchFacts, rng: torch.Generator) -> list[Tensor]:
-    """Draw batches of the sizes of the client's steps from consecutive random orders of its images."""
-    left, results = values[:0], []
-    for size in facts.sizes or (facts.batch_size,) * facts.steps:
-        while len(left) < min(size, len(values)):
-            left = torch.cat([left, values[torch.randperm(len(values), generator=rng)]])
-        results.append(left[:size])
-        left = left[size:]
-    return results
-
-
-def draw_halves(values: Tensor, spare: Tensor, number: int, wanted: int, rng: torch.Generator) -> list[Tensor]:
-    """Return places of the images of an even number of simulated clients, of which each candidate is in half.
-
-    They hold half of the candidates of each class, so that shares of classes are right, and as many of the attacker's own
-    images that ``wanted`` are reached. Candidates are of classes ``values`` ``(n,)``, own images, which follow them, of
-    ``spare`` ``(m,)``.
-    """
-    first = [_half_of_each_class(values, rng) for _ in range(number // 2)]
-    chosen = [item for inside in first for item in (inside, ~inside)]
-    return [_filled(inside.nonzero().squeeze(1), values, spare, wanted, rng) for inside in chosen]
-
-
-def _half_of_each_class(labels: Tensor, rng: torch.Generator) -> Tensor:
-    inside = torch.zeros(len(labels), dtype=torch.bool)
-    for label in labels.unique():
-        places = (labels == label).nonzero().squeeze(1)
-        order = places[torch.randperm(len(places), generator=rng)]
-        odd = int(torch.randint(2, (1,), generator=rng)) if len(places) % 2 else 0
-        inside[order[: len(places) // 2 + odd]] = True
-    return inside
-
-
-def _filled(current: Tensor, values: Tensor, spare: Tensor, wanted: int, rng: torch.Generator) -> Tensor:
-    """Fill up with the attacker's own images, by the candidates' shares of classes."""
-    missing = wanted - len(current)
-    if missing <= 0 or not len(spare):
-        return current
-    shares = torch.bincount(values, minlength=int(max(values.max(), spare.max())) + 1).double()[spare]
-    if not bool((shares > 0).any()):
-        return current
-    chances = shares / torch.bincount(spare).double()[spare]
-    drawn = torch.multinomial(chances, min(missing, int((chances > 0).sum())), generator=rng)
-    return torch.cat([current, len(values) + drawn])

@@ -32,8 +32,7 @@ from fedpriv.attacks.inputs.extractors import represent
 from fedpriv.attacks.inputs.targets import upload_holds
 from fedpriv.attacks.inputs.updates import HEAD, Tangent, Update, Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import TRAINED
 from fedpriv.wire.payloads import AngleMatrix, Classifier, find_payload, get_payload
 
@@ -254,7 +253,7 @@ def granted_head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     """Return the weight and bias of a client's head, where granted."""
     if client not in knowledge.heads:
         raise UserError(
-            f"no head of client {client} was handed over; pass {argument('knowledge', {'extractor': 'white_box'})}"
+            f"no head of client {client} was handed over; pass knowledge={shown({'extractor': 'white_box'})}"
         )
     return knowledge.heads[client]
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Knowledge, TargetId
 from fedpriv.attacks.trained import Same, Trained
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.last import Last
 
 _PASS = 256
@@ -33,7 +32,7 @@ def represent(knowledge: Knowledge, client: int, images: Tensor, kept: Trained |
     """
     if client not in knowledge.extractors:
         raise UserError(
-            f"no extractor of client {client} was handed over; pass {argument('knowledge', {'extractor': 'white_box'})}"
+            f"no extractor of client {client} was handed over; pass knowledge={shown({'extractor': 'white_box'})}"
         )
     return represented(knowledge.extractors[client], images, images.device, kept).cpu()
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from fedpriv.attacks.inputs.targets import observation_of, upload_holds
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.search.objectives import relative_feature_distance
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import ClassLogits, PublicLogits, find_payload
 
@@ -106,7 +105,7 @@ def public_samples(attack: str, sent: PublicLogits, knowledge: Knowledge) -> Ten
     """Return the images ``(n, c, h, w)`` that outputs are of, which a card must grant as the attacker's own."""
     images = knowledge.public_images
     if images is None:
-        granted = argument("knowledge", {"attacker_data": "same_domain"})
+        granted = "knowledge={'attacker_data': 'same_domain'}"
         raise UserError(f"attack {attack!r} needs the public images that outputs are of; pass {granted}")
     first, last = int(sent.samples.min()), int(sent.samples.max())
     if first < 0 or last >= len(images):

@@ -53,7 +53,6 @@ from fedpriv.attacks.trained import Same
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 from fedpriv.wire.kinds import OF_IMAGES
@@ -530,8 +529,7 @@ class SimulatedInversion(Attack):
         images, labels = knowledge.public_images, knowledge.public_labels
         if images is None or labels is None:
             raise UserError(
-                f"attack {self.name!r} needs labelled images of the clients' domain (train the run with "
-                f"{argument('auxiliary', 0.5)})"
+                f"attack {self.name!r} needs labelled images of the clients' domain (train the run with auxiliary=0.5)"
             )
         seed = derive_seed(problem.seed, "simulator", target.client)
         training = SimulatorTraining(self.iterations, self.batch_size, self.learning_rate, self.matching)

@@ -23,7 +23,6 @@ from fedpriv.attacks.observation import Knowledge
 from fedpriv.attacks.priors.pixels import total_variation
 from fedpriv.attacks.search.fit import Adam, Prior
 from fedpriv.attacks.trained import Same
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
@@ -126,7 +125,7 @@ def images_to_train_on(attack: str, knowledge: Knowledge) -> Tensor:
     if images is None or len(images) < LEAST_IMAGES:
         raise UserError(
             f"attack {attack!r} got {0 if images is None else len(images)} images to train on; expected at least "
-            f"{LEAST_IMAGES} (train the run with {argument('auxiliary', 0.5)}, or name a larger foreign data set)"
+            f"{LEAST_IMAGES} (train the run with auxiliary=0.5, or name a larger foreign data set)"
         )
     return images
 

@@ -18,8 +18,7 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.attacks.search.fit import Distance, Prior, Schedule, fit
 from fedpriv.util import seeds
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.last import Last
 from fedpriv.util.memory import free_memory, require
 from fedpriv.util.numerics import FLOAT32, Numerics
@@ -187,7 +186,7 @@ def in_chunks(
 
     def fits(free: int) -> str:
         most = free // max(1, bytes_per_row)
-        return f"{argument('chunk_rows', most)} would fit" if most else f"a smaller {argument('image_size')} would fit"
+        return f"chunk_rows={shown(most)} would fit" if most else "a smaller image_size would fit"
 
     if problem.device.type == "cpu":
         require(size * bytes_per_row, f"{size:,} rows of an attack (targets x restarts) at a time", fits, "chunk_rows")
@@ -205,7 +204,7 @@ def in_chunks(
             torch.cuda.empty_cache()
             problem.say(
                 f"the GPU's memory is too small for {len(some)} rows of the attack at a time; going on with {size} "
-                f"({argument('chunk_rows', size)} starts with that)"
+                f"(chunk_rows={shown(size)} starts with that)"
             )
             continue
         yield some, result
@@ -217,7 +216,7 @@ def refuse_restarts(restarts: int, problem: AttackProblem) -> None:
     number, each = len(problem.targets), 4 * math.prod(problem.knowledge.image_shape) + _ROW_BYTES
 
     def fits(free: int) -> str:
-        return f"{argument('restarts', max(1, free // (number * each)))} would fit"
+        return f"restarts={shown(max(1, free // (number * each)))} would fit"
 
     require(number * restarts * each, f"{number:,} targets with {restarts:,} restarts each", fits, "restarts")
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from fedpriv.datasets import SourceOptions
 from fedpriv.datasets.shaping import first_per_class
 from fedpriv.datasets.types import Dataset, Samples
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import IMAGE, LISTING, entries, open_file, read_text, reason
 from fedpriv.util.memory import require
@@ -43,12 +42,7 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """Open an image file, of an animation the first picture.
-
-    Raises:
-        UserError: for any failure in the block: a file that is no image, a broken one, one of more than
-            :data:`MOST_PIXELS` by its header, or one of more than 8 bits a channel, which Pillow would clip to white.
-    """
+    """Open an image file, of an animation the first picture."""
     with open_file(path, IMAGE) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd metadata
         try:
@@ -95,15 +89,7 @@ def _subfolders(folder: Path) -> list[Path]:
 def _read_dataset(
     name: str, files: Sequence[LabelledFile], class_names: Sequence[str], options: SourceOptions, channels: int | None
 ) -> Dataset:
-    """Decode files into a data set.
-
-    Args:
-        name: registry name of the data set.
-        files: training part first; those that ``per_class`` drops are not decoded.
-        class_names: one name per label.
-        options: of the source.
-        channels: where the options name none; None means grey if every file is grey, else colour.
-    """
+    """Decode files, training part first; ``channels`` None means grey if every file is grey, else colour."""
     labels = np.array([file.label for file in files], dtype=np.int64)
     kept = [files[int(position)] for position in first_per_class(labels, options.per_class)]
     wanted = options.channels or channels or (1 if all(_is_grey(file.path) for file in kept) else 3)
@@ -113,8 +99,7 @@ def _read_dataset(
         len(kept) * first.numel(),
         f"{len(kept):,} images of {width}x{height} pixels",
         lambda free: (
-            f"{free // first.numel():,} such images fit: take fewer with {argument('per_class')}, "
-            f"or smaller ones with {argument('image_size')}"
+            f"{free // first.numel():,} such images fit: take fewer with per_class, or smaller ones with image_size"
         ),
     )
     images = torch.empty((len(kept), *first.shape), dtype=torch.uint8)
@@ -125,7 +110,7 @@ def _read_dataset(
         if pixels.shape != first.shape:
             raise UserError(
                 f"{file.path} is {pixels.shape[2]}x{pixels.shape[1]} pixels but {kept[0].path} is {width}x{height}; "
-                f"{argument('image_size')} brings all to one size"
+                f"image_size brings all to one size"
             )
         images[position] = pixels
         changed += converted
@@ -164,7 +149,7 @@ def load_folder(options: SourceOptions) -> Dataset:
     root = options.folder("folder", LAYOUT)
     if not os.path.isdir(root):
         raise UserError(
-            f"image folder not found: looked for {root}; it cannot be downloaded: give {argument('data_dir')}",
+            f"image folder not found: looked for {root}; it cannot be downloaded: give data_dir",
             keys=("data_dir",),
         )
     results = {path.name: path for path in _subfolders(root)}
@@ -174,9 +159,7 @@ def load_folder(options: SourceOptions) -> Dataset:
     alone = "test" in results or set(results) <= set(BESIDE)  # "valid" may be a class
     if not beside if "train" in results else alone:
         there, missing = ("train", "test") if "train" in results else (beside[0], "train")
-        raise UserError(
-            f"{root} has {there}/ but no {missing}/; to use only {there}/ give {argument('data_dir')} {root / there}"
-        )
+        raise UserError(f"{root} has {there}/ but no {missing}/; to use only {there}/ give data_dir {root / there}")
     parts = [(root, True)]
     if "train" in results:
         parts = [(results["train"], True), *((results[name], False) for name in beside)]
@@ -200,11 +183,11 @@ def load_tiny_imagenet(options: SourceOptions) -> Dataset:
     through ``val/val_annotations.txt``: its images lie in one folder, so a reader that takes folders for classes would
     give all of them the first label. Classes of ``wnids.txt`` without a training folder are left out.
     """
-    root = options.folder("tiny-imagenet", f"{TINY_FOLDER}/ ({argument('download')} cannot fetch it; {TINY_URL})")
+    root = options.folder("tiny-imagenet", f"{TINY_FOLDER}/ (download cannot fetch it; {TINY_URL})")
     root = root if os.path.isfile(root / "wnids.txt") else root / TINY_FOLDER
     if not os.path.isfile(root / "wnids.txt"):
         raise UserError(
-            f"tiny-imagenet not found: looked for {root / 'wnids.txt'}; {argument('download')} cannot fetch it: "
+            f"tiny-imagenet not found: looked for {root / 'wnids.txt'}; download cannot fetch it: "
             f"unpack {TINY_URL} there",
             keys=("data_dir",),
         )

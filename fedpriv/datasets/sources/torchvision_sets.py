@@ -11,7 +11,6 @@ import torch
 
 from fedpriv.datasets import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import one_line
 from fedpriv.util.foreign import PACKED, check_file, entries
@@ -39,7 +38,7 @@ def load_mnist(options: SourceOptions) -> Dataset:
 
 def _load(name: str, reader: str, inside: str, options: SourceOptions) -> Dataset:
     """Read both parts of a data set, whose files lie ``inside`` torchvision's root, training part first."""
-    given = options.folder(name, f"{inside}/ ({argument('download')} puts it there)")
+    given = options.folder(name, f"{inside}/ (download puts it there)")
     parts = Path(inside).parts
     depths = (n for n in range(len(parts), 0, -1) if given.absolute().parts[-n:] == parts[:n])
     depth = next(depths, 0)  # the folder may be the root, or lie between it and the files
@@ -47,7 +46,7 @@ def _load(name: str, reader: str, inside: str, options: SourceOptions) -> Datase
     position = root / inside
     if not options.download and not os.path.isdir(position):
         raise UserError(
-            f"{name} not found: looked for {position}; {argument('download')} fetches it into {root}",
+            f"{name} not found: looked for {position}; download fetches it into {root}",
             keys=("data_dir",),
         )
     for path in entries(position) if os.path.isdir(position) else ():
@@ -79,5 +78,5 @@ def _read_part(name: str, reader: str, root: Path, path: Path, train: bool, down
         reason = one_line(f"{type(error).__name__}: {error}").removesuffix(":")
         if download:
             raise UserError(f"{name} could not be downloaded into {path} or read there: {reason}") from error
-        advice = f"{argument('download')} fetches what is missing; remove files that are damaged first"
+        advice = "download fetches what is missing; remove files that are damaged first"
         raise UserError(f"{name} in {path} is incomplete or damaged ({reason}); {advice}") from error

@@ -175,19 +175,16 @@ def units(better: Seeds, than: Seeds) -> Literal["clients", "seeds"]:
 def counted(claim: Claim, position: Place) -> Measured:
     """Return the value of a cell that follows from sizes alone, or the size that is not known."""
     measure, sizes = measure_of(claim, position), sizes_of(claim, position)
-    clients, operations = int(sizes.get("clients", 10)), measure.what == "operations"
+    clients = int(sizes.get("clients", 10))
     try:
-        (row,) = cost(str(position.method), **sizes | ({"operations": True} if operations else {})).methods
+        (row,) = cost(str(position.method), **sizes).methods
     except UserError as error:
         return Measured(why=str(error))
-    if operations:
-        value = float(row["operations"]["per_client_round"]) * (clients if measure.per == "all clients" else 1)
-    else:
-        ways = ("upload", "broadcast") if measure.what == "both" else (measure.what,)
-        unit = "bytes" if measure.bytes else "scalars"
-        counts = row["communication"]["paper"]
-        value = float(sum(counts[f"{way}_{unit}_per_round"] for way in ways))
-        value /= clients if measure.per == "client" else 1
+    ways = ("upload", "broadcast") if measure.what == "both" else (measure.what,)
+    unit = "bytes" if measure.bytes else "scalars"
+    counts = row["communication"]["paper"]
+    value = float(sum(counts[f"{way}_{unit}_per_round"] for way in ways))
+    value /= clients if measure.per == "client" else 1
     return Measured(Estimate(mean=value / measure.every, ci95=None, n=1))
 
 
@@ -264,7 +261,7 @@ def card_of(
 def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> ClaimCell:
     column = position.column
     digits = claim.digits if column.digits is None else column.digits
-    same_data = claim.counted or is_same_data(claim, position, requested)
+    same_data = claim.counted or is_same_data(claim, position, requested.scale)
     same_setting = claim.counted or (requested.scale == "paper" and same_data)
     verdict, why = None, result.why
     if position.claimed is not None:
@@ -296,12 +293,11 @@ def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> 
     )
 
 
-def is_same_data(claim: Claim, position: Place, requested: Asked) -> bool:
+def is_same_data(claim: Claim, position: Place, scale: str) -> bool:
     """Tell whether a cell is tried on the paper's data: what a guess scores on smaller images is another figure."""
-    printed, here = setting_at(claim, position), setting_at(claim, position, requested.scale)
-    replaced = requested.scale != "smoke" and position.column.data in (requested.images or {})
+    printed, here = setting_at(claim, position), setting_at(claim, position, scale)
     alike = all(printed.get(name) == here.get(name) for name in ("dataset", "image_size"))
-    return not replaced and alike and "dataset" in printed
+    return alike and "dataset" in printed
 
 
 def _statement(claim: Claim, statement: Statement, plan: Plan, results: Mapping[str, Measured]) -> ClaimStatement:

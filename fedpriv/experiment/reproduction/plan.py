@@ -10,8 +10,7 @@ from typing import Any
 
 from fedpriv.claims import SCALES, Claim, Column, Measure, Row, ScaledDown
 from fedpriv.experiment.federation_settings import run_config
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
 
 PAPER = "paper"
 
@@ -91,7 +90,6 @@ class Asked:
         rows, columns: names; empty for those that the scale tries by default.
         seeds: empty for the scale's.
         data_dir: folder of the data sets in their original layouts.
-        images: a paper's data set -> a folder of images, one folder a class, in its place.
         download: fetch data sets that are missing.
     """
 
@@ -100,7 +98,6 @@ class Asked:
     columns: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     data_dir: Path | None = None
-    images: Mapping[str, Path] | None = None
     download: bool = False
 
 
@@ -205,17 +202,15 @@ def _words(value: Any) -> str:
 
 
 def planned(claim: Claim, requested: Asked) -> Plan:
-    """Plan what is run of a claim.
-
-    Raises:
-        UserError: for an unknown scale, row or column; where no data is there for any cell.
-    """
+    """Plan what is run of a claim."""
     chosen = _chosen(claim, requested)
     if not chosen:
         raise UserError("this claim speaks of no method, so there is nothing to run")
     if claim.counted:
         return Plan(chosen)
-    settings = {place.name: _with_data(place, setting_at(claim, place, requested.scale), requested) for place in chosen}
+    settings = {place.name: setting_at(claim, place, requested.scale) for place in chosen}
+    if requested.scale != "smoke" and requested.data_dir is not None:  # at the smallest scale it is the package's own
+        settings = {name: {**setting, "data_dir": str(requested.data_dir)} for name, setting in settings.items()}
     data = {
         name: (str(setting.get("dataset", "fashion")), setting.get("data_dir")) for name, setting in settings.items()
     }
@@ -248,7 +243,7 @@ def _chosen(claim: Claim, requested: Asked) -> tuple[Place, ...]:
         known = [entry.name for entry in table]
         for name in names:
             if name not in known:
-                raise UserError(f"{argument(key, name)}: {unknown_name(key[:-1], name, known)}")
+                raise UserError(f"{key}={shown(name)}: {unknown_name(key[:-1], name, known)}")
     usual = _scaled(claim, requested.scale)
     rows, columns = requested.rows or usual.rows, requested.columns or usual.columns
     cells = [
@@ -266,16 +261,6 @@ def _chosen(claim: Claim, requested: Asked) -> tuple[Place, ...]:
 
 def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def _with_data(position: Place, setting: Mapping[str, Any], requested: Asked) -> dict[str, Any]:
-    """Return a setting with where its data lies; at the smallest scale it is the package's own."""
-    images = (requested.images or {}).get(position.column.data)
-    if requested.scale == "smoke" or (images is None and requested.data_dir is None):
-        return dict(setting)
-    if images is not None:
-        return {**setting, "dataset": "folder", "data_dir": str(images)}
-    return {**setting, "data_dir": str(requested.data_dir)}
 
 
 def _missing(dataset: str, data_dir: str | None, requested: Asked) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.federation_settings import run_config, sets_images_aside
+from fedpriv.experiment.federation_settings import attacker_by_default, run_config
 from fedpriv.experiment.study.grid import (
     UNDEFENDED,
     AttackEntry,
@@ -273,15 +273,9 @@ def _checked(method: MethodEntry, defense: DefenseEntry, config: RunConfig, exec
 
 def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> None:
     """Check that there are the images that the attacker is granted."""
-    card = study.card
-    if card.attacker_data == "other_domain":
-        from fedpriv.sources.auxiliary import refuse_foreign
-
-        with at(("knowledge",)):
-            refuse_foreign(card, config)
-    if card.attacker_data == "same_domain" and not sets_images_aside(config):
+    if study.card.attacker_data != "none" and not attacker_by_default(config):
         text = f"no images are set aside for the attacker of {method.label}; set auxiliary images in the federation"
-        raise wrong(("knowledge",), f"attacker_data={card.attacker_data}: {text}")
+        raise wrong(("knowledge",), f"attacker_data={study.card.attacker_data}: {text}")
 
 
 def _target(method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
@@ -362,7 +356,6 @@ def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: E
         n_targets=study.targets,
         seed=seed,
         rounds_seen=study.rounds_seen if entry.attack.needs.min_rounds > 1 else None,
-        budgets=entry.budgets,
         control=study.control,
         chunk_rows=execution.chunk_rows,
         redact=study.redact,

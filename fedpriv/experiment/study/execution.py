@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedpriv.experiment.result_folders import is_result
 from fedpriv.experiment.study.cells import Cell, Execution
-from fedpriv.experiment.study.folder import OVER, is_result, read_study, results, save_rows, saved_cells, standing
+from fedpriv.experiment.study.folder import OVER, read_study, results, save_rows, saved_cells, standing
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack, accounts
 from fedpriv.util import folders
@@ -161,11 +162,10 @@ def _ended(folder: Path, entry: CellAttack, errors: Sequence[str], seconds: floa
 
 
 def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
-    from fedpriv.pipeline.execute import attack_all, collected, open_ground, without_points
+    from fedpriv.pipeline.execute import attack_all, open_run
     from fedpriv.pipeline.infer import measure_all
 
     plan, home = cell.plans[number], folder / cell.homes[number]
-    ground, _ = without_points(open_ground(folder / "runs" / cell.run, plan), plan.attacks if cell.named else ())
-    plan = collected(ground).plan
-    attack_all(home, ground, plan, command=command)
-    measure_all(home, ground, plan, command=command, named=plan.inferences if cell.named else ())
+    ground, _ = open_run(folder / "runs" / cell.run, plan, plan.attacks if cell.named else ())
+    attack_all(home, ground, command=command)
+    measure_all(home, ground, command=command, named=plan.inferences if cell.named else ())

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.results_folder import differences
+from fedpriv.experiment.result_folders import differences, is_result
 from fedpriv.experiment.study.cells import Cell, Execution, cells_of
 from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import CELLS, STUDY, CellAttack, Choice, Spent, StudyFile
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument, command_line
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import command_line
 from fedpriv.util.files import write_json, write_text
 
 if TYPE_CHECKING:
-    from fedpriv.scoring.records import Provenance
+    pass
 
 FORMAT = 4
 OVER = ("done", "left out")
@@ -56,8 +55,7 @@ def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
         changed = differences(read_study(path).asked, wanted.asked)
         if changed:
             raise UserError(
-                f"{path}: holds another study ({_named(changed)}); choose another "
-                f"{argument('out')}, or {argument('force')} to replace it"
+                f"{path}: holds another study ({_named(changed)}); choose another out, or force to replace it"
             )
         return True
     with folders.output(path, "study", force=force):
@@ -103,19 +101,8 @@ def save_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) -> list[Row]:
     """Return a line for each cell: what is on disk is done, everything else is pending, also what failed before."""
-    refuse_stale(path, cells)
     before = {row.cell: row for row in study_files.read_cells(path, besides)}
     return [_row(path, cell, before.get(cell.name)) for cell in cells]
-
-
-def tidy(path: Path, rows: Sequence[Row]) -> None:
-    """Remove the pieces of finished attacks, which stay where a process was killed right after it had saved the whole."""
-    from fedpriv.pipeline.execute import forget_parts
-
-    for row in rows:
-        for entry in row.attacks:
-            if entry.status == "done":
-                forget_parts(path / entry.path)
 
 
 def _row(path: Path, cell: Cell, before: Row | None) -> Row:
@@ -154,7 +141,6 @@ def _entry(path: Path, result: Result, kept: CellAttack | None) -> CellAttack:
     return CellAttack(
         attack=result.attack,
         path=result.path,
-        budget=result.budget,
         status="done" if is_result(path / result.path) else "left out" if left_out else "pending",
         error=None if kept is None else kept.error,
         seconds=None if kept is None else kept.seconds,
@@ -167,8 +153,6 @@ class Result:
 
     attack: str
     path: str
-    budget: int | None
-    options: Any
     plan: int
 
 
@@ -177,52 +161,10 @@ def results(cell: Cell) -> list[Result]:
     result: list[Result] = []
     for number, (plan, home) in enumerate(zip(cell.plans, cell.homes, strict=True)):
         for job in plan.jobs():
-            result.append(Result(job.name, f"{home}/{job.folder}", job.budget, job.attack, number))
-        for name, made in plan.inferences.items():
-            result.append(Result(name, f"{home}/{name}", None, made, number))
+            result.append(Result(job.name, f"{home}/{job.folder}", number))
+        result += [Result(name, f"{home}/{name}", number) for name in plan.inferences]
     return result
-
-
-def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
-    """Check that the runs and results of a folder are whole, and were made as the study says, whatever their names are."""
-    from fedpriv.federation.run_directory import RunDirectory
-
-    for cell in cells:
-        run = path / "runs" / cell.run
-        if (run / "config.json").is_file():
-            _refuse_other(run, "trained", plain(RunDirectory(run).config), plain(cell.config))
-            if RunDirectory(run).complete:
-                _ = RunDirectory(run).summary
-        for item in results(cell):
-            position = path / item.path
-            if is_result(position):
-                made = {"attack": item.attack, "target": cell.target, "seed": cell.seed, "options": plain(item.options)}
-                about = _about(position)
-                _refuse_other(position, "made", {key: getattr(about, key) for key in made}, made)
-
-
-def _refuse_other(path: Path, made: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    changed = differences(before, json.loads(json.dumps(now)))
-    if changed:
-        raise UserError(
-            f"{path}: {made} for another study ({_named(changed)}); choose another "
-            f"{argument('out')}, or {argument('force')} to replace it"
-        )
 
 
 def _named(changed: Sequence[str]) -> str:
     return f"{', '.join(changed[:6])} differ{'s' if len(changed) == 1 else ''}"
-
-
-def _about(path: Path) -> Provenance:
-    """Return the provenance of a result, of which every file is read."""
-    from fedpriv.scoring.storage import holds_scores, load_attack, load_scores
-
-    return load_scores(path) if holds_scores(path) else load_attack(path).about
-
-
-def is_result(path: Path) -> bool:
-    """True for a folder that holds a result that came to its end."""
-    from fedpriv.scoring.storage import holds_scores, is_attack_directory
-
-    return is_attack_directory(path) or holds_scores(path)

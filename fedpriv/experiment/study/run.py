@@ -11,7 +11,7 @@ from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.study.cells import Cell, Execution, lay_out
 from fedpriv.experiment.study.execution import carry_out, outcome
-from fedpriv.experiment.study.folder import claim, saved_study, standing, tidy
+from fedpriv.experiment.study.folder import claim, saved_study, standing
 from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.experiment.study.shards import Shard, at_work, join, merge, others, over, patiently
 from fedpriv.pages.study_files import SHARDS, read_cells
@@ -110,7 +110,6 @@ def run_study(
         if (out / SHARDS).is_dir():
             merge(out, cells)
         rows = standing(out, cells)
-        tidy(out, rows)
         listener.resumable()
         carry_out(out, rows, execution, listener)
         report = _reported(out, rows)
@@ -122,7 +121,6 @@ def _run_shard(out: Path, cells: Sequence[Cell], execution: Execution, shard: Sh
     mine = shard.own(cells)
     with at_work(out, shard, mine, listener) as account:
         rows = standing(out, mine, others(out, shard))
-        tidy(out, rows)
         listener.resumable()
         carry_out(out, rows, execution, listener, account)
         every = read_cells(out)  # while nobody can merge them

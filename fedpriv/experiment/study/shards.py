@@ -27,8 +27,7 @@ from fedpriv.experiment.study.grid import Study
 from fedpriv.pages.study_files import CELLS, SHARDS, STUDY, accounts, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import files, folders
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.files import log
 from fedpriv.util.folders import Busy
 from fedpriv.util.listener import Listener
@@ -54,7 +53,7 @@ class Shard:
         parts = text.split("/") if isinstance(text, str) else []
         numbers = [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= len(str(MOST))]
         if not len(parts) == len(numbers) == 2 or not 1 <= numbers[0] <= numbers[1] <= MOST:
-            raise UserError(f"{argument('shard', text)}: expected I/N, shard I of N, as 1/4 to 4/4")
+            raise UserError(f"shard={shown(text)}: expected I/N, shard I of N, as 1/4 to 4/4")
         return cls(*numbers)
 
     def __str__(self) -> str:
@@ -120,7 +119,7 @@ def at_work(path: Path, shard: Shard, mine: Sequence[Cell], listener: Listener) 
             if not other.name.endswith(f"-of-{shard.of}") and folders.busy(other):
                 raise UserError(
                     f"{path}: shard {other.name.replace('-of-', '/')} is at work, of another division than "
-                    f"{argument('shard', str(shard))}; wait for it, or divide as it does"
+                    f"shard={shown(str(shard))}; wait for it, or divide as it does"
                 )
         for cell in mine:
             folders.sweep(path / "attacks" / cell.name)

@@ -7,9 +7,8 @@ behind defense A; ``scale=0.1/1`` gives a list of values, which makes a grid.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,8 +27,7 @@ from pydantic import (
 from fedpriv.attacks import ATTACKS
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError, shown
+from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.foreign import inline_value, inline_values
 from fedpriv.util.numerics import Precision
 from fedpriv.util.pairs import mapping
@@ -70,14 +68,6 @@ def read_from(source: str) -> Iterator[None]:
         yield
     except Misplaced as error:
         raise UserError(f"{source}: {error}") from error
-
-
-def unknown_key(kind: str, key: str, known: Iterable[str]) -> str:
-    """Return the message about a key that is not known."""
-    names = sorted(set(known))
-    close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"unknown {kind}: {key!r}; {hint}known: {', '.join(names)}"
 
 
 # ---------------------------------------------------------------- one word
@@ -199,7 +189,7 @@ _Number = Annotated[int, Strict(), Ge(1)]
 _Table = Annotated[dict[str, Any], AfterValidator(_underscored)]
 
 
-class _Member(BaseModel):
+class Member(BaseModel):
     """A method, defense or attack: a table with a name, or one word that stands for such a table.
 
     Keys that are not fields are its own options; whether it has them is found out where the name is looked up.
@@ -226,23 +216,11 @@ class _Member(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
-class WrittenAttack(_Member):
-    """An attack; ``budget`` lists iterations for a curve."""
-
-    budget: Annotated[
-        Annotated[list[_Number], MinLen(1)] | None, BeforeValidator(_listed), AfterValidator(_distinct)
-    ] = None
+_Chains = Annotated[list[Annotated[list[Member], BeforeValidator(_chain)]], MinLen(1)]
+_Attacks = Annotated[list[Member] | None, BeforeValidator(_attacked)]
 
 
-class WrittenDefense(_Member):
-    """A defense."""
-
-
-_Chains = Annotated[list[Annotated[list[WrittenDefense], BeforeValidator(_chain)]], MinLen(1)]
-_Attacks = Annotated[list[WrittenAttack] | None, BeforeValidator(_attacked)]
-
-
-class WrittenMethod(_Member):
+class MethodMember(Member):
     """A method; its own options may stand in ``option``, which sets them apart from settings of the federation."""
 
     target: _Text | None = None
@@ -257,7 +235,7 @@ class WrittenStudy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     federation: _Table = {}
-    methods: Annotated[list[WrittenMethod], MinLen(1)] = [WrittenMethod(name="fedre")]
+    methods: Annotated[list[MethodMember], MinLen(1)] = [MethodMember(name="fedre")]
     defenses: _Chains = [[]]
     attacks: _Attacks = None
     seeds: Annotated[
@@ -289,7 +267,7 @@ def read_written(values: Mapping[str, Any]) -> WrittenStudy:
         if isinstance(inner, _Refused):
             raise wrong((*keys, *inner.keys), str(inner)) from error
         if first["type"] == "extra_forbidden":
-            raise wrong(keys, unknown_key("key of a study", str(keys[-1]), WrittenStudy.model_fields)) from error
+            raise wrong(keys, str(unknown_name("key of a study:", str(keys[-1]), WrittenStudy.model_fields))) from error
         if first["type"] == "too_short":
             raise wrong(keys, "an empty list: nothing would run") from error
         raise wrong(keys, f"{message}, got {shown(first['input'])}") from error
@@ -337,7 +315,7 @@ def _from_texts(name: str, value: Any) -> Any:
         try:
             return [int(entry) for entry in entries]
         except ValueError as error:
-            where = argument("seeds", ",".join(entries))
+            where = f"seeds={shown(','.join(entries))}"
             raise UserError(f"{where}: expected whole numbers with commas between, such as 0,1,2") from error
     return entries[0] if name == "attacks" and entries in (["all"], ["none"]) else entries
 
@@ -352,6 +330,6 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals or not key or not values or key in results:
-            raise UserError(f"{argument('axes', text)}: expected KEY=VALUE,VALUE, each key once, such as alpha=0.1,1")
+            raise UserError(f"axes={shown(text)}: expected KEY=VALUE,VALUE, each key once, such as alpha=0.1,1")
         results[key] = inline_values(values)
     return results

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import Any, Unpack
 
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import build_defenses, parse_choice
@@ -14,28 +14,26 @@ from fedpriv.experiment.federation_settings import (
     EVERY_ROUND,
     FLAG_NAMES,
     FederationSettings,
+    attacker_by_default,
     named_config,
     refuse_small,
     refuse_unknown,
-    sets_images_aside,
 )
-from fedpriv.experiment.first_run import quick_settings, train_first
 from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.notices import Notices
-from fedpriv.experiment.read_card import parse_card
-from fedpriv.experiment.results_folder import Request, results_folder
+from fedpriv.experiment.result_folders import request_of, results_folder
 from fedpriv.experiment.scratch import place
-from fedpriv.experiment.shares import Suite, work_off
+from fedpriv.experiment.shares import work_off
+from fedpriv.experiment.training import train_run
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.federation.defense import defense_facts
-from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.integrations.run import RecordedRun, is_recorded
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
 from fedpriv.pipeline.adapted import AdaptedSuite, adapted_suite
-from fedpriv.pipeline.execute import AttackContext, attack_all, collected, open_ground, without_points
+from fedpriv.pipeline.execute import AttackContext, attack_all, open_run
 from fedpriv.pipeline.infer import check, measure_all
 from fedpriv.pipeline.plan import (
     AttackPlan,
@@ -47,29 +45,25 @@ from fedpriv.pipeline.plan import (
     target_name,
     with_settings,
 )
-from fedpriv.pipeline.sweep import read_reach, sweep, untaken
+from fedpriv.pipeline.sweep import read_reach, sweep
 from fedpriv.pipeline.uploads import attack_source
+from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 from fedpriv.scoring.redaction import RECORDED, read_rule
-from fedpriv.sources.auxiliary import refuse_foreign
 from fedpriv.sources.facts import read_facts
 from fedpriv.sources.federation import prepare
 from fedpriv.sources.recorded import read_recording
-from fedpriv.sources.run import RunSource, refuse_mixed, rounds_with_networks
+from fedpriv.sources.run import refuse_mixed, rounds_with_networks
+from fedpriv.sources.source import read_card
 from fedpriv.util import access, folders
-from fedpriv.util.arguments import argument
 from fedpriv.util.code import allowed
 from fedpriv.util.device import pick_device
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.folders import occupied
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.pairs import texts
 from fedpriv.util.parallel import number_of_workers
-
-if TYPE_CHECKING:
-    from fedpriv.federation.run_directory import RunConfig
-    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
-
-Grants: TypeAlias = Mapping[str, Any] | Sequence[str]
+from fedpriv.wire.kinds import payload_kind
 
 
 class AttackSettings(FederationSettings, total=False):
@@ -128,16 +122,13 @@ class AttackSettings(FederationSettings, total=False):
     share_group: bool
 
 
-SETTINGS: Collection[str] = AttackSettings.__optional_keys__
-
-
 @imports_what_is_named
 def attack(
     run: Run | str | Path | None = None,
     *,
     target: str,
     attacks: str | Sequence[str] = (),
-    knowledge: Grants = (),
+    knowledge: Mapping[str, Any] | Sequence[str] = (),
     seed: int = 0,
     out: str | Path | None = None,
     allow_code: str | Sequence[str] = (),
@@ -152,7 +143,7 @@ def attack(
         run: a finished run or its folder, or the folder of a recorded one; None trains one first.
         target: kind of upload to attack: ``fedpriv list targets``.
         attacks: names of attacks; none for all that fit.
-        knowledge: changes to the knowledge card: extractor, labels, batch, batch_norm, attacker_data, foreign. Where
+        knowledge: changes to the knowledge card: extractor, labels, batch, batch_norm, attacker_data. Where
             images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain`` by default.
         seed: of targets, attacks and scores, and of the run that is trained.
         out: folder to make; None for a temporary result, which is gone with the returned object.
@@ -163,105 +154,93 @@ def attack(
     Raises:
         UserError: naming the argument that is wrong, before anything is attacked.
     """
-    refuse_unknown(settings, SETTINGS)
+    refuse_unknown(settings, AttackSettings.__optional_keys__)
     target = target_name(target)
-    path = run.path if isinstance(run, Run) else None if run is None else given_path(argument("run"), run)
+    path = run.path if isinstance(run, Run) else None if run is None else given_path("run", run)
     reading = contextlib.nullcontext() if path is None else folders.read(path)  # from the first look at it on
+    whole: dict[str, Any] = {
+        **settings,
+        "attacks": texts("attacks", attacks),
+        "knowledge": knowledge,
+        "seed": seed,
+        "listener": listener,
+    }
     with access.sharing(settings.get("share_group", False)), reading:
-        named = texts("attacks", attacks)
-        recorded = path is not None and is_recorded(path)
-        if path is not None:
-            _refuse_training(path, settings, recorded=recorded)
-        if path is not None and recorded:
-            more = {"knowledge": knowledge, "seed": seed, "listener": listener}
-            return _attack_recorded(path, target, named, out, {**settings, **more})
-        if "facts" in settings:
-            where = argument("facts")
-            raise UserError(f"{where}: is about runs that were recorded elsewhere, and {argument('run')} is none")
-        return _attack(run, path, target, named, knowledge, seed, out, listener, settings)
-
-
-def _attack_recorded(
-    path: Path, target: str, named: tuple[str, ...], out: str | Path | None, settings: Mapping[str, Any]
-) -> AttackResult:
-    if settings.get("resume"):
-        raise UserError(f"{argument('run')} {path}: recorded elsewhere; {argument('resume')}: drop it, begin anew")
-    if settings.get("workers", "auto") not in ("auto", 1, "1"):
-        raise UserError(
-            f"{argument('run')} {path}: recorded elsewhere; attacks on it run in one process: drop "
-            f"{argument('workers')}"
-        )
-    folder, scratch = place(out)
-    folders.refuse_overlap(folder, {argument("run"): path})
-    run, facts = RecordedRun.open(path), read_facts(path, settings.get("facts"))
-    source = read_recording(run, facts, target, settings.get("round"), settings)
-    rule = read_rule(settings.get("redact"), RECORDED)
-    records, scores, notices = attack_source(source, named, {**settings, "redact": rule}, folder)
-    return AttackResult(folder, records, scores, notices, None, scratch)
+        if path is None or not is_recorded(path):
+            if "facts" in settings:
+                raise UserError("facts: is about runs that were recorded elsewhere, and run is none")
+            return _attack(run, path, target, out, whole)
+        if settings.get("resume"):
+            raise UserError(f"run {path}: recorded elsewhere; drop resume, begin anew")
+        _refuse_training(path, whole)
+        folder, scratch = place(out)
+        folders.refuse_overlap(folder, {"run": path})
+        facts = read_facts(path, settings.get("facts"))
+        source = read_recording(RecordedRun.open(path), facts, target, settings.get("round"), settings)
+        whole["redact"] = read_rule(settings.get("redact"), RECORDED)
+        records, scores, notices = attack_source(source, whole["attacks"], whole, folder)
+        return AttackResult(folder, records, scores, notices, None, scratch)
 
 
 def _attack(
-    run: Run | str | Path | None,
-    path: Path | None,
-    target: str,
-    named: tuple[str, ...],
-    knowledge: Grants,
-    seed: int,
-    out: str | Path | None,
-    listener: Listener,
-    settings: AttackSettings,
+    run: Run | str | Path | None, path: Path | None, target: str, out: str | Path | None, settings: Mapping[str, Any]
 ) -> AttackResult:
-    aside = sets_images_aside(quick_settings(target) | settings if path is None else RunDirectory.open(path).config)
-    card = parse_card(knowledge, images_aside=aside)
+    named, listener, workers = settings["attacks"], settings["listener"], settings.get("workers", "auto")
+    number_of_workers(workers)
+    config = {**quick_settings(target), **settings} if path is None else RunDirectory.open(path).config
+    card = read_card(settings["knowledge"], attacker_by_default(config))
+    if path is not None:
+        _refuse_training(path, settings)
     suite = _suite(target, named, path, settings)
+    plan, refusals = _plan(target, suite, card, settings)
+    series = read_reach(target, settings, on_run=path is not None)
+    notices: list[str] = []
+
+    def leave_out(reason: str) -> None:
+        notices.append(f"left out: {reason}")
+        listener.say(notices[-1])
+
     for line in suite.lines:
         listener.say(line)
-    plan, refusals = _plan(target, suite, named, card, seed, settings)
-    series = read_reach(target, settings, on_run=path is not None)
     configs: tuple[RunConfig, ...] = ()
     plans: tuple[AttackPlan, ...] = (plan,)
     if path is None:
-        config = _first_config(plan, settings)
-        quick = bool(series) and "linear-layer" in plan.attacks and _takes_images(config, settings)
-        configs, plans = sweep(config, plan, series, named, settings, takes_images=quick)
-    number_of_workers(workers := settings.get("workers", "auto"))
-    notices = Notices(listener, [*refusals, *untaken(plans)])
-    request = Request.of(plans, path, configs[0] if configs else None)
+        first = _first_config(plan, settings)
+        quick = (
+            {"linear-layer"} if series and "linear-layer" in plan.attacks and _takes_images(first, settings) else set()
+        )
+        configs, plans = sweep(first, plan, series, {*named, *quick}, settings)
+    for reason in refusals:
+        leave_out(reason)
     # What an existing run cannot give is refused before a folder is made.
-    grounds = [] if path is None else [_prepare(path, plan, named, notices)]
+    grounds = [] if path is None else [_prepare(path, plan, named, leave_out)]
     folder, scratch = place(out)
-    with results_folder(
-        folder,
-        resume=settings.get("resume", False),
-        force=settings.get("force", False),
-        request=request,
-        run=path,
-        listener=listener,
-    ):
+    how = {name: settings.get(name, False) for name in ("resume", "force")}
+    with results_folder(folder, request_of(plans, path, configs[0] if configs else None), run=path, **how):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
-        if configs:
-            runs = [folder / f"run{item.suffix}" for item in plans]
-            train_first(runs, configs, device=plan.device, download=plan.download, listener=listener)
-            grounds = _grounds(runs, plans, named, notices)
-        suites = [Suite(_run_of(entry), folder, entry.plan, named, command) for entry in grounds]
-        work_off(suites, grounds, workers, listener)
-        results: dict[Path, ReconstructionRecord] = {}
-        measured: dict[Path, InferenceResult] = {}
+        for item, item_config in zip(plans, configs, strict=path is None):
+            where = folder / f"run{item.suffix}"
+            _train_first(where, item_config, plan, workers, listener)
+            try:
+                grounds.append(_prepare(where, item, named, leave_out))
+            except UserError as error:
+                if not item.suffix or item.reach is None:
+                    raise
+                leave_out(f"{item.reach.words}: {error}")
+        work_off(grounds, folder, named, command, workers, listener)
+        records: dict[Path, ReconstructionRecord] = {}
+        scores: dict[Path, InferenceResult] = {}
         for ground in grounds:
-            current = ground.plan
-            results |= attack_all(folder, ground, current, command=command, listener=listener, refused=notices.left_out)
-            measured |= measure_all(folder, ground, current, command=command, named=named, listener=listener)
-        write_report(list(results), folder, list(measured))
+            how_told: dict[str, Any] = {"command": command, "listener": listener}
+            records |= attack_all(folder, ground, refused=leave_out, **how_told)
+            scores |= measure_all(folder, ground, named=named, **how_told)
+        write_report(list(records), folder, list(scores))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch, allowed())
-    records = {index.name: record for index, record in results.items()}
-    scores = {position.name: record for position, record in measured.items()}
-    return AttackResult(folder, records, scores, tuple(notices.lines), attacked, scratch)
-
-
-def _run_of(ground: AttackContext) -> Path:
-    assert isinstance(ground.source, RunSource)
-    return ground.source.run.path
+    by_name = {index.name: record for index, record in records.items()}
+    return AttackResult(
+        folder, by_name, {k.name: item for k, item in scores.items()}, tuple(notices), attacked, scratch
+    )
 
 
 def _suite(target: str, named: Sequence[str], run: Path | None, settings: Mapping[str, Any]) -> AdaptedSuite:
@@ -282,57 +261,77 @@ def _suite(target: str, named: Sequence[str], run: Path | None, settings: Mappin
 
 
 def _plan(
-    target: str,
-    suite: AdaptedSuite,
-    named: tuple[str, ...],
-    card: ThreatModel,
-    seed: int,
-    settings: Mapping[str, Any],
+    target: str, suite: AdaptedSuite, card: ThreatModel, settings: Mapping[str, Any]
 ) -> tuple[AttackPlan, list[str]]:
     """Return the plan, checked as far as that needs no run, and a line for each attack that is left out."""
     refuse_small(settings, ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts"))
-    rounds_seen, device = settings.get("rounds_seen"), settings.get("device", "auto")
+    named, rounds_seen, device = settings["attacks"], settings.get("rounds_seen"), settings.get("device", "auto")
     chosen, budgets = with_settings(suite.names, settings, suite.options)
     refuse_rounds(named, chosen, target, rounds_seen)
     chosen, refusals = granted(chosen, named, target, card, rounds_seen)
-    more = {"seed": seed, "round": settings.get("round"), "device": device, "download": settings.get("download", False)}
+    more = {"seed": settings["seed"], "round": settings.get("round"), "download": settings.get("download", False)}
     numerics = numerics_of(settings, pick_device(device))
-    return plan_of(target, chosen, card, budgets, settings, numerics=numerics, **more), refusals
+    return plan_of(target, chosen, card, budgets, settings, numerics=numerics, device=device, **more), refusals
 
 
-def _refuse_training(path: Path, settings: Mapping[str, Any], *, recorded: bool) -> None:
-    extra = set(settings) & {*FLAG_NAMES, "method"}
+def _refuse_training(path: Path, settings: Mapping[str, Any]) -> None:
+    extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
     if extra:
-        listed = ", ".join(argument(name) for name in sorted(extra))
-        why = "recorded elsewhere, so nothing is trained" if recorded else "the run is trained already"
-        raise UserError(f"{argument('run')} {path}: {why}; drop {listed}")
+        raise UserError(f"run {path}: nothing is trained any more; drop {', '.join(extra)}")
+
+
+def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Callable[[str], None]) -> AttackContext:
+    """Return the context for a plan, without the inferences that the run leaves nothing to."""
+    ground, early = open_run(path, plan, named)
+    plan, late = check(ground, ground.plan, named)
+    reasons = (*early, *late)
+    if reasons and not plan.results():
+        raise UserError(reasons[0])
+    for reason in reasons:
+        leave_out(reason)
+    return replace(ground, plan=plan)
 
 
 # ---------------------------------------------------------------- the run that is trained first
 
 
-def _first_config(plan: AttackPlan, settings: AttackSettings) -> RunConfig:
+def quick_settings(target: str) -> dict[str, Any]:
+    """Return settings of the run that is trained when none is given, unless the user sets them: small enough for a laptop.
+
+    Weights are attacked after one step on one image, the textbook case; mixtures are taken apart over more rounds, in
+    smaller steps, so that what the extractor makes of an image hardly moves from one round to the next.
+    """
+    kind = payload_kind(target)
+    if kind.computed_from == "training":
+        models = {"whole": "lenet-sigmoid", "extractor": "small-cnn"}.get(str(kind.network))
+        one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
+        return one_step | ({"models": models} if models else {})
+    pace = {"rounds": 30, "lr": 0.03} if kind.computed_from == "mixture" else {"rounds": 10, "lr": 0.1}
+    return pace | ({"public": 200} if kind.computed_from == "public" else {})
+
+
+def _first_config(plan: AttackPlan, settings: Mapping[str, Any]) -> RunConfig:
     """Return the configuration of the run that is trained first, once it is known to leave what is asked for."""
-    target, card = plan.target, plan.card
+    target = plan.target
     method = settings.get("method") or default_method(target)
     if method is None:
-        where = argument("target", target)
-        raise UserError(f"{where}: no method here uploads this; pass {argument('run')} or {argument('method')}")
+        raise UserError(f"target={shown(target)}: no method here uploads this; pass run or method")
     values = quick_settings(target) | {name: value for name, value in settings.items() if name in FLAG_NAMES}
     if any(made.needs.every_extractor for made in plan.attacks.values()):
         values["keep"] = EVERY_ROUND
     config = named_config(method, values, plan.seed)
-    if card.attacker_data == "other_domain":
-        refuse_foreign(card, config)
-    if card.attacker_data == "same_domain" and not sets_images_aside(config):
-        where = argument("knowledge", {"attacker_data": card.attacker_data})
-        raise UserError(f"{where}: no images are set aside for the attacker; pass {argument('auxiliary')} 0.5")
+    if plan.card.attacker_data != "none" and not attacker_by_default(config):
+        raise UserError(
+            "knowledge attacker_data=same_domain: no images are set aside for the attacker; pass auxiliary 0.5"
+        )
     kinds = METHODS.load(config.method).uploads
     if config.defenses:  # which may put another kind in the place of one
         kinds = prepare(config, pick_device("cpu"), download=settings.get("download", False)).uploads
     if target not in kinds:
-        where, sent = argument("target", target), ", ".join(kinds) or "nothing"
-        raise UserError(f"{where}: clients of {config.method!r} upload no {target!r}; they upload: {sent}")
+        sent = ", ".join(kinds) or "nothing"
+        raise UserError(
+            f"target={shown(target)}: clients of {config.method!r} upload no {target!r}; they upload: {sent}"
+        )
     refuse_mixed(METHODS.load(config.method), target, family(config.models)[: config.clients])
     return config
 
@@ -345,32 +344,16 @@ def _takes_images(config: RunConfig, settings: Mapping[str, Any]) -> bool:
     return next((values.ndim for values in shared.parameters() if values.ndim > 1), 0) == 2
 
 
-def _grounds(
-    runs: Sequence[Path], plans: Sequence[AttackPlan], named: Sequence[str], notices: Notices
-) -> list[AttackContext]:
-    """Return a context for each plan on its run; a line is said of a further setting that leaves nothing to do."""
-    result = []
-    for run, plan in zip(runs, plans, strict=True):
-        try:
-            result.append(_prepare(run, plan, named, notices))
-        except UserError as error:
-            if not plan.suffix or plan.reach is None:
-                raise
-            notices.left_out(f"{plan.reach.words}: {error}")
-    return result
-
-
-def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: Notices) -> AttackContext:
-    """Return the context for a plan, without the inferences that the run leaves nothing to.
-
-    Raises:
-        UserError: when the run does not have what is asked for, or leaves nothing to an inference that was named.
-    """
-    ground, early = without_points(open_ground(path, plan), named)
-    plan, late = check(collected(ground), ground.plan, named)
-    reasons = (*early, *late)
-    if reasons and not plan.results():
-        raise UserError(reasons[0])
-    for reason in reasons:
-        notices.left_out(reason)
-    return replace(ground, plan=plan)
+def _train_first(path: Path, config: RunConfig, plan: AttackPlan, workers: int | str, listener: Listener) -> None:
+    """Train a run at its place, or finish the one that is there."""
+    resume = occupied(path)
+    if resume and RunDirectory.open(path).complete:
+        return
+    training = config.training
+    steps = "" if training.max_steps is None else f", at most {training.max_steps} local step(s) a round"
+    listener.say(
+        f"no run: training {config.method} on {dataset_title(config)}: {config.clients} clients, models {config.models}, "
+        f"{config.rounds} rounds, learning rate {training.learning_rate:g}, batch size {training.batch_size}{steps}"
+    )
+    how: dict[str, Any] = {"device": plan.device, "download": plan.download, "resume": resume, "clients_by": workers}
+    train_run(path, config, listener=listener, **how)

@@ -17,8 +17,8 @@ from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
 from fedpriv.experiment.study.shards import Shard
 from fedpriv.experiment.study.written import overridden
 from fedpriv.util import access
-from fedpriv.util.arguments import argument, call
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path, toml_file
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.parallel import number_of_workers, patience_for
@@ -181,9 +181,9 @@ def plan(
 def _shard(text: str, out: str | Path | None, *, force: bool) -> Shard:
     shard = Shard.read(text)
     if out is None:
-        raise UserError(f"{argument('shard')} needs {argument('out')}, the folder that all shards share")
+        raise UserError("shard needs out, the folder that all shards share")
     if force:
-        raise UserError(f"{argument('shard')} and {argument('force')} exclude each other: the folder is others' too")
+        raise UserError("shard and force exclude each other: the folder is others' too")
     return shard
 
 
@@ -211,17 +211,17 @@ def read_asked(
     if not resume:
         source, values = "study", study
         if isinstance(study, (str, Path)):
-            path = given_path(argument("study"), study)
+            path = given_path("study", study)
             source, values = str(path), toml_file(path, expected="a study in TOML, see docs/audit.md")
         if values is not None and not isinstance(values, Mapping):
             text = "expected a file of TOML, or the mapping that such a file holds"
-            raise UserError(f"{argument('study', study)}: {text}")
+            raise UserError(f"study={shown(study)}: {text}")
         return parse_study(overridden(values or {}, group), source), execution
     if out is None:
-        raise UserError(f"{argument('resume')} needs {argument('out')}, the folder of the study")
+        raise UserError("resume needs out, the folder of the study")
     if force:
-        raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
+        raise UserError("resume and force exclude each other")
     if study is not None or group:
-        extra = ", ".join([argument("study")] * (study is not None) + [argument(name) for name in sorted(group)])
-        raise UserError(f"{argument('resume')} goes on with the study in {out} as it is; drop {extra}")
-    return saved_study(given_path(argument("out"), out)), execution
+        extra = ", ".join(["study"] * (study is not None) + sorted(group))
+        raise UserError(f"resume goes on with the study in {out} as it is; drop {extra}")
+    return saved_study(given_path("out", out)), execution

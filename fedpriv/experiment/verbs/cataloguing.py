@@ -9,9 +9,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.experiment.saving import Tabular
-from fedpriv.util.arguments import argument
 from fedpriv.util.docstrings import summary
-from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Needs
@@ -76,7 +75,7 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     if kind not in _ROWS:
         raise unknown_name("list", kind, _ROWS)
     if target is not None and kind != "attacks":
-        raise UserError(f"{argument('target', target)}: only goes with attacks")
+        raise UserError(f"target={shown(target)}: only goes with attacks")
     if kind == "attacks":
         result = _attacks(target)
     elif kind in REGISTRIES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
@@ -17,13 +17,7 @@ if TYPE_CHECKING:
     from fedpriv.scoring.difference import Difference
     from fedpriv.scoring.records import About, InferenceResult, ReconstructionRecord
 
-
-@dataclass(frozen=True)
-class _Stored:
-    """One result as it is stored: its record, and how it was made."""
-
-    record: ReconstructionRecord | InferenceResult
-    about: About | InferenceResult
+Record: TypeAlias = "ReconstructionRecord | InferenceResult"
 
 
 @dataclass(frozen=True)
@@ -67,10 +61,7 @@ class Changes(Tabular):
 
 @imports_what_is_named
 def compare(
-    before: AttackResult | str | Path,
-    after: AttackResult | str | Path,
-    *,
-    allow_code: str | Sequence[str] = (),
+    before: AttackResult | str | Path, after: AttackResult | str | Path, *, allow_code: str | Sequence[str] = ()
 ) -> Changes:
     """Say what changed between two results of attacks, or two studies, and which of it is more than noise.
 
@@ -90,109 +81,81 @@ def compare(
     names = [name for name in first if name in second]
     if not names:
         raise UserError(f"no result of one name: the first has {', '.join(first)}; the second has {', '.join(second)}")
-    settings = dict.fromkeys(change for name in names for change in _changed(first[name].about, second[name].about))
-    pairs = {name: (first[name], second[name]) for name in names}
+    changed: dict[str, None] = {}
+    for name in names:
+        made, other = _made(first[name][1]), _made(second[name][1])
+        for key in dict.fromkeys([*made, *other]):
+            if made.get(key) != other.get(key):
+                changed[f"{key}: {made.get(key, 'not set')} -> {other.get(key, 'not set')}"] = None
     return Changes(
-        tuple(_rows(pairs)),
-        tuple(f"{key}: {item} -> {other}" for key, item, other in settings),
+        tuple(_rows({name: (first[name][0], second[name][0]) for name in names})),
+        tuple(changed),
         tuple(name for name in first if name not in second),
         tuple(name for name in second if name not in first),
     )
 
 
-def _results(given: AttackResult | str | Path) -> dict[str, _Stored]:
-    """Return every result in a folder as it is stored, by its place in it."""
-    from fedpriv.scoring.records import About, MembershipRecord, PropertyRecord, ReconstructionRecord
+def _results(given: AttackResult | str | Path) -> dict[str, tuple[Record, About | InferenceResult]]:
+    """Return every result in a folder by its place in it: its record, and how it was made."""
     from fedpriv.scoring.storage import ABOUT, MEMBERSHIP, METRICS, PROPERTY, read_record
 
-    roots = given_folders(given, (AttackResult,))
-    root = roots[0]
-    if len(roots) > 1:
-        raise UserError(f"{root}: expected one folder on either side, got {len(roots)}")
+    root = given_folders(given, (AttackResult,))[0]
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; expected one that attack or audit made")
     results = {}
     for file in sorted(path for name in (METRICS, MEMBERSHIP, PROPERTY) for path in root.rglob(name)):
-        position = file.parent.relative_to(root)
-        record = read_record(file)
+        position, record = file.parent.relative_to(root), cast("Record", read_record(file))
         about = read_record(file.parent / ABOUT) if file.name == METRICS else record
-        if isinstance(record, ReconstructionRecord) and isinstance(about, About):
-            results[str(position) if position.parts else record.attack] = _Stored(record, about)
-        elif isinstance(record, (MembershipRecord, PropertyRecord)):
-            results[str(position) if position.parts else record.attack] = _Stored(record, record)
+        results[str(position) if position.parts else record.attack] = record, cast("About | InferenceResult", about)
     if not results:
         raise UserError(f"{root}: holds no result of an attack; expected a folder that attack or audit made")
     return results
 
 
-def _rows(pairs: Mapping[str, tuple[_Stored, _Stored]]) -> Iterator[dict[str, Any]]:
+def _rows(pairs: Mapping[str, tuple[Record, Record]]) -> Iterator[dict[str, Any]]:
     from fedpriv.scoring.difference import separated
 
     results = {name: _difference(first, second) for name, (first, second) in pairs.items()}
-    known = [entry for entry in results.values() if not isinstance(entry, str)]
-    apart = iter(separated(known))
+    apart = iter(separated([entry for entry in results.values() if not isinstance(entry, str)]))
     for name, item in results.items():
-        accuracy = {
-            f"accuracy {when}": None if pair.record.training is None else pair.record.training.accuracy
-            for when, pair in zip(("before", "after"), pairs[name], strict=True)
-        }
+        row: dict[str, Any] = {"name": name}
+        row |= dict.fromkeys(("quantity", "before", "after", "difference", "low", "high", "paired"))
+        for when, record in zip(("before", "after"), pairs[name], strict=True):
+            row[f"accuracy {when}"] = None if record.training is None else record.training.accuracy
         if isinstance(item, str):
-            blank = dict.fromkeys(("quantity", "before", "after", "difference", "low", "high", "paired"))
-            yield {"name": name, **blank, **accuracy, "verdict": f"not compared: {item}"}
+            yield row | {"verdict": f"not compared: {item}"}
             continue
-        low, high = item.ci95 or (None, None)
         real = next(apart)
         verdict = FEW if item.p_value is None else NOISE if not real else MORE if item.mean > 0 else LESS
-        yield {
-            "name": name,
-            "quantity": item.quantity,
-            "before": item.before,
-            "after": item.after,
-            "difference": item.mean,
-            "low": low,
-            "high": high,
-            "paired": item.paired,
-            **accuracy,
-            "verdict": verdict,
-        }
+        low, high = item.ci95 or (None, None)
+        row |= {key: getattr(item, key) for key in ("quantity", "before", "after", "paired")}
+        yield row | {"difference": item.mean, "low": low, "high": high, "verdict": verdict}
 
 
-def _difference(first: _Stored, second: _Stored) -> Difference | str:
+def _difference(item: Record, other: Record) -> Difference | str:
     """Return the difference of two results, or why they are not compared."""
     from fedpriv.scoring.difference import of_inferences, of_reconstructions
-    from fedpriv.scoring.records import ReconstructionRecord
 
-    item, other = first.record, second.record
     if item.kind != other.kind or item.target != other.target:
         return f"{item.kind} of {item.target}, and {other.kind} of {other.target}"
     if item.knowledge != other.knowledge:
         return "under different knowledge cards"
     if item.scoring_version != other.scoring_version:
         return "scored by different versions; score both again"
-    if isinstance(item, ReconstructionRecord) and isinstance(other, ReconstructionRecord):
-        return of_reconstructions(item, other)
-    if isinstance(item, ReconstructionRecord) or isinstance(other, ReconstructionRecord):
-        raise AssertionError("one kind is one type")
-    return of_inferences(item, other)
+    compare_records: Any = of_reconstructions if item.kind == "reconstruction" else of_inferences
+    result: Difference = compare_records(item, other)
+    return result
 
 
 _MADE = ("attack", "attack_version", "method", "dataset", "seed", "knowledge", "options", "run", "stage")
 """Fields of how a result was made that are compared; defenses are by their labels."""
 
 
-def _changed(before: About | InferenceResult, after: About | InferenceResult) -> Iterator[tuple[str, str, str]]:
-    """Return settings that differ: name, value of the first, value of the second."""
-    first, second = _made(before), _made(after)
-    for key in dict.fromkeys([*first, *second]):
-        if first.get(key) != second.get(key):
-            yield key, str(first.get(key, "not set")), str(second.get(key, "not set"))
-
-
 def _made(about: About | InferenceResult) -> dict[str, Any]:
-    fields = about.model_dump(mode="json", include=set(_MADE))
-    if isinstance(fields["run"], dict):
-        fields["run"].pop("defenses", None)
-    return dict(_flat(fields)) | {"defenses": about.defense}
+    made = about.model_dump(mode="json", include=set(_MADE))
+    if isinstance(made["run"], dict):
+        made["run"].pop("defenses", None)
+    return dict(_flat(made)) | {"defenses": about.defense}
 
 
 def _flat(value: Any, before: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""The verb ``cost``: communication and computation of a round, without training."""
+"""The verb ``cost``: communication of a round, without training."""
 
 from __future__ import annotations
 
@@ -17,29 +17,22 @@ from fedpriv.experiment.federation_settings import (
 )
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
-from fedpriv.federation.cost import PlannedClients, communication, planned_operations, with_models
+from fedpriv.federation.cost import communication, with_models
 from fedpriv.federation.method import Method
 from fedpriv.federation.prepared import load_division
 from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping, texts
 from fedpriv.wire.ledger import FederationSizes
 
-DATA_SETTINGS = (
-    *DIVISION_SETTINGS,
-    *("data_dir", "dataset", "download", "partition", "per_class", "seed"),
-)
+_DATA = (*DIVISION_SETTINGS, "data_dir", "dataset", "download", "partition", "per_class", "seed")
 """Whoever sets one of these wants sizes from data."""
 
-STATED = ("classes", "pairs", "samples", "channels")
+_STATED = ("classes", "pairs", "samples", "channels")
 """Sizes that data would give."""
 
-TRAINING = ("batch_size", "epochs", "drop_last", "local_steps")
-"""Settings of local training that operations depend on, and nothing else of a count."""
-
-_NUMBERS = ("classes", "width", "pairs", "samples", "channels", "model_scalars", "clusters", "compressed_scalars")
+_NUMBERS = (*_STATED, "width", "model_scalars", "clusters", "compressed_scalars")
 
 
 class CostSettings(FederationSettings, total=False):
@@ -53,7 +46,6 @@ class CostSettings(FederationSettings, total=False):
         model_scalars: parameters of one client's model, instead of ``models``.
         clusters: cluster prototypes over all classes, Q (fpl).
         compressed_scalars: scalars of one compressed model (fedkd).
-        operations: count what client steps compute too; of every architecture a few steps on images of noise.
         seed: of the partition.
         download: fetch the data set if it is missing.
     """
@@ -65,7 +57,6 @@ class CostSettings(FederationSettings, total=False):
     model_scalars: int
     clusters: int
     compressed_scalars: int
-    operations: bool
     seed: int
     download: bool
 
@@ -77,8 +68,7 @@ class Traffic(Tabular):
     Attributes:
         sizes: what was counted with: clients, classes, width, and so on.
         methods: one mapping a method: ``method``, and ``communication`` (``paper`` and ``full`` counts of scalars and
-            bytes in both directions), with ``operations`` where they were asked for; or ``missing``: the size that is not
-            known.
+            bytes in both directions); or ``missing``: the size that is not known.
     """
 
     sizes: Mapping[str, Any]
@@ -88,7 +78,6 @@ class Traffic(Tabular):
         """Return the counts, one row a method and way of counting."""
         return [
             {"method": row["method"], "count": kind, **counts}
-            | {f"operations_{name}": number for name, number in row.get("operations", {}).items()}
             for row in self.methods
             for kind, counts in row.get("communication", {}).items()
         ]
@@ -96,7 +85,7 @@ class Traffic(Tabular):
 
 @imports_what_is_named
 def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) -> Traffic:
-    """Count what methods upload and broadcast in a round, and what their clients compute, without training.
+    """Count what methods upload and broadcast in a round, without training.
 
     Sizes are stated (``classes``, ``width``, ``pairs``, ...), or taken from data (``dataset``, ``partition``, ...). Without
     data, images are 3 x 32 x 32 unless ``channels`` and ``image_size`` say otherwise. ``clients`` are those that take part.
@@ -120,106 +109,69 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     chosen: list[Method] = [METHODS.load(name) for name in names]
     option = mapping("option", sizes.get("option", ()))
     if option and len(names) > 1:
-        raise UserError(f"{argument('option')} belongs to one method; ask for one {argument('methods')} with it")
-    lines = [argument(name) for name in TRAINING if name in sizes]
-    if lines and not sizes.get("operations"):
-        raise UserError(f"{', '.join(lines)}: nothing sent depends on it; it belongs to {argument('operations')}")
-    facts, where, mixed, train_sizes = _sizes(sizes)
-    planned = _planned(sizes, facts, train_sizes) if sizes.get("operations") else None
-    rows = tuple(_row(method, facts, option, mixed, planned) for method in chosen)
-    reasons = [row["missing"] for row in rows if "missing" in row]
-    if len(reasons) == len(rows):
-        raise UserError(reasons[0] if len(rows) == 1 else f"no method can be counted; {names[0]}: {reasons[0]}")
-    return Traffic(where, rows)
+        raise UserError("option belongs to one method; ask for one methods with it")
+    facts, where, mixed = _sizes(sizes)
+    rows: list[Mapping[str, Any]] = []
+    for method in chosen:
+        try:
+            counts = communication(method, facts, option, mixed=mixed)
+            rows.append({"method": method.name, "communication": counts})
+        except UserError as error:
+            rows.append({"method": method.name, "missing": str(error)})
+    if all("missing" in row for row in rows):
+        reason = rows[0]["missing"]
+        raise UserError(reason if len(rows) == 1 else f"no method can be counted; {names[0]}: {reason}")
+    return Traffic(where, tuple(rows))
 
 
-def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], bool, tuple[int, ...]]:
-    """Return the sizes, the same for people and machines, whether architectures differ, and data's training images."""
-    train_sizes: tuple[int, ...] = ()
+def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], bool]:
+    """Return the sizes, the same for people and machines, and whether architectures differ."""
     where: dict[str, Any] = {}
     models: str | None = given.get("models")
-    clients = given.get("clients", 10)
-    wants_data = [name for name in DATA_SETTINGS if name in given]
-    if given.get("classes") is None or wants_data:
-        _refuse_stated(given, wants_data)
+    reads = [name for name in _DATA if name in given]
+    if given.get("classes") is None or reads:
+        stated = ", ".join(name for name in _STATED if given.get(name) is not None)
+        if stated:
+            why = f"{reads[0]} reads data" if reads else "classes is missing"
+            raise UserError(f"{stated}: {why}, and data gives these sizes; drop {stated}")
         known = {name: given[name] for name in FLAG_NAMES if given.get(name) is not None and name != "option"}
         config = named_config("local", {**known, "models": models or "small"}, given.get("seed", 0))
         federated, image_shape = load_division(config, download=given.get("download", False))
         models, counts = config.models, class_counts(federated)
-        sizes = {"classes": federated.dataset.n_classes, "pairs": int((counts > 0).sum()), "samples": int(counts.sum())}
+        sizes: dict[str, Any] = {
+            "classes": federated.dataset.n_classes,
+            "pairs": int((counts > 0).sum()),
+            "samples": int(counts.sum()),
+        }
         sizes["known_classes"] = int(counts.any(0).sum())
-        train_sizes = tuple(counts.sum(1).tolist())
         where = {"dataset": config.dataset, "partition": config.partition.name, "seed": config.seed}
     else:
         checked = ("clients", "image_size", *(("width",) if models is not None else ()))
-        stated = {name: given[name] for name in checked if given.get(name) is not None}
-        side = named_config("local", stated, 0).image_size or 32
+        config = named_config("local", {name: given[name] for name in checked if given.get(name) is not None}, 0)
+        side = config.image_size or 32
         image_shape = (given.get("channels") or 3, side, side)
         sizes = {name: given[name] for name in ("classes", "pairs", "samples") if given.get(name) is not None}
     if given.get("width") is None and models is None:
-        raise UserError(f"the representation width is not known: pass {argument('width')} or {argument('models')}")
+        raise UserError("the representation width is not known: pass width or models")
+    if given.get("model_scalars") is not None and given.get("models") is not None:
+        raise UserError("model_scalars and models exclude each other: the model says how many there are")
     facts = FederationSizes(
-        clients=clients,
-        classes=sizes["classes"],
+        clients=given.get("clients", 10),
         width=given.get("width") or default_width(str(models), image_shape),
-        pairs=sizes.get("pairs"),
-        known_classes=sizes.get("known_classes"),
-        samples=sizes.get("samples"),
         clusters=given.get("clusters"),
         compressed_scalars=given.get("compressed_scalars"),
         public=given.get("public") or None,
+        **sizes,
     )
     if models is not None:
         facts = with_models(facts, models, image_shape, given.get("mapping", "ap"))
     if given.get("model_scalars") is not None:
-        if given.get("models") is not None:
-            raise UserError(
-                f"{argument('model_scalars')} and {argument('models')} exclude each other: the model says how many there are"
-            )
         facts = replace(facts, model_scalars=given["model_scalars"], all_model_scalars=None)
-    mixed = models is not None and given.get("model_scalars") is None and len(set(family(models)[: facts.clients])) > 1
+        models = None
+    mixed = models is not None and len(set(family(models)[: facts.clients])) > 1
     named = (
         *("clients", "classes", "known_classes", "width", "pairs", "samples", "public", "clusters"),
         *("compressed_scalars", "all_model_scalars" if mixed else "model_scalars"),
     )
     where |= {name: getattr(facts, name) for name in named if getattr(facts, name) is not None}
-    return facts, where, mixed, train_sizes
-
-
-def _planned(given: Mapping[str, Any], facts: FederationSizes, train_sizes: tuple[int, ...]) -> PlannedClients:
-    """Return the clients whose steps are counted; where no data says who holds what, all hold as much."""
-    models = given.get("models") or ("small" if train_sizes else None)
-    if models is None or facts.blueprint is None:
-        raise UserError(
-            f"operations depend on the architecture: pass {argument('models')} with {argument('operations')}"
-        )
-    if not train_sizes:
-        each, left = divmod(int(facts.need("samples")), facts.clients)
-        train_sizes = tuple(each + (k < left) for k in range(facts.clients))
-    names = family(models)
-    group = {name: given[name] for name in TRAINING if name in given}
-    return PlannedClients(
-        blueprints=tuple(replace(facts.blueprint, name=names[k % len(names)]) for k in range(facts.clients)),
-        train_sizes=train_sizes,
-        training=named_config("local", group, 0).training,
-        public=facts.public or 0,
-    )
-
-
-def _refuse_stated(given: Mapping[str, Any], wants_data: Sequence[str]) -> None:
-    """Check that sizes are not stated where data gives them."""
-    stated = ", ".join(argument(name) for name in STATED if given.get(name) is not None)
-    if stated:
-        reason = f"{argument(wants_data[0])} reads data" if wants_data else f"{argument('classes')} is missing"
-        remedy = f"drop {stated}" if wants_data else "state it too"
-        raise UserError(f"{stated}: {reason}, and data gives these sizes itself; {remedy}")
-
-
-def _row(
-    method: Method, facts: FederationSizes, options: dict[str, Any], mixed: bool, planned: PlannedClients | None
-) -> Mapping[str, Any]:
-    try:
-        row = {"method": method.name, "communication": communication(method, facts, options, mixed=mixed)}
-        return row if planned is None else row | {"operations": planned_operations(method, planned, options)}
-    except UserError as error:
-        return {"method": method.name, "missing": str(error)}
+    return facts, where, mixed

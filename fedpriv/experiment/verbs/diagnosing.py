@@ -1,30 +1,19 @@
-"""The verb ``doctor``: checks of an installation and its machine, one line each, none of which stops the others."""
+"""The verb ``doctor``: whether this installation has what it needs, and whether the device computes what the CPU does."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import fedpriv
 from fedpriv.experiment.saving import Tabular
-from fedpriv.util import folders
-from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_json
-from fedpriv.util.memory import free_memory, in_words
-
-if TYPE_CHECKING:
-    import torch
 
 Status = Literal["ok", "warning", "failed"]
 EXTRAS = ("", "frames", "dp", "perceptual", "flower", "nvflare", "slurm")
-SCARCE = 2 << 30
-"""Free bytes of memory below which an attack of ordinary size may be killed."""
 BOUND = 0.01
 """Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""
 
@@ -43,11 +32,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis(Tabular):
-    """Findings on an installation and its machine. As text it can be pasted into a bug report.
-
-    Attributes:
-        findings: each with ``name``, ``status`` (``ok``, ``warning``, ``failed``) and ``told``, without the user's home.
-    """
+    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it."""
 
     findings: tuple[Finding, ...]
 
@@ -56,34 +41,22 @@ class Diagnosis(Tabular):
         """The findings that have failed: work that needs these will fail."""
         return tuple(finding for finding in self.findings if finding.status == "failed")
 
-    @property
-    def verdict(self) -> str:
-        """All of it in one line."""
-        failed, warned = ([row.name for row in self.findings if row.status == item] for item in ("failed", "warning"))
-        details = f"failed: {', '.join(failed)}" if failed else "fedpriv works here"
-        return details + (f"; {len(warned)} warning(s): {', '.join(warned)}" if warned else "")
-
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the findings, one row each."""
         return [vars(finding) for finding in self.findings]
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.findings), self.verdict])
+        return "\n".join(map(str, self.findings))
 
 
-def doctor(*, device: str = "auto", out: str | Path = "results") -> Diagnosis:
-    """Check the versions installed, the machine and the output folder, and compute a gradient on the device.
-
-    Takes some seconds, downloads nothing and leaves nothing behind. Whatever is wrong is a finding, not an exception.
+def doctor(*, device: str = "auto") -> Diagnosis:
+    """Check the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
 
     Args:
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
-        out: folder that results would go to.
     """
     checks: dict[str, Callable[[], tuple[Status, str]]] = {
         "packages": _packages,
-        "machine": _machine,
-        "output": lambda: _output(Path(out)),
         "computing": lambda: _computing(device),
     }
     findings = []
@@ -96,21 +69,17 @@ def doctor(*, device: str = "auto", out: str | Path = "results") -> Diagnosis:
     return Diagnosis(tuple(findings))
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _packages() -> tuple[Status, str]:
     """Compare the packages that fedpriv needs, and those of its extras that are there, with their declared bounds."""
     from packaging.requirements import Requirement
 
+    there = {
+        item.metadata["Name"].lower().replace("_", "-"): item.version for item in importlib.metadata.distributions()
+    }
     lines = [f"fedpriv {fedpriv.__version__}", f"{platform.python_implementation()} {platform.python_version()}"]
-    status: Status = "ok" if _version("fedpriv") == fedpriv.__version__ else "warning"
+    status: Status = "ok"
     for needed in map(Requirement, importlib.metadata.requires("fedpriv") or ()):
-        version, marker = _version(needed.name), needed.marker
+        version, marker = there.get(needed.name.lower().replace("_", "-")), needed.marker
         extra = next((extra for extra in EXTRAS if marker is None or marker.evaluate({"extra": extra})), None)
         if extra is None or (extra and version is None):  # of developers, or an extra that is not installed
             continue
@@ -119,36 +88,6 @@ def _packages() -> tuple[Status, str]:
         if not fits and status != "failed":
             status = "warning" if extra else "failed"
     return status, ", ".join(dict.fromkeys(lines))
-
-
-def _machine() -> tuple[Status, str]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    free = free_memory()
-    details = f"{platform.platform()}, {cores} cores" + (
-        "" if free is None else f", {in_words(free)} of memory are free"
-    )
-    if free is not None and free < SCARCE:
-        return "warning", f"{details}; expected {in_words(SCARCE)} at least"
-    return "ok", details
-
-
-def _output(out: Path) -> tuple[Status, str]:
-    """Write and lock a folder in that of the results, or in the nearest one above that exists; leave nothing there."""
-    above = next(position for position in (out.absolute(), *out.absolute().parents) if os.path.lexists(position))
-    if not above.is_dir():
-        return "failed", "there is a file where the folder for results should be"
-    try:
-        with tempfile.TemporaryDirectory(prefix=".fedpriv-doctor-", dir=above) as made:
-            trial = Path(made) / "trial"
-            with folders.output(trial, "trial"):
-                write_json(trial / "written.json", {"written": 1})
-                try:
-                    with folders.held(trial):
-                        return "warning", "locks do nothing here, so two commands may write one folder at once"
-                except UserError:
-                    return "ok", "the folder for results can be written and locked"
-    except (OSError, UserError) as error:
-        return "failed", f"the folder for results cannot be written: {getattr(error, 'strerror', None) or error}"
 
 
 def _computing(text: str) -> tuple[Status, str]:
@@ -170,6 +109,5 @@ def _computing(text: str) -> tuple[Status, str]:
 
     expected = gradient(torch.device("cpu"))
     apart = float((gradient(device) - expected).norm() / expected.norm())  # NaN is no match either
-    card = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
-    details = f"a gradient on {device}{card} is {apart:.2g} from the CPU's (at most {BOUND})"
+    details = f"{platform.platform()}; a gradient on {device} is {apart:.2g} from the CPU's (at most {BOUND})"
     return "ok" if apart <= BOUND else "failed", details

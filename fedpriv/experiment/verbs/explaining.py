@@ -9,7 +9,6 @@ from difflib import get_close_matches
 
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.verbs.cataloguing import REGISTRIES, catalogue, docstring, registry
-from fedpriv.util.arguments import argument
 from fedpriv.util.docstrings import markdown
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.registry import is_reference
@@ -83,7 +82,7 @@ def _kind_of(name: str) -> str:
     from fedpriv.models import FAMILIES
 
     if not isinstance(name, str):
-        raise UserError(f"{argument('name', name)}: expected a name")
+        raise UserError(f"name={shown(name)}: expected a name")
     for kind in REGISTRIES:
         if name in registry(kind) and (not is_reference(name) or _keeps_contract(kind, name)):
             return kind

@@ -11,7 +11,6 @@ from fedpriv.dp.auditing import AuditSettings, plan_audit
 from fedpriv.dp.claims import stated_claim
 from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
 from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.recorded.auditing import audit_recorded
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.training import Run
@@ -21,9 +20,9 @@ from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
 from fedpriv.sources.federation import prepare
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument, call
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 
@@ -76,24 +75,19 @@ class PrivacyAuditSettings(FederationSettings, total=False):
 
     Attributes:
         method: a name of ``fedpriv list methods`` (default ``fedavg``).
-        claimant: whose claim is audited, where several defenses make one.
         force: replace ``out`` if it exists.
-        facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
-            beside the run).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         download: fetch the data set if it is missing.
     """
 
     method: str | None
-    claimant: str | None
     force: bool
-    facts: Mapping[str, Any] | str | Path
     device: str
     download: bool
 
 
-_OURS = ("method", "claimant", "facts", "force", "device", "download")
-"""Settings that are none of the federation's; the first three say what is audited."""
+_OURS = ("method", "force", "device", "download")
+"""Settings that are none of the federation's; the first says what is audited."""
 
 
 @imports_what_is_named
@@ -123,8 +117,7 @@ def audit_dp(
     ('contradicted', 68.5)
 
     Args:
-        run: a run of :func:`fedpriv.train`, or its folder, whose settings are taken; or the folder of a recorded run, whose
-            very uploads are audited, by canaries that clients sent and by their noise. None for the settings given here.
+        run: a run of :func:`fedpriv.train`, or its folder, whose settings are taken; None for the settings given here.
         canaries: how many; a bound of epsilon takes some 6 e^epsilon of them, of a Gaussian mechanism a few hundred.
         confidence: that no bound is above the truth, in (0.5, 1).
         claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
@@ -140,37 +133,20 @@ def audit_dp(
     """
     refuse_unknown(settings, PrivacyAuditSettings.__optional_keys__)
     refuse_small({"canaries": canaries}, ("canaries",))
-    path = None if run is None else run.path if isinstance(run, Run) else given_path(argument("run"), run)
+    path = None if run is None else run.path if isinstance(run, Run) else given_path("run", run)
     chosen = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **settings}
-    whole = {name: value for name, value in chosen.items() if value not in (None, ()) and name not in _OURS[3:]}
+    whole = {name: value for name, value in chosen.items() if value not in (None, ()) and name not in _OURS[1:]}
     command = listener.command or call("audit_dp", *([] if path is None else [str(path)]), **whole)
-    audit = AuditSettings(canaries, confidence, stated_claim(claim), settings.get("claimant"), seed, command)
+    audit = AuditSettings(canaries, confidence, stated_claim(claim), seed, command)
     folder, scratch = place(out)
-    folders.refuse_overlap(folder, {argument("run"): path})
-    force, facts = settings.get("force", False), settings.get("facts")
+    folders.refuse_overlap(folder, {"run": path})
+    force = settings.get("force", False)
     folders.check_free(folder, force=force)
-    if path is not None and is_recorded(path):
-        _refuse_federation(settings, f"{argument('run')} {path}: recorded elsewhere, so nothing is trained")
-        with folders.read(path):
-            record = audit_recorded(path, audit, facts, listener)
-        with folders.output(folder, KIND, force=force):
-            write_record(folder, record)
-    else:
-        if facts is not None:
-            raise UserError(
-                f"{argument('facts')}: is about runs that were recorded elsewhere, and {argument('run')} is none"
-            )
-        config, device = _config(path, settings, seed), pick_device(settings.get("device", "auto"))
-        planned = plan_audit(prepare(config, device, download=settings.get("download", False)), audit)
-        with folders.output(folder, KIND, force=force):
-            write_record(folder, planned.run(listener))
+    config, device = _config(path, settings, seed), pick_device(settings.get("device", "auto"))
+    planned = plan_audit(prepare(config, device, download=settings.get("download", False)), audit)
+    with folders.output(folder, KIND, force=force):
+        write_record(folder, planned.run(listener))
     return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
-
-
-def _refuse_federation(settings: PrivacyAuditSettings, where: str) -> None:
-    extra = [name for name in settings if name not in _OURS or (name == "method" and settings.get("method"))]
-    if extra:
-        raise UserError(f"{where}; drop {', '.join(argument(name) for name in sorted(extra))}")
 
 
 def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> RunConfig:
@@ -178,6 +154,11 @@ def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> Run
     if path is None:
         federation = {name: value for name, value in settings.items() if name not in _OURS}
         return named_config(settings.get("method") or "fedavg", federation, seed)
-    _refuse_federation(settings, f"{argument('run')} says how the federation is made")
+    if is_recorded(path):
+        raise UserError(f"run {path}: recorded elsewhere; state its settings and defense instead")
+    extra = [name for name in settings if name not in _OURS or (name == "method" and settings.get("method"))]
+    if extra:
+        names = ", ".join(sorted(extra))
+        raise UserError(f"run says how the federation is made; drop {names}")
     with folders.read(path):
         return RunDirectory.open(path).config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,11 +17,10 @@ from fedpriv.pages.page import readable
 from fedpriv.pages.report import load_scored, write_results
 from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
-from fedpriv.pages.study_report import StudyResults, read_results, together
+from fedpriv.pages.study_report import read_results, together
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores
 from fedpriv.util import access, folders
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 
@@ -57,7 +56,6 @@ def report(
     *,
     out: str | Path | None = None,
     target_accuracy: float | None = None,
-    target_of: str | None = None,
     strict: bool = False,
     redact: str | None = None,
     force: bool = False,
@@ -75,7 +73,6 @@ def report(
             hold such results.
         out: folder to make; None for a temporary one, which is gone with the returned object.
         target_accuracy: for runs: the cost of reaching it, in (0, 1] (default 0.7).
-        target_of: which accuracy that is: ``pooled`` over all test images (default), or the ``mean`` over clients.
         strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
             ``listener`` and the pages name it.
         redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
@@ -113,7 +110,10 @@ def report(
     of_studies, damaged = readable([run for selected in trained_only.values() for run in selected.runs], check_run)
     left_out, runs = [*left_out, *damaged], runs | of_studies
     leaks = bool(attacks or scores or audits or studies.keys() - trained_only.keys())
-    target, figure = _target(target_accuracy, target_of, bool(runs), studies)
+    if target_accuracy is not None and not runs:
+        raise UserError("target_accuracy: applies to runs; pass some, such as those in the folder runs of a study")
+    target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
+    check_target(target)
     complaints = [f"{line}; left out of the report" for line in [*auxiliary, *map(str, left_out)]] + unfinished(given)
     complaints += [
         f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
@@ -121,7 +121,7 @@ def report(
         for cell in current.facts.failed
     ]
     if complaints and strict:
-        raise UserError(f"{argument('strict')}: {complaints[0]}")
+        raise UserError(f"strict: {complaints[0]}")
     if not (leaks or runs):
         raise UserError(str(left_out[0]))
     for line in complaints:
@@ -130,14 +130,7 @@ def report(
     with access.sharing(share_group), folders.output(folder, "report", force=force, public=rule != NONE):
         if runs:
             beside = "report.html" if leaks else None
-            write_runs_report(
-                list(runs),
-                folder,
-                target_accuracy=target,
-                target_of=figure,
-                attacks=beside,
-                left_out=left_out,
-            )
+            write_runs_report(list(runs), folder, target_accuracy=target, attacks=beside, left_out=left_out)
         if leaks:
             write_results(
                 list(attacks.values()),
@@ -152,17 +145,6 @@ def report(
             )
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
     return Report(folder, pages, (*attacks, *scores, *audits), tuple(runs), tuple(complaints), scratch)
-
-
-def _target(value: float | None, of: str | None, runs: bool, studies: Mapping[Path, StudyResults]) -> tuple[float, str]:
-    """Return the accuracy whose cost runs are asked for, and which accuracy it is."""
-    if (value is not None or of is not None) and not runs:
-        named = f"; pass those of the study, {next(iter(studies)) / 'runs'}" if studies else ""
-        where = argument("target_of" if value is None else "target_accuracy")
-        raise UserError(f"{where}: applies to runs{named or ', but only attacks were given'}")
-    target, figure = TARGET_ACCURACY if value is None else value, of or "pooled"
-    check_target(target, figure)
-    return target, figure
 
 
 def _refuse_overlap(out: Path, sources: Sequence[Path], given: Sequence[Path]) -> None:

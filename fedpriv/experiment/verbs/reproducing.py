@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpriv.claims import Claim, find_claim
+from fedpriv.claims import find_claim
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.reproduction.judging import StudyOutcome, card_of, counted, trained
 from fedpriv.experiment.reproduction.plan import Asked, planned
@@ -18,14 +18,12 @@ from fedpriv.experiment.study.run import StudyResult, run_study
 from fedpriv.experiment.verbs.auditing import execution_of
 from fedpriv.pages.claim_card import PAGE, write_claim_card
 from fedpriv.scoring.records import ClaimCard
-from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import CLAIM, read_record
 from fedpriv.util import folders
-from fedpriv.util.arguments import argument, call
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pairs import mapping
 
 STUDY = "study"
 """Folder of the study of a claim, in the claim's."""
@@ -73,14 +71,10 @@ def reproduce(
     columns: Sequence[str] = (),
     seeds: Sequence[int] | str = (),
     data_dir: str | Path | None = None,
-    images: Mapping[str, str | Path] | Sequence[str] = (),
     download: bool = False,
-    redact: str | None = None,
-    precision: str | None = None,
     out: str | Path | None = None,
     force: bool = False,
     device: str = "auto",
-    compile: bool = False,
     workers: int | str = "auto",
     allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
@@ -97,14 +91,10 @@ def reproduce(
         columns: names of columns, likewise.
         seeds: of the runs, or a text with commas between them (default: the scale's).
         data_dir: folder of the data sets in their original layouts.
-        images: the paper's name of a data set -> a folder of images, one folder a class, that takes its place.
         download: fetch data sets that are missing.
-        redact: ``blur`` or ``omit`` pictures of people in the study's results and pages (docs/redaction.md).
-        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
         out: folder to make; None for a temporary one, which is gone with the returned object.
         force: replace ``out`` if it holds another claim, or the same otherwise.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        compile: compile the networks of searches by Adam first; moves the last digits at most.
         workers: processes at a time, one thread each; ``auto`` takes one for each core that this process may use, as far as
             memory lasts, and one where the device is a GPU.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
@@ -113,24 +103,11 @@ def reproduce(
     Raises:
         UserError: naming the argument that is wrong, before anything runs; where no data is there for any cell.
     """
-    settings = {"device": device, "compile": compile, "workers": workers, "download": download}
-    execution = execution_of(settings)
+    execution = execution_of({"device": device, "workers": workers, "download": download})
     name, result = find_claim(claim)
-    requested = Asked(
-        scale=scale,
-        rows=tuple(rows),
-        columns=tuple(columns),
-        seeds=_seeds(seeds),
-        data_dir=None if data_dir is None else given_path(argument("data_dir"), data_dir),
-        images=_folders(result, mapping("images", images)),
-        download=download,
-    )
-    plan, rule = planned(result, requested), read_rule(redact)
-    changes = {"redact": None if rule == NONE else rule, "precision": precision}
-    if plan.study:
-        plan = replace(
-            plan, study={**plan.study, **{key: change for key, change in changes.items() if change is not None}}
-        )
+    folder_of_data = None if data_dir is None else given_path("data_dir", data_dir)
+    requested = Asked(scale, tuple(rows), tuple(columns), _seeds(seeds), folder_of_data, download)
+    plan = planned(result, requested)
     folder, scratch = place(out)
     command = listener.command or call("reproduce", name, scale=scale)
     resume = _same_claim(folder, name, force=force)
@@ -156,15 +133,7 @@ def _seeds(given: Sequence[int] | str) -> tuple[int, ...]:
     try:
         return tuple(int(item) for item in (given.split(",") if isinstance(given, str) else given))
     except ValueError as error:
-        raise UserError(f"{argument('seeds', given)}: expected whole numbers with commas, such as 0,1,2") from error
-
-
-def _folders(claim: Claim, given: Mapping[str, Any]) -> dict[str, Path]:
-    known = sorted({column.data for column in claim.columns})
-    for name in given:
-        if name not in known:
-            raise UserError(f"{argument('images', name)}: not a data set of this claim; there are: {', '.join(known)}")
-    return {name: given_path(argument("images"), path).resolve() for name, path in given.items()}
+        raise UserError(f"seeds={shown(given)}: expected whole numbers with commas, such as 0,1,2") from error
 
 
 def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
@@ -175,5 +144,5 @@ def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
         return True  # cut off before its end; whether the study is the same, that says itself
     record = read_record(folder / CLAIM)
     if not isinstance(record, ClaimCard) or record.name != name:
-        raise UserError(f"{folder}: holds another claim; choose another {argument('out')}, or {argument('force')}")
+        raise UserError(f"{folder}: holds another claim; choose another out, or force")
     return True

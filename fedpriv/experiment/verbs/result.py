@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.verbs.training import Run
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import markup
 from fedpriv.util.foreign import given_path
 
@@ -100,9 +99,7 @@ class AttackResult(Tabular):
         """Return the reconstructed images ``(T, M, c, h, w)`` of one attack, float32 in [0, 1]; M guesses a target."""
         result = self.load(name)
         if result.about.redacted != "none":
-            raise UserError(
-                f"{result.directory}: images were kept out of it ({argument('redact', result.about.redacted)})"
-            )
+            raise UserError(f"{result.directory}: images were kept out of it (redact={shown(result.about.redacted)})")
         return result.reconstruction.images
 
     def figure(self, name: str | None = None) -> Figure:
@@ -150,8 +147,8 @@ def given_folders(results: Any, kinds: tuple[Any, ...]) -> list[Path]:
     item = isinstance(results, (str, Path, *kinds))
     if not item and not isinstance(results, (list, tuple, set, frozenset)):
         text = " or ".join([*(kind.__name__ for kind in kinds), "a folder"])
-        raise UserError(f"{argument('results', results)}: expected {text}, or a list of these")
+        raise UserError(f"results={shown(results)}: expected {text}, or a list of these")
     several = [results] if item else list(results)
     if not several:
-        raise UserError(f"{argument('results', several)}: expected at least one")
-    return [each.path if isinstance(each, kinds) else given_path(argument("results"), each) for each in several]
+        raise UserError(f"results={shown(several)}: expected at least one")
+    return [each.path if isinstance(each, kinds) else given_path("results", each) for each in several]

@@ -24,8 +24,7 @@ from fedpriv.scoring.storage import (
     write_record,
 )
 from fedpriv.util import access, folders
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT, Listener
 
 _NOT_STORED = "inference stores no scores of single candidates; attack again"
@@ -63,7 +62,7 @@ def score(
         UserError: for a folder that is missing or holds no attack, an attack without its private truth.
     """
     if seed is not None and seed < 0:
-        raise UserError(f"{argument('seed', seed)}: expected at least 0")
+        raise UserError(f"seed={shown(seed)}: expected at least 0")
     rule = read_rule(redact)
     paths = given_folders(results, (AttackResult,))
     records: dict[Path, ReconstructionRecord] = {}

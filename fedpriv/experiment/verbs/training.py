@@ -14,7 +14,6 @@ from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util import access
-from fedpriv.util.arguments import argument
 from fedpriv.util.code import allowed
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
@@ -144,10 +143,10 @@ def train(
 
 def _to_resume(out: str | Path | None, given: list[str], *, force: bool) -> Path:
     if out is None:
-        raise UserError(f"{argument('resume')} needs {argument('out')}, the run directory to go on with")
+        raise UserError("resume needs out, the run directory to go on with")
     if force:
-        raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
+        raise UserError("resume and force exclude each other")
     if given:
-        extra = ", ".join(argument(name) for name in sorted(given))
-        raise UserError(f"{argument('resume')} goes on with the run as it was configured; drop {extra}")
-    return given_path(argument("out"), out)
+        extra = ", ".join(sorted(given))
+        raise UserError(f"resume goes on with the run as it was configured; drop {extra}")
+    return given_path("out", out)

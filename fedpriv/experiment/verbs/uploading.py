@@ -127,7 +127,7 @@ def attack_uploads(
     Args:
         uploads: one upload, a list with one a client, or a mapping from client numbers. An upload is a payload
             (``fedpriv.Prototypes``, ...), a tuple of payloads, a tensor or NumPy array where its kind is obvious,
-            ``{class: vector}`` where the target has one row a class, :class:`Update`, :class:`Gradient`, a pair of state
+            :class:`Update`, :class:`Gradient`, a pair of state
             dicts (before, after), or a state dict beside ``broadcasts``. Of several rounds: a list with one list or
             mapping a round, the oldest first; the last round is attacked.
         target: kind of upload to attack: ``fedpriv list targets``.

@@ -29,7 +29,6 @@ from fedpriv.federation.defense import Loss
 from fedpriv.federation.local_training import classification_loss
 from fedpriv.federation.method import ClientSetup, ServerSetup
 from fedpriv.models.split import SplitModel
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Coefficient, Message, get_payload
@@ -81,7 +80,7 @@ def sample_images(setup: ServerSetup, rng: torch.Generator) -> Tensor:
     if setup.public is None or n_public < LEAST_IMAGES:
         raise UserError(
             f"FedHeNN aligns representations of public images and found {n_public}; "
-            f"set at least {LEAST_IMAGES} aside with {argument('public')} N"
+            f"set at least {LEAST_IMAGES} aside with public N"
         )
     chosen = torch.randperm(n_public, generator=rng)[: setup.options.rad_size]
     return setup.public[chosen.to(setup.public.device)]

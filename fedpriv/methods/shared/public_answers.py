@@ -18,7 +18,6 @@ from fedpriv.federation.method import ClientSetup, LocalTraining, ServerSetup, U
 from fedpriv.federation.states import State
 from fedpriv.federation.trace import Trace
 from fedpriv.models.split import SplitModel
-from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Message, PublicLogits, PublicSamples, get_payload
@@ -30,9 +29,7 @@ ASKED = "asked"
 def ask(setup: ServerSetup, rng: torch.Generator) -> tuple[State, PublicSamples]:
     """Draw a round's public samples without replacement, ascending; return them as state and as a payload."""
     if setup.public is None or not len(setup.public):
-        raise UserError(
-            f"there are no public images to exchange outputs on; set some aside with {argument('public')} N"
-        )
+        raise UserError("there are no public images to exchange outputs on; set some aside with public N")
     drawn = torch.randperm(len(setup.public), generator=rng)[: setup.options.samples].sort().values.to(setup.device)
     return {ASKED: drawn}, PublicSamples(drawn)
 

@@ -23,8 +23,7 @@ from fedpriv.methods.shared.weights import draw_seed
 from fedpriv.models.build import build_model, extractor_parameters
 from fedpriv.models.cnn import LEAST_SIDE
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.payloads import Message, SmallModel, get_payload
 
@@ -128,5 +127,5 @@ def check_small(plan: Plan, blueprint: Blueprint) -> None:
         raise UserError(
             f"client {plan.train_sizes.index(min(plan.train_sizes))} holds one training image, but the small model "
             f"{blueprint.name} has batch normalisation, which needs two; pass "
-            f"{argument('option', {'small_model': 'small-cnn'})}, fewer clients or more data"
+            f"option={shown({'small_model': 'small-cnn'})}, fewer clients or more data"
         )

@@ -12,9 +12,8 @@ from fedpriv.util.record import Record
 AuditWord = Literal["contradicted", "not contradicted", "untested", "no claim"]
 """``untested``: too few canaries, or too faint ones, to contradict even a tenth of the noise."""
 
-Way = Literal["uploads", "training", "recorded canaries", "recorded noise"]
-"""Place of the canaries: uploads that pass a defense; gradients within local training; clients of a recorded run; or none,
-where a recorded run's own noise is measured."""
+Way = Literal["uploads", "training"]
+"""Place of the canaries: uploads that pass a defense, or gradients within local training."""
 
 
 class ClaimedPrivacy(Record):
@@ -34,7 +33,7 @@ class ClaimedPrivacy(Record):
 class EpsilonBound(Record):
     """A lower bound on epsilon, None for more than any number, and what it holds under."""
 
-    name: Literal["one run", "threshold", "Gaussian", "size of the noise"]
+    name: Literal["one run", "Gaussian"]
     epsilon: FiniteFloat | None
     given: str = ""
 

@@ -1,1 +1,0 @@
-"""Audits of claims by recorded runs of other frameworks."""
