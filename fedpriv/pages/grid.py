@@ -26,9 +26,6 @@ from fedpriv.util.escape import any_letters, one_line, picture_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from fedpriv.attacks.observation import TargetId
-
 FEW = 10  # with so many targets or fewer all are shown
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # holds the 10, 50 and 90 % that the rules ask for
 _PER_BAND = 10
@@ -116,7 +113,9 @@ def grid_columns(
         values = [float(value) for value in scores or ()] if single else [0.0] * len(images)
         return ["reconstruction"], [
             Column(
-                heading, _note(targets[row]), ((blurred(images[row, 0]), f"{values[row]:.1f} dB" if single else ""),)
+                heading,
+                _note(targets[row].client, targets[row].round, targets[row].label),
+                ((blurred(images[row, 0]), f"{values[row]:.1f} dB" if single else ""),),
             )
             for row, heading in _picked(values, every_target, quantiles)
         ]
@@ -158,7 +157,14 @@ def grid_columns(
             item = score_guesses(shots, truth)
             reached.append(_pair_score(shots, truth, item, member, several))
             cells.append((shots[item.assigned[member]], f"{reached[-1]:.1f} dB"))
-        columns.append(Column(heading, _note(targets[row]), tuple(cells), reached[0] > reached[1]))
+        columns.append(
+            Column(
+                heading,
+                _note(targets[row].client, targets[row].round, targets[row].label),
+                tuple(cells),
+                reached[0] > reached[1],
+            )
+        )
     if rule == NONE:
         return names, columns
     true = 2 if mixed else 1
@@ -175,9 +181,8 @@ def _picked(values: Sequence[float], every: bool | None, quantiles: Sequence[flo
     return list(zip(at_quantiles(values, quantiles), [f"{100 * q:.0f} % quantile" for q in quantiles], strict=True))
 
 
-def _note(target: TargetId) -> str:
-    details = "" if target.label < 0 else f" · class {target.label}"
-    return f"client {target.client} · round {target.round}{details}"
+def _note(client: int, round_: int, label: int) -> str:
+    return f"client {client} · round {round_}" + ("" if label < 0 else f" · class {label}")
 
 
 def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, several: bool) -> float:

@@ -1,10 +1,10 @@
-"""How far a leak reaches: attacks on the same clients after more and more local work, as sentence, picture and table."""
+"""The reach of a leak: attacks on the same clients after more and more local work, as sentence, picture and table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedpriv.pages.alike import Verdicts, reach_key, upload_key
 from fedpriv.pages.charts import BASELINE, COLOURS, DASHES, SOFT, drawing, legend, open_axes, svg_text
@@ -14,9 +14,6 @@ from fedpriv.scoring.records import Kind, ReconstructionRecord
 from fedpriv.scoring.records.made import Reach
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.util.escape import picture_text
-
-if TYPE_CHECKING:
-    from fedpriv.pages.findings import Finding
 
 _APART = 0.12
 """Distance between two attacks at one setting, of that between settings."""
@@ -132,14 +129,14 @@ class ReachCurve:
 
 
 def reach_curves(
-    attack_records: Sequence[AttackRecord], verdicts: Verdicts, said: Sequence[Finding]
+    attack_records: Sequence[AttackRecord], verdicts: Verdicts, said: Sequence[Any]
 ) -> tuple[ReachCurve, ...]:
     """Return a curve for every sweep and seed of two settings or more.
 
     Args:
         attack_records: scored attacks.
         verdicts: on all of the page.
-        said: findings of the page.
+        said: findings of the page (:class:`fedpriv.pages.findings.Finding`).
     """
     series = {part.key: entry.reach for entry in said if entry.reach for part in entry.parts}
     together: dict[tuple[str, int], list[AttackRecord]] = {}

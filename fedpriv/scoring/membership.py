@@ -207,7 +207,7 @@ def strata_of(trials: Sequence[Trial]) -> Strata:
 
 
 def rarities(images: Sequence[Tensor], labels: Sequence[Tensor]) -> Values:
-    """Return how unusual each candidate of all clients is of its class ``(n,)``, in [0, 1].
+    """Return the rarity of each candidate of all clients within its class ``(n,)``, in [0, 1].
 
     That is the share of the class's candidates, of all clients, that lie nearer to their mean image.
 

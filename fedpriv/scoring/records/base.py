@@ -1,4 +1,4 @@
-"""What records are made of: frozen models, closed to unknown fields, of one version of the format."""
+"""The parts of records: frozen models, closed to unknown fields, of one version of the format."""
 
 from __future__ import annotations
 

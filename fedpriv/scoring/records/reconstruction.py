@@ -170,7 +170,7 @@ class Fit(Record):
 
     @property
     def specific(self) -> bool:
-        """Whether the images explain their own upload better than images that were found without it.
+        """True where the images explain their own upload better than images that were found without it.
 
         Far better (:data:`SPECIFIC`) than auxiliary images; better than images found from shuffled uploads, which may be
         good guesses where an attack starts from what it knows of the class. A network that maps all images alike lets any
