@@ -160,7 +160,7 @@ def _means(world: World, model: SplitModel, options: argparse.Namespace) -> None
         print(f"{name}: {sum(scores) / len(scores):.1f} dB")
     told = [assigned(own.mean(0, keepdim=True).repeat(count, 1, 1, 1), own) for own in truth]
     print(f"their true mean image, which no guess has: {sum(told) / len(told):.1f} dB")
-    attacks = LearnedInversion(most=count), JointInversion(most=count, iterations=900)
+    attacks = LearnedInversion(), JointInversion(most=count, iterations=900)
     measure(attacks, seen, world.knowledge(model), "prototype", truth)
 
 

@@ -3,7 +3,7 @@
     python benchmarks/rows_on_a_gpu.py [--device cuda] [--searches]
 
 Prints milliseconds of each layer of the generator, forward and back, by the number of rows, of each the library's grouped
-convolution first, then :func:`fedpriv.attacks.priors.grouped.as_products`. Then those of an iteration of whole searches in
+convolution first, then :func:`fedpriv.attacks.priors.dip.as_products`. Then those of an iteration of whole searches in
 both ways, each asked for kernel by kernel, then recorded and replayed.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.priors import grouped
+from fedpriv.attacks.priors import dip
 from fedpriv.util.device import pick_device
 from fedpriv.util.numerics import Numerics
 from fedpriv.wire.payloads import Representations
@@ -56,7 +56,7 @@ def in_both_ways(measure: Callable[[], float]) -> list[float]:
     """Return what is measured with groups, and with products."""
     found = []
     for products in (False, True):
-        grouped.as_products = lambda rows, device, products=products: products  # type: ignore[assignment,misc]
+        dip.as_products = lambda rows, device, products=products: products  # type: ignore[assignment,misc]
         found.append(measure())
     return found
 
@@ -68,7 +68,7 @@ def layer(name: str, rows: int, device: torch.device) -> list[float]:
     weight = (0.1 * torch.randn(rows, out, channels, 3, 3, device=device)).requires_grad_()
 
     def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(grouped.convolve(maps, weight).square().sum(), (maps, weight))
+        return torch.autograd.grad(dip.convolve(maps, weight).square().sum(), (maps, weight))
 
     return in_both_ways(lambda: milliseconds(both, device))
 

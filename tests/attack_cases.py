@@ -52,19 +52,11 @@ CASES = {
         {"width": 16},
         {"attacker_data": "same_domain"},
     ),
-    "simulator": Case(
-        "fedallrep",
-        "representation",
-        *["test_simulator::test_private_images_come_back_without_their_extractor_and_those_of_a_strange_upload_do_not"]
-        * 2,
-        {"iterations": 3, "simulators": 2},
-        {"extractor": "none", "attacker_data": "same_domain"},
-    ),
     "learned": Case(
         "fedproto",
         "prototype",
         *["test_learned::test_private_images_come_back_better_than_decoded_and_those_of_a_strange_upload_do_not"] * 2,
-        {"most": 2, "together": 2, "denoiser": BRIEF},
+        {"denoiser": BRIEF},
         {"attacker_data": "same_domain"},
     ),
     "unmix": Case(
@@ -107,14 +99,6 @@ CASES = {
     ),
     "gradient-dip": Case(
         "fedavg", "model", "test_inverting_gradients::test_positive_control_of_the_generator_network", MATCHED
-    ),
-    "gradient-learned": Case(
-        "fedavg",
-        "model",
-        "test_learned::test_images_behind_gradients_come_back",
-        "test_learned::test_another_clients_gradient_gives_the_floor",
-        {"denoiser": BRIEF},
-        card={"attacker_data": "same_domain"},
     ),
     "untransform": Case(
         "fedavg",

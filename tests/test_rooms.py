@@ -57,14 +57,14 @@ BUDGET: dict[str, int] = {
     "federation": 2459,
     "methods": 3469,
     "defenses": 2131,
-    "attacks": 14923,
-    "scoring": 6337,
+    "attacks": 13750,
+    "scoring": 7025,
     "claims": 248,
-    "pages": 4303,
-    "experiment": 5851,
-    "cli": 1116,
-    "pipeline": 1284,
-    "sources": 3289,
+    "pages": 6066,
+    "experiment": 5871,
+    "cli": 1095,
+    "pipeline": 1283,
+    "sources": 3269,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -37,7 +37,7 @@ from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversio
 from fedpriv.attacks.features.transformation import TransformationSearch
 from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
-from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients, LearnedGradients
+from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.inference.membership import MembershipInference
@@ -46,7 +46,6 @@ from fedpriv.attacks.inversion.class_outputs import ClassInversion, PairedLogits
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.inversion.surrogate import SimulatedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.experiment.federation_settings import attacker_by_default, named_config
@@ -161,9 +160,6 @@ IMAGES_OF_VECTORS = (
     Line(PixelInversion(iterations=200), "representation", ROUNDS),
     Line(DecoderInversion(iterations=200, refine_steps=100), "representation", ROUNDS),
     Line(LearnedInversion(iterations=60, denoiser=QUICK), "representation", ROUNDS),
-    Line(
-        SimulatedInversion(iterations=100, simulators=2, batch_size=32), "representation", ROUNDS, {"extractor": "none"}
-    ),
     Line(AveragedInversion(iterations=100), "representation", {"rounds": 6, "defense": ("noise:scale=0.3",)}),
     Line(AllRoundsInversion(iterations=100, rounds=3), "representation", ROUNDS),
     Line(DipInversion(iterations=100), "prototype", FEW | ROUNDS, targets=4),
@@ -186,7 +182,7 @@ BATCHES = (
     Line(InvertingGradients(iterations=150), "model"),
     Line(InvertingGradients(iterations=150), "model", {"models": "small-cnn", "batch_size": 4}, note="four images"),
     Line(GradientDip(iterations=100), "model"),
-    Line(LearnedGradients(iterations=100, denoiser=QUICK), "model", {"models": "small-cnn"}),
+    Line(InvertingGradients(iterations=100, denoiser=QUICK, prior="learned"), "model", {"models": "small-cnn"}),
     Line(LinearLayer(iterations=100, restarts=1), "model", {"models": "small-mlp"}),
     Line(DeepLeakage(outer_steps=20), "small-model"),
     Line(InvertingGradients(iterations=150), "small-model"),

@@ -44,11 +44,10 @@ RUNS |= {name: f"{RUNS.get(name, name)} --public 20" for name in PUBLIC.split()}
 RUNS |= {f"{name}-step": f"{RUNS[name]} {STEP}" for name in UPDATES.split()}
 RUNS |= {f"{name}-means": f"{RUNS[name]} {MEANS}" for name in UPDATES.split() if name != "fedkd"}
 VECTORS = "dip decoder learned pixels average all-rounds membership property"
-GRADIENTS = "linear-layer dlg inverting-gradients gradient-dip gradient-learned untransform"
+GRADIENTS = "linear-layer dlg inverting-gradients gradient-dip untransform"
 INFER = "membership property"  # these have no iterations
 SUITES: Suites = {
     "representation": ("fedallrep", "representation", VECTORS, SEARCH),
-    "representation-simulator": ("fedallrep", "representation", "simulator", f"{SEARCH} --knowledge extractor=none"),
     "prototype": ("fedgh", "prototype", f"{VECTORS} joint", SEARCH),
     "entangled": ("fedre", "entangled", "dip pixels unmix membership property", SEARCH),
     "logits": ("fd", "logits", "class-inversion membership property", SEARCH),

@@ -160,10 +160,6 @@ class Needs:
             every_extractor=self.every_extractor or other.every_extractor,
         )
 
-    def without_what_is_granted(self, card: ThreatModel) -> bool:
-        """True where the card grants an extractor, and the attack is there for who has none: nobody misses it."""
-        return self.extractor == ("none",) and card.extractor != "none"
-
     def refuse(self, attack: str, card: ThreatModel) -> None:
         """Raise a UserError that names the first grant that a card lacks."""
         for name in ("extractor", "labels", "attacker_data"):

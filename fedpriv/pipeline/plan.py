@@ -238,8 +238,7 @@ def granted(
             if name in named:
                 raise
             refusals.append(error)
-            if not needs.without_what_is_granted(card):
-                left_out.append(str(error))
+            left_out.append(str(error))
         else:
             kept[name] = made
     if not kept:

@@ -9,10 +9,8 @@ from federations import CPU, small, trained_small
 from torch import nn
 
 from fedpriv.attacks.gradients.inverting import InvertingGradients
-from fedpriv.attacks.gradients.matching import Matcher
 from fedpriv.attacks.gradients.row_gradients import RowGradients
-from fedpriv.attacks.gradients.update import LocalStep, StepModel
-from fedpriv.attacks.observation import BatchFacts, ThreatModel
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
@@ -55,19 +53,6 @@ def test_distances_are_those_computed_by_hand():
     torch.testing.assert_close(found, torch.tensor([0.0 + 0.25, 1.0 + 1.0]), rtol=0, atol=1e-5)
 
 
-def test_convergence_is_about_the_update_alone():
-    model = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(4, 2))
-    weights = {name: value.detach() for name, value in model.named_parameters()}
-    draw = torch.Generator().manual_seed(3)
-    images, labels = torch.rand(1, 3, 1, 2, 2, generator=draw), torch.eye(2)[torch.tensor([[0, 1, 0]])]
-    step = LocalStep(weights, StepModel(model, CPU).gradient(weights, images[0], labels[0]))
-    far = [{"0": (torch.tensor([9.0]), torch.tensor([9.0]))}]
-    matcher = Matcher(model, (1, 2, 2), BatchFacts(3, 0.1, 1), "unrolled", CPU)
-    both = matcher.against([step], [3], statistics=far, statistics_weight=0.1)
-    assert float(both.cosine(images, labels, torch.arange(1))) > 1
-    assert float(both.explained(images, labels)) < 1e-5
-
-
 def test_each_card_grants_what_it_says(normalised):
     directory, federation = normalised
     asked = {
@@ -91,16 +76,6 @@ def test_each_card_grants_what_it_says(normalised):
             objectives["left out"] = float(without(*asked_of, seed=0, device=CPU).objective)
     assert objectives["left out"] == objectives["none"]
     assert len(set(objectives.values())) == 2
-
-
-def test_without_batch_norm_cards_do_not_differ(tmp_path):
-    directory, federation = trained(tmp_path, "small-mlp", image_size=8)
-    none, running = (
-        build_case(RunSource(directory, federation, "model"), card(access), n_targets=2, seed=0).knowledge
-        for access in ("none", "running")
-    )
-    assert none.card == running.card
-    assert none.statistics == running.statistics == {}
 
 
 def test_statistics_that_a_run_does_not_have_are_refused(tmp_path):

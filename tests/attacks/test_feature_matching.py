@@ -12,8 +12,6 @@ from fedpriv.attacks.search.objectives import DISTANCES, direction_distance, non
 from fedpriv.defenses.clip import clip_rows
 from fedpriv.defenses.diagonal import one_block
 from fedpriv.defenses.prune import pruned
-from fedpriv.util.config import parse
-from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Prototypes
 
 CPU = torch.device("cpu")
@@ -75,8 +73,3 @@ def test_positive_control_what_a_defense_hides_from_one_comparison_another_sees(
     adapted, shuffled = shown(change(body(images)), images, body, kind(iterations=120, match=match))
     assert adapted < 0.5 * fooled
     assert shuffled > 2 * adapted
-
-
-def test_an_unknown_comparison_is_refused():
-    with pytest.raises(UserError, match="match"):
-        parse(DipInversion, {"match": "length"}, "options of attack dip")

@@ -8,10 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.attacks.inputs.targets import list_targets, target_feature
-from fedpriv.attacks.inversion import vector as inversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, total_variation
+from fedpriv.attacks.priors.pixels import total_variation
 from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import global_seed
@@ -102,50 +101,7 @@ def test_results_do_not_depend_on_chunks(attack, digits, extractor):
         expect_rows_close(parts.chosen, whole.chosen, 0)
 
 
-HALVED = PixelInversion(iterations=40, restarts=4, trial=0.6, tolerance=0.0)
 """Four starts of 3 steps, two of them up to 9, and one of all 25, where three steps are enough to tell starts apart."""
-
-
-@pytest.fixture
-def soon_told(monkeypatch):
-    monkeypatch.setattr(inversion, "_TRIED", 3)
-
-
-@pytest.mark.usefixtures("soon_told")
-def test_starts_over_pixels_share_one_budget_and_the_lowest_at_each_cut_goes_on(digits, extractor):
-    images, labels = digits[0][:3], digits[1][:3]
-    seen = seen_by_server(extractor, images, labels)
-    found = attack_all(HALVED, seen, knowledge_of(extractor))
-    assert HALVED.schedule.iterations == 25
-    assert found.objective.shape == (3, 4)
-    assert (found.cost.evaluations, found.cost.iterations, found.cost.rows) == (40, 25, 12)
-    alone = [attack_all(HALVED, seen, knowledge_of(extractor), seed=seed).objective for seed in (0, 1)]
-    expect_same(alone[0], found.objective)
-    assert not torch.equal(alone[1], found.objective)
-
-
-@pytest.mark.usefixtures("soon_told")
-@pytest.mark.parametrize("chunk_rows", [1, 5])
-def test_which_start_goes_on_depends_on_its_own_target_alone(chunk_rows, digits, extractor):
-    observations = seen_by_server(extractor, digits[0][:4], digits[1][:4], clients=2)
-    knowledge, targets = knowledge_of(extractor, 2), list_targets(observations, "representation")
-    whole = attack_all(HALVED, observations, knowledge)
-    parts = attack_all(HALVED, observations, knowledge, chunk_rows=chunk_rows)
-    alone = HALVED(observations, knowledge, targets[2:3], seed=0, device=CPU)
-    expect_same(parts.chosen, whole.chosen)
-    expect_same(alone.chosen, whole.chosen[2:3])
-    expect_rows_close(parts.images, whole.images, 1e-3)
-    expect_rows_close(alone.images, whole.images[2:3], 1e-3)
-
-
-@pytest.mark.parametrize(("iterations", "starts"), [(1, 1), (100, 1), (400, 1), (750, 2), (3000, 4), (12000, 4)])
-def test_a_small_budget_goes_to_few_starts_and_none_is_left_over(iterations, starts):
-    attack = PixelInversion(iterations=iterations)
-    schedule = attack.schedule
-    assert attack.starts == starts
-    ends = [round(share * schedule.iterations) for share in schedule.halvings] + [schedule.iterations]
-    left = [starts, *(schedule.left(end, starts) for end in ends[:-1])]
-    assert sum(rows * (end - begin) for rows, begin, end in zip(left, [0, *ends], ends, strict=False)) == iterations
 
 
 def test_the_objective_is_the_distance_of_the_returned_image(digits, extractor):
@@ -156,25 +112,6 @@ def test_the_objective_is_the_distance_of_the_returned_image(digits, extractor):
     torch.testing.assert_close(distance, chosen, rtol=1e-4, atol=1e-7)
     expect_same(found.objective.min(1).values, chosen)
     expect_same(found.converged, chosen < DipInversion().fits)
-
-
-def test_penalties_do_not_count_against_a_fit_and_a_search_at_rest_far_away_is_none(digits, extractor):
-    """A search over pixels ends at what its penalties let it reach; what says that it found the image is the distance."""
-    observations = seen_by_server(extractor, digits[0][:3], digits[1][:3])
-    attack = PixelInversion(iterations=150, restarts=2, pixels=PixelSettings(total_variation=0.02))
-    found = attack_all(attack, observations, knowledge_of(extractor))
-    distance = relative_feature_distance(extractor(found.images[:, 0]), found.features)
-    assert (found.objective.min(1).values > attack.tolerance).all()
-    expect_same(found.converged, distance < attack.fits)
-    assert found.converged.any()
-    # No image in [0, 1] has the representation: the search comes to rest at its lowest objective, and has found nothing.
-    beyond = tuple(
-        Observation(o.round, o.client, (Representations(50 * o.upload[0].features, o.upload[0].labels),), ())
-        for o in observations
-    )
-    stuck = attack_all(PixelInversion(iterations=600, restarts=1, patience=20), beyond, knowledge_of(extractor))
-    assert stuck.cost.iterations < 600
-    assert not stuck.converged.any()
 
 
 def test_every_client_is_met_with_its_own_extractor(digits, extractor):
@@ -227,27 +164,3 @@ def test_total_variation_by_hand():
     torch.testing.assert_close(total_variation(image), torch.tensor([1.5 / 4]))
     torch.testing.assert_close(total_variation(image, 1.0), torch.tensor([2.0 / 4]), atol=1e-3, rtol=0)
     assert total_variation(torch.full((1, 3, 4, 4), 0.3), 1.0).item() == pytest.approx(0, abs=1e-6)
-
-
-def test_jitter_shifts_and_ends():
-    prior = PixelPrior([torch.Generator().manual_seed(1)], SHAPE, PixelSettings(jitter=2, jitter_until=0.5), CPU)
-    moving, still = torch.tensor([True]), torch.tensor([False])
-
-    def shown(progress, rows):
-        prior.prepare(progress)
-        return prior.shown(rows)
-
-    shifted, clean = shown(0.1, moving), prior.clean()
-    places = [(down, right) for down in range(-2, 3) for right in range(-2, 3)]
-    assert any(torch.equal(shifted, clean.roll(shift, (2, 3))) for shift in places)
-    assert any(not torch.equal(shown(0.1, moving), clean) for _ in range(4))
-    assert all(torch.equal(shown(0.1, still), clean) for _ in range(4))
-    expect_same(shown(0.5, moving), clean)
-
-
-@pytest.mark.parametrize(("iterations", "rate"), [(30, 0.02), (150, 0.1), (300, 0.2), (900, 0.2)])
-def test_short_searches_over_pixels_take_smaller_steps(iterations, rate):
-    schedule = PixelInversion(iterations=iterations, coordinates="pixels").schedule_at((3, 32, 32))
-    assert schedule.rate(0.0) == pytest.approx(rate)
-    assert schedule.rate(1.0) == pytest.approx(0.0)
-    assert PixelInversion(iterations=iterations).schedule_at((3, 32, 32)).rate(0.0) == pytest.approx(1.5 * rate)

@@ -12,13 +12,10 @@ from fedpriv.algebra.low_rank import compress
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
-from fedpriv.attacks.gradients.matching import Matcher, Matching, batch_sizes, one_hot
+from fedpriv.attacks.gradients.matching import Matcher, batch_sizes, one_hot
 from fedpriv.attacks.gradients.presets import (
     NetworkKind,
-    SearchConfig,
     TargetInfo,
-    choose_configs,
-    choose_framed_configs,
     has_kinks,
 )
 from fedpriv.attacks.gradients.search import absolute_variation
@@ -119,39 +116,8 @@ def test_the_objective_is_that_of_the_returned_images():
         torch.testing.assert_close(value, found.objective[:, 0], rtol=1e-3, atol=1e-6)
 
 
-def test_restarts_are_chosen_by_the_objective_alone():
-    images, labels = images_and_labels(2)
-    found = attack(
-        InvertingGradients(iterations=1200, restarts=3, total_variation=(0.1, 0.01)), sigmoid_net(), images, labels
-    )
-    assert found.objective.shape == (2, 6)  # every restart under every weight
-    expect_same(found.chosen, found.objective.argmin(1))
-
-
 ONE = TargetInfo(1)
 KINKED_NETWORK, SMOOTH_NETWORK = NetworkKind(kinked=True, normed=False), NetworkKind(kinked=False, normed=False)
-
-
-def test_ways_that_are_asked_for_are_taken_and_others_follow_from_the_network():
-    asked = InvertingGradients(total_variation=(0.15, 0.03, 0.001), signed=(False, True), learning_rate=0.3)
-    assert asked.configs(KINKED_NETWORK, ONE) == (
-        SearchConfig(0.15, False, 0.3),
-        SearchConfig(0.03, True, 0.3),
-        SearchConfig(0.001, False, 0.3),
-    )
-    assert len(InvertingGradients(total_variation=0.1).configs(SMOOTH_NETWORK, ONE)) == 1
-    plain = InvertingGradients(prior="variation")
-    kinked, smooth = (plain.configs(kind, ONE) for kind in (KINKED_NETWORK, SMOOTH_NETWORK))
-    assert kinked == choose_configs(KINKED_NETWORK, ONE, plain.iterations)
-    assert kinked[0].signed
-    assert not any(way.signed for way in smooth)
-    more = plain.configs(KINKED_NETWORK, TargetInfo(8))
-    assert more[0].variation > kinked[0].variation
-    assert smooth[0].curved
-    assert not any(way.curved for way in plain.configs(SMOOTH_NETWORK, TargetInfo(4)))
-    normed = plain.configs(NetworkKind(kinked=True, normed=True), ONE)
-    assert normed == (replace(kinked[0], variation=normed[0].variation),)
-    assert normed[0].variation > more[0].variation
 
 
 KNOWN = TargetInfo(4, apart=True, determined=True)
@@ -183,29 +149,6 @@ def test_coordinates_of_a_spectrum_are_taken_where_they_help_or_where_they_are_a
     assert [(way.framed, way.variation) for way in told] == [(False, 0.1)]
 
 
-@pytest.mark.parametrize("wanted", [ONE, KNOWN, TargetInfo(4)])
-def test_large_images_behind_smooth_networks_are_held_and_searched_by_signs_until_lbfgs_gets_anywhere(wanted):
-    large = replace(SMOOTH_NETWORK, large=True)
-    for iterations in (20, 100, 399):
-        (way,) = choose_framed_configs(large, wanted, iterations)
-        assert (way.signed, way.variation, way.unlikely, way.curved) == (True, 0.5, 0.5, False)
-    assert choose_framed_configs(large, wanted, 400) == choose_framed_configs(SMOOTH_NETWORK, wanted, 400)
-    assert choose_framed_configs(large, replace(wanted, misled=True), 100) == choose_framed_configs(
-        SMOOTH_NETWORK, replace(wanted, misled=True), 100
-    )
-
-
-@pytest.mark.parametrize("network", [KINKED_NETWORK, SMOOTH_NETWORK])
-def test_a_prior_is_learned_where_it_is_asked_for(network):
-    wanted = TargetInfo(4, apart=True, own_images=True)
-    plain, asked = (InvertingGradients(prior=prior).configs(network, wanted) for prior in ("variation", "learned"))
-    assert not any(way.learned for way in (*plain, *InvertingGradients().configs(network, wanted)))
-    assert [way.learned for way in asked] == [not way.curved for way in asked]
-    assert all(own.curved or own.variation < way.variation for own, way in zip(asked, plain, strict=True))
-    told = InvertingGradients(prior="learned", total_variation=0.1).configs(network, wanted)
-    assert [way.variation for way in told] == [0.1]
-
-
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [(nn.ReLU(), True), (nn.LeakyReLU(0.2), True), (nn.ReLU6(), True), (nn.Sigmoid(), False), (nn.GELU(), False)],
@@ -215,30 +158,6 @@ def test_kinks_and_batch_norms_of_a_network_are_seen(layer, expected):
     assert has_kinks(normed, SHAPE) is expected
     assert NetworkKind.of(normed, SHAPE) == NetworkKind(kinked=expected, normed=True)
     assert not NetworkKind.of(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), layer), SHAPE).normed
-
-
-@pytest.mark.parametrize("restarts", [1, 3])
-@pytest.mark.parametrize(
-    "made", [InvertingGradients(iterations=301), DeepLeakage(outer_steps=3)], ids=["pixels", "dlg"]
-)
-def test_the_record_says_how_often_the_gradient_was_evaluated(monkeypatch, made, restarts):
-    images, labels = images_and_labels(1)
-    taken = []
-    for name in ("cosine", "squared"):
-        original = getattr(Matching, name)
-
-        def counted(self, images, labels, rows, original=original):
-            taken.append(len(rows) * torch.is_grad_enabled())
-            return original(self, images, labels, rows)
-
-        monkeypatch.setattr(Matching, name, counted)
-    found = attack(replace(made, restarts=restarts), sigmoid_net(), images, labels)
-    if isinstance(made, InvertingGradients):
-        assert found.cost.evaluations <= made.iterations
-    if getattr(made, "total_variation", "auto") != "auto":
-        assert found.cost.evaluations == sum(taken) == 301
-    else:  # of rows that are done between two looks at them nothing comes, so these evaluations are not counted
-        assert sum(taken) - 10 * restarts <= found.cost.evaluations <= sum(taken) + 4 * restarts
 
 
 @pytest.mark.parametrize(
@@ -282,18 +201,6 @@ def test_truncated_uploads_are_compared_as_truncated():
     probabilities = one_hot(labels.unsqueeze(0), 10)
     assert abs(matching.cosine(images.unsqueeze(0), probabilities, torch.tensor([0])).item()) < 1e-4
     assert matching.cosine(1 - images.unsqueeze(0), probabilities, torch.tensor([0])).item() > 1e-3
-
-
-def test_batch_norm_can_be_attacked():
-    model = sigmoid_net()
-    model.insert(1, nn.BatchNorm2d(12))
-    images, labels = images_and_labels(2)
-    (seen,) = clients(model, images, labels, batch_size=2)
-    matching = Matcher(model, SHAPE, BatchFacts(2, RATE, 1), "unrolled", CPU)
-    value = matching.against([local_step(seen, model, RATE, CPU)], [2]).cosine(
-        images.unsqueeze(0), one_hot(labels.unsqueeze(0), 10), torch.tensor([0])
-    )
-    assert value.item() < 1e-5
 
 
 @pytest.mark.parametrize(

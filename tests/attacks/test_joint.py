@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from compare import expect_close, expect_rows_close, expect_same
+from compare import expect_close, expect_rows_close
 
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.joint import JointInversion, uploaded_count
@@ -67,41 +67,6 @@ def test_both_images_of_a_prototype_of_two_are_recovered_where_one_image_fails(d
     assert of_joint.mean() > of_single.mean() + 6
     assert of_joint.median() > 18
     assert (joint.objective < 0.1 * single.objective).all()
-
-
-@pytest.mark.slow
-def test_the_objective_gives_the_number_of_images_away(digits, extractor):
-    images, labels = digits
-    sizes = [1, 2, 3]
-    groups = [images[labels == digit][:size] for digit, size in enumerate(sizes)]
-    found = invert(
-        JointInversion(iterations=600), observed(extractor, groups, torch.arange(3), None), knowledge(extractor)
-    )
-    assert [len(shots.flatten(1).unique(dim=0)) for shots in found.images] == sizes
-    # Fewer images than ``most`` are repeated in turn.
-    expect_same(found.images[1, 0], found.images[1, 2])
-    assert found.cost.rows == 3 + 3 + 2 + 1  # by four images each, then by one, two, three
-    assert 600 < found.cost.evaluations <= 4 * 600
-
-
-def test_what_the_most_images_do_not_reach_is_tried_by_no_fewer(digits, extractor):
-    images, labels = digits
-    seen = observed(extractor, [images[labels == 0][:9]], torch.tensor([0]), None)
-    found = invert(JointInversion(iterations=3, most=3, generator=SMALL), seen, knowledge(extractor))
-    assert found.cost.rows == 1
-    assert (found.cost.iterations, found.cost.evaluations) == (3, 3)
-    assert len(found.images[0].flatten(1).unique(dim=0)) == 3
-
-
-def test_progress_is_of_the_numbers_of_images_that_are_tried_alone(digits, extractor):
-    images, labels = digits
-    groups = [images[labels == digit][:3] for digit in range(2)]
-    seen, told = observed(extractor, groups, torch.arange(2), torch.tensor([3, 3])), []
-    attack = JointInversion(iterations=5, most=4, generator=SMALL)
-    found = invert(attack, seen, knowledge(extractor), progress=lambda *now: told.append(now))
-    assert told[0][0] < told[0][1] / 2
-    assert told[-1][0] == told[-1][1]
-    assert found.cost.evaluations == 5
 
 
 def test_another_clients_upload_is_worth_no_more_than_a_flat_image(digits, extractor):

@@ -82,18 +82,16 @@ def test_the_mean_prediction_is_that_of_the_gradient_of_the_heads_bias():
     weights = {name: value.detach() for name, value in model.named_parameters()}
     gradient = {name: value.grad for name, value in model.named_parameters()}
     behind = logits_behind(model, weights, "body", (3, 2, 2))
-    found = label_slopes(behind, weights["body.bias"], labels, gradient, 5)
+    found = label_slopes(behind, weights["body.bias"], labels, gradient)
     torch.testing.assert_close(found.chances, logits.softmax(1).mean(0).double(), rtol=1e-4, atol=1e-5)
     assert found.counts.tolist() == [2, 1, 0, 2, 1]
     unsent = {name: value for name, value in gradient.items() if not name.startswith("head")}
-    typical = label_slopes(behind, weights["body.bias"], labels, unsent, 5)
+    typical = label_slopes(behind, weights["body.bias"], labels, unsent)
     torch.testing.assert_close(typical.chances, weights["head.bias"].softmax(0).double(), rtol=1e-4, atol=1e-5)
     for strange in ([-1, 0], [0, 5], []):
-        assert label_slopes(behind, weights["body.bias"], torch.tensor(strange, dtype=torch.int64), gradient, 5) is None
+        assert label_slopes(behind, weights["body.bias"], torch.tensor(strange, dtype=torch.int64), gradient) is None
     still = {name: value * ("head" not in name) for name, value in weights.items()}
-    assert (
-        label_slopes(logits_behind(model, still, "body", (3, 2, 2)), weights["body.bias"], labels, gradient, 5) is None
-    )
+    assert label_slopes(logits_behind(model, still, "body", (3, 2, 2)), weights["body.bias"], labels, gradient) is None
 
 
 def test_of_an_image_that_the_network_is_sure_of_the_rest_is_told_apart_all_the_same():

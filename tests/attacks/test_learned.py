@@ -4,19 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from compare import expect_close, expect_same
+from compare import expect_same
 from gradient_cases import SHAPE, clients, images_and_labels, knowledge_of, sigmoid_net
 from torch import nn
 
-from fedpriv.attacks.gradients.inverting import InvertingGradients, LearnedGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.denoiser import (
     DenoiserTraining,
-    LearnedImages,
     LearnedSettings,
     strangeness,
     train_denoiser,
@@ -24,10 +22,9 @@ from fedpriv.attacks.priors.denoiser import (
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
-from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
-from fedpriv.wire.payloads import Prototypes, Representations
+from fedpriv.wire.payloads import Representations
 
 CPU = torch.device("cpu")
 CARD = ThreatModel(attacker_data="same_domain")
@@ -46,12 +43,6 @@ def digits():
 def extractor():
     """Fewer outputs than pixels, half of them zero: what is left open is up to the prior."""
     matrix = torch.randn(64, 56, generator=generator(0, "extractor")) / 8
-    return lambda images: torch.relu((images.flatten(1) - 0.3) @ matrix)
-
-
-@pytest.fixture(scope="module")
-def wide():
-    matrix = torch.randn(64, 512, generator=generator(0, "extractor")) / 8
     return lambda images: torch.relu((images.flatten(1) - 0.3) @ matrix)
 
 
@@ -92,21 +83,6 @@ def test_a_denoiser_takes_noise_off_images_it_has_not_seen(digits):
     assert strangeness(images[1000:1100], denoiser, 0.1).mean() < 0.5 * strangeness(noisy, denoiser, 0.1).mean()
 
 
-def test_images_of_other_sizes_keep_theirs():
-    images = torch.rand(20, 3, 7, 10, generator=generator(0, "images"))
-    assert train_denoiser(images, DenoiserTraining(iterations=2), seed=0)(images).shape == images.shape
-
-
-def test_the_penalty_is_the_mean_of_its_images_and_leads_to_what_the_denoiser_makes():
-    start = torch.rand(2, 3, 1, 4, 4, generator=generator(0, "start"))
-    prior = LearnedImages(start, lambda images: 0.5 * images, 0.1, LearnedSettings(weight=2.0, total_variation=0.0))
-    (pictures,) = prior.parameters
-    found = prior.penalty(pictures, torch.arange(len(pictures)))
-    expect_close(found.detach(), 2.0 * (0.5 * start).square().flatten(1).mean(1) / 0.1**2, rtol=1e-5)
-    (slope,) = torch.autograd.grad(found.sum(), pictures)
-    expect_close(slope, 2 * 2.0 * 0.5 * pictures.detach() / 0.1**2 / 48, rtol=1e-5)
-
-
 def test_private_images_come_back_better_than_decoded_and_those_of_a_strange_upload_do_not(digits, extractor):
     images, labels = digits[0][1000:1012], digits[1][1000:1012]
     known, trained = granted(extractor, digits), Trained()
@@ -132,55 +108,6 @@ def test_it_goes_no_way_towards_images_that_are_worth_nothing(digits):
     assert psnr(found.images[:, 0], images).mean() > psnr(decoded.images[:, 0], images).mean() - 0.2
 
 
-@pytest.mark.slow
-def test_both_images_of_a_mean_come_back_better_than_from_untrained_networks(digits, wide):
-    images, labels = digits
-    groups = [images[1000:][labels[1000:] == digit][:2] for digit in range(1, 4)]
-    features = torch.stack([wide(group).mean(0) for group in groups])
-    seen = (Observation(1, 0, (Prototypes(features, torch.arange(1, 4), torch.full((3,), 2)),), ()),)
-    known = granted(wide, digits)
-
-    def scores(attack):
-        found = invert(attack, seen, known, "prototype")
-        errors = [squared_errors(own, group) for own, group in zip(found.images, groups, strict=True)]
-        return torch.cat([-10 * one[assign(one), torch.arange(2)].log10() for one in errors])
-
-    assert scores(LearnedInversion(most=2)).mean() > scores(JointInversion(most=2, iterations=900)).mean() + 1
-
-
-def test_every_class_mean_gets_as_many_images_and_single_ones_repeat_theirs(digits, wide):
-    images = digits[0][1000:1004]
-    features = torch.stack([wide(images[:1])[0], wide(images[1:3]).mean(0), wide(images[3:])[0]])
-    seen = (Observation(1, 0, (Prototypes(features, torch.arange(3), torch.tensor([1, 2, 1])),), ()),)
-    attack = LearnedInversion(most=2, together=3, iterations=3, denoiser=QUICK)
-    found = invert(attack, seen, granted(wide, digits), "prototype")
-    assert found.images.shape == (3, 2, 1, 8, 8)
-    same = [torch.equal(first, second) for first, second in found.images]
-    assert same == [True, False, True]
-    alone = (Observation(1, 0, (Prototypes(features[2:], torch.arange(2, 3), torch.tensor([1])),), ()),)
-    by_itself = invert(attack, alone, granted(wide, digits), "prototype")
-    expect_close(by_itself.images[0], found.images[2], atol=1e-4)
-
-
-def test_one_budget_reaches_both_stages_of_a_mean_and_all_of_it_is_counted(digits, wide):
-    images, counts = digits[0][1000:1004], torch.tensor([1, 3])
-    features = torch.stack([wide(images[:1])[0], wide(images[1:]).mean(0)])
-    seen = (Observation(1, 0, (Prototypes(features, torch.arange(2), counts),), ()),)
-    known, told = granted(wide, digits), []
-    attack = LearnedInversion(most=3, iterations=5, denoiser=QUICK)
-    assert attack.joint.iterations == 10
-    assert replace(attack, iterations=1).joint.iterations == 2
-    assert replace(attack, together=4).joint.iterations == 4
-    assert LearnedInversion().joint.iterations == 600
-    cost = invert(attack, seen, known, "prototype", progress=lambda *now: told.append(now)).cost
-    assert (cost.iterations, cost.evaluations) == (15, 15)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert {planned for _, planned in told} == {told[-1][0]}
-    single = (Observation(1, 0, (Prototypes(features[:1], torch.arange(1), counts[:1]),), ()),)
-    cost = invert(attack, single, known, "prototype").cost
-    assert (cost.iterations, cost.evaluations) == (5, 5)
-
-
 def test_it_is_trained_once_for_a_run_and_needs_images(digits, extractor):
     images, labels = digits[0][1000:1002], digits[1][1000:1002]
     known, trained = granted(extractor, digits), Counted()
@@ -200,7 +127,7 @@ def gradients(images, labels, observations=None):
     own, _ = images_and_labels(104)
     known = replace(known, card=replace(known.card, attacker_data="same_domain"), public_images=own[4:])
     seen = clients(model, images, labels) if observations is None else observations
-    attack = LearnedGradients(iterations=200, denoiser=QUICK, total_variation=0.002, signed=False)
+    attack = InvertingGradients(iterations=200, denoiser=QUICK, total_variation=0.002, signed=False, prior="learned")
     return attack(seen, known, list_targets(seen, "model"), seed=0, device=CPU)
 
 
@@ -240,7 +167,6 @@ def test_a_prior_that_gradients_learn_brings_images_nearer_than_total_variation(
 
     settings = {"iterations": 150, "denoiser": DenoiserTraining(iterations=150, width=8)}
     learned = found(InvertingGradients(**settings, prior="learned"), granting)
-    expect_same(learned, found(LearnedGradients(**settings), granting))
     without = found(InvertingGradients(**settings, prior="variation"), plain)
     expect_same(without, found(InvertingGradients(**settings, prior="variation"), granting))
     assert psnr(learned, images).mean() > psnr(without, images).mean() + 0.3

@@ -9,7 +9,7 @@ from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.separated_batch import LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
-from fedpriv.attacks.gradients.update import infer_labels_through_head, local_step
+from fedpriv.attacks.gradients.update import labels_through_head, local_step
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
@@ -168,8 +168,7 @@ def test_outputs_that_one_image_alone_touched_are_found_by_their_agreement():
     errors = torch.zeros(9, 3)
     errors[0:3, 0], errors[3:5, 1] = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([1.0, 3.0])
     errors[5:8] = torch.randn(3, 3, generator=draw)  # mixtures; the last output was touched by none
-    found, votes = lone_inputs(errors @ inputs, errors.sum(1))
-    assert votes[:2].tolist() == [3, 2]
+    found = lone_inputs(errors @ inputs, errors.sum(1))
     torch.testing.assert_close(found[:2], inputs[:2].double(), rtol=1e-4, atol=1e-5)
     assert len(found) == 5
 
@@ -207,11 +206,11 @@ def test_labels_behind_a_private_head_are_guessed_through_it():
         seen = observe(model, images, torch.tensor([label]), kind=Extractor)
         head = (model.head.weight.detach(), model.head.bias.detach())
         step = local_step(seen, model, RATE, CPU, head)
-        hits += int(infer_labels_through_head(step, model, 1, 10, SHAPE)[0] == label)
+        hits += int(labels_through_head(step, model, 1, 10, SHAPE)[0] == label)
     assert hits >= 7  # 1 by chance
     images, labels = pictures(4)
     step = local_step(observe(model, images, labels, kind=Extractor), model, RATE, CPU, head)
-    assert len(infer_labels_through_head(step, model, 4, 10, SHAPE)) == 4
+    assert len(labels_through_head(step, model, 4, 10, SHAPE)) == 4
 
 
 def test_without_the_head_images_come_back_without_labels():

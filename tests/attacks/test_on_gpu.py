@@ -1,10 +1,8 @@
 """The inner loops on a GPU: nothing waits for it, and it finds what a CPU finds. Skipped where there is none."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from gradient_cases import attack, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
+from gradient_cases import attack, images_and_labels, psnr, sigmoid_net
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
@@ -15,13 +13,13 @@ from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import vector_distance
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.priors import grouped
+from fedpriv.attacks.priors import dip
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.priors.pixels import PixelPrior
 from fedpriv.attacks.priors.spectral import Frame, SpectralPrior, SpectralSettings, drawn_points, general_spectrum
 from fedpriv.attacks.search import fit as fitting
 from fedpriv.attacks.search import lbfgs
-from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
+from fedpriv.attacks.search.cuda_graph import Replay
 from fedpriv.attacks.search.fit import Schedule, fit
 from fedpriv.util.last import Last
 from fedpriv.util.numerics import Numerics
@@ -62,11 +60,12 @@ def prior_on(device, name):
         centres = torch.full((len(drawn), 1, *SHAPE), 0.5, device=device)
         frame, settings = Frame(centres, general_spectrum(SHAPE).to(device)), SpectralSettings()
         return SpectralPrior(drawn_points(drawn, frame, settings.start_noise), frame, settings)
-    return PixelPrior(drawn, SHAPE, PixelSettings(jitter=1, jitter_until=1.0), device)
+    start = torch.stack([torch.rand(SHAPE, generator=draw) for draw in drawn]).to(device)
+    return PixelPrior(start, 0.02)
 
 
 def fitted(device, name, iterations, tick=lambda step: None, recorded=True):
-    schedule = Schedule(iterations, 1e-2, anneal=True, average=0.9, tolerance=0.0, look_every=1000)
+    schedule = Schedule(iterations, 1e-2, anneal=True, average=0.9, tolerance=0.0)
     with Numerics().products(device):
         return fit(prior_on(device, name), distance_on(device), schedule, tick, Numerics(recorded=recorded))
 
@@ -90,51 +89,10 @@ def test_nothing_in_the_loop_waits_for_the_device(name, recorded):
 def test_a_gpu_finds_what_a_cpu_finds(name, ways, monkeypatch):
     """In three steps: where a value passes the kink of a LeakyReLU, rounding decides what becomes of a row."""
     here = fitted(torch.device("cpu"), name, 3)
-    monkeypatch.setattr(grouped, "as_products", lambda rows, device: ways == "a product a row")
+    monkeypatch.setattr(dip, "as_products", lambda rows, device: ways == "a product a row")
     there = fitted(CUDA, name, 3)
     torch.testing.assert_close(there.images.cpu(), here.images, rtol=0, atol=2e-3)
     torch.testing.assert_close(there.objective.cpu(), here.objective, rtol=1e-2, atol=1e-6)
-
-
-def watched(monkeypatch, owner, name, free):
-    """Have a method raise where it waits for the device, in every call whose number is not ``free``; return the numbers."""
-    method, calls = getattr(owner, name), []
-
-    def call(*given):
-        torch.cuda.set_sync_debug_mode("default" if free(len(calls)) else "error")
-        calls.append(len(calls))
-        try:
-            return method(*given)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    monkeypatch.setattr(owner, name, call)
-    return calls
-
-
-def done_as_it_is(monkeypatch):
-    """Have no step recorded."""
-    for module in (fitting, lbfgs, search):
-        monkeypatch.setattr(module, "recorder_on", lambda device, recorded=True: None)
-
-
-def test_an_iteration_of_inverting_gradients_does_not_wait(monkeypatch):
-    done_as_it_is(monkeypatch)
-    images, labels = images_and_labels(3)
-    calls = watched(monkeypatch, search.PixelSearch, "step", lambda number: number < 2)
-    made = InvertingGradients(iterations=30, total_variation=0.1, signed=False)
-    attack(made, sigmoid_net(), images, labels, device=CUDA)
-    assert len(calls) > 20
-
-
-def test_an_evaluation_of_deep_leakage_does_not_wait_between_looks(monkeypatch):
-    done_as_it_is(monkeypatch)
-    images, labels = images_and_labels(3)
-    every = lbfgs._LOOK_EVERY  # rows may have been dropped at a look, which is before a tick of that number
-    calls = watched(monkeypatch, lbfgs._Descent, "tick", lambda number: number < 2 or number % every == 0)
-    made = DeepLeakage(outer_steps=2, redraws=0)
-    attack(made, sigmoid_net(), images, labels, device=CUDA)
-    assert len(calls) > 20
 
 
 GRADIENT_ATTACKS = [
@@ -192,72 +150,6 @@ def test_gradient_attacks_that_are_replayed_find_the_same_in_every_bit(made, rep
     images, labels = images_and_labels(4)
     found = attack(made, sigmoid_net(), images, labels, device=CUDA)
     assert sum(replays()) > 0
-    done_as_it_is(monkeypatch)
+    for module in (fitting, lbfgs, search):
+        monkeypatch.setattr(module, "recorder_on", lambda device, recorded=True: None)
     assert torch.equal(found.images, attack(made, sigmoid_net(), images, labels, device=CUDA).images)
-
-
-def test_a_prior_that_was_learned_is_replayed_with_the_same_bits(replays, monkeypatch):
-    images, labels = images_and_labels(4)
-    model, card = sigmoid_net(), ThreatModel(attacker_data="same_domain")
-    seen = clients(model, images, labels)
-    own = images_and_labels(40)[0][4:]
-    known = replace(knowledge_of(model, labels), card=replace(card, labels="given"), public_images=own)
-    made = InvertingGradients(iterations=100, total_variation=0.1, signed=True, prior="learned")
-
-    def found():
-        return made(seen, known, list_targets(seen, "model"), seed=0, device=CUDA).images
-
-    recorded = found()
-    assert sum(replays()) > 0
-    done_as_it_is(monkeypatch)
-    assert torch.equal(recorded, found())
-
-
-def test_what_is_settled_meanwhile_takes_no_memory_from_a_recording(replays):
-    """Distances of settled rows take the place of what was kept for all; memory that is free is overwritten here."""
-
-    def found(recorded):
-        schedule = Schedule(80, 1e-2, average=0.9, tolerance=0.1)
-
-        def tick(step):
-            torch.cuda.empty_cache()
-            return [torch.full((1 << size,), torch.nan, device=CUDA) for size in range(4, 20)]
-
-        with Numerics().products(CUDA):
-            made = fit(prior_on(CUDA, "pixels"), distance_on(CUDA), schedule, tick, Numerics(recorded=recorded))
-        assert len(made.steps.unique()) > 2  # rows end at several looks
-        return made
-
-    there, plain = found(True), found(False)
-    assert replays()[0] > 20
-    assert torch.equal(there.images, plain.images)
-    assert torch.equal(there.steps, plain.steps)
-
-
-def test_a_step_that_asks_the_device_is_not_recorded():
-    class Asking:
-        def __init__(self):
-            self.sum = torch.zeros(3, device=CUDA)
-
-        def step(self):
-            self.sum = self.sum + (1.0 if self.sum.sum().item() < 10 else 2.0)
-
-    asking, recorder = Asking(), recorder_on(CUDA)
-    replay = Replay(asking.step, (asking,), recorder)
-    for _ in range(8):
-        replay()
-    assert replay.replays == 0
-    assert asking.sum.tolist() == [12.0] * 3
-    torch.cuda.empty_cache()  # which a recording that was broken off would forbid
-    assert float((torch.ones(4, device=CUDA) * 2).sum()) == 8.0
-
-
-@pytest.mark.slow
-def test_a_compiled_search_finds_what_it_finds_otherwise():
-    plain = fitted(CUDA, "dip", 3)
-    with Numerics().products(CUDA):
-        schedule = Schedule(3, 1e-2, average=0.9, tolerance=0.0, look_every=1000)
-        found = fit(
-            prior_on(CUDA, "dip"), distance_on(CUDA), schedule, lambda step: None, Numerics("float32", compiled=True)
-        )
-    torch.testing.assert_close(found.images, plain.images, rtol=0, atol=2e-3)

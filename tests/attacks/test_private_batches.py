@@ -10,7 +10,6 @@ from torch.nn import functional
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.separation import linear_gradient, separate
-from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
@@ -76,16 +75,6 @@ def step():
         loss=PublicLoss(through="representation", head_apart=True),
     )
     return images, AttackProblem(seen, knowledge, list_targets(list(seen), "model"))
-
-
-def test_the_step_is_known_by_the_derivatives_of_every_image(step):
-    _, problem = step
-    found = read_problem("inverting-gradients", problem)
-    assert (found.misfit, found.steps[0].readout) == ("", "extractor.7")
-    assert found.apart[0].derivatives.shape[0] == COUNT
-    assert InvertingGradients().caveat(problem) == ""
-    shares = found.probabilities([type("Row", (), {"position": 0})()], 10)
-    assert torch.equal(shares[0, :, : found.apart[0].derivatives.shape[1]], found.apart[0].derivatives)
 
 
 def test_the_batch_comes_back_where_cross_entropy_finds_nothing(step):

@@ -1,31 +1,25 @@
 """Attacks on outputs on public samples: they find what is there, and nothing where there is nothing."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from compare import expect_close, expect_same
-from federations import DIGITS
+from compare import expect_close
 from torch.nn.functional import cosine_similarity
 
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.inference.property_features import public_logit_shares
-from fedpriv.attacks.inversion import class_outputs as paired_logits
 from fedpriv.attacks.inversion.class_outputs import PairedLogits
-from fedpriv.attacks.inversion.decoder import divided
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.cli.main import run
 from fedpriv.scoring.leakage import psnr_of_mse
 from fedpriv.scoring.roc import area
-from fedpriv.scoring.storage import load_scores
 from fedpriv.sources.shuffled import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Kernel, PublicLogits, get_payload
+from fedpriv.wire.payloads import Kernel, PublicLogits
 
 C = 4
 CARD = ThreatModel(extractor="none", attacker_data="same_domain")
@@ -235,23 +229,6 @@ def test_inputs_are_the_other_clients_mean_softmax_beside_the_clients():
     expect_close(PairedLogits(temperature=3.0, paired=False).inputs(sent, 1), shares[1], atol=1e-5)
 
 
-def test_rounds_are_put_together_and_samples_are_places_in_the_public_set(monkeypatch):
-    observations, knowledge, _ = template_world(number=40)
-    back = torch.arange(40).flip(0)
-    turned = tuple(
-        seen(one.client, get_payload(one.upload, PublicLogits).values[back], back, round_=2) for one in observations
-    )
-    trained = []
-    monkeypatch.setattr(paired_logits, "divided", lambda known, seed: trained.append(known) or divided(known, seed))
-    PairedLogits(iterations=1)((*observations, *turned), knowledge, (TargetId(2, 0, 0, 1),), seed=0)
-    ((features,), images) = trained[0].features, trained[0].images
-    assert features.shape == (80, 2 * C)
-    # The same outputs in another order are of the same images.
-    expect_same(features[40:], features[:40][back])
-    expect_same(images[40:], images[:40][back])
-    expect_same(images[:40], knowledge.public_images)
-
-
 def test_what_is_missing_is_named():
     observations, knowledge, _ = template_world(number=40)
     blind = Knowledge(ThreatModel(extractor="none"), (1, SIDE, SIDE), C)
@@ -275,27 +252,3 @@ def test_what_is_missing_is_named():
 
 
 # ---------------------------------------------------------------- on real runs
-
-SMALL = [*DIGITS, "--per-class", "30", "--clients", "4", "--rounds", "2", "--alpha", "0.3", "--public", "60"]
-
-
-def test_all_of_them_on_a_run_of_either_method(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for method in ("fedmd", "ds-fl"):
-        quick = ["--option", "public_epochs=2"] if method == "fedmd" else []
-        train = ["train", "--method", method, *quick, *SMALL, "--lr", "0.1", "--quiet", "--out", method]
-        assert run(train) == 0
-        attack = ["attack", "--run", method, "--target", "public-logits", "--iterations", "20", "--quiet"]
-        assert run([*attack, "--out", f"{method}-out"]) == 0
-        found = load_scores(Path(f"{method}-out/property"))
-        assert found.learned_from == "the other public outputs of the round"
-        assert found.auc.value > 0.6
-        guesses = {name: one.value for name, one in found.shares.guesses.items()}
-        assert set(guesses) == {"equal shares", "mean of the others", "shuffled"}
-        assert found.shares.estimated.value < min(guesses.values())
-        assert "class shares, distance" in Path(f"{method}-out/report.md").read_text(encoding="utf-8")
-        assert load_scores(Path(f"{method}-out/membership")).n_candidates > 0
-        assert (Path(f"{method}-out/paired-logits/metrics.json")).is_file()
-    blind = ["--attack", "paired-logits", "--knowledge", "attacker_data=none", "--out", "no", "--quiet"]
-    assert run(["attack", "--run", "fedmd", "--target", "public-logits", *blind]) == 2
-    assert "needs attacker_data=same_domain" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from compare import expect_close, expect_same
+from compare import expect_close
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
@@ -56,18 +56,6 @@ def test_coordinates_of_a_spectrum_lead_nearer_and_a_strange_upload_leads_nowher
     assert strange < psnr(images[:300].mean(0).expand_as(private), private).mean()
 
 
-def test_images_too_small_for_a_spectrum_are_fitted_over_pixels(images):
-    small = images[..., :8, :8]
-    extractor = nn.Sequential(nn.Flatten(), nn.Tanh())
-    card = ThreatModel(attacker_data="same_domain")
-    known = Knowledge(card, (3, 8, 8), 10, extractors={0: extractor}, public_images=small[:300])
-    attack, features = DecoderInversion(iterations=20, width=16, refine=100), extractor(small[300:304])
-    decoded, fitted = (
-        psnr(invert(made, features, known), small[300:304]).mean() for made in (replace(attack, refine=0), attack)
-    )
-    assert fitted > decoded + 1
-
-
 def test_a_fit_that_stands_still_goes_on_until_its_step_size_has_fallen(images, extractor, known):
     unreachable = -extractor(images[300:304])  # a rectifier never gives it
     seen = (Observation(1, 0, (Representations(unreachable, torch.zeros(4, dtype=torch.int64)),), ()),)
@@ -116,17 +104,6 @@ def test_behind_a_rule_images_are_held_to_what_it_left(images, extractor, known,
     assert whole(shown)[:3].amin() > 0.1
     expect_close(held(shown.roll(1, 0))[3:], whole(shown.roll(1, 0))[3:])
     assert held(shown.roll(1, 0))[:3].amin() > 1e-3
-
-
-def test_fits_of_a_given_number_of_steps_believe_the_same(images, extractor, known):
-    behind, sent = replace(known, defended={(1, 0): halved}), halved(extractor(images[300:304]), 0)
-    given = replace(QUICK, refine=50)
-    expect_same(invert(given, sent, behind), invert(replace(given, match="nonzero"), sent, behind))
-
-
-def test_without_a_defense_all_of_a_vector_is_believed(images, extractor, known):
-    features, quick = extractor(images[300:304]), replace(QUICK, refine_steps=50)
-    expect_same(invert(quick, features, known), invert(replace(quick, match="vector"), features, known))
 
 
 def test_the_match_and_the_share_that_come_nearest_are_learned():

@@ -67,7 +67,6 @@ def test_every_number_has_a_least_value(name):
         ("dlg", {"spread": 0}, "spread: input should be greater than 0, got 0"),
         ("dlg", {"stop_below": -1}, "stop_below: input should be greater than or equal to 0"),
         ("class-inversion", {"tolerance": -0.1}, "tolerance: input should be greater than or equal to 0"),
-        ("pixels", {"pixels": {"jitter_until": 2}}, "jitter_until: input should be less than or equal to 1"),
         ("dip", {"generator": {"kernel": 4}}, "kernel: predicate '?odd'? failed, got 4"),
     ],
 )
@@ -83,7 +82,7 @@ FITS = {
     "joint": ("prototype",),
     **dict.fromkeys(("decoder", "learned", "average", "all-rounds"), ("representation", "prototype")),
     "unmix": ("entangled",),
-    **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip", "gradient-learned"), NETWORKS),
+    **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip"), NETWORKS),
     "untransform": NETWORKS,
     "disaggregate": ("extractor", "model", "small-model"),
     "disaggregate-layer": ("classifier", "angle-matrix"),
@@ -92,7 +91,6 @@ FITS = {
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
     "class-inversion": ("logits",),
-    "simulator": ("representation",),
     "paired-logits": ("public-logits",),
     "membership": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
     "property": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
@@ -117,18 +115,9 @@ def test_every_kind_is_a_target_once_and_needs_an_attack_or_says_why_not():
 
 
 def test_what_is_trained_on_own_images_is_of_the_default_suite_of_single_images_alone():
-    assert default_suite("representation") == (
-        "dip",
-        "decoder",
-        "learned",
-        "pixels",
-        "simulator",
-        "membership",
-        "property",
-    )
+    assert default_suite("representation") == ("dip", "decoder", "learned", "pixels", "membership", "property")
     assert "learned" in attacks_for("prototype")
     assert "learned" not in default_suite("prototype")
-    assert "gradient-learned" not in default_suite("model")
 
 
 def test_attacks_are_found_by_target():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, TargetId, ThreatModel
-from fedpriv.attacks.search.candidates import Row, Solved, rows_of, rows_that_fit, solve_rows
+from fedpriv.attacks.search.candidates import Row, Solved, rows_of, solve_rows
 from fedpriv.util import memory
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -80,19 +80,6 @@ def test_progress_and_cost_count_all_chunks():
     best = solve(chunk_rows=10, progress=lambda done, planned: seen.append((done, planned)))
     assert seen == [(3, 15), (5, 15), (8, 15), (10, 15), (13, 15), (15, 15)]
     assert (best.cost.rows, best.cost.iterations) == (24, 3)
-
-
-def test_memory_sets_the_chunk():
-    assert rows_that_fit(1 << 28, CPU) == 4
-    assert rows_that_fit(1 << 40, CPU) == 1
-    sizes = []
-
-    def counting(rows, tick):
-        sizes.append(len(rows))
-        return draw_solver(7)(rows, tick)
-
-    solve(solver=counting, bytes_per_row=1 << 28)
-    assert sizes == [4] * 6
 
 
 @pytest.mark.parametrize("wrong", [{"chunk_rows": 0}, {"restarts": 0}])

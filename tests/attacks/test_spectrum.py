@@ -5,14 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_close, expect_same
-from gradient_cases import clients, images_and_labels, knowledge_of, psnr, sigmoid_net
+from gradient_cases import psnr
 from hypothesis import given
 from hypothesis import strategies as st
-from one_step import problem_of, run_attack
 from torch import nn
 
-from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
@@ -23,11 +20,9 @@ from fedpriv.attacks.priors.spectral import (
     SpectralSettings,
     centres_of,
     cosines,
-    frame_of,
     general_spectrum,
     spectrum_of,
 )
-from fedpriv.attacks.trained import Trained
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Representations
 
@@ -91,22 +86,6 @@ def test_a_frame_clamps_what_it_shows_and_lets_derivatives_through():
     expect_same(through, plain)
 
 
-def test_a_frame_is_of_own_images_only_where_the_card_grants_enough_of_the_same_data_set():
-    own, labels = drawn_images(30), torch.arange(30) % 3
-    card = ThreatModel(attacker_data="same_domain")
-    known = Knowledge(card, (3, SIZE, SIZE), 3, public_images=own, public_labels=labels)
-    wanted = torch.tensor([[1]])
-    expect_same(frame_of(known, Trained(), wanted).centres[0, 0], own[labels == 1].mean(0))
-    few = replace(known, public_images=own[:10], public_labels=labels[:10])
-    blind = replace(known, card=ThreatModel())
-    foreign = replace(known, card=ThreatModel(attacker_data="other_domain"))
-    general = general_spectrum((3, SIZE, SIZE)).deviations
-    for other in (few, blind, foreign):
-        found = frame_of(other, Trained(), wanted)
-        assert (found.centres == 0.5).all()
-        expect_same(found.spectrum.deviations, general)
-
-
 def test_a_rows_penalty_is_of_its_own_centre_whatever_rows_are_left_and_falls():
     centres = torch.stack([torch.full((1, 1, 4, 4), grey) for grey in (0.2, 0.5, 0.8)])
     frame = Frame(centres, general_spectrum((1, 4, 4)))
@@ -152,13 +131,6 @@ def test_images_of_a_spectrum_are_found_nearer_in_its_coordinates_than_over_pixe
     assert ours > floor + 3
 
 
-def test_representations_of_others_give_nothing_away_in_a_frame(seen):
-    images, upload, known = seen
-    found = found_by(PixelInversion(iterations=200), upload, known)
-    floor = psnr(drawn_images(400, seed=9).mean(0).expand_as(images), images).mean()
-    assert psnr(found.roll(1, 0), images).mean() < floor
-
-
 def test_own_images_bring_pixels_nearer_than_a_general_spectrum(seen):
     images, upload, known = seen
     offset = 0.3 * torch.sin(torch.arange(SIZE) / 2.0).view(1, 1, 1, SIZE)  # of which a general spectrum knows nothing
@@ -171,43 +143,3 @@ def test_own_images_bring_pixels_nearer_than_a_general_spectrum(seen):
         psnr(found_by(PixelInversion(iterations=200), upload, which), shifted).mean() for which in (granting, known)
     )
     assert with_own > without + 1
-
-
-@pytest.mark.parametrize(
-    ("made", "plain"),
-    [
-        (InvertingGradients(iterations=40), InvertingGradients(iterations=40, prior="variation")),
-        (DeepLeakage(outer_steps=6), DeepLeakage(outer_steps=6, coordinates="pixels")),
-    ],
-    ids=["inverting-gradients", "dlg"],
-)
-def test_gradients_of_a_smooth_network_are_inverted_in_fewer_evaluations(made, plain):
-    images, labels = drawn_images(4, seed=7, size=32), torch.arange(4)
-
-    def found(attack, truth):
-        problem = problem_of("lenet-sigmoid", truth, labels, 10, 0, batch_size=2, steps=1)
-        return psnr(run_attack(attack, problem, 0).images.flatten(0, 1), images).mean()
-
-    assert found(made, images) > found(plain, images) + 3
-    assert found(made, images.roll(1, 0)) < psnr(images.mean(0).expand_as(images), images).mean()
-
-
-def test_a_batch_that_tells_little_is_no_farther_than_the_class_means_of_own_images():
-    """Sixteen images behind few outputs: what the gradient leaves open is what is likely beforehand."""
-    images, labels = images_and_labels(316)
-    labels = torch.arange(316) % 10
-    images = (0.3 * images + 0.07 * labels.view(-1, 1, 1, 1)).clamp(0, 1)
-    model, held = sigmoid_net(), 16
-    seen = clients(model, images[:held], labels[:held], batch_size=held)
-    plain = knowledge_of(model, labels[:held], batch_size=held)
-    card = replace(plain.card, attacker_data="same_domain")
-    known = replace(plain, card=card, public_images=images[held:], public_labels=labels[held:])
-
-    def found(**options):
-        made = InvertingGradients(iterations=30, **options)
-        return made(seen, known, list_targets(seen, "model"), seed=0).images[0]
-
-    means = centres_of(images[held:], labels[held:], labels[:held])
-    ours, plain_ones = (psnr(shown, images[:held]).mean() for shown in (found(), found(prior="variation")))
-    assert ours > psnr(means, images[:held]).mean() - 0.3
-    assert ours > plain_ones + 3

@@ -106,18 +106,3 @@ def test_names_fit_the_target():
     assert attack_names("entangled", ["dip", "dip"]) == ("dip",)
     with pytest.raises(UserError, match=r"attacks model .*not entangled"):
         attack_names("entangled", ["dlg"])
-
-
-def test_an_attack_for_who_has_no_extractor_runs_there_and_is_not_missed_elsewhere():
-    suite = build_attacks(attack_names("representation", ()), {})
-    with_extractor = ThreatModel(attacker_data="same_domain")
-    without = ThreatModel(extractor="none", attacker_data="same_domain")
-    kept, left_out = granted(suite, (), "representation", with_extractor, None)
-    assert "decoder" in kept
-    assert "simulator" not in kept
-    assert not [line for line in left_out if "simulator" in line]
-    kept, left_out = granted(suite, (), "representation", without, None)
-    assert "simulator" in kept
-    assert [line for line in left_out if "decoder" in line]
-    with pytest.raises(UserError, match="'simulator' needs extractor=none"):
-        granted(suite, ("simulator",), "representation", with_extractor, None)

@@ -42,7 +42,7 @@ from fedpriv.attacks.features.multi_step import (
     simulates,
     work_of,
 )
-from fedpriv.attacks.gradients.separation import members_of_head
+from fedpriv.attacks.gradients.head_equations import members_of_head
 from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation

@@ -178,8 +178,7 @@ class AllRoundsInversion(Attack):
     Attributes:
         inversion: ``decoder`` (needs attacker data), ``dip``, ``pixels``, ``joint`` (of class means, by several images
             each), ``learned`` (needs attacker data), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
-        iterations: most steps of the inversion; of ``decoder`` those in which single images are fitted to the vectors, of
-            ``learned`` of its last stage, to which those before are in proportion.
+        iterations: most steps of the inversion; of ``decoder`` those in which single images are fitted to the vectors.
         restarts: of the inversion.
         rounds: most rounds that are put together, the newest and others spread evenly over those before.
     """

@@ -7,7 +7,6 @@ Leakage from Gradients" (2020), for the label of a single image.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -20,11 +19,10 @@ from fedpriv.attacks.contract import AttackProblem, Objective
 from fedpriv.attacks.gradients.matching import Matcher
 from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.update import square_norms
-from fedpriv.attacks.observation import Needs, Reconstruction
+from fedpriv.attacks.observation import Needs
 from fedpriv.attacks.priors.spectral import PIXEL, general_spectrum
 from fedpriv.attacks.search.candidates import Row, Solved
 from fedpriv.attacks.search.lbfgs import Evaluate, LbfgsSettings, minimise
-from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import WHOLE
 
 _FIRST_GAIN = 0.1
@@ -60,17 +58,6 @@ class _LbfgsMatching(GradientMatching):
         count = updates.labels.shape[1]
         return 4 * 200 * count * (math.prod(problem.knowledge.image_shape) + max(count, problem.knowledge.n_classes))
 
-    def search(
-        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
-    ) -> Reconstruction:
-        """Search in every restart."""
-        return self.every_row(self._solve, problem, updates, matcher, bytes_per_row)
-
-    @abstractmethod
-    def _solve(
-        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
-    ) -> Solved: ...
-
 
 @dataclass(frozen=True, kw_only=True)
 class DeepLeakage(_LbfgsMatching):
@@ -89,11 +76,10 @@ class DeepLeakage(_LbfgsMatching):
             twice as wide as the one before, four times in all, then begins anew.
         spread: standard deviation of the first start's pixels around mid-grey.
         coordinates: ``spectrum`` or ``pixels``, as in the paper. What is least is the same, the way to it another.
-        labels: ``auto`` takes given labels where the card grants them and else infers them from the last layer;
-            ``joint`` optimises soft labels together with the images, as DLG does.
+        labels: ``auto`` takes given labels or infers them from the last layer; ``joint`` optimises soft labels together with
+            the images, as DLG does.
         apart: whether the images of a step are told apart first, where a fully connected layer or the head lets them: then
             each is asked for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
-        learning_rate: step size of L-BFGS.
     """
 
     patience: Annotated[int, Ge(1)] = 10
@@ -102,15 +88,10 @@ class DeepLeakage(_LbfgsMatching):
     coordinates: Literal["spectrum", "pixels"] = "spectrum"
     labels: Literal["auto", "joint"] = "auto"
     apart: bool = True
-    learning_rate: Annotated[float, Gt(0)] = 1.0
 
     name = "dlg"
     summary = "images whose gradient is the uploaded one, by L-BFGS without a prior"
     version = 5
-
-    def __post_init__(self) -> None:
-        if self.labels not in ("auto", "joint"):
-            raise UserError(f"attack {self.name!r}: labels={self.labels!r}; expected 'auto' or 'joint'")
 
     @property
     def labels_known(self) -> bool:
@@ -122,7 +103,7 @@ class DeepLeakage(_LbfgsMatching):
         """As asked for."""
         return self.apart
 
-    def _solve(
+    def solve(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
     ) -> Solved:
         """Minimise the distance of N rows over points ``(N, D)``: pixels, and soft labels if they are optimised too."""
@@ -145,11 +126,7 @@ class DeepLeakage(_LbfgsMatching):
         evaluate = matcher.against(steps, counts).descent(
             lambda points, which: (images_of(points), logits_of(points).softmax(2) if known is None else known[which])
         )
-        settings = LbfgsSettings(
-            self.outer_steps,
-            learning_rate=self.learning_rate,
-            patience=self.patience,
-        )
+        settings = LbfgsSettings(self.outer_steps, patience=self.patience)
         scale = square_norms(steps)
         generators = [row.generator(problem.seed) for row in rows]
         width = pixels + (shape[0] * n_classes if joint else 0)
@@ -227,7 +204,7 @@ class MixtureSeparation(_LbfgsMatching):
         """Return None: images alone, without their weights, lead to no update."""
         return None
 
-    def _solve(
+    def solve(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
     ) -> Solved:
         """Minimise the distance of N rows over mixtures and the logits of their weights."""

@@ -17,30 +17,24 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.separated_batch import (
-    LabelledStep,
     LayerInputs,
     as_affine,
     first_linear,
-    readable_layers,
-    sent_layers,
+    label_slopes,
+    logits_behind,
 )
 from fedpriv.attacks.gradients.separation import (
     EXPLAINED,
+    MOST_BY_LABELS,
+    LabelSlopes,
+    LinearGradient,
     inputs_of,
     linear_gradient,
     lone_inputs,
     separate,
 )
 from fedpriv.attacks.gradients.step_attack import moved_besides
-from fedpriv.attacks.gradients.update import (
-    LocalStep,
-    batch_facts,
-    equal_weights,
-    infer_labels,
-    infer_labels_through_head,
-    last_layer,
-    private_head,
-)
+from fedpriv.attacks.gradients.update import LocalStep, batch_facts, equal_weights, infer_labels, private_head
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import Update, read_update
 from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
@@ -65,13 +59,7 @@ _SUMMED = (
 
 
 class Solution(NamedTuple):
-    """One layer's inputs, as they were read off.
-
-    Attributes:
-        inputs: ``(n, k)`` float32, what went in, one row an image.
-        unexplained: share of the layer's gradient that the inputs leave unexplained.
-        sound: whether all images were separated and explain it.
-    """
+    """One layer's inputs ``(n, k)``, the share of its gradient that they leave unexplained, and whether all is explained."""
 
     inputs: Tensor
     unexplained: float
@@ -107,25 +95,20 @@ class LinearLayer(Attack):
         """Recover the batch of each target, or refuse a network without such a layer."""
         knowledge, targets, device = problem.knowledge, problem.targets, problem.device
         model, facts, updates, layer, views = self._read(problem)
-        own_labels = [_labels(model, knowledge, *one) for one in zip(facts, targets, updates, strict=True)]
+        results, own_labels = [], []
+        for target, update, own_facts in zip(targets, updates, facts, strict=True):
+            labels_here = _labels(model, knowledge, own_facts, target, update)
+            by_label = _by_label(model, layer, update, labels_here, own_facts, knowledge, target)
+            draw = generator(problem.seed, target.round, target.client, "linear-layer")
+            gradient = linear_gradient(update.gradient(own_facts.learning_rate), update.project, layer)
+            results.append(_solve(gradient, len(labels_here), draw, by_label))
+            own_labels.append(labels_here)
         most = max(len(group) for group in own_labels)
         # A batch of fewer images shows them again, and again.
         shown = [torch.arange(most) % len(selected) for selected in own_labels]
         labels = torch.stack([current[position] for current, position in zip(own_labels, shown, strict=True)])
-        results = [
-            self._solve(
-                update,
-                layer,
-                len(own),
-                generator(problem.seed, target.round, target.client, "linear-layer"),
-                _labelled(model, layer, update, own, part, knowledge, target),
-            )
-            for target, update, own, part in zip(targets, updates, own_labels, facts, strict=True)
-        ]
-        left_over, sound = (
-            torch.tensor([items.unexplained for items in results]),
-            torch.tensor([entry.sound for entry in results]),
-        )
+        left_over = torch.tensor([result.unexplained for result in results])
+        sound = torch.tensor([result.sound for result in results])
         affine = as_affine(views[0], knowledge.image_shape, device)
         if affine is not None:
             pixels = [((item.inputs - affine.shift) / affine.scale).clamp(0, 1) for item in results]
@@ -191,24 +174,6 @@ class LinearLayer(Attack):
         takes_pixels = as_affine(views[0], knowledge.image_shape, CPU) is not None
         return details if takes_pixels else f"{details} {_SUMMED}".strip()
 
-    def _solve(
-        self, update: Update, layer: str, count: int, draw: torch.Generator, labelled: LabelledStep | None
-    ) -> Solution:
-        rate = 1.0 if labelled is None else labelled.learning_rate
-        known = linear_gradient(update.gradient(rate), update.project, layer)
-        rows, onto = known.rows, known.onto
-        parts = separate(rows, known.bias, count, draw) if labelled is None else labelled.separated(layer, draw)
-        inputs = inputs_of(parts.errors, known.weight, known.left)
-        if len(inputs) < count:
-            lone, _ = lone_inputs(rows, known.bias)
-            lone = lone if onto is None else lone @ onto.T
-            inputs = torch.cat([inputs, _others(lone, inputs, count - len(inputs))])
-        if not len(inputs):  # no output was touched: the update is zero
-            inputs = known.weight.new_zeros(1, known.weight.shape[1])
-        unexplained = known.unexplained(inputs)
-        inputs = inputs[torch.arange(count) % len(inputs)].float()
-        return Solution(inputs, unexplained, parts.attested == count and unexplained < EXPLAINED)
-
     def _inverted(
         self, problem: AttackProblem, views: Sequence[LayerInputs], inputs: Sequence[Tensor], labels: Tensor
     ) -> Reconstruction:
@@ -245,21 +210,35 @@ class LinearLayer(Attack):
         )
 
 
+def _solve(known: LinearGradient, count: int, draw: torch.Generator, by_label: LabelSlopes | None) -> Solution:
+    parts = separate(known.rows, known.bias, count, draw, by_label)
+    inputs = inputs_of(parts.errors, known.weight, known.left)
+    if len(inputs) < count:
+        lone = lone_inputs(known.rows, known.bias)
+        lone = lone if known.onto is None else lone @ known.onto.T
+        inputs = torch.cat([inputs, _others(lone, inputs, count - len(inputs))])
+    if not len(inputs):  # no output was touched: the update is zero
+        inputs = known.weight.new_zeros(1, known.weight.shape[1])
+    unexplained = known.unexplained(inputs)
+    inputs = inputs[torch.arange(count) % len(inputs)].float()
+    return Solution(inputs, unexplained, parts.attested == count and unexplained < EXPLAINED)
+
+
 def _labels(model: nn.Module, knowledge: Knowledge, facts: BatchFacts, target: TargetId, update: Update) -> Tensor:
     """Return the labels ``(n,)`` of a target's images, -1 each where nothing tells them."""
     given = knowledge.labels.get((target.round, target.client))
     if given is not None:
         return given.cpu()
     count, head = facts.images, knowledge.heads.get(target.client)
-    if update.before.keys() == {name for name, _ in model.named_parameters()}:
-        return infer_labels(*last_layer(update.gradient(facts.learning_rate), knowledge.n_classes), count).cpu()
-    if head is None:
+    whole = update.before.keys() == {name for name, _ in model.named_parameters()}
+    if head is None and not whole:
         return torch.full((count,), -1)
-    step = LocalStep(update.before, update.gradient(facts.learning_rate), private_head(head, update.before))
-    return infer_labels_through_head(step, model, count, knowledge.n_classes, knowledge.image_shape).cpu()
+    fixed = {} if head is None or whole else private_head(head, update.before)
+    step = LocalStep(update.before, update.gradient(facts.learning_rate), fixed)
+    return infer_labels(step, model, count, knowledge.n_classes, knowledge.image_shape).cpu()
 
 
-def _labelled(
+def _by_label(
     model: nn.Module,
     layer: str,
     update: Update,
@@ -267,20 +246,18 @@ def _labelled(
     facts: BatchFacts,
     knowledge: Knowledge,
     target: TargetId,
-) -> LabelledStep | None:
-    """Return the step whose labels help to tell its images apart; None where they say nothing of the loss."""
-    if knowledge.loss.through != "cross_entropy" or facts.steps != 1 or len(labels) < 2 or int(labels.min()) < 0:
+) -> LabelSlopes | None:
+    """Return the slopes of labels at the layer's outputs; None where they say nothing of the loss there."""
+    if knowledge.loss.through != "cross_entropy" or facts.steps != 1:
+        return None
+    if not 2 <= len(labels) <= MOST_BY_LABELS:
         return None
     head, before = knowledge.heads.get(target.client), update.before
     weights = before if head is None else private_head(head, before) | before
     if not {name for name, _ in model.named_parameters()} <= weights.keys():
         return None
-    readable = readable_layers(model, knowledge.image_shape)
-    layers = sent_layers(readable, before.keys(), head=False)
-    if layer not in layers:
-        return None
-    rate, shape = facts.learning_rate, knowledge.image_shape
-    return LabelledStep(model, weights, update.gradient(rate), update.project, tuple(layers), labels, shape, rate)
+    behind = logits_behind(model, weights, layer, knowledge.image_shape)
+    return label_slopes(behind, weights[f"{layer}.bias"], labels, update.gradient(facts.learning_rate))
 
 
 def _others(candidates: Tensor, chosen: Tensor, number: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 _KINKED = tuple(
     f"{name}Backward"
-    for name in [
+    for name in (
         "Relu",
         "LeakyRelu",
         "PreluKernel",
@@ -23,62 +23,21 @@ _KINKED = tuple(
         "Hardswish",
         "Hardsigmoid",
         "RreluWithNoise",
-    ]
+    )
 )
 """Beginnings of the names that autograd gives to activations whose derivative jumps."""
 
-_NORMS = torch.nn.modules.batchnorm._BatchNorm
+_SMALL = 48 * 48
+"""Pixels of a small image. A larger one's gradient says too little of each pixel: the prior has to say the rest."""
 
-# In pixels: first weights of total variation.
-
-_VARIATION, _MOST_VARIATION = 0.12, 1.0
-"""An image, and the most. The more images, the less the gradient tells of each."""
-
-_APART_VARIATION, _MOST_APART = 0.24, 8
-"""The same where images were separated, and of how many of them it grows."""
-
-_LEAST_OF_ONE, _LEAST_OF_SEVERAL = 0.5, 0.25
-"""Share of the weight that is left at least where networks have kinks."""
-
-_NORMED_VARIATION, _LARGE = 2.0, 2.0
-"""Whatever the number of images: behind batch norms, and of large images behind smooth networks."""
-
-_BESIDE = 0.6
-"""Share that is left beside a learned prior."""
-
-_SHORT, _RELAXED, _SMOOTH_RELAXED = 100, 0.75, 2.0
-"""Evaluations up to which weights are as they are; power with which they fall with more, and in a frame behind smooth
-networks whose images were separated."""
-
-# In a frame: first weights of how unlikely an image is.
-
-_UNLIKELY, _MOST_UNLIKELY = 0.1, 3
-"""An image, and of how many images it grows. Where networks have kinks total variation weighs as much."""
-
-_MISLED = 300.0
-"""How much more it weighs where the update misleads: then what is likely beforehand is nearer."""
-
-_NORMED_UNLIKELY, _NORMED_RELAXED = 3.0, 0.5
-"""Behind batch norms, whatever the number of images, and the power with which it falls with the budget."""
-
-_HELD_LARGE, _LARGE_RATE = 0.5, 0.2
-"""Of large images behind smooth networks where L-BFGS gets nowhere yet, and step size with signs."""
-
-_FRAME_RATE, _LONG_RATE = 0.3, 1.5
-"""Step size in a frame, in proportion smaller in searches below :data:`_SHORT`, and how much larger it may be in longer ones
-of smooth networks."""
-
-# Which search.
+_SHORT, _RELAXED = 100, 0.75
+"""Evaluations up to which weights are as they are, and the power with which they fall with more."""
 
 _PIXELS_FROM = 200
 """Evaluations from which pixels are nearer, where networks have kinks and what is known determines them."""
 
-_LEAST_CURVED, _LEAST_CURVED_LARGE, _CURVED_FROM, _CURVED_FROM_LARGE = 60, 400, 100, 1600
-"""Evaluations from which L-BFGS gets anywhere in a frame, and in pixels, of small and large images. Of several images it
-finds noise that explains their gradient as well."""
-
-_SMALL = 48 * 48
-"""Pixels of a small image. A larger one's gradient says too little of each pixel: the prior has to say the rest."""
+_BESIDE = 0.6
+"""Share of total variation that is left beside a learned prior."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +92,7 @@ class TargetInfo:
     misled: bool = False
 
     def gains_by_frame(self, network: NetworkKind, iterations: int) -> bool:
-        """True where coordinates of a spectrum were measured to bring images nearer than pixels do.
-
-        Where networks have kinks and what is known determines images they serve short searches, and only if the spectrum is
-        that of the attacker's own images. Behind batch norms it was measured with kinks alone.
-        """
+        """True where coordinates of a spectrum were measured to bring images nearer than pixels do."""
         if network.normed:
             return network.kinked
         if network.kinked and self.determined:
@@ -156,14 +111,14 @@ class NetworkKind:
     @classmethod
     def of(cls, model: nn.Module, image_shape: tuple[int, int, int]) -> NetworkKind:
         """Return the kind of a network that takes images of this shape."""
-        normed = any(isinstance(layer, _NORMS) for layer in model.modules())
+        normed = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
         return cls(has_kinks(model, image_shape), normed, image_shape[1] * image_shape[2] > _SMALL)
 
 
 def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
     """True where an activation's derivative jumps, as that of ReLU does: the distance of gradients then has cliffs."""
-    position = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    images = torch.zeros(2, *image_shape, device=position).requires_grad_()
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    images = torch.zeros(2, *image_shape, device=device).requires_grad_()
     output: Tensor = copy.deepcopy(model).eval()(images)
     seen, left = set(), [output.grad_fn]
     while left:
@@ -178,37 +133,45 @@ def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
 
 
 def choose_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
-    """Return the settings that are worth a trial in so many evaluations of the gradient, the likeliest first."""
-    count, apart = target.count, target.apart
-    relaxed = min(1.0, (_SHORT / iterations) ** _RELAXED)
-    variation = _NORMED_VARIATION if network.normed else min(_VARIATION * count, _MOST_VARIATION)
+    """Return the settings over pixels that are worth a trial in so many evaluations, the likeliest first.
+
+    The more images, the less the gradient tells of each, and the more total variation weighs. L-BFGS gets anywhere with
+    single images behind smooth networks: of several it finds noise that explains their gradient as well.
+    """
+    count, relaxed = target.count, min(1.0, (_SHORT / iterations) ** _RELAXED)
+    variation = 2.0 if network.normed else min(0.12 * count, 1.0)
     if network.kinked:
-        if apart and not network.normed:
-            left = max(_LEAST_OF_ONE if count == 1 else _LEAST_OF_SEVERAL, relaxed) if target.determined else 1.0
-            variation = _APART_VARIATION * min(count, _MOST_APART) * left
+        if target.apart and not network.normed:
+            left = max(0.5 if count == 1 else 0.25, relaxed) if target.determined else 1.0
+            variation = 0.24 * min(count, 8) * left
         return (SearchConfig(variation, True, 0.2),)
-    if apart and count > 1:
+    if target.apart and count > 1:
         variation *= relaxed
-    slow = SearchConfig(_LARGE, True, 0.2) if network.large else SearchConfig(variation, False, 0.3)
-    alone = count == 1 and iterations >= (_CURVED_FROM_LARGE if network.large else _CURVED_FROM)
-    return (SearchConfig(0.0, False, 0.0, curved=True), slow) if alone else (slow,)
+    slow = SearchConfig(2.0, True, 0.2) if network.large else SearchConfig(variation, False, 0.3)
+    if count == 1 and iterations >= (1600 if network.large else 100):
+        return SearchConfig(0.0, False, 0.0, curved=True), slow
+    return (slow,)
 
 
 def choose_framed_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
-    """Return the settings in coordinates of a spectrum that are worth a trial, the likeliest first."""
+    """Return the settings in coordinates of a spectrum that are worth a trial, the likeliest first.
+
+    Where the update misleads, what is likely beforehand is nearer and weighs 300 times as much. Where networks have kinks
+    total variation weighs as much as what is unlikely.
+    """
     short = _SHORT / iterations
-    weight = _UNLIKELY * min(target.count, _MOST_UNLIKELY) * min(1.0, short) ** _RELAXED
+    weight = 0.1 * min(target.count, 3) * min(1.0, short) ** _RELAXED
     if target.misled:
-        weight *= _MISLED
+        weight *= 300
     elif network.normed:
-        weight = _NORMED_UNLIKELY * min(1.0, short) ** _NORMED_RELAXED
+        weight = 3.0 * min(1.0, short) ** 0.5
     if network.kinked:
-        return (SearchConfig(weight, True, _FRAME_RATE / max(1.0, short), framed=True, unlikely=weight),)
+        return (SearchConfig(weight, True, 0.3 / max(1.0, short), framed=True, unlikely=weight),)
     if (target.apart or target.count == 1) and not target.misled:
-        weight = _UNLIKELY * min(1.0, short) ** _SMOOTH_RELAXED
-    slow = SearchConfig(0.0, False, _FRAME_RATE * min(_LONG_RATE, 1 / short), framed=True, unlikely=weight)
-    curved = SearchConfig(0.0, False, 0.0, curved=True, framed=True)
-    alone = not target.misled and iterations >= (_LEAST_CURVED_LARGE if network.large else _LEAST_CURVED)
-    if network.large and not target.misled and not alone:
-        slow = SearchConfig(_HELD_LARGE, True, _LARGE_RATE, framed=True, unlikely=_HELD_LARGE)
-    return (curved, slow) if alone else (slow,)
+        weight = 0.1 * min(1.0, short) ** 2
+    slow = SearchConfig(0.0, False, 0.3 * min(1.5, 1 / short), framed=True, unlikely=weight)
+    if target.misled:
+        return (slow,)
+    if iterations >= (400 if network.large else 60):
+        return SearchConfig(0.0, False, 0.0, curved=True, framed=True), slow
+    return (SearchConfig(0.5, True, 0.2, framed=True, unlikely=0.5),) if network.large else (slow,)

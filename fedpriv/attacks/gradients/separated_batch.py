@@ -2,9 +2,7 @@
 
 The gradient of such a layer says what each image put in and the loss's derivative there
 (:mod:`fedpriv.attacks.gradients.separation`), so the loss is known without what stands behind the layer: all layers up to it
-see the loss <D, output>, and every image is asked for its own share instead of all for a sum. Where what went into a layer
-came out of another one through a ReLU, an image's derivatives there are those of this layer times the weights between, where
-its inputs are positive: who is told apart at a layer is told apart at the one below.
+see the loss <D, output>, and every image is asked for its own share instead of all for a sum.
 """
 
 from __future__ import annotations
@@ -21,15 +19,11 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.gradients.head_equations import members_of_head
 from fedpriv.attacks.gradients.separation import (
-    MOST_BY_LABELS,
     LabelSlopes,
     Parts,
-    Separation,
-    inputs_of,
     linear_gradient,
-    members_of_head,
-    separate,
 )
 from fedpriv.attacks.gradients.update import RANDOM, LocalStep, equal_weights
 from fedpriv.attacks.inputs.updates import HEAD, Weights
@@ -42,10 +36,6 @@ _NORMS = (_BATCHED, nn.modules.instancenorm._InstanceNorm)
 _AGREES, _MOST_OF_THEM = 0.05, 0.5
 """Cosine distance of a derivative from what a label would make of it, below which the label says it; share of a step's
 images whose labels must say their derivatives."""
-
-_SURELY, _ACTIVE = 1e-5, 1e-4
-"""The same distance below which a derivative at a layer is used at the one below: rounding makes 1e-6, a mixture of two
-images hardly less than 1e-4. Share of the largest input from which on one was positive."""
 
 _PROBES, _BELOW = 8, 0.02
 """Random images that show whether a layer's inputs can be negative, and how far below zero rounding takes them."""
@@ -64,50 +54,35 @@ class Affine(NamedTuple):
 class _Reached(Exception):
     """The layer was reached; holds what went in."""
 
-    def __init__(self, inputs: Tensor) -> None:
-        self.inputs = inputs
-
-
-class _Stop(nn.Module):
-    def forward(self, inputs: Tensor) -> Tensor:
-        """End the pass here."""
-        raise _Reached(inputs)
-
-
-class _UpToLayer(nn.Module):
-    """A network that ends where a layer begins, in evaluation mode: images ``(n, c, h, w)`` to what goes in ``(n, k)``."""
-
-    def __init__(self, model: nn.Module, name: str) -> None:
-        super().__init__()
-        self.network = copy.deepcopy(model).eval().requires_grad_(False)
-        self.network.set_submodule(name, _Stop())
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the layer's inputs."""
-        try:
-            self.network(images)
-        except _Reached as result:
-            return result.inputs
-        raise RuntimeError("the layer was not reached")
-
 
 class LayerInputs:
-    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by broadcast weights, differentiably."""
+    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by broadcast weights, differentiably.
+
+    Attributes:
+        alone: whether what an image puts into the layer does not depend on the others of its batch.
+    """
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Tensor], name: str, device: torch.device) -> None:
-        self._model = _UpToLayer(model, name).to(device)
-        group = {f"network.{current}": value for current, value in weights.items()}
-        self.weights = {name: group[name].to(device) for name, _ in self._model.named_parameters() if name in group}
+        self._model = copy.deepcopy(model).eval().requires_grad_(False).to(device)
+        layer = self._model.get_submodule(name)
 
-    @property
-    def alone(self) -> bool:
-        """True where what an image puts into the layer does not depend on the others of its batch."""
-        return not any(isinstance(layer, _BATCHED) for layer in self._model.modules())
+        def stop(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+            raise _Reached(given[0])
+
+        layer.register_forward_pre_hook(stop)
+        own = {f"{name}.{part}" for part, _ in layer.named_parameters()}
+        there = {part for part, _ in self._model.named_parameters()} - own
+        self._weights = {part: value.to(device) for part, value in weights.items() if part in there}
+        self.alone = not any(isinstance(module, _BATCHED) for module in self._model.modules())
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the layer's inputs."""
-        values: Tensor = functional_call(self._model, self.weights, (images,))
-        return values
+        try:
+            functional_call(self._model, self._weights, (images,))
+        except _Reached as result:
+            inputs: Tensor = result.args[0]
+            return inputs
+        raise RuntimeError("the layer was not reached")
 
 
 class Known(NamedTuple):
@@ -263,7 +238,7 @@ def rectified_head(behind: Callable[[Tensor], Tensor], like: Tensor) -> tuple[Te
 
 
 def label_slopes(
-    behind: Callable[[Tensor], Tensor], bias: Tensor, labels: Tensor, gradient: Mapping[str, Tensor], n_classes: int
+    behind: Callable[[Tensor], Tensor], bias: Tensor, labels: Tensor, gradient: Mapping[str, Tensor]
 ) -> LabelSlopes | None:
     """Return the derivatives at a layer's outputs by label; None where not a ReLU and a head stand behind it.
 
@@ -281,71 +256,9 @@ def label_slopes(
     chances = head_bias.softmax(0)
     names = [name for name, value in gradient.items() if value.shape == weight.shape]
     sent = gradient.get(f"{names[-1].removesuffix('weight')}bias") if names else None
-    if sent is not None and len(head_bias) == n_classes:
+    if sent is not None:
         chances = (sent.double().cpu() + counts / len(labels)).clamp(min=0)
     return LabelSlopes(weight, chances, counts)
-
-
-@dataclass(frozen=True)
-class LabelledStep:
-    """One step of a cross-entropy with labels ``(n,)``, by the weights of all that the loss takes.
-
-    Attributes:
-        project: as of :func:`fedpriv.attacks.gradients.separation.linear_gradient`.
-        layers: names of fully connected layers, in order, none of them the head; weight and bias were sent.
-        learning_rate: by which the update was divided.
-    """
-
-    model: nn.Module
-    weights: Weights
-    gradient: Mapping[str, Tensor]
-    project: Any
-    layers: tuple[str, ...]
-    labels: Tensor
-    image_shape: tuple[int, int, int]
-    learning_rate: float
-
-    def separated(self, layer: str, draw: torch.Generator) -> Separation:
-        """Return the columns at one of the layers, told apart from the last one down."""
-        way, columns = self.layers[self.layers.index(layer) :], None
-        for below, name in zip(reversed(way[:-1]), reversed(way[1:]), strict=True):
-            columns = self.columns_below(name, below, self.at(name, draw, columns))
-        return self.at(layer, draw, columns)
-
-    def at(self, layer: str, draw: torch.Generator, columns: Tensor | None) -> Separation:
-        """Return the columns at a layer, where some ``(m, s)`` may be known but for their lengths."""
-        known, count, by_label = linear_gradient(self.gradient, self.project, layer), len(self.labels), None
-        if layer == self.layers[-1] and count <= MOST_BY_LABELS:
-            bias, behind = self.weights[f"{layer}.bias"], self._behind(layer)
-            by_label = label_slopes(behind, bias, self.labels, self.gradient, behind(bias.unsqueeze(0)).shape[1])
-        return separate(known.rows, known.bias, count, draw, by_label, columns)
-
-    def columns_below(self, layer: str, below: str, parts: Separation) -> Tensor | None:
-        """Return columns ``(m, s)`` at the layer below of those images that are surely told apart at this one."""
-        if not parts.errors.shape[1] or not self._rectified(below, layer):
-            return None
-        known, weight = linear_gradient(self.gradient, self.project, layer), self.weights[f"{layer}.weight"]
-        inputs = inputs_of(parts.errors, known.weight, known.left)
-        outputs = functional.linear(inputs.to(weight), weight, self.weights[f"{layer}.bias"])
-        slopes = cross_entropy_slopes(self._behind(layer), outputs, int(self.labels.max()) + 1).cpu().double()
-        apart = 1 - functional.cosine_similarity(parts.errors.T.unsqueeze(1), slopes, dim=2)
-        active = inputs > _ACTIVE * inputs.amax(1, keepdim=True)
-        return (((parts.errors.T @ weight.double().cpu()) * active)[apart.amin(1) < _SURELY]).T
-
-    def _behind(self, layer: str) -> Callable[[Tensor], Tensor]:
-        return logits_behind(self.model, self.weights, layer, self.image_shape)
-
-    def _rectified(self, below: str, above: str) -> bool:
-        """True where what goes into one layer is what came out of another, rectified."""
-        bias = self.weights[f"{below}.bias"]
-        probe = torch.randn(4, len(bias), generator=torch.Generator().manual_seed(0)).to(bias)
-        network = copy.deepcopy(self.model).eval().to(bias.device)
-        seen: list[Tensor] = []
-        network.get_submodule(below).register_forward_hook(lambda *_: probe.clone())
-        network.get_submodule(above).register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
-        with torch.no_grad():
-            functional_call(network, self.weights, (torch.zeros(len(probe), *self.image_shape).to(probe),))
-        return seen[0].shape == probe.shape and torch.allclose(seen[0], probe.relu(), 1e-4, 1e-5)
 
 
 @dataclass(frozen=True)
@@ -424,8 +337,7 @@ class _Reader:
         """Return the parts of an update, which are the same whoever is said to have sent it: controls ask for them again."""
         by_label = None
         if self._by_labels:
-            n_classes, bias = self._problem.knowledge.n_classes, sent.weights[f"{name}.bias"]
-            by_label = label_slopes(self._behind(name, sent), bias, labels, sent.gradient, n_classes)
+            by_label = label_slopes(self._behind(name, sent), sent.weights[f"{name}.bias"], labels, sent.gradient)
         counts = () if by_label is None else tuple(by_label.counts.tolist())
         key = self._problem.seed, _digest(sent, name)
 

@@ -2,7 +2,7 @@
 
 The gradient of a layer z = W a + b over n images is dW = D A and db = D 1, with D ``(m, n)`` the derivatives of the loss at
 its m outputs, one column an image, and A ``(n, k)`` what went in. For one image D = db, so A follows at once (Geiping et
-al. 2020, proposition 3.1). For more images dW fixes the spans of D and of A alone. Three things fix the columns:
+al. 2020, proposition 3.1). For more images dW fixes the spans of D and of A alone. Two things fix the columns:
 
 - Zeros. A ReLU behind the layer makes an entry of D zero where an output was not positive for an image. With dW = L R of
   rank n, a column of D is L q, and any n - 1 outputs at which the image was inactive fix q up to its length: far more
@@ -15,21 +15,14 @@ al. 2020, proposition 3.1). For more images dW fixes the spans of D and of A alo
   by averaged reflections from random masks: with the mean prediction, which early in training is nearly everybody's, then
   with predictions of each point's own. A span does not meet a mask over hundreds of outputs by chance, and a mixture of two
   images leaves it wherever just one of them is active. This takes batches several times as large as zeros alone do.
-- The head itself, of which no zeros are needed: z = W h + b under a cross-entropy has the gradients n dW = D^T H and n db =
-  D^T 1, the rows of D being softmax(W h_i + b) - e_(y_i). With n dW = U R, U ``(C, n)`` orthonormal, the gradient leaves
-  just the square Q in H = Q R open, and D(Q R)^T Q = U are C n equations for n^2 unknowns, solved by the method of Levenberg
-  and Marquardt as long as there are fewer images than classes. Images of one label differ in D by their predictions alone,
-  so every image is told with the error that the gradient's own rounding makes, or by which solutions that are as good
-  differ; where even rounding hides the differences, images of one label are solved for as one.
 
 Sources: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS
 2024), for zeros and guesses from sets; Qu, Sun and Wright, "Finding a sparse vector in a subspace" (IEEE Transactions on
 Information Theory 62, 5855-5880, 2016), for walks; Spielman, Wang and Wright, "Exact recovery of sparsely-used
 dictionaries" (COLT 2012), for starts at rows; Chartrand and Yin, "Iteratively reweighted algorithms for compressive
 sensing" (ICASSP 2008), for weights of shrinking smoothness; Elser, "Phase retrieval by iterated projections" (Journal of
-the Optical Society of America A 20, 40-55, 2003), for reflections between sets that are not convex; Fan et al. 2025, Maui,
-that labels and the head tell representations. Masked slopes of labels, the elimination of one column from another, the
-head's equations with their errors, and reading A through truncated factors are derived here.
+the Optical Society of America A 20, 40-55, 2003), for reflections between sets that are not convex. Masked slopes of labels,
+the elimination of one column from another, and reading A through truncated factors are derived here.
 """
 
 from __future__ import annotations
@@ -58,9 +51,9 @@ DRAWS = 20_000
 SEPARABLE = 12
 """Images up to which sets are guessed from: those that are needed grow like 2^n."""
 
-MOST, MOST_BY_LABELS, MOST_AT_HEAD, SURPLUS = 32, 128, 16, 5
-"""Images of a batch that is taken apart by walks, where labels say the entries that do not vanish, and by the head's
-equations; zeros beyond those that any direction has that attest one."""
+MOST, MOST_BY_LABELS, SURPLUS = 32, 128, 5
+"""Images of a batch that is taken apart by walks, and where labels say the entries that do not vanish; zeros beyond those
+that any direction has that attest one."""
 
 _EVERY, _MOST_CLASSES, _TURNS = 10, 32, 4
 """Of reflections: how many between two looks, classes up to which points have predictions of their own (which takes a system
@@ -96,22 +89,6 @@ others from which on it is another."""
 
 _RATIO, _SWEEPS, _GAIN = 3e-4, 6, 3
 """Of elimination: width of ratios that are one, in shares of it; sweeps at most; zeros that a step must gain."""
-
-SURE, _HEAD_RANK = 0.02, 3e-7
-"""Predicted relative error of what an image put into the head below which it is known; singular values of the head's
-gradient below this share of the largest are rounding."""
-
-_TRIES, _STEPS, _FIXED, _OPERATIONS, _ENTRIES = 8, 120, 1e-9, 2**31, 2**23
-"""Starts at most, steps of each, and the relative gain of a step below which a solution stands still; products of a step of
-all starts together, so that fewer are tried where classes are many; entries of derivatives that are held at once."""
-
-_SPREAD, _TINY = 0.02, 1e-24
-"""Standard deviation of the logits by which a start tells images of one label apart; sum of squares of solved equations."""
-
-_LIKELY, _AS_GOOD, _SOLVED, _EXPLAINED = 1e3, 30.0, 1e-2, 100.0
-"""Times the least sum of squares up to which a solution is looked at closely, and up to which it is as good then; share of
-the equations that may stay unsolved; times the rounding that the gradient shows up to which it explains what a solution
-leaves: others are the bottoms of other valleys."""
 
 
 class _Search(NamedTuple):
@@ -324,21 +301,11 @@ class Span:
 
 
 def sparse_directions(
-    span: Span,
-    generator: torch.Generator,
-    draws: int,
-    by_label: LabelSlopes | None = None,
-    columns: Tensor | None = None,
+    span: Span, generator: torch.Generator, draws: int, by_label: LabelSlopes | None = None
 ) -> Directions:
-    """Return directions whose columns vanish far more often than by chance; arguments as of :func:`separate`.
-
-    Masked slopes of labels, and ``columns`` ``(u, s)`` that are known, are taken before all else.
-    """
+    """Return directions whose columns vanish far more often than by chance; masked slopes of labels before all else."""
     none = span.columns.new_zeros(0, span.rank)
     labelled = none if by_label is None else masked_columns(span.columns, by_label, generator)
-    if columns is not None and columns.shape[1]:
-        there = torch.linalg.lstsq(span.columns, columns, driver="gelsd").solution.T
-        labelled = torch.cat([labelled, functional.normalize(there)])
     known = distinct(span, span.fitted(labelled), labelled) if len(labelled) else Directions(none, none[:, 0].long(), 0)
     if known.attested == span.rank:
         return known
@@ -476,12 +443,7 @@ class Separation(NamedTuple):
 
 
 def separate(
-    weight: Tensor,
-    bias: Tensor,
-    count: int,
-    generator: torch.Generator,
-    by_label: LabelSlopes | None = None,
-    known: Tensor | None = None,
+    weight: Tensor, bias: Tensor, count: int, generator: torch.Generator, by_label: LabelSlopes | None = None
 ) -> Separation:
     """Return the columns of D of as many images as can be told apart.
 
@@ -491,7 +453,6 @@ def separate(
         count: n.
         generator: draws starts, masks and sets of outputs; on the CPU.
         by_label: what the labels make of the outputs that are positive, or None.
-        known: ``(m, s)`` columns of which everything is known but their lengths, or None.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     if count == 1:
@@ -508,12 +469,10 @@ def separate(
         apart = Directions(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), 0)
     else:
         # What is left of the gradient beside its n largest parts is rounding, spread evenly over the entries.
-        noise = (
-            float(values[rank]) / (math.sqrt(len(weight)) + math.sqrt(weight.shape[1])) if len(values) > rank else 0.0
-        )
-        there = None if known is None else known.double().cpu()[live]
+        left_over = float(values[rank]) if len(values) > rank else 0.0
+        noise = left_over / (math.sqrt(len(weight)) + math.sqrt(weight.shape[1]))
         draws = DRAWS if count <= SEPARABLE else 0
-        apart = sparse_directions(Span(span[live], noise), generator, draws, by_label and by_label.at(live), there)
+        apart = sparse_directions(Span(span[live], noise), generator, draws, by_label and by_label.at(live))
     columns = span @ apart.found.T
     # Each column has its true length when all of them sum to db.
     scales = torch.linalg.lstsq(columns, bias[:, None], driver="gelsd").solution[:, 0]
@@ -534,11 +493,11 @@ def inputs_of(errors: Tensor, weight: Tensor, left: Tensor | None = None) -> Ten
     return inputs
 
 
-def lone_inputs(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def lone_inputs(weight: Tensor, bias: Tensor) -> Tensor:
     """Return dW_k / db_k of the outputs that any image touched ``(u, k)``, those first that other outputs confirm.
 
     Where one image alone touched an output, that is what the image put in; else a mixture. Two outputs that agree can
-    hardly both be mixtures, so repeats are counted, in the second tensor ``(u,)``, and left out.
+    hardly both be mixtures; repeats are left out.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     live = (bias.abs() > 1e-4 * bias.abs().max().clamp(min=1e-300)).nonzero().squeeze(1)
@@ -546,16 +505,14 @@ def lone_inputs(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     sizes = ratios.norm(dim=1).clamp(min=1e-300)
     alike = torch.cdist(ratios, ratios) < 1e-2 * torch.minimum(sizes[:, None], sizes[None])
     rest = torch.ones(len(live), dtype=torch.bool)
-    inputs, votes = [], []
+    inputs = []
     # Ties by size of db: the same rounding error matters least there.
     for index in sorted(range(len(live)), key=lambda row: (-int(alike[row].sum()), -float(weights[row]))):
         members = alike[index] & rest
-        if not rest[index]:
-            continue
-        rest &= ~members
-        inputs.append(weights[members] / weights[members].sum() @ ratios[members])
-        votes.append(int(members.sum()))
-    return torch.stack(inputs) if inputs else ratios, torch.tensor(votes, dtype=torch.int64)
+        if rest[index]:
+            rest &= ~members
+            inputs.append(weights[members] / weights[members].sum() @ ratios[members])
+    return torch.stack(inputs) if inputs else ratios
 
 
 class Parts(NamedTuple):
@@ -639,202 +596,3 @@ def linear_gradient(gradient: Mapping[str, Tensor], project: Any, layer: str) ->
     left, right = tangent.left.get(name), tangent.right.get(name)
     weight, bias = gradient[name].double().cpu(), gradient[f"{layer}.bias"].double().cpu()
     return LinearGradient(weight, bias, left, None if right is None else right.double().cpu().T)
-
-
-@dataclass(frozen=True)
-class HeadMembers:
-    """The images of one step at the head, in the order of the labels.
-
-    Attributes:
-        derivatives: ``(n, C)`` of the loss of each image at the logits.
-        inputs: ``(n, d)`` what each put in; of those that are not sure an estimate, or what images of its label put in on
-            the whole.
-        sure: ``(n,)`` whether an image's own inputs are known.
-    """
-
-    derivatives: Tensor
-    inputs: Tensor
-    sure: Tensor
-
-
-@dataclass(frozen=True)
-class _Equations:
-    """D(Q R)^T Q = U, of groups of images that share their representation.
-
-    Attributes:
-        left: U ``(C, g)``.
-        values: ``(g,)`` singular values of n dW; R is they times the right singular vectors.
-        logits: ``(g, C)`` R W^T, what R makes of the logits.
-        bias: b ``(C,)``.
-        slope: n db ``(C,)``.
-        truth: ``(g, C)`` one-hot labels.
-        sizes: ``(g,)`` images of each group.
-    """
-
-    left: Tensor
-    values: Tensor
-    logits: Tensor
-    bias: Tensor
-    slope: Tensor
-    truth: Tensor
-    sizes: Tensor
-
-    def derivatives(self, mixing: Tensor) -> Tensor:
-        """Return the rows of D ``(..., g, C)`` of mixings ``(..., g, g)``, those of a group summed."""
-        chances: Tensor = (mixing @ self.logits + self.bias).softmax(-1)
-        return self.sizes.unsqueeze(1) * (chances - self.truth)
-
-    def left_over(self, mixing: Tensor, weights: Tensor) -> Tensor:
-        """Return the part that stays unsolved ``(..., C g + C)``, columns of the first part times ``weights`` ``(g,)``."""
-        pulls = self.derivatives(mixing)
-        first = (pulls.mT @ mixing - self.left) * weights
-        return torch.cat([first.flatten(-2), pulls.sum(-2) - self.slope], -1)
-
-    def slopes(self, mixing: Tensor, weights: Tensor) -> Tensor:
-        """Return the derivative of :meth:`left_over` at mixings ``(k, g, g)``, ``(k, C g + C, g g)``."""
-        chances: Tensor = (mixing @ self.logits + self.bias).softmax(-1)
-        number, n_classes = self.truth.shape
-        # How D_jc moves with Q_jl: s_j p_jc (L_lc - sum_m p_jm L_lm); of another row it does not.
-        leads = self.logits - (chances @ self.logits.mT).unsqueeze(-1)
-        turns = self.sizes[:, None, None] * chances.unsqueeze(-2) * leads
-        first = torch.einsum("bjk,bjlc->bckjl", mixing, turns)
-        first.diagonal(dim1=2, dim2=4).add_(self.derivatives(mixing).permute(0, 2, 1).unsqueeze(-1))
-        first = first * weights[:, None, None]
-        second = turns.permute(0, 3, 1, 2)
-        unknowns = number * number
-        return torch.cat([first.reshape(-1, n_classes * number, unknowns), second.reshape(-1, n_classes, unknowns)], 1)
-
-
-def members_of_head(
-    weight: Tensor, bias: Tensor, head: tuple[Tensor, Tensor], labels: Tensor, generator: torch.Generator
-) -> HeadMembers | None:
-    """Return each image's inputs to a head; None where the equations have no solution that can be found.
-
-    Args:
-        weight: ``(C, d)`` gradient dW of the mean cross-entropy.
-        bias: ``(C,)`` gradient db.
-        head: W ``(C, d)`` and b ``(C,)`` before the step.
-        labels: ``(n,)``; n is at least 2 and less than C.
-        generator: draws the starts; on the CPU.
-    """
-    count, labels = len(labels), labels.cpu()
-    given = [value.double().cpu() for value in (weight, bias, *head)]
-    if not 2 <= count <= min(MOST_AT_HEAD, len(given[1]) - 1) or int(labels.min()) < 0:
-        return None
-    classes, of_class = labels.unique(return_inverse=True)
-    alone, together = torch.arange(count), len(classes) < count
-    for groups, current in ((alone, labels), *([(of_class, classes)] if together else [])):
-        result = _solved(given, current, torch.bincount(groups).double(), count, generator)
-        if result is not None:
-            pulls, inputs, errors = result
-            sizes = torch.bincount(groups)
-            sure = (errors < SURE) & (sizes == 1)
-            return HeadMembers((pulls / sizes.unsqueeze(1))[groups].float(), inputs[groups].float(), sure[groups])
-    return None
-
-
-def _solved(
-    given: list[Tensor], labels: Tensor, sizes: Tensor, count: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return D ``(g, C)``, representations ``(g, d)`` and their relative errors ``(g,)`` of groups; None for no solution."""
-    weight, bias, head, head_bias = given
-    left, values, right = torch.linalg.svd(count * weight, full_matrices=False)
-    number, n_classes = len(labels), len(bias)
-    if len(values) < number or float(values[number - 1]) <= _HEAD_RANK * float(values[0]):
-        return None
-    basis = values[:number, None] * right[:number]
-    truth = functional.one_hot(labels, n_classes).double()
-    equations = _Equations(left[:, :number], values[:number], basis @ head.T, head_bias, count * bias, truth, sizes)
-    tried, losses = _tried(equations, count, generator)
-    least = float(losses.min())
-    if not least <= _SOLVED**2 * number:
-        return None
-    # In the gradient's own units rounding is alike everywhere, which is what errors follow from.
-    weights = equations.values / equations.values[0]
-    polished, lefts = _descended(equations, tried[losses < max(_LIKELY * least, _TINY)], weights)
-    best, loss = polished[lefts.argmin()], float(lefts.min())
-    others = polished[lefts < max(_AS_GOOD * loss, _TINY)] @ basis
-    rounding = float(values[number]) if len(values) > number else 0.0
-    rounding = max(rounding / (math.sqrt(n_classes) + math.sqrt(weight.shape[1])), 1e-8 * float(values[0]))
-    rounding, noise = rounding / float(values[0]), math.sqrt(loss / (number * n_classes))
-    inputs, errors = best @ basis, _errors(equations, best, max(rounding, noise))
-    if noise > _EXPLAINED * rounding:
-        errors = torch.full_like(errors, torch.inf)
-    for other in others:
-        apart = torch.cdist(inputs, other).where(labels.unsqueeze(1) == labels, torch.inf).amin(1)
-        errors = errors.maximum(apart / inputs.norm(dim=1))
-    return equations.derivatives(best), inputs, errors
-
-
-def _start(equations: _Equations, count: int, generator: torch.Generator) -> Tensor:
-    """Return a first mixing ``(g, g)``: that of derivatives by the mean prediction, images of one label drawn apart."""
-    total = (equations.sizes.unsqueeze(1) * equations.truth).sum(0)
-    mean = ((equations.slope + total) / count).clamp(min=1e-9)
-    draws = torch.randn(equations.truth.shape, generator=generator, dtype=mean.dtype)
-    pulls = equations.sizes.unsqueeze(1) * ((mean.log() + _SPREAD * draws).softmax(1) - equations.truth)
-    values: Tensor = torch.linalg.pinv(pulls.T, rtol=1e-2) @ equations.left
-    draws = torch.randn(values.shape, generator=generator, dtype=mean.dtype)
-    values += 1e-3 * float(values.norm()) / len(values) * draws
-    return values
-
-
-def _tried(equations: _Equations, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return the solutions ``(k, g, g)`` of one start, or of all where that fails, and what they leave ``(k,)``."""
-    ones, (number, n_classes) = torch.ones(len(equations.values)).double(), equations.truth.shape
-    first = _descended(equations, _start(equations, count, generator)[None], ones)
-    tries = min(_OPERATIONS // (n_classes * (number + 1) * number**4), _TRIES - 1)
-    if float(first[1]) <= _FIXED or not tries:
-        return first
-    starts = torch.stack([_start(equations, count, generator) for _ in range(tries)])
-    points, losses = zip(first, _descended(equations, starts, ones), strict=True)
-    return torch.cat(points), torch.cat(losses)
-
-
-def _descended(equations: _Equations, starts: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the solutions ``(k, g, g)`` that starts lead to, and the sums of squares ``(k,)`` that are left."""
-    number, n_classes = equations.truth.shape
-    at_once = max(_ENTRIES // (n_classes * (number + 1) * number**2), 1)
-    points, losses = zip(*(_side_by_side(equations, some, weights) for some in starts.split(at_once)), strict=True)
-    return torch.cat(points), torch.cat(losses)
-
-
-def _side_by_side(equations: _Equations, starts: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same of starts that are followed at once, each with a damping of its own until it ends."""
-    points = starts.clone()
-    rest = equations.left_over(points, weights)
-    losses = rest.square().sum(1)
-    dampings, steps = torch.full_like(losses, 1e-3), torch.zeros_like(losses)
-    going = losses.isfinite()
-    losses = losses.where(going, torch.inf)
-    while bool(going.any()):
-        rows = going.nonzero().flatten()
-        at, damping = points[rows], dampings[rows]
-        slopes = equations.slopes(at, weights)
-        squares, pull = slopes.mT @ slopes, slopes.mT @ rest[rows].unsqueeze(2)
-        current = squares.diagonal(dim1=1, dim2=2)
-        steep = squares + torch.diag_embed(damping[:, None] * (current + 1e-14 * current.sum(1, keepdim=True)))
-        step, failed = torch.linalg.solve_ex(steep, -pull)
-        there = at + step.view(at.shape)
-        left = equations.left_over(there, weights)
-        values = left.square().sum(1)
-        better = (failed == 0) & (values < losses[rows])
-        gains = (losses[rows] - values).where(better, torch.inf)
-        moved = rows[better]
-        points[moved], rest[moved], losses[moved] = there[better], left[better], values[better]
-        dampings[rows] = (damping / 5).clamp(min=1e-14).where(better, damping * 4)
-        steps[rows] += better
-        still = (gains < _FIXED * losses[rows]) | (losses[rows] < _TINY) | (steps[rows] >= _STEPS)
-        going[rows] = ~still & (dampings[rows] < 1e6)
-    return points, losses
-
-
-def _errors(equations: _Equations, mixing: Tensor, noise: float) -> Tensor:
-    """Return the relative error ``(g,)`` of each representation that noise of the equations makes."""
-    number = len(mixing)
-    slopes = equations.slopes(mixing[None], equations.values / equations.values[0])[0]
-    # In units of what each unknown does to a representation, so that what is left open shows as what it is.
-    scaled = slopes / equations.values.repeat(number)
-    _, sizes, ways = torch.linalg.svd(scaled, full_matrices=False)
-    spread = (ways / sizes.clamp(min=_TINY).unsqueeze(1)).square().sum(0).view(number, number).sum(1)
-    result: Tensor = noise * spread.sqrt() / (mixing * equations.values).norm(dim=1)
-    return result

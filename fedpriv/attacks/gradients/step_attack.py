@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -20,8 +19,6 @@ from fedpriv.attacks.gradients.update import (
     LocalStep,
     batch_facts,
     infer_labels,
-    infer_labels_through_head,
-    last_layer,
     local_step,
 )
 from fedpriv.attacks.inputs.targets import observation_of
@@ -48,9 +45,7 @@ class StepProblem:
     """T updates to explain.
 
     Attributes:
-        model: the architecture whose gradients are matched.
         facts: of the local steps; of targets that differ, of the one with the most steps.
-        steps: T steps.
         counts: T numbers of images, over all steps of each.
         labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where they are unknown.
         apart: T, what is known of each image where a step's were separated at its ``readout``; else None.
@@ -70,11 +65,7 @@ class StepProblem:
     def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
         """Return the steps, counts and labels ``(N, M)`` of N rows."""
         places = [row.position for row in rows]
-        return (
-            [self.steps[positions] for positions in places],
-            [self.counts[index] for index in places],
-            self.labels[places],
-        )
+        return [self.steps[place] for place in places], [self.counts[place] for place in places], self.labels[places]
 
     def probabilities(self, rows: Sequence[Row], n_classes: int) -> Tensor:
         """Return N rows' one-hot labels ``(N, M, K)``, or in their place the derivatives of the readout."""
@@ -100,10 +91,6 @@ class StepProblem:
         places = torch.arange(self.labels.shape[1], device=values.device)
         counts = [self.counts[row.position] for row in rows]
         return torch.stack([value[places % count] for value, count in zip(values, counts, strict=True)])
-
-
-Solve = Callable[[AttackProblem, StepProblem, Matcher, Sequence[Row], Tick], Solved]
-"""Solves a chunk of rows, each with the whole budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +129,22 @@ class GradientMatching(Attack):
         """True where images are told apart before the search also if labels say the loss; else only if they do not."""
         return False
 
-    @abstractmethod
+    def solve(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
+    ) -> Solved:
+        """Solve a chunk of rows, each with the whole budget."""
+        raise NotImplementedError
+
     def search(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
     ) -> Reconstruction:
-        """Search for the images of all targets, in rows of each; ``bytes_per_row`` estimates the memory of one."""
+        """Search for the images of all targets in ``restarts`` rows each; ``bytes_per_row`` estimates the memory of one."""
+
+        def some(rows: Sequence[Row], tick: Tick) -> Solved:
+            return self.solve(problem, updates, matcher, rows, tick)
+
+        iterations = getattr(self, str(self.budget))
+        return solve_rows(problem, some, restarts=self.restarts, iterations=iterations, bytes_per_row=bytes_per_row)
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a row beside what matching takes."""
@@ -158,17 +156,6 @@ class GradientMatching(Attack):
         updates, matcher = self._read(problem)
         needed = self.bytes_beside(problem, updates) + bytes_of_matching(updates, problem.knowledge, matcher)
         return self.search(problem, updates, matcher, needed)
-
-    def every_row(
-        self, solve: Solve, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
-    ) -> Reconstruction:
-        """Search in ``restarts`` rows a target, each with the whole budget."""
-
-        def some(rows: Sequence[Row], tick: Tick) -> Solved:
-            return solve(problem, updates, matcher, rows, tick)
-
-        iterations = getattr(self, str(self.budget))
-        return solve_rows(problem, some, restarts=self.restarts, iterations=iterations, bytes_per_row=bytes_per_row)
 
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the cosine distance of the updates that images lead to; None where their labels would have to be found."""
@@ -223,48 +210,43 @@ def read_problem(
     """
     observations, targets, knowledge, device = problem.observations, problem.targets, problem.knowledge, problem.device
     known = [batch_facts(attack, knowledge, target.client) for target in targets]
-    model, own_facts = known[0][0], [facts for _, facts in known]
-    steps = [
-        local_step(
-            observation_of(observations, target), model, facts.learning_rate, device, knowledge.heads.get(target.client)
-        )
-        for target, facts in zip(targets, own_facts, strict=True)
-    ]
-    results = [
-        known_labels(attack, target, step, knowledge, facts).cpu() if labels_known else torch.full((facts.images,), -1)
-        for target, step, facts in zip(targets, steps, own_facts, strict=True)
-    ]
-    counts = tuple(len(current) for current in results)
-    left = []
-    for step, count, facts in zip(steps, counts, own_facts, strict=True):
+    model, facts = known[0][0], [facts for _, facts in known]
+    heads, through = knowledge.heads, knowledge.loss.through
+    steps, labels = [], []
+    for target, own in zip(targets, facts, strict=True):
+        seen = observation_of(observations, target)
+        step = local_step(seen, model, own.learning_rate, device, heads.get(target.client))
+        labelled = known_labels(attack, target, step, knowledge, own).cpu() if labels_known else None
+        labels.append(torch.full((own.images,), -1) if labelled is None else labelled)
         kept = without(attack, step, ignore)
         if knowledge.loss.head_apart:
             gradient = {name: value for name, value in kept.gradient.items() if not name.startswith(HEAD)}
             kept = replace(kept, gradient=gradient)
-        left.append(replace(kept, sizes=tuple(batch_sizes(count, facts))))
+        sizes = tuple(batch_sizes(len(labels[-1]), own))
+        steps.append((replace(kept, sizes=sizes), step))
+    left = [kept for kept, _ in steps]
     read: list[SeparatedBatch | None] = [None] * len(left)
     if labels_known and match == "all":
-        read = separate_batch(model, left, steps, results, problem, always=always_apart)
-    found_too = not labels_known and knowledge.loss.through == "logits"  # soft labels are found with the images
+        read = separate_batch(model, left, [whole for _, whole in steps], labels, problem, always=always_apart)
+    found_too = not labels_known and through == "logits"  # soft labels are found with the images
     loss = replace(knowledge.loss, through="cross_entropy") if found_too else knowledge.loss
-    compared = tuple(
-        restricted(attack, step if item is None else item.step, match) for step, item in zip(left, read, strict=True)
-    )
-    labels = torch.full((len(targets), max(counts)), -1)
-    for row, selected, one in zip(labels, results, read, strict=True):
-        row[: len(selected)] = selected if one is None else one.labels
-    most = max(own_facts, key=lambda facts: facts.steps)
+    counts = tuple(len(own) for own in labels)
+    table = torch.full((len(targets), max(counts)), -1)
+    for row, own_labels, apart in zip(table, labels, read, strict=True):
+        row[: len(own_labels)] = own_labels if apart is None else apart.labels
     granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
-    statistics = tuple(entry for entry in granted if entry)
     return StepProblem(
-        model,
-        most,
-        compared,
-        counts,
-        labels.to(device),
-        tuple(read),
-        misfit_of(loss, left, read),
-        statistics if len(statistics) == len(targets) else (),
+        model=model,
+        facts=max(facts, key=lambda own: own.steps),
+        steps=tuple(
+            restricted(attack, step if apart is None else apart.step, match)
+            for step, apart in zip(left, read, strict=True)
+        ),
+        counts=counts,
+        labels=table.to(device),
+        apart=tuple(read),
+        misfit=misfit_of(loss, left, read),
+        statistics=tuple(entry for entry in granted if entry) if all(granted) else (),
     )
 
 
@@ -325,12 +307,8 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
     """
     most = facts.batch_size * facts.steps
     if knowledge.card.labels == "inferred":
-        if step.fixed and knowledge.model is not None:  # the head, whose gradient says it, was not sent
-            labels = infer_labels_through_head(
-                step, knowledge.model, facts.images, knowledge.n_classes, knowledge.image_shape
-            )
-        else:
-            labels = infer_labels(*last_layer(step.gradient, knowledge.n_classes), facts.images)
+        assert knowledge.model is not None
+        labels = infer_labels(step, knowledge.model, facts.images, knowledge.n_classes, knowledge.image_shape)
         return dealt(labels, batch_sizes(facts.images, facts))
     where = f"client {target.client} in round {target.round}"
     given = knowledge.labels.get((target.round, target.client))

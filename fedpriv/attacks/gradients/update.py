@@ -31,7 +31,6 @@ class LocalStep:
     """One client's step, or the sum of several, as the server sees it.
 
     Attributes:
-        weights: the broadcast parameters by name.
         gradient: ``(broadcast - upload) / learning rate`` by the same names: the gradient of the mean cross-entropy,
             of several steps their sum. Already projected where the upload is truncated.
         fixed: parameters that the loss takes but that were not sent: the private head behind an uploaded extractor.
@@ -100,14 +99,9 @@ class StepModel:
     def gradient(
         self, weights: Weights, images: Tensor, labels: Tensor, fixed: Weights | None = None, readout: str = ""
     ) -> Weights:
-        """Return the gradient of the mean cross-entropy over a batch, or of a loss linear in the output of ``readout``.
+        """Return the gradient in weights of the mean cross-entropy, or of a loss linear in the output of ``readout``.
 
-        Args:
-            weights: parameters by name, in which to differentiate.
-            images: ``(n, c, h, w)``.
-            labels: probabilities ``(n, C)``; with ``readout`` the derivatives ``(n, O)``. Further columns have no part.
-            fixed: parameters that the loss takes beside them.
-            readout: a layer, or nothing.
+        Labels are probabilities ``(n, C)``; with ``readout`` the derivatives ``(n, O)``. Further columns have no part.
         """
 
         def loss(values: Weights) -> Tensor:
@@ -174,10 +168,6 @@ def square_norms(steps: Sequence[LocalStep]) -> Tensor:
     )
 
 
-_DUMMIES = 8
-_COARSE = 4
-
-
 def last_layer(gradient: Mapping[str, Tensor], n_classes: int) -> tuple[Tensor, Tensor | None]:
     """Return the last linear layer's weight ``(C, d)`` and bias ``(C,)`` or None of a gradient in the order of layers.
 
@@ -191,7 +181,16 @@ def last_layer(gradient: Mapping[str, Tensor], n_classes: int) -> tuple[Tensor, 
     return gradient[names[-1]], bias
 
 
-def infer_labels(weight: Tensor, bias: Tensor | None, batch_size: int) -> Tensor:
+def infer_labels(
+    step: LocalStep, model: nn.Module, count: int, n_classes: int, image_shape: tuple[int, int, int]
+) -> Tensor:
+    """Return the labels of a step's images ``(n,)``, as a multiset, by the head's gradient where that was sent."""
+    if step.fixed:
+        return labels_through_head(step, model, count, n_classes, image_shape)
+    return labels_of_head(*last_layer(step.gradient, n_classes), count)
+
+
+def labels_of_head(weight: Tensor, bias: Tensor | None, batch_size: int) -> Tensor:
     """Return the labels of a batch ``(n,)`` from the last layer's gradient ``(C, d)`` and ``(C,)``, as a multiset.
 
     With the cross-entropy, the bias gradient of a class is its mean predicted probability minus its share of the batch,
@@ -217,7 +216,7 @@ def infer_labels(weight: Tensor, bias: Tensor | None, batch_size: int) -> Tensor
     return torch.tensor(sorted(numbers), device=weight.device)
 
 
-def infer_labels_through_head(
+def labels_through_head(
     step: LocalStep, model: nn.Module, count: int, n_classes: int, image_shape: tuple[int, int, int]
 ) -> Tensor:
     """Return the labels of an extractor's batch ``(n,)``, as a multiset, ascending; ``step.fixed`` holds its head."""
@@ -226,7 +225,8 @@ def infer_labels_through_head(
     columns = []
     for label in range(n_classes):
         given = functional.one_hot(torch.full((len(dummies),), label, device=device), n_classes).float()
-        columns.append(_flat(client.gradient(step.weights, dummies, given, step.fixed), step))
+        gradient = client.gradient(step.weights, dummies, given, step.fixed)
+        columns.append(torch.cat([gradient[name].detach().flatten() for name in step.gradient]).double().cpu())
     wanted = torch.cat([value.flatten() for value in step.gradient.values()]).double().cpu()
     from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a quarter of a second to import
 
@@ -240,13 +240,9 @@ def images_of_no_content(image_shape: tuple[int, int, int]) -> Tensor:
     """Return fine and coarse noise ``(16, c, h, w)`` in [0, 1], always the same."""
     channels, height, width = image_shape
     draw = generator(0, "images of no content")
-    fine = torch.rand(_DUMMIES, *image_shape, generator=draw)
-    coarse = torch.rand(_DUMMIES, channels, -(-height // _COARSE), -(-width // _COARSE), generator=draw)
+    fine = torch.rand(8, *image_shape, generator=draw)
+    coarse = torch.rand(8, channels, -(-height // 4), -(-width // 4), generator=draw)
     return torch.cat([fine, functional.interpolate(coarse, size=(height, width), mode="bilinear")])
-
-
-def _flat(gradient: Weights, step: LocalStep) -> Tensor:
-    return torch.cat([gradient[name].detach().flatten() for name in step.gradient]).double().cpu()
 
 
 def _dealt(shares: Tensor, count: int) -> Tensor:

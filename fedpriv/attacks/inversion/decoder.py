@@ -342,8 +342,7 @@ class DecoderInversion(Attack):
             prior: Prior = SpectralPrior(points, start.frame, SpectralSettings())
             rate = _RATE * math.sqrt(min(1.0, steps / _FULL))
         else:
-            draws, shape, rate = [torch.Generator()] * len(vectors), problem.knowledge.image_shape, _PIXEL_RATE
-            prior = PixelPrior(draws, shape, PixelSettings(), vectors.device, start.images)
+            prior, rate = PixelPrior(start.images, PixelSettings().total_variation), _PIXEL_RATE
 
         @Last
         def goals(which: Tensor) -> tuple[Tensor, Tensor]:

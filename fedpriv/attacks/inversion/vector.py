@@ -316,7 +316,9 @@ class PixelInversion(VectorInversion):
         """Return coordinates around what is likely of each row's class, or pixels that total variation holds back."""
         draws, image_shape = [row.generator(problem.seed) for row in rows], problem.knowledge.image_shape
         if not self.framed(image_shape):
-            return PixelPrior(draws, image_shape, self.pixels, problem.device)
+            noise = torch.stack([torch.randn(image_shape, generator=draw) for draw in draws])
+            start = (0.5 + self.pixels.start_noise * noise).clamp(0, 1).to(problem.device)
+            return PixelPrior(start, self.pixels.total_variation)
         labels = torch.tensor([[row.target.label] for row in rows], device=problem.device)
         frame = frame_of(problem.knowledge, problem.trained, labels)
         return SpectralPrior(drawn_points(draws, frame, self.spectrum.start_noise), frame, self.spectrum)

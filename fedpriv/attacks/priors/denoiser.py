@@ -8,7 +8,6 @@ like, at which total variation only guesses.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -20,8 +19,8 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge
-from fedpriv.attacks.priors.pixels import total_variation
-from fedpriv.attacks.search.fit import Adam, Prior
+from fedpriv.attacks.priors.pixels import PixelPrior
+from fedpriv.attacks.search.fit import Adam, cooling
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
@@ -110,7 +109,7 @@ def train_denoiser(images: Tensor, training: DenoiserTraining, seed: int) -> Den
         clean = images[drawn]
         clean = torch.cat([clean[::2], clean[1::2].flip(3)])
         noise = training.noise * torch.randn(clean.shape, generator=draws).to(images.device)
-        optimiser.pace(0.5 * training.learning_rate * (1 + math.cos(math.pi * step / training.iterations)))
+        optimiser.pace(training.learning_rate * cooling(step / training.iterations))
         optimiser.descend(functional.mse_loss(network(clean + noise), clean) / training.noise**2)
     return network.eval().requires_grad_(False)
 
@@ -172,34 +171,15 @@ class LearnedSettings:
     total_variation: Annotated[float, Ge(0)] = 0.01
 
 
-class LearnedImages(Prior):
-    """The pixels of M images in each of N rows; a row is one picture ``(M * c, h, w)``.
-
-    Args:
-        start: ``(N, M, c, h, w)`` images to begin with.
-        denoiser: of images ``(n, c, h, w)``.
-        noise: standard deviation of the noise that it takes off.
-        settings: weights of the penalties.
-    """
+class LearnedImages(PixelPrior):
+    """Pixels that a denoiser of noise with a standard deviation ``noise`` holds back, from images ``(N, c, h, w)`` on."""
 
     def __init__(
         self, start: Tensor, denoiser: Callable[[Tensor], Tensor], noise: float, settings: LearnedSettings
     ) -> None:
-        self._count, self._denoiser, self._noise, self._settings = start.shape[1], denoiser, noise, settings
-        self.parameters = [start.flatten(1, 2).clone().requires_grad_()]
-
-    def clean(self) -> Tensor:
-        """Return the pictures ``(N, M * c, h, w)``."""
-        return self.parameters[0]
+        super().__init__(start, settings.total_variation)
+        self._denoiser, self._noise, self._weight = denoiser, noise, settings.weight
 
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return the weighted strangeness and total variation of each picture, the mean over its images: ``(N,)``."""
-        flat, settings = images.reshape(-1, images.shape[1] // self._count, *images.shape[2:]), self._settings
-        values = settings.weight * strangeness(flat, self._denoiser, self._noise)
-        values = values + total_variation(flat, 1.0, settings.total_variation)
-        return values.view(len(images), self._count).mean(1)
-
-    @torch.no_grad()
-    def project(self) -> None:
-        """Clamp every pixel to [0, 1]."""
-        self.parameters[0].clamp_(0, 1)
+        """Return the weighted strangeness and total variation of each image ``(n,)``."""
+        return self._weight * strangeness(images, self._denoiser, self._noise) + super().penalty(images, rows)

@@ -9,6 +9,7 @@ the image.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,17 @@ from annotated_types import Ge, Gt, MinLen, Predicate
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.priors.grouped import RowDraws, convolve, double, normal, normalise
 from fedpriv.attacks.search.fit import Prior
 from fedpriv.util.errors import UserError
 
 _SLOPE = 0.2
 """Negative slope of every LeakyReLU."""
+
+SMALL_MAP = 16
+"""Positions up to which a convolution is faster as one matrix product a row (weights outweigh the map there)."""
+
+_MANY = 64
+"""Rows from which a GPU convolves them by products of matrices."""
 
 
 def odd(number: int) -> bool:
@@ -106,7 +112,8 @@ class DeepImagePrior(Prior):
         self._input = drawn.pop("input")
         self._names = list(drawn)
         self.parameters = [values.unflatten(0, (-1, images)).requires_grad_() for values in drawn.values()]
-        self._noise = RowDraws(generators, normal(*self._input.shape[1:]), device)
+        self._generators = list(generators)
+        self._noise = torch.empty(0, device=device)
 
     def _draw(self, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
         """Draw each image's parameters as ``nn.Conv2d`` and ``nn.BatchNorm2d`` initialise theirs, then its input."""
@@ -159,19 +166,22 @@ class DeepImagePrior(Prior):
         """Return the weights by name, each with the N * M images as its first axis."""
         return {name: values.flatten(0, 1) for name, values in zip(self._names, self.parameters, strict=True)}
 
-    def inputs(self) -> Tensor:
-        """Return the fixed inputs without noise, ``(N * M, input channels, h, w)``."""
-        return self._input
-
     def prepare(self, progress: float) -> Hashable:
         """Draw the noise of this iteration; all are alike."""
-        self._noise.advance()
+        # Drawn on the CPU, so that every device sees the same numbers; recorded steps read them in the same memory.
+        drawn = torch.stack([torch.randn(self._input.shape[1:], generator=draw) for draw in self._generators])
+        if self._noise.is_cuda:  # from pinned memory the copy does not wait for the device
+            drawn = drawn.pin_memory()
+        if self._noise.shape == drawn.shape:
+            self._noise.copy_(drawn, non_blocking=True)
+        else:
+            self._noise = drawn.to(self._noise.device, non_blocking=True)
         return 0
 
     def shown(self, moving: Tensor) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)`` of this iteration, from inputs with fresh noise where a row is moving."""
         fresh = moving.to(self._input.dtype).repeat_interleave(self._count).view(-1, 1, 1, 1)
-        return self._render(torch.addcmul(self._input, self._noise.present, fresh, value=self._shape.input_noise))
+        return self._render(torch.addcmul(self._input, self._noise, fresh, value=self._shape.input_noise))
 
     def clean(self) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)`` of the present weights, made from inputs without noise."""
@@ -184,7 +194,7 @@ class DeepImagePrior(Prior):
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
         images = (rows[:, None] * self._count + torch.arange(self._count)).flatten()
-        self._noise.keep(images)
+        self._generators = [self._generators[image] for image in images.tolist()]
         self._input = self._input[images.to(self._input.device)]
 
     def _pictures(self, inputs: Tensor) -> Tensor:
@@ -217,3 +227,62 @@ class DeepImagePrior(Prior):
             doubled = double(norm("deeper", deep), number, height, width)
         up = convolve(doubled, weight("up")) + convolve(norm("joined", skip), weight("beside"))
         return activate("mix", convolve(activate("up", up), weight("mix")))
+
+
+def convolve(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Convolve maps ``(1, N * I, H, W)``, a group a row, with stride 1 and zero padding that keeps the size.
+
+    By weights ``(N, O, I, k, k)``, k odd, and bias ``(N, O)`` or None: ``(1, N * O, H, W)``.
+    """
+    rows, out_channels, in_channels, kernel, _ = weight.shape
+    height, width = maps.shape[-2:]
+    positions = height * width
+    if kernel > 1 and positions > SMALL_MAP and not as_products(rows, maps.device):
+        flat_bias = None if bias is None else bias.flatten()
+        return _convolve_groups(maps, weight.flatten(0, 1), flat_bias, kernel // 2, rows)
+    if kernel == 1:
+        patches = maps.view(rows, in_channels, positions)
+    elif positions > SMALL_MAP:
+        padded = functional.pad(maps, (kernel // 2,) * 4)
+        windows = padded.unfold(2, kernel, 1).unfold(3, kernel, 1)[0]  # (N * I, H, W, k, k)
+        patches = windows.permute(0, 3, 4, 1, 2).reshape(rows, -1, positions)
+    else:
+        # Neighbours are gathered by a product with zeros and ones: the same numbers, without a loop over rows.
+        patches = maps.view(rows, in_channels, positions) @ neighbours(height, width, kernel, maps.device)
+        patches = patches.view(rows, in_channels * kernel**2, positions)
+    matrix = weight.flatten(2)
+    product = torch.bmm(matrix, patches) if bias is None else torch.baddbmm(bias.unsqueeze(2), matrix, patches)
+    return product.view(1, rows * out_channels, height, width)
+
+
+def as_products(rows: int, device: torch.device) -> bool:
+    """True where convolutions are computed as products of matrices: a GPU's library is slow for many groups."""
+    return rows >= _MANY and device.type == "cuda"
+
+
+def _convolve_groups(maps: Tensor, weight: Tensor, bias: Tensor | None, padding: int, rows: int) -> Tensor:
+    """Convolve, a group a row; a row alone by the algorithm that a CPU takes for several, so that it rounds alike."""
+    if rows > 1 or maps.device.type != "cpu" or maps.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
+        return functional.conv2d(maps, weight, bias, padding=padding, groups=rows)
+    alone: Tensor = torch.ops.aten.mkldnn_convolution(maps, weight, bias, [padding] * 2, [1, 1], [1, 1], 1)
+    return alone
+
+
+@functools.cache
+def neighbours(height: int, width: int, kernel: int, device: torch.device) -> Tensor:
+    """Return zeros and ones ``(H * W, k * k * H * W)`` that take a map to its zero-padded k x k neighbourhoods."""
+    each = torch.eye(height * width).view(1, -1, height, width)
+    return functional.unfold(each, kernel, padding=kernel // 2).view(height * width, -1).to(device)
+
+
+def normalise(maps: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Batch norm in training mode of maps ``(1, N * C, H, W)``, by scale and shift ``(N, C)``."""
+    return functional.batch_norm(maps, None, None, scale.flatten(), shift.flatten(), training=True)
+
+
+def double(maps: Tensor, rows: int, height: int, width: int) -> Tensor:
+    """Repeat every position of ``rows`` rows' maps 2 x 2 (nearest upsampling) and crop to ``height`` x ``width``."""
+    # A batch of one is taken for another memory layout, and copied there and back.
+    by_row = maps.view(rows, -1, *maps.shape[-2:])
+    doubled = functional.interpolate(by_row, scale_factor=2, mode="nearest")[:, :, :height, :width]
+    return doubled.reshape(1, -1, height, width)

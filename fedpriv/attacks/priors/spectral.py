@@ -44,13 +44,9 @@ _OPPONENT = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Standard deviations of an image's coordinates, and the coordinates.
+    """Standard deviations ``(c, h, w)`` of an image's coordinates (channel, vertical and horizontal frequency), and these.
 
-    Attributes:
-        deviations: ``(c, h, w)`` of each coordinate: channel, vertical and horizontal frequency.
-        colours: ``(c, c)`` orthonormal, a row for each channel of coordinates.
-        down: ``(h, h)`` orthonormal cosines, a row for each vertical frequency.
-        across: ``(w, w)`` the same of horizontal ones.
+    ``colours`` ``(c, c)``, ``down`` ``(h, h)`` and ``across`` ``(w, w)`` are orthonormal, a row for each coordinate.
     """
 
     deviations: Tensor
@@ -105,13 +101,7 @@ def spectrum_of(images: Tensor, labels: Tensor | None) -> Spectrum:
 
 
 def centres_of(images: Tensor, labels: Tensor | None, wanted: Tensor) -> Tensor:
-    """Return for classes ``(...)`` the mean image of each ``(..., c, h, w)``, that of all for those of which there is none.
-
-    Args:
-        images: ``(n, c, h, w)``, with n at least 1.
-        labels: ``(n,)`` their classes; None where they are not known.
-        wanted: classes; negative for one that is not known.
-    """
+    """Return for wanted classes ``(...)`` the mean image of each ``(..., c, h, w)``, that of all for unknown ones."""
     centres = images.mean(0).expand(*wanted.shape, *images.shape[1:]).clone()
     for label in () if labels is None else labels.unique().tolist():
         centres[wanted == label] = images[labels == label].mean(0)
@@ -128,12 +118,7 @@ def cosines(size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Frame:
-    """N rows of M images, each around its own centre.
-
-    Attributes:
-        centres: ``(N, M, c, h, w)`` images in [0, 1].
-        spectrum: in which points are.
-    """
+    """N rows of M images, each around its own centre ``(N, M, c, h, w)``, in coordinates of a spectrum."""
 
     centres: Tensor
     spectrum: Spectrum
@@ -163,22 +148,15 @@ def frame_of(knowledge: Knowledge, trained: Trained, labels: Tensor) -> Frame:
     Where the card grants images of the same data set, the spectrum and the centres are those of their classes. Else the
     spectrum is that of images in general, around grey.
     """
-    device, spectrum, images = (
-        labels.device,
-        spectrum_for(knowledge, trained).to(labels.device),
-        knowledge.public_images,
-    )
+    device, images = labels.device, knowledge.public_images
+    spectrum = spectrum_for(knowledge, trained).to(device)
     if images is None or not has_own_images(knowledge):
         return Frame(torch.full((*labels.shape, *knowledge.image_shape), 0.5, device=device), spectrum)
     return Frame(centres_of(images, knowledge.public_labels, labels.cpu()).to(device), spectrum)
 
 
 def spectrum_for(knowledge: Knowledge, trained: Trained) -> Spectrum:
-    """Return the spectrum of what an attacker knows, computed once for a run.
-
-    It is that of images of the same data set around their class means, where the card grants enough, else of images in
-    general.
-    """
+    """Return the spectrum of images of the same data set, where the card grants enough, else of images in general."""
     current, classes, shape = knowledge.public_images, knowledge.public_labels, knowledge.image_shape
     if current is None or not has_own_images(knowledge):
         return trained.get(("spectrum", shape), lambda: general_spectrum(shape))
@@ -191,8 +169,9 @@ def has_own_images(knowledge: Knowledge) -> bool:
     return current is not None and len(current) >= LEAST_IMAGES
 
 
-_DROPS = (3 / 8, 5 / 8, 7 / 8)
-"""Shares of the iterations after which penalties lose weight."""
+def drops(progress: float) -> int:
+    """Return the number of times that penalties have lost weight: after 3/8, 5/8 and 7/8 of the iterations."""
+    return sum(progress >= share for share in (3 / 8, 5 / 8, 7 / 8))
 
 
 @dataclass(frozen=True)
@@ -220,13 +199,7 @@ def drawn_points(generators: Sequence[torch.Generator], frame: Frame, deviation:
 
 
 class SpectralPrior(Prior):
-    """The coordinates of N rows; images are clamped as they are shown.
-
-    Args:
-        start: ``(N, c, h, w)`` coordinates to begin with.
-        frame: of N rows of one image.
-        settings: penalties.
-    """
+    """The coordinates ``(N, c, h, w)`` of N rows of one image in a frame; images are clamped as they are shown."""
 
     def __init__(self, start: Tensor, frame: Frame, settings: SpectralSettings) -> None:
         self._whole, self._frame, self._settings = frame, frame, settings
@@ -236,7 +209,7 @@ class SpectralPrior(Prior):
 
     def prepare(self, progress: float) -> Hashable:
         """Return the number of times that penalties have lost weight."""
-        passed = sum(progress >= share for share in _DROPS)
+        passed = drops(progress)
         self._share = self._settings.decay**passed
         return passed
 
@@ -248,8 +221,8 @@ class SpectralPrior(Prior):
         """Return the weighted total variation of each image and how unlikely it is, ``(n,)``."""
         points = self._whole.spectrum.points(images - self._centres(rows))
         unlikely = points.square().flatten(1).mean(1)
-        smooth = total_variation(images, 1.0, self._share * self._settings.total_variation)
-        return smooth + self._share * self._settings.unlikely * unlikely
+        smooth = self._settings.total_variation * total_variation(images)
+        return self._share * smooth + self._share * self._settings.unlikely * unlikely
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""

@@ -17,7 +17,15 @@ from fedpriv.util.numerics import FLOAT32, Numerics
 _GAIN = 0.99
 """Share to which the lowest objective must fall to count as progress."""
 
+_LOOK_EVERY = 10
+"""Steps between two looks at which rows have finished; results depend on it in the last digits only."""
+
 _PER_ROW = ("mean", "best", "clean", "steps", "lowest", "_moving", "_mark", "_marked_at")
+
+
+def cooling(progress: float) -> float:
+    """Return the share of a step size that is left: half a period of a cosine, from 1 to 0."""
+    return 0.5 * (1 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,6 @@ class Schedule:
         patience: a row is finished when its lowest objective has not fallen by 1 % for so many steps.
         fits: distance to what was observed, penalties aside, at which an image counts as found. The search goes on below it.
         halvings: shares of the iterations, ascending, at each of which the worse half of the rows of every target ends.
-        look_every: steps between two looks at which rows have finished; results depend on it in the last digits only.
     """
 
     iterations: int
@@ -44,11 +51,10 @@ class Schedule:
     patience: int = 300
     fits: float = 0.0
     halvings: tuple[float, ...] = ()
-    look_every: int = 10
 
     def rate(self, done: float) -> float:
         """Return the step size after a share of the iterations, in [0, 1]."""
-        return self.learning_rate * (0.5 * (1 + math.cos(math.pi * done)) if self.anneal else 1.0)
+        return self.learning_rate * (cooling(done) if self.anneal else 1.0)
 
     def left(self, step: int, restarts: int) -> int | None:
         """Return the number of rows of a target that go on after a step; None where none is ended then.
@@ -62,27 +68,11 @@ class Schedule:
         return number if step in ends and restarts > 1 else None
 
 
-def rate_stays_in_place(device: torch.device) -> bool:
-    """True where step sizes of fused steps are a tensor, which recorded steps read."""
-    return device.type == "cuda"
-
-
 class Adam:
     """Adam (Kingma and Ba 2015) and AdamW by torch's own functions: to the last bit ``torch.optim.Adam`` and ``AdamW``.
 
-    Those classes import torch's compiler, a second or two of every process.
-
-    Args:
-        parameters: leaves; :meth:`step` changes their values.
-        learning_rate: of the steps until :meth:`pace` says another.
-        weight_decay: share of the learning rate by which parameters shrink in a step (Loshchilov and Hutter 2019).
-        betas: decay of the means of gradients and of their squares.
-        epsilon: beside the root of the second.
-        fused: whether a step is one kernel a tensor, on a GPU a few for all, which rounds otherwise.
-
-    Attributes:
-        parameters: as given; after :meth:`keep` those that are left.
-        learning_rate: of the next step.
+    Those classes import torch's compiler, a second or two of every process. ``weight_decay`` is AdamW's (Loshchilov and
+    Hutter 2019); ``fused`` takes one kernel a tensor, on a GPU a few for all, which rounds otherwise.
     """
 
     def __init__(
@@ -100,7 +90,7 @@ class Adam:
         self._means = [torch.zeros_like(value) for value in self.parameters]
         self._squares = [torch.zeros_like(value) for value in self.parameters]
         self._taken = [torch.zeros((), device=value.device if fused else None) for value in self.parameters]
-        in_place = fused and rate_stays_in_place(self.parameters[0].device)
+        in_place = fused and self.parameters[0].is_cuda  # where recorded steps read it
         self.learning_rate = self.parameters[0].new_tensor(learning_rate) if in_place else learning_rate
 
     def pace(self, learning_rate: float) -> None:
@@ -160,21 +150,15 @@ class Prior:
     parameters: list[Tensor]
 
     def prepare(self, progress: float) -> Hashable:
-        """Draw what this iteration needs, and return its kind: iterations of one kind do the same operations.
-
-        ``progress`` runs from 0 to 1. None is a kind of which no two need be alike.
-        """
+        """Draw what this iteration needs, and return its kind: iterations of one kind do the same operations."""
         return 0
 
     def shown(self, moving: Tensor) -> Tensor:
-        """Return this iteration's images ``(N, c, h, w)``, with noise or jitter where a row is ``moving`` ``(N,)`` (bool).
-
-        Rows that are not moving show what :meth:`clean` shows, and have drawn as the others do.
-        """
+        """Return this iteration's images ``(N, c, h, w)``, with noise where a row is ``moving`` ``(N,)`` (bool)."""
         return self.clean()
 
     def clean(self) -> Tensor:
-        """Return the images ``(N, c, h, w)`` of the present parameters without noise or jitter."""
+        """Return the images ``(N, c, h, w)`` of the present parameters without noise."""
         raise NotImplementedError
 
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
@@ -230,13 +214,10 @@ def fit(
 ) -> Fitted:
     """Optimise the rows of a prior until each has met its stop rule or the iterations are used up.
 
-    A row that has met its stop rule shows its image without noise from the next step on, and nothing of it counts any
-    more. The host looks every few steps only: then such rows are settled, and dropped from the computation as soon as
-    no more than half are left. Of the ``restarts`` rows of a target, which stand side by side, those with the higher
-    objectives end where the schedule has them end. Settling compares three images by the objective, each evaluated as
-    it would be returned: that of the row's last parameters without noise, the running mean of the images shown, and
-    the image shown with the lowest objective. ``tick`` is called with the number of steps done. Whatever is kept or
-    compared at the end is computed in float32; ``numerics`` is of the search.
+    The host looks every few steps only: then rows that ended are settled, and dropped as soon as no more than half are left.
+    Of the ``restarts`` rows of a target, which stand side by side, those with the higher objectives end where the schedule
+    has them end. A row's result is the best, by the objective, of the image of its last parameters without noise, the
+    running mean of the images shown, and the best image shown. ``tick`` is called with the steps done.
     """
     optimiser = Adam([p.detach().clone().requires_grad_() for p in prior.parameters], schedule.rate(0.0), fused=True)
     prior.parameters = optimiser.parameters
@@ -263,7 +244,7 @@ def fit(
         optimiser.pace(schedule.rate(done))
         step_again(prior.prepare(done))
         rows.halve(step)
-        if step % schedule.look_every == 0:
+        if step % _LOOK_EVERY == 0:
             left = rows.look(step)
             step_again.warm_up_again()  # distances of other rows were computed
             if left is not None and not len(left):

@@ -56,13 +56,11 @@ class Minimum:
     """Ends of N rows.
 
     Attributes:
-        last: ``(N, D)`` the last iterate.
         best: ``(N, D)`` the evaluated iterate with the lowest loss.
         loss: ``(N,)`` the loss of ``best``; infinite for a row that was never finite.
         evaluations: ``(N,)`` int64, evaluations of the row.
     """
 
-    last: Tensor
     best: Tensor
     loss: Tensor
     evaluations: Tensor
@@ -93,7 +91,7 @@ def minimise(
     start = start.detach()
     rows = torch.arange(len(start), device=start.device)
     goal = start.new_full((len(start),), -torch.inf) if stop_below is None else stop_below
-    result = Minimum(start.clone(), start.clone(), start.new_full((len(start),), torch.inf), torch.zeros_like(rows))
+    result = Minimum(start.clone(), start.new_full((len(start),), torch.inf), torch.zeros_like(rows))
     if not len(start):
         return result
     descent = _Descent(evaluate, start, settings, goal, rows if numbers is None else numbers)
@@ -112,30 +110,19 @@ def minimise(
             if tick is not None:
                 tick(descent.calls())
             continue
-        result.last[rows], result.best[rows] = descent.point, descent.best
-        result.loss[rows], result.evaluations[rows] = descent.lowest, descent.evaluations
+        result.best[rows], result.loss[rows], result.evaluations[rows] = (
+            descent.best,
+            descent.lowest,
+            descent.evaluations,
+        )
         if not len(left):
             return result
         rows = rows[left]
         descent.keep(left)
 
 
-def _keep_rows(holder: object, rows: Tensor) -> None:
-    """Go on with these rows (int64 positions) of every tensor among an object's attributes."""
-    for name, value in list(vars(holder).items()):
-        if isinstance(value, Tensor):
-            setattr(holder, name, value[rows])
-
-
 class _Descent:
-    """Rows on their way, each at an evaluation of its own.
-
-    Attributes:
-        point: ``(N, D)`` last iterates.
-        best: ``(N, D)`` evaluated points with the lowest loss.
-        lowest: ``(N,)`` their losses.
-        evaluations: ``(N,)`` int64.
-    """
+    """Rows on their way, each at an evaluation of its own: last iterates ``point`` and best ones ``(N, D)``."""
 
     def __init__(
         self, evaluate: Evaluate, start: Tensor, settings: LbfgsSettings, goal: Tensor, numbers: Tensor
@@ -174,8 +161,10 @@ class _Descent:
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only."""
-        _keep_rows(self, rows)
-        _keep_rows(self.curvature, rows)
+        for holder in (self, self.curvature):
+            for name, value in list(vars(holder).items()):
+                if isinstance(value, Tensor):
+                    setattr(holder, name, value[rows])
 
     def tick(self) -> None:
         """Evaluate each row once, and let it do what follows from that."""
@@ -224,11 +213,6 @@ class _Descent:
         self._end(uphill | (moving & (self._steps >= settings.inner_steps)))
 
 
-def whole_ring(device: torch.device) -> bool:
-    """True where places that hold no pair yet are computed with too, as zeros: where steps of equal shapes are recorded."""
-    return device.type == "cuda"
-
-
 class _Curvature:
     """The inverse Hessians of N rows, in compact form.
 
@@ -267,7 +251,7 @@ class _Curvature:
             change: ``(N, D)`` of the gradient along the step.
             taken: ``(N,)`` bool; of other rows ``step`` and ``change`` have no part. The first time, of all rows.
         """
-        whole = self.depth >= 0 and whole_ring(gradient.device)
+        whole = self.depth >= 0 and gradient.is_cuda  # recorded steps have equal shapes
         depth = self.depth = self._size if whole else min(self.depth + 1, self._size)  # so many pairs a row may have
         if not depth:
             return -gradient
