@@ -61,10 +61,10 @@ BUDGET: dict[str, int] = {
     "scoring": 7025,
     "claims": 248,
     "pages": 6066,
-    "experiment": 5865,
-    "cli": 1116,
+    "experiment": 5871,
+    "cli": 1095,
     "pipeline": 1283,
-    "sources": 3289,
+    "sources": 3269,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

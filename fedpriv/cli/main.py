@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
 import importlib
@@ -13,8 +12,7 @@ import io
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import rich_click as click
 
@@ -63,16 +61,11 @@ def main() -> None:
     """
 
 
-_STOPPED = threading.Event()
-"""This process was interrupted."""
-
-
 def entry(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code. A polite kill is treated as an interrupt from the keyboard."""
     gc.set_threshold(100_000)  # imports make some hundred thousand objects, which stay
 
     def stop(number: int, frame: object) -> None:
-        _STOPPED.set()
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
@@ -83,8 +76,6 @@ def entry(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:  # a second one, on the way out of the first
         code = _fail(f"interrupted{_go_on()}", 130)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to be interrupted, and the code is to be told
-    # An interrupt that passed through an exec is remembered until the next one, and Python would die of it in the end.
-    exec("")
     sys.exit(code)
 
 
@@ -97,8 +88,7 @@ def run(arguments: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error does: no sign that it cannot show fails a command
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with _interrupts_told():
-            result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
+        result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
         usage = f" (see: {where.command_path} --help)" if where is not None else ""
@@ -119,17 +109,6 @@ def run(arguments: list[str]) -> int:
             return _fail(f"out of memory: there is no room for another tensor; reduce {less}", 1)
         return _fail(f"failed: {type(error).__name__}: {error} (FEDPRIV_DEBUG=1 shows the traceback)", 1)
     return result if isinstance(result, int) else 0
-
-
-@contextlib.contextmanager
-def _interrupts_told() -> Iterator[None]:
-    """Tell of the interrupt, where a library that it came upon tells of something else in its place: a damaged file, say."""
-    try:
-        yield
-    except Exception as error:
-        if _STOPPED.is_set():
-            raise KeyboardInterrupt from error
-        raise
 
 
 _UNUSABLE = (

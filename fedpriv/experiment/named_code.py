@@ -59,20 +59,14 @@ DEEPEST: Final = 32
 
 
 def _named(value: Any, level: int = 0) -> Iterator[str]:
-    if level > DEEPEST:
-        return
     if isinstance(value, str):
         yield from _in_text(value)
-    elif isinstance(value, Mapping):
-        for inner, entry in value.items():
-            yield from _named(inner, level + 1)
-            yield from _named(entry, level + 1)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for entry in value:
-            yield from _named(entry, level + 1)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for spec in fields(value):
-            yield from _named(getattr(value, spec.name), level + 1)
+        return
+    if is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, spec.name) for spec in fields(value)]
+    inner = [*value, *value.values()] if isinstance(value, Mapping) else value
+    for entry in inner if isinstance(inner, (list, tuple, set, frozenset)) and level < DEEPEST else ():
+        yield from _named(entry, level + 1)
 
 
 def _in_text(text: str) -> Iterator[str]:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
-from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.sources.messages import Gradient, Update
 from fedpriv.sources.run import batch_norms
@@ -27,7 +26,7 @@ from fedpriv.wire.payload import Message
 Raw = Message | Update | Gradient
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class ExternalSource(Source):
     """Uploads that were made elsewhere, checked.
 
@@ -50,15 +49,6 @@ class ExternalSource(Source):
         notices: what was left out, and why.
     """
 
-    kind: str
-    image_shape: tuple[int, int, int]
-    n_classes: int
-    device: torch.device
-    uploads: tuple[str, ...]
-    pipeline: DefensePipeline
-    total_rounds: int
-    model: nn.Module | None = None
-    summed: bool = False
     seen: tuple[Observation, ...]
     images: Mapping[int, Samples]
     auxiliary: Samples

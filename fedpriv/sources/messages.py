@@ -202,14 +202,13 @@ def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> Non
         if counts is not None and len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= MOST_IMAGES:
             name = f"{where}: {payload.kind}.{payload.field_that_says(what)}"
             raise UserError(f"{name}: {int(counts.min())} to {int(counts.max())}; expected 0..{MOST_IMAGES} images")
-    names = (payload.field_that_says("weights"), payload.field_that_says("histogram"))
-    widths = {name: len(getattr(payload, name)) for name in names if name is not None}
-    values = payload.values_field()
-    if payload.space == "outputs" and values is not None:
+    tables = [payload.field_that_says(what) for what in ("weights", "histogram")]
+    widths = {table: len(getattr(payload, table)) for table in tables if table is not None}
+    if payload.space == "outputs" and (values := payload.values_field()) is not None:
         widths[values] = getattr(payload, values).shape[-1]
-    for name, width in widths.items():
+    for field, width in widths.items():
         if width > most or (n_classes is not None and width != n_classes):
-            raise UserError(f"{where}: {payload.kind}.{name}: of {width} classes; expected {most} ({source})")
+            raise UserError(f"{where}: {payload.kind}.{field}: of {width} classes; expected {most} ({source})")
 
 
 def check_labels(name: str, labels: Any, count: int | None = None) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedpriv.wire.kinds import LAYERS, NETWORKS, PUBLIC_OUTPUTS, TELLING, payloa
 from fedpriv.wire.payloads import Message, PublicLoss
 
 
+@dataclass(eq=False, kw_only=True)
 class Source(ABC):
     """Uploads of one kind, with all that a threat model may grant beside them, and the truth for scorers.
 

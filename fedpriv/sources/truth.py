@@ -81,16 +81,10 @@ class Pool:
     alike: bool = False
 
     def __post_init__(self) -> None:
-        for name, labels, least in (("guesses", "guess_labels", 1), ("decoys", "decoy_labels", 0)):
-            images, numbers = getattr(self, name), getattr(self, labels)
-            refuse_no_images(f"pool.{name}", images, least)
-            if numbers.shape != images.shape[:1]:
-                raise UserError(f"pool.{labels}: expected {len(images)} labels, got shape {tuple(numbers.shape)}")
+        refuse_no_images("pool.guesses", self.guesses, self.guess_labels)
+        refuse_no_images("pool.decoys", self.decoys, self.decoy_labels, least=0)
         if self.guesses.shape[1:] != self.decoys.shape[1:]:
-            raise UserError(
-                f"pool.decoys: images {tuple(self.decoys.shape[1:])} differ in shape from the guesses "
-                f"{tuple(self.guesses.shape[1:])}"
-            )
+            raise UserError("pool.decoys: images differ in shape from the guesses")
 
     @classmethod
     def divided(cls, images: Tensor, labels: Tensor, *parts: int | str, alike: bool = False) -> Pool:
@@ -141,13 +135,14 @@ class Pool:
         return Pool(guesses, guess_labels, decoys, decoy_labels, self.alike)
 
 
-def refuse_no_images(name: str, images: Tensor, least: int = 1) -> None:
-    """Check that a tensor holds images in [0, 1]."""
+def refuse_no_images(name: str, images: Tensor, labels: Tensor, *, least: int = 1) -> None:
+    """Check that a tensor holds images in [0, 1], with a label each."""
     if images.dim() != 4 or len(images) < least or not images.is_floating_point():
         raise UserError(f"{name}: expected float images (n >= {least}, c, h, w), got {tuple(images.shape)}")
-    # The comparison is false for NaN too.
-    if not bool(((images >= 0) & (images <= 1)).all()):
+    if not bool(((images >= 0) & (images <= 1)).all()):  # false for NaN too
         raise UserError(f"{name}: expected values in [0, 1]")
+    if labels.shape != images.shape[:1]:
+        raise UserError(f"{name}: expected {len(images)} labels, got shape {tuple(labels.shape)}")
 
 
 def image_key(image: Tensor) -> bytes:
@@ -225,18 +220,12 @@ class Truth:
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        refuse_no_images("truth.members", self.members)
-        if self.labels.shape != self.members.shape[:1]:
-            raise UserError(f"truth.labels: expected {len(self.members)} labels, got shape {tuple(self.labels.shape)}")
+        refuse_no_images("truth.members", self.members, self.labels)
         if self.members.shape[1:] != self.pool.guesses.shape[1:]:
-            raise UserError(
-                f"pool.guesses: images {tuple(self.pool.guesses.shape[1:])} differ in shape from the members "
-                f"{tuple(self.members.shape[1:])}"
-            )
-        if self.weights.shape != self.labels.shape or not bool((self.weights >= 0).all()):
-            raise UserError(f"truth.weights: expected {len(self.labels)} weights >= 0")
-        if abs(float(self.weights.double().sum()) - 1) > 1e-4:
-            raise UserError(f"truth.weights: expected a sum of 1, got {float(self.weights.sum()):.6g}")
+            raise UserError("pool.guesses: images differ in shape from the members")
+        sums_to_one = abs(float(self.weights.double().sum()) - 1) <= 1e-4
+        if self.weights.shape != self.labels.shape or not bool((self.weights >= 0).all()) or not sums_to_one:
+            raise UserError(f"truth.weights: expected {len(self.labels)} weights >= 0 with a sum of 1")
 
     @classmethod
     def equal(cls, members: Tensor, labels: Tensor, pool: Pool, feature: Tensor | None = None) -> Truth:

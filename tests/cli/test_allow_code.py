@@ -1,7 +1,6 @@
 """A module that only a file names is not imported; one that is typed or allowed is, by workers too. Nothing is stored."""
 
 import json
-import os
 import shutil
 import sys
 
@@ -12,7 +11,7 @@ import fedpriv
 from fedpriv.cli.main import run as command
 from fedpriv.experiment.named_code import named_code
 from fedpriv.sources.facts import read_facts
-from fedpriv.util.code import VARIABLE, allowed, allowing, exported
+from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payload import DECLARED
 
@@ -171,24 +170,3 @@ def test_what_a_call_names_counts_for_its_own_modules_alone():
     for wrong in ("mine:NAME", 3):
         with pytest.raises(UserError, match="allow_code"):
             fedpriv.score("nowhere", allow_code=wrong)
-
-
-def test_a_run_that_was_made_here_may_be_attacked_here(mark):
-    run = fedpriv.train(
-        "mine:FED_DIRECTION", dataset="mine:load_stripes", models="mine:one_layer", clients=3, rounds=1, width=8
-    )
-    assert run.code == {"mine"}
-    assert not allowed()
-    asked = {"target": "direction", "attacks": "dip", "iterations": 2, "targets": 2, "control": False}
-    assert fedpriv.attack(run, **asked).run.code == {"mine"}
-    with pytest.raises(UserError, match=r"allow_code='mine'"):
-        fedpriv.attack(run.path, **asked)
-    assert fedpriv.attack(run.path, **asked, allow_code="mine").records
-
-
-def test_children_get_what_is_allowed_here_and_nobody_else_does():
-    with allowing(["mine", "other.part"]):
-        assert VARIABLE not in os.environ
-        with exported():
-            assert os.environ[VARIABLE] == "mine,other.part"
-    assert VARIABLE not in os.environ

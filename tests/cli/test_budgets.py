@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_line import call, words
+from command_line import words
 from federations import DIGITS
 
 from fedpriv.cli.main import run
@@ -46,23 +46,4 @@ def test_every_budget_has_its_folder_and_says_so(budgets):
         assert (home / "shuffled.safetensors").exists() == (budget == 40)
 
 
-def test_iterations_reach_every_stage_of_a_search_and_the_record_counts_them(tmp_path):
-    """``learned`` finds the images of a mean together first: of an iteration of its own there are two of these."""
-    words = ["attack", "--target", "prototype", "--method", "fedproto", *SMALL, "--auxiliary", "0.5", "--targets", "5"]
-    words += ["--attack", "learned", "--iterations", "1", "--no-control", "--quiet"]
-    assert run([*words, "--out", str(tmp_path / "r")]) == 0
-    metrics = json.loads((tmp_path / "r" / "learned" / "metrics.json").read_text())
-    assert metrics["cost"]["iterations"] == metrics["cost"]["evaluations"] == 3
-
-
 # ---------------------------------------------------------------- reports, scores, tables
-
-
-def test_scoring_says_what_it_cannot_score_again(budgets, capsys):
-    code, out, err = call(capsys, "score", budgets, "--json")
-    assert code == 0
-    assert len(json.loads(out)) == 2
-    assert f"not scored again: {budgets / 'membership'}" in err
-    code, _, err = call(capsys, "score", budgets / "membership")
-    assert code == 2
-    assert "attack again" in err

@@ -3,9 +3,6 @@
 import itertools
 import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from command_line import call
@@ -177,37 +174,3 @@ for name in ("shared", "private"):
     place = f"{name}/runs/a"
     print(name, run([*attack, "--run", place, "--out", f"{folder.partition(':')[0]}/{name}"]), flush=True)
 """
-
-
-def readable_by_all(path):
-    """True where everybody may enter a folder and all above it."""
-    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (Path(path), *Path(path).parents))
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
-@pytest.mark.skipif(not readable_by_all(sys.prefix), reason="others may not read the installed packages")
-def test_a_colleague_of_the_group_attacks_a_shared_run_and_no_private_one(private, shared, monkeypatch):
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as made:
-        home = Path(made)
-        home.chmod(0o755)
-        (home / "theirs").mkdir()
-        os.chown(home / "theirs", 65534, os.getegid())
-        for name, source in (("private", private), ("shared", shared)):
-            shutil.copytree(source / "runs", home / name / "runs")
-            (home / name).chmod(0o755)
-            (home / name / "runs").chmod(0o755)
-        before = contents(home / "shared")
-        own = {"HOME": made, "MPLCONFIGDIR": f"{made}/theirs", "TORCH_HOME": made}
-        told = subprocess.run(
-            [sys.executable, "-c", COLLEAGUE, "attack", *PIXELS, f"theirs:{os.getegid()}"],
-            cwd=home,
-            env={**os.environ, **own},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert told.stdout.splitlines()[-2:] == ["shared 0", "private 2"], told.stderr
-        assert contents(home / "shared") == before
-        assert (home / "theirs" / "shared" / "report.html").stat().st_uid == 65534

@@ -12,7 +12,6 @@ from pixel_search import found_in
 from torch import nn
 
 import fedpriv
-from fedpriv.scoring.redaction import blurred
 from fedpriv.util.errors import UserError
 
 DRAW = torch.Generator().manual_seed(0)
@@ -149,13 +148,3 @@ def test_no_command_stores_or_draws_a_patient(folder, tmp_path, capsys, monkeypa
 
 
 # ---------------------------------------------------------------- the rules, and the search itself
-
-
-def test_blurring_leaves_a_mean_for_each_block():
-    image = torch.arange(28 * 28, dtype=torch.float32).reshape(1, 28, 28) / 784
-    few = blurred(image)
-    assert few.unique().numel() == 16
-    assert torch.allclose(few[0, :7, :7], image[0, :7, :7].mean().expand(7, 7))
-    assert blurred(torch.rand(2, 3, 8, 8)).flatten(2).std(dim=2).max() < 1e-6  # one block: its mean colour
-    assert torch.isfinite(blurred(torch.full((1, 28, 28), float("nan")))).all()
-    assert blurred(torch.rand(1, 31, 20)).shape == (1, 31, 20)

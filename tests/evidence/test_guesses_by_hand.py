@@ -89,12 +89,6 @@ def test_where_classes_are_not_told_all_auxiliary_count_alike():
 # ---------------------------------------------------------------- the nearest auxiliary images
 
 
-@pytest.mark.parametrize(("value", "order"), [(0.0, [0, 1, 3, 2]), (1.1, [3, 1, 2, 0]), (9.0, [2, 3, 1, 0])])
-def test_auxiliary_come_by_their_distance_to_the_uploaded_vector(value, order):
-    seen = evidence(rows(0, [value], [0]), targets=(TARGET,))
-    assert guessed(truth(0), seen)[0].nearest.tolist() == order
-
-
 # ---------------------------------------------------------------- other clients' rows
 
 
@@ -108,12 +102,6 @@ def test_rows_of_others_in_the_attacked_round_count_and_no_others():
     found = guessed([truth(0), truth(1), truth(0, 1)], uneven)
     assert [float(one.vectors["other_uploads"][0]) for one in found] == pytest.approx([2, 4, 3])
     assert [float(one.vectors["mean_upload"][0]) for one in found] == pytest.approx([3] * 3)
-
-
-def test_the_one_sum_that_a_server_sees_is_nobody_elses_upload():
-    total = OWN.upload
-    summed = evidence(OWN, dataclasses.replace(rows(1, [1], [0]), upload=total), targets=(TARGET,))
-    assert set(guessed(truth(0), summed)[0].vectors) == {"auxiliary"}
 
 
 def test_each_client_has_guesses_of_its_own():

@@ -70,12 +70,6 @@ def test_initial_weights_are_those_that_the_server_drew(stored):
             expect_same(value, own[name])
 
 
-def test_a_round_whose_start_was_not_stored_is_refused(tmp_path):
-    directory, federation = trained(tmp_path, capture="last")
-    with pytest.raises(UserError, match=r"that of round 2 is not stored.*capture='all'"):
-        build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0)
-
-
 def test_different_architectures_are_refused(tmp_path):
     directory, federation = trained(tmp_path, models="small-mlp,small-cnn", rounds=1)
     with pytest.raises(UserError, match="models of different architectures"):

@@ -100,16 +100,3 @@ def test_without_a_layer_before_the_head_the_heads_bias_tells_what_logits_do(wor
     distance, misfit = at_the_truth(*world("fedmrl", narrowing="htfllib", **deep), "small-model", 1)
     assert float(distance.max()) > TRUE
     assert "through its representations" in misfit
-
-
-def test_a_strong_proximal_term_is_followed(world):
-    distance, misfit = at_the_truth(*world("fedprox", batch_size=3, steps=2, mu=5.0), "model", 1)
-    assert (misfit, float(distance.max()) < 1e-5) == ("", True)
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "reason"), [("fedala", {"layer_idx": 0}, "private merge"), ("fedhenn", {}, "public images")]
-)
-def test_what_nobody_follows_is_named(method, options, reason):
-    found = METHODS.load(method)
-    assert reason in found.public_loss(found.options(**options), 2).besides

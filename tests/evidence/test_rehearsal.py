@@ -63,16 +63,6 @@ def test_classes_that_were_sent_are_held_often_enough_to_be_sent():
     assert rehearse(*texts, kind="prototype", counts=COUNTS)[0] is None  # what it says it could not have sent
 
 
-def test_other_kinds_of_upload_and_none_at_all_are_not_rehearsed():
-    pipeline, seen, _ = sent("noise:scale=1")
-    assert changes_rows(pipeline, "representation")
-    assert not changes_rows(pipeline, "model")
-    assert not changes_rows(DefensePipeline(()), "representation")
-    assert not changes_rows(DefensePipeline(build("dp-sgd:noise_multiplier=1")), "representation")
-    assert rehearsed(pipeline, seen, "prototype", 12, 10) is None
-    assert rehearsed(pipeline, Observation(1, 0, (), ()), "representation", 12, 10) is None
-
-
 WEIGHTS = torch.tensor([0.5, 0.3, 0.2] + [0.0] * 9)
 
 

@@ -10,8 +10,6 @@ import torch
 from federations import CPU, small, train_small
 
 import fedpriv
-from fedpriv.attacks.inference.base import Candidates, InferenceProblem
-from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inversion.vector import DipInversion
 from fedpriv.attacks.observation import TargetId, ThreatModel
 from fedpriv.federation.capture import load_trace, trace_bytes, trace_path
@@ -155,21 +153,3 @@ def test_mixtures_are_attacked_without_the_trace_and_not_scored(bare, finished):
     assert torch.equal(found.images, whole.images)
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
         RunSource(directory, federation, "entangled").truths(found.targets, seed=0)
-
-
-def test_updates_are_attacked_without_the_trace_under_a_card_that_grants_nothing_of_it(bare, finished):
-    directory, federation = bare("fedavg")
-    attack, scores = MembershipInference(), []
-    for world in ((directory, federation), finished["fedavg"]):
-        seen = build_case(RunSource(*world, "model"), BLIND, n_targets=3, seed=0)
-        assert len(seen.targets) == 3
-        images = federation.clients[1].train
-        asked = {1: Candidates(1, images.images, images.labels)}
-        scores.append(attack(InferenceProblem(seen.observations, seen.knowledge, "model", asked)).values[1])
-    assert torch.equal(*scores)
-    with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
-        RunSource(directory, federation, "model").truths(seen.targets, seed=0)
-    with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
-        RunSource(directory, federation, "model").holdings([2], [1])
-    with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
-        build_case(RunSource(directory, federation, "model"), replace(BLIND, labels="given"), n_targets=2, seed=0)

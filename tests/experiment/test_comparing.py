@@ -64,10 +64,6 @@ def test_other_knowledge_is_not_compared(home):
     assert found.settings == ("knowledge.extractor: white_box -> query",)
 
 
-def test_single_results_are_compared_by_their_attacks(home):
-    assert fedpriv.compare(home / "a" / "dip", home / "b" / "dip").rows[0]["verdict"] == "leaks less"
-
-
 def test_the_command_prints_a_table_json_and_the_last_line(home, capsys):
     code, out, _ = call(capsys, "compare", str(home / "a"), str(home / "b"))
     assert code == 0
@@ -77,21 +73,3 @@ def test_the_command_prints_a_table_json_and_the_last_line(home, capsys):
     assert quiet == out.splitlines()[-1] + "\n"
     code, told, _ = call(capsys, "compare", str(home / "a"), str(home / "b"), "--json")
     assert json.loads(told)["rows"][0]["verdict"] == "leaks less"
-
-
-def test_folders_that_cannot_be_compared_are_one_line(home, tmp_path, capsys):
-    for first, second, line in (
-        (home / "a" / "pixels", home / "b" / "dip", None),
-        (home / "a", home / "nosuch", "no such folder"),
-        (home / "a", tmp_path, "holds no result of an attack"),
-    ):
-        code, _, err = call(capsys, "compare", str(first), str(second))
-        assert (code, len(err.splitlines())) == ((2, 1) if line else (0, 0))
-        assert line is None or line in err
-    stored_attack(tmp_path / "only" / "joint", firsts(SECRETS), SECRETS)
-    with pytest.raises(
-        fedpriv.UserError, match="no result of one name: the first has dip, pixels; the second has joint"
-    ):
-        fedpriv.compare(home / "a", tmp_path / "only")
-    with pytest.raises(fedpriv.UserError, match="expected one folder on either side, got 2"):
-        fedpriv.compare([home / "a", home / "b"], home / "b")

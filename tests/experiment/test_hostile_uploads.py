@@ -243,11 +243,6 @@ def test_networks_of_auxiliary_are_tried_first(network, words):
     refused(words, UPLOAD, extractor=network)
 
 
-def test_a_model_that_does_not_take_the_images_is_refused_before_it_is_attacked():
-    refused("model: fails on images (1, 4, 4)", fedpriv.Gradient([torch.ones(2, 5)]), target="model",
-            settings={"model": nn.Linear(5, 2, bias=False)})  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("images", "words"),
     [

@@ -197,21 +197,3 @@ def test_a_defense_explains_a_difference():
     result, premise = rows(sent, extractor, defense="noise:scale=1")
     assert premise.status == "defense"
     assert "premise" not in [reason.name for reason in result.verdicts["pixels"].reasons]
-
-
-def test_inferences_on_the_same_uploads_have_the_premise_too(tmp_path):
-    extractor = network()[:3]
-    given = {"extractor": extractor, "images": IMAGES, "labels": LABELS, "auxiliary": AUXILIARY}
-    sent = prototypes(network(seed=5)[:3])
-    result = fedpriv.attack_uploads(
-        sent,
-        target="prototype",
-        **given,
-        auxiliary_labels=torch.arange(40) % 3,
-        attacks=["membership", "pixels"],
-        iterations=1,
-    )
-    assert result.scores["membership"].premise == result.records["pixels"].premise
-    assert result.verdicts["membership"].kind != "none"
-    (again,) = fedpriv.score(result.save(tmp_path / "kept")).values()
-    assert again.premise == result.records["pixels"].premise

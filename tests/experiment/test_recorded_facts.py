@@ -194,7 +194,7 @@ def test_wrong_facts_are_one_line(plain, monkeypatch, tmp_path, facts, told):
     ("settings", "told"),
     [
         ({"resume": True}, "drop resume, begin anew"),
-        ({"clients": 3}, "nothing is trained any more; drop clients"),
+        ({"clients": 3}, "trained already; drop clients"),
         ({"round": 9}, "there are: 1, 2"),
     ],
 )

@@ -101,33 +101,6 @@ def test_an_attack_on_the_recorded_run_is_the_attack_on_ours_bit_for_bit(weights
     assert ours.records["dlg"].premise is None  # fedpriv's own computation is the one that attacks assume
 
 
-def test_prototypes_over_rounds_too(tmp_path):
-    run, federation = trained_small(
-        tmp_path / "ours", small("fedproto", clients=3, per_class=12, rounds=2, capture="all", width=16)
-    )
-    recorded = replay(run, tmp_path / "recorded", prototypes_of)
-
-    def extractor(partition):
-        model = build_model(federation.clients[partition].blueprint, 0)
-        state = run.client_state(2, partition)
-        model.load_state_dict({n.removeprefix("model."): v for n, v in state.items() if n.startswith("model.")})
-        return _Extractor(model)
-
-    def data(partition):
-        return federation.clients[partition].train.batch(torch.arange(len(federation.clients[partition].train)))
-
-    facts = facts_of(
-        run, federation, data=data, extractor=extractor, kinds={"protos": {"kind": "prototype", "features": "means"}}
-    )
-    asked = ASKED | {"targets": 6}
-    ours = fedpriv.attack(run.path, target="prototype", attacks="pixels", **asked)
-    theirs = fedpriv.attack(recorded, target="prototype", attacks="pixels", facts=facts, **asked)
-    one, other = ours.load("pixels").reconstruction, theirs.load("pixels").reconstruction
-    assert one.targets == other.targets
-    assert torch.equal(one.images, other.images)
-    assert torch.equal(one.objective, other.objective)
-
-
 def test_all_rounds_together_where_a_function_tells_the_extractor_of_each(tmp_path):
     config = small("fedproto", clients=3, per_class=12, rounds=2, capture="all", keep=(1, 2), width=16)
     run, federation = trained_small(tmp_path / "ours", config)

@@ -1,6 +1,7 @@
 """Claims put to the test: every one runs; cells, floors and differences are what the runs say; work is not done twice."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -227,5 +228,6 @@ def test_smaller_images_are_other_data():
     """A guess scores otherwise on images that were made smaller, so that no printed value may be held against it."""
     _, claim = find_claim("fedre-figure-4")
     place = places(claim)[0]
-    assert not is_same_data(claim, place, "cpu")
-    assert is_same_data(claim, place, "paper")
+    assert not is_same_data(claim, place, Asked("cpu"))
+    assert is_same_data(claim, place, Asked("paper"))
+    assert not is_same_data(claim, place, Asked("paper", images={"TinyImageNet": Path()}))

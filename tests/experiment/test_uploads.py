@@ -83,27 +83,6 @@ def test_nothing_that_was_handed_in_is_changed():
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-@pytest.mark.parametrize("kind", ["representation", "entangled", "tensor", "mapping"])
-def test_other_forms_of_uploads(kind):
-    images, labels = IMAGES[0], CLASSES
-    features = NETWORK(images).detach()
-    uploads = {
-        "representation": fedpriv.Representations(features, labels),
-        "entangled": fedpriv.Entangled(features.mean(0), torch.full((3,), 1 / 3)),
-        "tensor": features,
-        "mapping": {4: fedpriv.Prototypes(features, labels), 7: fedpriv.Prototypes(features, labels)},
-    }[kind]
-    several = kind == "mapping"
-    result = attack(
-        uploads,
-        target=kind if kind in ("representation", "entangled") else "prototype",
-        images={4: images, 7: images} if several else images,
-        labels=[labels, labels] if several else labels,
-    )
-    clients = {row.client for row in result.records["pixels"].targets}
-    assert clients == ({4, 7} if several else {0})
-
-
 # ---------------------------------------------------------------- units, inferences, rounds
 
 
@@ -128,31 +107,6 @@ def test_intervals_go_by_the_groups_that_are_declared(tmp_path):
     assert again.advantage_db.ci95 == together.advantage_db.ci95
     one = attack(uploads, **given, groups=dict.fromkeys(range(6), 7)).records["pixels"]
     assert one.n_clients == 1
-
-
-@pytest.fixture(scope="module")
-def asked():
-    images = [smooth(12, seed) for seed in range(20, 26)]
-    labels = [torch.tensor([k % 3, (k + 1) % 3]).repeat_interleave(torch.tensor([9, 3])) for k in range(6)]
-    uploads = [fedpriv.Representations(NETWORK(own).detach(), told) for own, told in zip(images, labels, strict=True)]
-    auxiliary, classes = smooth(90, 30), torch.arange(90) % 3
-    given = {"images": images, "labels": labels, "auxiliary": auxiliary, "auxiliary_labels": classes}
-    return lambda **changes: attack(
-        uploads,
-        **{**given, "target": "representation", "attacks": ["membership", "property"], "iterations": None, **changes},
-    )
-
-
-def test_members_and_properties_are_told_of_uploads_from_elsewhere(asked, tmp_path):
-    result = asked()
-    member, held = result.scores["membership"], result.scores["property"]
-    assert not result.records
-    assert member.auc.value == 1  # a representation is at distance zero from its own image's
-    assert abs(member.shuffled.auc.value - 0.5) < 0.15
-    assert (member.n_clients, member.n_candidates, member.n_nonmembers) == (6, 144, 72)
-    assert held.auc.value == 1  # how many rows of a class there are is sent in clear
-    assert held.knowledge.rounds_seen == 1
-    assert fedpriv.report(result.save(tmp_path / "kept")).pages
 
 
 def test_members_are_told_from_the_clients_held_out_images_or_nothing_is_claimed(asked):

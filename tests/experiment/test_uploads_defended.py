@@ -54,38 +54,6 @@ def test_what_is_no_defense_and_no_earlier_extractor_is_refused(given, told):
         defended(**given)
 
 
-def test_defenses_that_are_not_about_rows_or_weights_are_refused():
-    kernels = [fedpriv.Kernel(torch.eye(6))] * 2
-    with pytest.raises(fedpriv.UserError, match="changes nothing of kernel uploads"):
-        attack(kernels, target="kernel", extractor=None, attacks="membership", defense="noise:scale=1")
-
-
-def short(rows, rng):
-    return 0.01 * rows / rows.norm(dim=1, keepdim=True)
-
-
-def mixtures(**changes):
-    """Clipped mixtures of two clients' images, whose members are asked for."""
-    images, labels = [smooth(9, 21), smooth(9, 22)], [torch.arange(9) % 3] * 2
-    weights = torch.tensor([0.2, 0.5, 0.3])
-    sent = []
-    for own in images:
-        means = torch.stack([NETWORK(own).detach()[labels[0] == label].mean(0) for label in range(3)])
-        sent.append(fedpriv.Entangled(short((weights @ means)[None], None)[0], weights))
-    usual = {
-        **{"target": "entangled", "images": images, "labels": labels, "attacks": "membership"},
-        **{"public": smooth(200, 23), "public_labels": torch.arange(200) % 3, "iterations": None},
-        **{"auxiliary_labels": torch.arange(60) % 3},
-        **{"weights": [torch.ones(9) / 9] * 2},
-    }
-    return attack(sent, **{**usual, **changes})
-
-
-def test_members_of_mixtures_are_told_behind_a_defense_that_is_told():
-    plain, told = (mixtures(defense=one).scores["membership"].auc.value for one in (None, "clip:bound=0.01"))
-    assert told > max(plain, 0.6)
-
-
 def test_all_rounds_take_the_extractor_of_each():
     networks = [extractor(seed) for seed in (3, 4)] + [NETWORK]
     rounds = [[fedpriv.Prototypes(one(images).detach(), CLASSES) for images in IMAGES] for one in networks]

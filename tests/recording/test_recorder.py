@@ -71,22 +71,6 @@ def test_what_is_odd_is_said_once_and_kept(tmp_path):
     assert any("bfloat16" in note.told and "'half'" in note.told for note in run.notes())
 
 
-def test_a_round_without_answers_errors_and_seconds_are_recorded_as_such(tmp_path):
-    recorder = recorded(tmp_path / "run", rounds=(1,))
-    recorder.broadcast(2, ["7", "9"], weights())
-    recorder.settled(2)
-    recorder.broadcast(3, ["7", "9"], weights())
-    recorder.failed(3, "7", "Traceback:\n  no memory")
-    recorder.upload(3, "9", weights(3))
-    recorder.upload(3, "9", weights(4))
-    recorder.settled(3)
-    recorder.close()
-    run = RecordedRun.open(tmp_path / "run")
-    assert [(note.code, note.round) for note in run.notes()] == [("silent", 2), ("error", 3), ("twice", 3)]
-    assert [seen.error for seen in run.messages(3)] == ["", "Traceback: no memory", ""]
-    assert torch.equal(run.arrays(run.messages(3)[2])["arrays"]["w"], torch.full((2, 3), 3.0))  # the first of the two
-
-
 def test_a_fault_inside_stops_the_recording_and_raises_nothing(tmp_path, monkeypatch):
     said = []
     recorder = recorded(tmp_path / "run", said, rounds=(1,))

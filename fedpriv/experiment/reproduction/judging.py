@@ -261,7 +261,7 @@ def card_of(
 def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> ClaimCell:
     column = position.column
     digits = claim.digits if column.digits is None else column.digits
-    same_data = claim.counted or is_same_data(claim, position, requested.scale)
+    same_data = claim.counted or is_same_data(claim, position, requested)
     same_setting = claim.counted or (requested.scale == "paper" and same_data)
     verdict, why = None, result.why
     if position.claimed is not None:
@@ -293,11 +293,12 @@ def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> 
     )
 
 
-def is_same_data(claim: Claim, position: Place, scale: str) -> bool:
+def is_same_data(claim: Claim, position: Place, requested: Asked) -> bool:
     """Tell whether a cell is tried on the paper's data: what a guess scores on smaller images is another figure."""
-    printed, here = setting_at(claim, position), setting_at(claim, position, scale)
+    printed, here = setting_at(claim, position), setting_at(claim, position, requested.scale)
+    replaced = requested.scale != "smoke" and position.column.data in requested.images
     alike = all(printed.get(name) == here.get(name) for name in ("dataset", "image_size"))
-    return alike and "dataset" in printed
+    return not replaced and alike and "dataset" in printed
 
 
 def _statement(claim: Claim, statement: Statement, plan: Plan, results: Mapping[str, Measured]) -> ClaimStatement:

@@ -90,6 +90,7 @@ class Asked:
         rows, columns: names; empty for those that the scale tries by default.
         seeds: empty for the scale's.
         data_dir: folder of the data sets in their original layouts.
+        images: a paper's data set -> a folder of images, one folder a class, in its place.
         download: fetch data sets that are missing.
     """
 
@@ -98,6 +99,7 @@ class Asked:
     columns: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     data_dir: Path | None = None
+    images: Mapping[str, Path] = field(default_factory=dict)
     download: bool = False
 
 
@@ -209,8 +211,11 @@ def planned(claim: Claim, requested: Asked) -> Plan:
     if claim.counted:
         return Plan(chosen)
     settings = {place.name: setting_at(claim, place, requested.scale) for place in chosen}
-    if requested.scale != "smoke" and requested.data_dir is not None:  # at the smallest scale it is the package's own
-        settings = {name: {**setting, "data_dir": str(requested.data_dir)} for name, setting in settings.items()}
+    for place in chosen if requested.scale != "smoke" else ():  # at the smallest scale data is the package's own
+        if place.column.data in requested.images:
+            settings[place.name] |= {"dataset": "folder", "data_dir": str(requested.images[place.column.data])}
+        elif requested.data_dir is not None:
+            settings[place.name]["data_dir"] = str(requested.data_dir)
     data = {
         name: (str(setting.get("dataset", "fashion")), setting.get("data_dir")) for name, setting in settings.items()
     }

@@ -166,13 +166,15 @@ def attack(
         "listener": listener,
     }
     with access.sharing(settings.get("share_group", False)), reading:
+        extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
+        if path is not None and extra:
+            raise UserError(f"run {path}: the run is trained already; drop {', '.join(extra)}")
         if path is None or not is_recorded(path):
             if "facts" in settings:
                 raise UserError("facts: is about runs that were recorded elsewhere, and run is none")
             return _attack(run, path, target, out, whole)
         if settings.get("resume"):
             raise UserError(f"run {path}: recorded elsewhere; drop resume, begin anew")
-        _refuse_training(path, whole)
         folder, scratch = place(out)
         folders.refuse_overlap(folder, {"run": path})
         facts = read_facts(path, settings.get("facts"))
@@ -189,8 +191,6 @@ def _attack(
     number_of_workers(workers)
     config = {**quick_settings(target), **settings} if path is None else RunDirectory.open(path).config
     card = read_card(settings["knowledge"], attacker_by_default(config))
-    if path is not None:
-        _refuse_training(path, settings)
     suite = _suite(target, named, path, settings)
     plan, refusals = _plan(target, suite, card, settings)
     series = read_reach(target, settings, on_run=path is not None)
@@ -272,12 +272,6 @@ def _plan(
     more = {"seed": settings["seed"], "round": settings.get("round"), "download": settings.get("download", False)}
     numerics = numerics_of(settings, pick_device(device))
     return plan_of(target, chosen, card, budgets, settings, numerics=numerics, device=device, **more), refusals
-
-
-def _refuse_training(path: Path, settings: Mapping[str, Any]) -> None:
-    extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
-    if extra:
-        raise UserError(f"run {path}: nothing is trained any more; drop {', '.join(extra)}")
 
 
 def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Callable[[str], None]) -> AttackContext:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpriv.claims import find_claim
+from fedpriv.claims import Claim, find_claim
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.reproduction.judging import StudyOutcome, card_of, counted, trained
 from fedpriv.experiment.reproduction.plan import Asked, planned
@@ -24,6 +24,7 @@ from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.pairs import mapping
 
 STUDY = "study"
 """Folder of the study of a claim, in the claim's."""
@@ -71,6 +72,7 @@ def reproduce(
     columns: Sequence[str] = (),
     seeds: Sequence[int] | str = (),
     data_dir: str | Path | None = None,
+    images: Mapping[str, str | Path] | Sequence[str] = (),
     download: bool = False,
     out: str | Path | None = None,
     force: bool = False,
@@ -91,6 +93,7 @@ def reproduce(
         columns: names of columns, likewise.
         seeds: of the runs, or a text with commas between them (default: the scale's).
         data_dir: folder of the data sets in their original layouts.
+        images: the paper's name of a data set -> a folder of images, one folder a class, that takes its place.
         download: fetch data sets that are missing.
         out: folder to make; None for a temporary one, which is gone with the returned object.
         force: replace ``out`` if it holds another claim, or the same otherwise.
@@ -106,7 +109,8 @@ def reproduce(
     execution = execution_of({"device": device, "workers": workers, "download": download})
     name, result = find_claim(claim)
     folder_of_data = None if data_dir is None else given_path("data_dir", data_dir)
-    requested = Asked(scale, tuple(rows), tuple(columns), _seeds(seeds), folder_of_data, download)
+    folders_of_images = _folders(result, mapping("images", images))
+    requested = Asked(scale, tuple(rows), tuple(columns), _seeds(seeds), folder_of_data, folders_of_images, download)
     plan = planned(result, requested)
     folder, scratch = place(out)
     command = listener.command or call("reproduce", name, scale=scale)
@@ -134,6 +138,14 @@ def _seeds(given: Sequence[int] | str) -> tuple[int, ...]:
         return tuple(int(item) for item in (given.split(",") if isinstance(given, str) else given))
     except ValueError as error:
         raise UserError(f"seeds={shown(given)}: expected whole numbers with commas, such as 0,1,2") from error
+
+
+def _folders(claim: Claim, given: Mapping[str, Any]) -> dict[str, Path]:
+    known = sorted({column.data for column in claim.columns})
+    for name in given:
+        if name not in known:
+            raise UserError(f"images={shown(name)}: not a data set of this claim; there are: {', '.join(known)}")
+    return {name: given_path("images", path).resolve() for name, path in given.items()}
 
 
 def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
