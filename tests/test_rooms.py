@@ -57,7 +57,7 @@ BUDGET: dict[str, int] = {
     "federation": 2459,
     "methods": 3469,
     "defenses": 2131,
-    "attacks": 13750,
+    "attacks": 13560,
     "scoring": 7025,
     "claims": 248,
     "pages": 6066,
