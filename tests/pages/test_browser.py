@@ -61,7 +61,7 @@ def small(tmp_path_factory):
     home, secrets = tmp_path_factory.mktemp("small"), truths([1, 2, 5, 12] * 3)
     homes = [
         attack(home / name, 0.9 * firsts(secrets), secrets, attack=name, target="prototype")
-        for name in ("dip", "pixels", "joint", "decoder", "average")
+        for name in ("dip", "pixels", "joint", "decoder", "all-rounds")
     ]
     write_report(homes, home / "report")
     return home / "report" / "report.html"

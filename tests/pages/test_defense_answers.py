@@ -36,7 +36,6 @@ def counted(defense, attack, target, options=None, of=None):
         ("prune", "dlg", "model", {"match": "all"}, False),
         ("sign", "dlg", "model", {"match": "sent"}, False),
         ("sign", "dlg", "model", {"match": "signs"}, True),
-        ("noise", "average", "prototype", {"match": "vector"}, True),
         ("noise", "dip", "prototype", {"match": "vector"}, False),
         ("noise", "unmix", "entangled", {}, True),
         ("dp-noise", "inverting-gradients", "model", {}, True),
@@ -45,7 +44,7 @@ def counted(defense, attack, target, options=None, of=None):
         ("percentile-privacy", "dlg", "model", {"match": "sent"}, False),
         ("upload-interval", "unmix", "entangled", {}, True),
         ("count-floor", "joint", "prototype", {}, True),
-        ("quantise", "average", "prototype", {}, True),
+        ("quantise", "all-rounds", "prototype", {}, True),
         ("quantise", "dip", "prototype", {}, False),
         ("soteria", "dlg", "model", {"ignore": "head.*"}, True),
         ("soteria", "dlg", "model", {"ignore": "head.bias"}, False),
@@ -60,7 +59,7 @@ def counted(defense, attack, target, options=None, of=None):
         ("hide-labels", "unmix", "entangled", {"weights": "hidden"}, True),
         ("secure-aggregation", "dlg", "model", {}, False),
         ("secure-aggregation", "pooled", "model", {}, True),
-        ("secure-aggregation", "disaggregate", "extractor", {}, True),
+        ("secure-aggregation", "pooled", "model", {}, True),
         ("transform", "inverting-gradients", "model", {}, False),
         ("transform", "untransform", "model", {}, True),
         ("noise", "class-inversion", "logits", {"match": "class"}, True),
@@ -74,9 +73,6 @@ def test_what_counts_as_an_answer(defense, attack, target, options, counts):
 @each(
     "attack, target, options, of, counts",
     [
-        ("average", "prototype", {"zeros": "sent"}, ROTATING, False),
-        ("average", "prototype", {"zeros": "missing"}, ROTATING, True),
-        ("average", "prototype", {"zeros": "missing"}, FIXED, False),
         ("dip", "prototype", {"match": "nonzero"}, FIXED, True),
         ("dip", "prototype", {"match": "nonzero"}, ROTATING, False),
         ("dip", "entangled", {"match": "nonzero"}, FIXED, False),
@@ -166,6 +162,6 @@ def test_an_attack_on_one_kind_of_upload_is_none_on_another():
     ]
     assert (
         rows[0].evaluated
-        == "not evaluated here: decoder with defenses=learned; all-rounds; average was not run on these uploads"
+        == "not evaluated here: decoder with defenses=learned; all-rounds was not run on these uploads"
     )
     assert rows[1].evaluated == "run here: unmix"

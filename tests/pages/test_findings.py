@@ -91,7 +91,7 @@ def test_a_finding_names_the_strata_that_it_holds_for():
 
 @each("separate", [True, False])
 def test_vectors_that_are_sent_as_they_are_need_no_recovery(separate):
-    one = attack(images(-3.0), vectors(), attack="average", rounds_seen=10)
+    one = attack(images(-3.0), vectors(), attack="unmix", rounds_seen=10)
     one = dataclasses.replace(one, metrics=but(one.metrics, upload=Upload(separate=separate)))
     assert ("recovered" in only([one]).sentence) == (not separate)
 

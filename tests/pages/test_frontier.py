@@ -111,12 +111,12 @@ def test_a_point_whose_adapted_attack_was_not_run_betters_nothing():
     plainly = image(3.0, stands=True)
     (found,) = page(plainly, image(-3.0, defenses=NOISE, accuracy=0.99, scalars=1))
     noisy = next(p for p in found.points if p.defense != "none")
-    assert noisy.unadapted == "decoder with defenses=learned; all-rounds; average"
+    assert noisy.unadapted == "decoder with defenses=learned; all-rounds"
     assert found.best == (True, True)
     (found,) = page(
         plainly,
         image(-3.0, defenses=NOISE, accuracy=0.99, scalars=1),
-        image(-2.0, defenses=NOISE, accuracy=0.99, scalars=1, attack="average", rounds_seen=5),
+        image(-2.0, defenses=NOISE, accuracy=0.99, scalars=1, attack="all-rounds", rounds_seen=5),
     )
     assert next(p for p in found.points if p.defense != "none").unadapted == ""
     assert "‡" in frontier_svg(page(plainly, image(-3.0, defenses=NOISE)))
