@@ -57,7 +57,7 @@ BUDGET: dict[str, int] = {
     "federation": 2459,
     "methods": 3469,
     "defenses": 2077,
-    "attacks": 12955,
+    "attacks": 12765,
     "scoring": 7025,
     "claims": 248,
     "pages": 6066,
