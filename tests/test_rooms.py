@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "methods": 3469,
     "defenses": 2077,
     "attacks": 12765,
-    "scoring": 7025,
+    "scoring": 6337,
     "claims": 248,
     "pages": 4305,
     "experiment": 5857,
