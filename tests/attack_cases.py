@@ -28,7 +28,6 @@ INVERTED = (
 )
 
 SUMMED: dict[str, Any] = {"defenses": (parse_choice("secure-aggregation"),)}
-CHANGING = SUMMED | {"participation": 0.67, "rounds": 4, "keep": (1, 2, 3, 4)}
 TWO_IMAGES = LocalTraining(learning_rate=0.1, batch_size=2, max_steps=1)
 
 BRIEF = DenoiserTraining(iterations=3, width=4)
@@ -64,13 +63,6 @@ CASES = {
         "entangled",
         "test_round_posterior::test_positive_control_common_drift_and_head_leave_least_squares_behind",
         "test_round_posterior::test_negative_control_another_clients_uploads_under_the_own_weights_tell_nothing_beyond_the_head",
-        card={"rounds_seen": 2},
-    ),
-    "average": Case(
-        "fedproto",
-        "prototype",
-        "test_averaging::test_exact_uploads_stay_exact_even_when_they_move",
-        "test_averaging::test_negative_control_noise_that_lasts_does_not_average_out",
         card={"rounds_seen": 2},
     ),
     "all-rounds": Case(
@@ -123,22 +115,6 @@ CASES = {
         "test_aggregated::test_a_mean_without_the_client_gives_nothing_of_it",
         config=SUMMED,
         n_targets=3,
-    ),
-    "disaggregate": Case(
-        "fedavg",
-        "model",
-        "test_aggregated::test_images_are_matched_to_the_part_of_their_client",
-        "test_aggregated::test_rounds_that_hold_nothing_of_a_client_tell_nothing_of_it",
-        card={"rounds_seen": 4},
-        config=CHANGING,
-    ),
-    "disaggregate-layer": Case(
-        "lg-fedavg",
-        "classifier",
-        "test_aggregated::test_a_layers_update_leads_to_class_means_of_its_own_client",
-        "test_aggregated::test_rounds_that_hold_nothing_of_a_client_tell_nothing_of_it",
-        card={"rounds_seen": 4},
-        config=CHANGING,
     ),
     "head-update": Case(
         "lg-fedavg",

@@ -70,7 +70,6 @@ CASES = {
 OPTIONS = {
     "dp-noise": ("noise_multiplier=2", "noise_multiplier=2,unit=image,floor=2", "epsilon=8"),
     "entangle": ("mechanism=RAP", "mechanism=VAR", "mechanism=RSP,weights=fixed", "mechanism=RAR"),
-    "hide-labels": ("how=argmax", "how=laplace"),
     "diagonal": ("blocks=2", "blocks=4,schedule=fixed"),
     "noise": ("scale=0.5", "kind=laplace,unit=absolute"),
     "count-floor": ("least=2", "least=7"),

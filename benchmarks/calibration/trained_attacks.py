@@ -32,8 +32,7 @@ from worlds import smooth
 
 from fedpriv.attacks import ATTACKS
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
-from fedpriv.attacks.features.disaggregation import Disaggregation, LayerDisaggregation
-from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
+from fedpriv.attacks.features.rounds import AllRoundsInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
 from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
@@ -153,23 +152,18 @@ SUMMED = ONE_IMAGE | {"defense": ("secure-aggregation",)}
 FEW = {"auxiliary": 0.8, "alpha": 10.0}
 FEWEST = FEW | {"auxiliary": 0.9}
 ONE_CLASS, ONE_IMAGE_EACH = {"option": ("mechanism=RSP",)}, {"option": ("mechanism=RSR",)}
-IN_TURN = FEW | {"participation": 0.5, "rounds": 24, "batch_size": 100, "local_steps": None, "lr": 0.001, "keep": "all"}
 SETTLED = {"rounds": 30, "lr": 0.001}
 IMAGES_OF_VECTORS = (
     Line(DipInversion(iterations=100), "representation", ROUNDS),
     Line(PixelInversion(iterations=200), "representation", ROUNDS),
     Line(DecoderInversion(iterations=200, refine_steps=100), "representation", ROUNDS),
     Line(LearnedInversion(iterations=60, denoiser=QUICK), "representation", ROUNDS),
-    Line(AveragedInversion(iterations=100), "representation", {"rounds": 6, "defense": ("noise:scale=0.3",)}),
     Line(AllRoundsInversion(iterations=100, rounds=3), "representation", ROUNDS),
     Line(DipInversion(iterations=100), "prototype", FEW | ROUNDS, targets=4),
     Line(JointInversion(iterations=40), "prototype", FEW | ROUNDS, targets=4),
     Line(PixelInversion(iterations=200), "prototype", FEW | ROUNDS, targets=4),
     Line(DecoderInversion(iterations=200, refine_steps=100), "prototype", FEW | ROUNDS),
     Line(LearnedInversion(iterations=20, denoiser=QUICK), "prototype", FEW | ROUNDS),
-    Line(
-        AveragedInversion(iterations=400), "prototype", FEW | {"rounds": 12, "defense": ("noise:scale=0.1",)}, targets=4
-    ),
     Line(AllRoundsInversion(iterations=100, rounds=3), "prototype", FEW | ROUNDS),
     Line(DipInversion(iterations=100), "entangled", FEW | ROUNDS),
     Line(PixelInversion(iterations=200), "entangled", FEW | ROUNDS),
@@ -194,14 +188,6 @@ BATCHES = (
     Line(MixtureSeparation(outer_steps=20), "model", ONE_IMAGE | {"batch_size": 3, "defense": ("mixup:images=3",)}),
     Line(TransformationSearch(search="dlg", iterations=300), "model", ONE_IMAGE | {"defense": ("transform",)}),
     Line(PooledBatch(search="dlg", iterations=200), "model", SUMMED),
-    Line(Disaggregation(iterations=400), "model", IN_TURN | SUMMED, clients=16),
-    Line(
-        LayerDisaggregation(iterations=300),
-        "classifier",
-        IN_TURN | {"defense": ("secure-aggregation",)},
-        targets=4,
-        clients=16,
-    ),
     Line(HeadUpdate(iterations=100), "classifier"),
     Line(HeadUpdate(iterations=100), "classifier", {"batch_size": 4}, note="four images"),
     Line(AngleUpdate(iterations=100), "angle-matrix"),

@@ -38,7 +38,7 @@ from fedpriv.cli.main import COMMANDS, main, run
 TINY = shlex.split("--dataset digits --per-class 12 --clients 2 --alpha 10 --rounds 2 --models small-mlp")
 TINY_TOML = 'dataset = "digits"\nper-class = 12\nclients = 2\nalpha = 10.0\nrounds = 2\nmodels = "small-mlp"\n'
 STUDY = (
-    'methods = ["fedgh"]\ndefenses = ["none"]\nattacks = ["average"]\nseeds = [0]\ntargets = 2\nlocal = false\n'
+    'methods = ["fedgh"]\ndefenses = ["none"]\nattacks = ["dip"]\nseeds = [0]\ntargets = 2\nlocal = false\n'
     f"control = false\n[federation]\n{TINY_TOML}"
 )
 PICTURE = "images/a/0.png"
@@ -66,7 +66,7 @@ GOOD: dict[str, Sequence[str]] = {
     "method": ("fedgh", "fedproto", "fedre", "fedavg", "all"),
     "methods": ("fedgh", "fedproto,fedre"),
     "target": ("prototype", "entangled", "model", "representation"),
-    "attacks": ("average", "pixels", "dip", "membership", "average,membership"),
+    "attacks": ("all-rounds", "pixels", "dip", "membership", "dip,membership"),
     "defense": ("none", "noise", "clip:bound=0.1", "dp-noise:epsilon=1", "quantise:bits=4", "noise:scale=0.1/1"),
     "knowledge": ("labels=given", "labels=inferred", "nothing=x"),
     "option": ("mechanism=VAP", "alpha=0.5", "temperature=1"),

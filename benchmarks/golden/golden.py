@@ -42,8 +42,8 @@ UPDATES = "fedavg fedmrl fedrep lg-fedavg fedral fedkd"
 RUNS = {name: name for name in ANY.split()} | {name: f"{name} --models small-cnn" for name in SAME.split()}
 RUNS |= {name: f"{RUNS.get(name, name)} --public 20" for name in PUBLIC.split()}
 RUNS |= {f"{name}-step": f"{RUNS[name]} {STEP}" for name in UPDATES.split()}
-RUNS |= {f"{name}-means": f"{RUNS[name]} {MEANS}" for name in UPDATES.split() if name != "fedkd"}
-VECTORS = "dip decoder learned pixels average all-rounds membership property"
+RUNS |= {f"{name}-means": f"{RUNS[name]} {MEANS}" for name in ("fedavg", "fedmrl")}
+VECTORS = "dip decoder learned pixels all-rounds membership property"
 GRADIENTS = "linear-layer dlg inverting-gradients gradient-dip untransform"
 INFER = "membership property"  # these have no iterations
 SUITES: Suites = {
@@ -59,11 +59,8 @@ SUITES: Suites = {
     "low-rank-model": ("fedkd-step", "low-rank-model", f"{GRADIENTS} demix {INFER}", SEARCH),
     "classifier": ("lg-fedavg-step", "classifier", f"head-update {INFER}", SEARCH),
     "angle-matrix": ("fedral-step", "angle-matrix", f"angle-update {INFER}", SEARCH),
-    "model-means": ("fedavg-means", "model", "pooled disaggregate", SEARCH),
-    "small-model-means": ("fedmrl-means", "small-model", "pooled disaggregate", SEARCH),
-    "extractor-means": ("fedrep-means", "extractor", "disaggregate", SEARCH),
-    "classifier-means": ("lg-fedavg-means", "classifier", "disaggregate-layer", SEARCH),
-    "angle-matrix-means": ("fedral-means", "angle-matrix", "disaggregate-layer", SEARCH),
+    "model-means": ("fedavg-means", "model", "pooled", SEARCH),
+    "small-model-means": ("fedmrl-means", "small-model", "pooled", SEARCH),
 }
 SMALL_RUNS = {"fedavg": RUNS["fedavg-step"]} | {name: name for name in ("fedgh", "fedre", "fedproto", "fd")}
 SMALL_SUITES: Suites = {
@@ -81,13 +78,19 @@ DIP = "layers of deep image priors are torch's after 4386c0d7, and Adam's first 
 DRAWN = ("dip", "joint", "gradient-dip", "class-inversion", "linear-layer")
 EXPECTED |= {pattern: DIP for name in DRAWN for pattern in (f"attack/*/{name}:*", f"table/*:* {name} *")}
 EXPECTED["attack/prototype/learned:*"] = DIP
-FINER = "average has a wider grid, total variation other digits, on purpose, after 4386c0d7"
-EXPECTED |= {f"attack/*/{name}:*": FINER for name in ("average", "inverting-gradients")}
+FINER = "total variation other digits, on purpose, after 4386c0d7"
+EXPECTED |= {f"attack/*/{name}:*": FINER for name in ("inverting-gradients",)}
 READ = "converged and specific are two readings, and membership has other baselines, on purpose, after 4386c0d7"
 READINGS = ("results.csv*converged_share", "results.csv*verdict_reasons", "frontier.csv*verdict_kind")
 EXPECTED |= {f"table/*:cell {cells}": READ for cells in READINGS} | {"table/logits:cell frontier.csv*": DIP}
 WEIGHTS = "model small-model extractor low-rank-model classifier angle-matrix"
-GONE = [("unmix-label", "entangled"), ("unmix-prior", "entangled"), ("difference", "prototype")]
+GONE = [
+    ("unmix-label", "entangled"),
+    ("unmix-prior", "entangled"),
+    ("difference", "prototype"),
+    ("average", "representation"),
+    ("average", "prototype"),
+]
 GONE += [("likelihood-ratio", kind) for kind in WEIGHTS.split()]
 UNREACHED = dict.fromkeys(GONE, "is gone, on purpose, after 4386c0d7")
 """(attack, target) that no command reaches -> why."""

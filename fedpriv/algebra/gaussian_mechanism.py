@@ -69,20 +69,12 @@ def implied_epsilon(
 
     The noise is s = D sqrt(2 ln(1.25 / delta)) / epsilon: Dwork and Roth (2014), theorem A.1, proven for epsilon < 1 alone.
 
-    Raises:
-        ValueError: unless C > 0, D >= 0, epsilon > 0, delta in (0, 1) and releases >= 1.
-
     >>> found = implied_epsilon(1.0, 2.0, 1.0, 1e-5)  # the sensitivity that such a clip has
     >>> round(found.deviation, 3), round(found.once, 3), found.follows
     (9.69, 0.751, True)
     >>> round(implied_epsilon(1.0, 0.01, 1.0, 1e-5).once)  # a hundredth of the clip
     1027
     """
-    if not (clipping_norm > 0 and sensitivity >= 0 and epsilon > 0 and 0 < delta < 1 and releases >= 1):
-        raise ValueError(
-            "expected clipping_norm > 0, sensitivity >= 0, epsilon > 0, delta in (0, 1), releases >= 1; got "
-            f"{clipping_norm}, {sensitivity}, {epsilon}, {delta}, {releases}"
-        )
     deviation = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
     moves = 2 * clipping_norm
     once, overall = (gaussian_epsilon(deviation / moves, delta, number) for number in (1, releases))

@@ -81,14 +81,13 @@ def _size(tensor: Tensor, rank: int) -> int:
 
 def compress(state: Mapping[str, Tensor], energy: float) -> dict[str, Tensor]:
     """Return every parameter as ``name.u``, ``name.s``, ``name.v``, or as ``name`` where factors save nothing."""
-    return _joined(state, {name: factorise(value, energy) for name, value in state.items()})
-
-
-def _joined(state: Mapping[str, Tensor], values: Mapping[str, tuple[Tensor, ...] | None]) -> dict[str, Tensor]:
     factors: dict[str, Tensor] = {}
-    for name, parts in values.items():
-        ends = (LEFT, VALUES, RIGHT) if parts else ("",)
-        factors |= {name + end: part for end, part in zip(ends, parts or (state[name].clone(),), strict=True)}
+    for name, value in state.items():
+        parts = factorise(value, energy)
+        if parts is None:
+            factors[name] = value.clone()
+        else:
+            factors |= {name + end: part for end, part in zip((LEFT, VALUES, RIGHT), parts, strict=True)}
     return factors
 
 

@@ -49,7 +49,6 @@ class Diagonal(SignalDefense):
     answers = (
         Answer(("angle-update",), ("angle-matrix",), note="compares what was sent"),
         *LEARNED,
-        Answer(("average",), SINGLE, _ZEROS, {"schedule": "rotating"}, "puts the blocks of several rounds together"),
         Answer(("unmix",), ("entangled",), _ZEROS, note="unmixes each block from the rounds that show it"),
         Answer(("dip",), SINGLE, {"match": "nonzero"}, {"schedule": "fixed"}, note="compares what was sent"),
     )

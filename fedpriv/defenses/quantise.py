@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import LEARNED, SINGLE
+from fedpriv.defenses.shared.adapted import LEARNED
 from fedpriv.defenses.shared.signals import SignalDefense, is_signal
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import UploadContext
@@ -36,7 +36,6 @@ class Quantise(SignalDefense):
     encodes: ClassVar[bool] = True
     answers = (
         *LEARNED,
-        Answer(("average",), SINGLE, note="means over rounds"),
         Answer(note="they match the rounded signal"),
     )
     behind = ("prune", "diagonal")

@@ -10,7 +10,6 @@ from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan
 from fedpriv.util.errors import UserError
 
-_EQUATIONS, _LAM = "means over changing clients are equations for each", "Lam et al., ICML 2021"
 _ONE_OF = "as it is: the mean tells that one of its clients trained on an image, not which one"
 
 
@@ -31,8 +30,6 @@ class SecureAggregation(Defense):
     )
     answers = (
         Answer(("pooled",), ("model", "small-model"), note="one step of all clients is one of a larger batch"),
-        Answer(("disaggregate",), NETWORKS, note=_EQUATIONS, source=_LAM),
-        Answer(("disaggregate-layer",), LAYERS, note=_EQUATIONS, source=_LAM),
         Answer(("membership",), (*NETWORKS, *LAYERS), note=_ONE_OF),
         Answer(note="they see every client alike, so that nothing tells one from another"),
     )

@@ -25,16 +25,6 @@ def test_what_cut_nothing_off_is_undone(number, sign):
     assert contradiction == pytest.approx(0, abs=1e-6)
 
 
-def test_a_shift_the_other_way_would_have_left_black_where_there_is_none():
-    full = torch.full((1, 12, 12), 0.5)
-    down = augmented(full, 7, 1)  # down by a tenth: the first row is black
-    right, known, contradiction = undone(down, 7, 1)
-    assert contradiction == pytest.approx(0, abs=1e-9)
-    assert known.sum(1).tolist() == [12] * 11 + [0]
-    expect_close(right[:, known], full[:, known])
-    assert undone(down, 7, -1)[2] == pytest.approx(12 * 0.25)
-
-
 def test_signs_margins_and_policies():
     assert [signed(number) for number in (0, 1, 2, 3, 8)] == [False, True, False, True, False]
     assert margins(28, 32) == (4, 4)

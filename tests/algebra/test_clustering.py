@@ -7,7 +7,7 @@ from compare import expect_same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.algebra.clustering import coarsest_groups, first_neighbour_groups, group_means
+from fedpriv.algebra.clustering import coarsest_groups, first_neighbour_groups
 
 
 def at(*degrees):
@@ -24,28 +24,11 @@ def test_a_drawn_example():
     assert coarsest_groups(points).tolist() == [0, 1, 2, 0, 3, 1, 0, 2, 3, 2]
 
 
-def test_a_second_level_that_is_more_than_one_group_is_taken():
-    # Pairs at 0, 20, 180 and 200 degrees; the pairs of pairs join at the second level, everything at the third.
-    points = at(0, 1, 20, 21, 180, 181, 200, 201)
-    assert first_neighbour_groups(points).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert coarsest_groups(points).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-
-
-def test_a_shared_first_neighbour_links_two_points():
-    # 40 and 80 degrees both have 60 as their first neighbour.
-    assert first_neighbour_groups(at(40, 60, 80)).tolist() == [0, 0, 0]
-
-
 def test_one_or_two_points_are_one_group_and_lengths_do_not_matter():
     assert coarsest_groups(at(7)).tolist() == [0]
     assert coarsest_groups(at(7, 190)).tolist() == [0, 0]
     points = at(0, 1, 20, 21, 180, 181, 200, 201)
     expect_same(first_neighbour_groups(points), first_neighbour_groups(points * torch.arange(1.0, 9)[:, None]))
-
-
-def test_group_means_are_of_the_original_points():
-    points = torch.tensor([[1.0, 0], [3, 0], [0, 8]])
-    assert group_means(points, torch.tensor([0, 0, 1])).tolist() == [[2, 0], [0, 8]]
 
 
 @given(st.integers(2, 30), st.integers(0, 10**6))

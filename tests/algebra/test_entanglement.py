@@ -1,10 +1,10 @@
 import pytest
 import torch
-from compare import expect_close, expect_same
+from compare import expect_close
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.algebra.entanglement import MECHANISMS, entangle, normalised_draws, sample_weights
+from fedpriv.algebra.entanglement import MECHANISMS, entangle, sample_weights
 
 labels_strategy = st.lists(st.integers(0, 5), min_size=1, max_size=40).map(torch.tensor)
 
@@ -53,26 +53,3 @@ def test_rap_is_a_mix_of_prototypes():
     feature, encoding = entangle(features, LABELS, weights, 3)
     prototypes = torch.stack([features[c == LABELS].mean(0) for c in range(3)])
     expect_close(feature, encoding @ prototypes, atol=1e-6)
-
-
-@pytest.mark.parametrize("distribution", ["uniform", "gaussian", "laplace"])
-@pytest.mark.parametrize("normalisation", ["absolute", "signed", "softmax"])
-def test_draws_sum_to_one_under_every_reading(distribution, normalisation):
-    rng = torch.Generator().manual_seed(0)
-    for _ in range(50):
-        draws = normalised_draws(6, rng, distribution, normalisation)
-        assert float(draws.sum()) == pytest.approx(1, abs=1e-3)
-        if normalisation != "signed":
-            assert (draws >= 0).all()
-
-
-def test_laplace_draws_have_the_laplace_spread():
-    # Mean magnitude of Laplace(0, 1) is 1 and its variance 2; recovered through ratios to the sum of magnitudes.
-    share = normalised_draws(200_000, torch.Generator().manual_seed(1), "laplace", "absolute")
-    assert float(share.square().mean() / share.mean() ** 2) == pytest.approx(2.0, rel=0.03)
-
-
-def test_equal_generators_give_equal_weights():
-    for mechanism in MECHANISMS:
-        expect_same(drawn(mechanism), drawn(mechanism))
-    assert not torch.equal(drawn("RAP", 1), drawn("RAP", 2))

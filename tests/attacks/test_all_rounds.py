@@ -8,11 +8,10 @@ from compare import expect_same
 from defense_cases import build
 from federations import CPU, small, trained_small
 
-from fedpriv.attacks.features.rounds import AllRoundsInversion, AveragedInversion
+from fedpriv.attacks.features.rounds import AllRoundsInversion
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.trained import Trained
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.federation.defense import DefensePipeline, Sender
@@ -92,46 +91,14 @@ def test_negative_control_other_images_in_the_same_place_give_nothing(digits):
 
 
 def test_noise_averages_out_though_extractors_have_nothing_in_common(digits):
-    """Means over rounds fail there: no two rounds hold the same vector."""
     images, labels = digits[0][1000:1024], digits[1][1000:1024]
     seen, known = federation(images, labels, "noise:scale=1", own=digits[0][:400])
     targets = targets_of(seen)
     together = psnr(AllRoundsInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
     newest = psnr(DecoderInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
-    mean = psnr(AveragedInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
     floor = -10 * (digits[0][:400].mean(0) - images).square().flatten(1).mean(1).log10().mean()
     assert together > newest + 0.7
-    assert together > mean + 3
     assert together > floor + 0.7
-
-
-def test_the_control_shares_what_was_trained(digits):
-    images, labels = digits[0][1000:1012], digits[1][1000:1012]
-    seen, known = federation(images, labels, "noise:scale=1", own=digits[0][:200])
-    trained = Trained()
-    attack = AllRoundsInversion(iterations=5)
-    attack(seen, known, targets_of(seen), seed=0, device=CPU, trained=trained)
-    made = len(trained._kept)
-    assert made >= 2
-    other = tuple(replace(o, upload=(replace(o.upload[0], features=o.upload[0].features.flip(0)),)) for o in seen)
-    attack(other, known, targets_of(seen), seed=0, device=CPU, trained=trained)
-    assert len(trained._kept) == made
-
-
-def test_what_is_missing_is_said(digits):
-    images, labels = digits[0][1000:1003], digits[1][1000:1003]
-    seen, known = federation(images, labels, own=digits[0][:100])
-    targets = targets_of(seen)
-    with pytest.raises(UserError, match="of client 0 there is one round with the same rows and an extractor"):
-        AllRoundsInversion()(seen, replace(known, earlier={}), targets, seed=0, device=CPU)
-    with pytest.raises(UserError, match="at least 2 rounds"):
-        AllRoundsInversion()(seen, replace(known, card=replace(CARD, rounds_seen=1)), targets, seed=0, device=CPU)
-    blind = replace(known, card=replace(CARD, attacker_data="none"), public_images=None)
-    with pytest.raises(UserError, match="needs attacker_data"):
-        AllRoundsInversion(inversion="decoder")(seen, blind, targets, seed=0, device=CPU)
-    asking = replace(blind, card=replace(blind.card, extractor="query"))
-    with pytest.raises(UserError, match="needs extractor=white_box or shadow"):
-        AllRoundsInversion()(seen, asking, targets, seed=0, device=CPU)
 
 
 def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):

@@ -100,17 +100,6 @@ def test_the_diagonal_does_not_give_many_classes():
     assert error(found.means, client.features) > 0.5
 
 
-def test_from_float32_messages():
-    client = Client(5, [2, 6])
-    found = recover_from_angle(client.seen(4), client.knowledge())
-    assert found.classes.tolist() == [2, 6]
-    assert error(found.means, client.features) < 1e-3
-    auxiliary = Client(6, [2, 6])
-    shuffled = Observation(1, 0, auxiliary.seen(4).upload, client.seen(4).broadcast)
-    wrong = recover_from_angle(shuffled, client.knowledge())
-    assert error(wrong.means, client.features) > 0.3
-
-
 def test_exact_means_say_how_many_images_they_are_of_and_others_do_not():
     client = Client(5, [2, 6])
     for n_blocks in (1, 4, 16):

@@ -132,10 +132,10 @@ def test_an_attack_says_the_same_twice_and_leaves_its_evidence_alone(name, world
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
-SEARCHED = ("dip", "joint", "decoder", "unmix", "average", "head-update", "angle-update")
+SEARCHED = ("dip", "joint", "decoder", "unmix", "head-update", "angle-update")
 """Attacks whose objective is of images and uploads alone."""
 
-WITHOUT = ("untransform", "demix", "pooled", "disaggregate")
+WITHOUT = ("untransform", "demix", "pooled")
 """Attacks whose images say nothing of uploads without the transformations, the weights or the others' images."""
 
 

@@ -8,7 +8,7 @@ from fedpriv.attacks.features.posterior import Uploads, infer
 from fedpriv.attacks.features.unmixing import expected_weights, infer_hidden
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
-from fedpriv.attacks.inference.property_features import describe
+from fedpriv.attacks.inference.shadow_clients import describe
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.wire.payloads import Classifier, Entangled
 
@@ -72,15 +72,6 @@ def test_expected_weights_of_two_classes_by_hand():
     large = float(torch.tensor(2.0).log())
     expect_close(means, torch.tensor([[large, 1 - large], [1 - large, large]], dtype=torch.float64), atol=5e-3)
     expect_close(spreads.sum(2), torch.zeros(2, 2, dtype=torch.float64), atol=1e-9)
-    noisy, _ = expected_weights(torch.tensor([[0.4, 0.6]], dtype=torch.float64))
-    expect_close(noisy, torch.tensor([[0.5, 0.5]], dtype=torch.float64), atol=1e-2)
-
-
-def test_a_client_of_one_class_hides_nothing():
-    features = torch.arange(8, dtype=torch.float64).view(2, 4)
-    found, weights = infer_hidden(Uploads(features, torch.ones(2, 1, dtype=torch.float64), torch.arange(1, 3)), none)
-    assert weights.tolist() == [[1.0], [1.0]]
-    expect_close(found.prototypes, infer(Uploads(features, weights, torch.arange(1, 3))).prototypes)
 
 
 def observation(encoding):

@@ -8,56 +8,31 @@ import pytest
 import torch
 from federations import DIGITS
 from gradient_cases import clients, images_and_labels, knowledge_of, sigmoid_net
-from hypothesis import given
-from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import dense
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference, calibrate_by_class, calibrate_by_other_clients
 from fedpriv.attacks.inference.update_scores import update_signals
-from fedpriv.attacks.inputs.targets import class_counts, held_classes
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import on_common_scale
-from fedpriv.scoring.roc import area, rate_at
+from fedpriv.scoring.roc import area
 from fedpriv.scoring.storage import load_scores
 from fedpriv.scoring.verdict import words
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import (
     AngleMatrix,
     Classifier,
-    ClassLogits,
     Entangled,
-    Kernel,
-    LabelCounts,
     Prototypes,
-    Representations,
 )
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--rounds", "2"]
 
 
 # ---------------------------------------------------------------- measures
-
-
-@given(st.integers(0, 999), st.integers(2, 40), st.integers(1, 8))
-def test_area_is_scikit_learns(seed, number, values):
-    rng = np.random.default_rng(seed)
-    scores = rng.integers(values, size=number).astype(float)
-    member = np.arange(number) % 2 == 0
-    assert area(scores, member) == pytest.approx(roc_auc_score(member, scores))
-
-
-def test_rate_by_hand():
-    member = np.array([True, True, True, True, False, False, False, False])
-    scores = np.array([9.0, 8, 3, 1, 7, 2, 2, 0])
-    assert rate_at(scores, member, 0.0) == 0.5  # above 7
-    assert rate_at(scores, member, 0.25) == 0.75  # one non-member may pass: above 2
-    assert rate_at(np.zeros(8), member, 0.25) == 0.0  # ties are never told apart
-    assert rate_at(scores, member, 1.0) == 1.0
 
 
 def test_ruled_out_candidates_come_last_and_scales_are_made_equal():
@@ -136,23 +111,6 @@ def test_a_class_that_is_not_uploaded_rules_members_out():
     assert score(mixed, images(3), [0, 1, 2]).isfinite().tolist() == [False, True, True]
 
 
-def test_every_uploaded_representation_is_found():
-    pictures = images(8)
-    found = score((Representations(pictures[:4].flatten(1), torch.zeros(4, dtype=torch.int64)),), pictures, [0] * 8)
-    assert area(found.numpy(), np.arange(8) < 4) == 1
-
-
-def test_class_outputs_are_compared_as_distributions_whether_sent_as_softmax_or_logits():
-    pictures, head = images(5), (torch.randn(3, 16, generator=torch.Generator().manual_seed(1)), torch.zeros(3))
-    logits = pictures[3].flatten()[None] @ head[0].T
-    for values in (logits, logits.softmax(1)):
-        found = score((ClassLogits(values, torch.tensor([2])),), pictures, [2] * 5, heads={0: head})
-        assert int(found.argmax()) == 3
-        assert found[3] == pytest.approx(0, abs=1e-5)
-    with pytest.raises(UserError, match="white_box"):
-        score((ClassLogits(logits, torch.tensor([2])),), pictures, [2] * 5)
-
-
 # ---------------------------------------------------------------- trained weights
 
 
@@ -207,21 +165,6 @@ def test_heads_and_angle_matrices_give_the_image_of_a_step_away():
         assert int(trained(kind, pictures, labels, seen, known).argmax()) == 3
     with pytest.raises(UserError, match="no head of client 0"):
         trained("angle-matrix", pictures, labels, seen, knowledge())
-
-
-# ---------------------------------------------------------------- label sets
-
-
-def test_label_sets_and_counts_are_read_off():
-    features, classes = torch.zeros(2, 4), torch.tensor([5, 1])
-    assert held_classes((Prototypes(features, classes),)) == (1, 5)
-    assert class_counts((Prototypes(features, classes),)) is None
-    assert class_counts((Prototypes(features, classes, torch.tensor([3, 9])),)) == {5: 3, 1: 9}
-    assert held_classes((Entangled(torch.zeros(4), torch.tensor([0.2, 0.0, -0.8])),)) == (0, 2)
-    assert held_classes((LabelCounts(torch.tensor([0, 4, 0, 1])),)) == (1, 3)
-    assert class_counts((LabelCounts(torch.tensor([0, 4, 0, 1])),)) == {1: 4, 3: 1}
-    assert class_counts((Representations(torch.zeros(3, 4), torch.tensor([2, 0, 2])),)) == {0: 1, 2: 2}
-    assert held_classes((Kernel(torch.eye(2)),)) is None
 
 
 # ---------------------------------------------------------------- on real runs

@@ -58,15 +58,6 @@ def test_the_only_member_deviates_exactly_as_its_mean():
     assert scored(drawn(200, 8), features, labels, features[:1], labels[:1])[1:].isinf().all()
 
 
-def test_a_network_that_answers_everything_alike_tells_nothing():
-    alike, labels = torch.ones(60, WIDTH, dtype=torch.float64), torch.arange(60) % CLASSES
-    own = (alike, labels)
-    rows, classes = means(alike, labels)
-    for asked in (alike[:3], 2 * alike[:3]):
-        assert scored(own, asked, labels[:3], rows, classes).isfinite().all()
-    expect_close(scored(own, alike[:3], labels[:3], rows, classes), torch.zeros(3, dtype=torch.float64), atol=0)
-
-
 def rounds_of(number, inside, labels, asked, own, own_labels):
     """Mixtures of the same means by other weights in each round, under an extractor that turns, and a little noise."""
     draw, found, turn = torch.Generator().manual_seed(17), [], torch.eye(WIDTH, dtype=torch.float64)
@@ -93,15 +84,6 @@ def test_mixtures_of_several_rounds_are_taken_apart_into_classes():
     areas = [roc_auc_score(truth, scores) for scores in (one, several, apart)]
     assert areas[1] > areas[0] + 0.05
     assert areas[1] > areas[2] - 0.03  # nearly what the class means themselves would tell
-
-
-def test_means_of_several_rounds_are_averaged_over_those_that_speak_of_a_class():
-    inside, labels = drawn(30, 23)
-    own, own_labels = drawn(200, 24)
-    rows, classes = means(inside, labels)
-    whole, part = (MeanRound(rows[:k], classes[:k], None, inside, own, own_labels) for k in (CLASSES, 1))
-    expect_close(deviation_scores([whole, part], labels), deviation_scores([whole], labels), atol=1e-9)
-    assert deviation_scores([part], labels)[labels > 0].isinf().all()
 
 
 @pytest.mark.parametrize("kind", ["prototype", "entangled"])

@@ -10,8 +10,7 @@ from fedpriv.algebra.matrices import linear_kernel
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
 from fedpriv.attacks.inference.membership import FLOOR, MembershipInference, calibrate_by_spread
 from fedpriv.attacks.inference.membership_scores import WIDTH, kernel_signals
-from fedpriv.attacks.inference.property_features import known_classes
-from fedpriv.attacks.inputs.outputs import extrapolate, extrapolation_weights
+from fedpriv.attacks.inputs.outputs import extrapolation_weights
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.scoring.roc import area
 from fedpriv.sources.shuffled import shuffle
@@ -97,22 +96,7 @@ def test_the_signal_is_the_cosine_of_extrapolated_features_and_the_class_whateve
     expect_close(kernel_signals([seen], images, labels, auxiliary)[0], length, atol=1e-5)
 
 
-def test_images_that_are_not_the_attackers_own_have_no_class():
-    own = torch.rand(4, 1, 2, 2, generator=generator(1))
-    asked = torch.cat([own[2:], own[:1] + 0.01])
-    assert known_classes(asked, own, torch.arange(4)).tolist() == [2, 3, -1]
-
-
 # ---------------------------------------------------------------- the null
-
-
-def test_weights_of_an_extrapolation_sum_to_one_and_give_the_same_values():
-    known, images = torch.rand(8, 1, 3, 3, generator=generator(1)), torch.rand(4, 1, 3, 3, generator=generator(2))
-    wanted = torch.randn(8, 2, generator=generator(3)).double()
-    wanted -= wanted.mean(0)
-    weights = extrapolation_weights(known, images, 2.0)
-    expect_close(weights.sum(1), torch.ones(4).double(), atol=1e-9)
-    expect_close(weights @ wanted, extrapolate(known, wanted, images, 2.0), atol=1e-9)
 
 
 def test_differences_in_the_spread_of_others_by_hand():

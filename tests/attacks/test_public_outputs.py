@@ -139,18 +139,6 @@ def test_negative_control_outputs_that_are_sure_of_nobody_give_nobody_away():
     assert 0.4 < member_area(*membership_world(tell=False)) < 0.6
 
 
-def test_members_are_asked_for_only_with_the_public_images():
-    observations, candidates, _, knowledge = membership_world(tell=True)
-    blind = Knowledge(ThreatModel(), knowledge.image_shape, C)
-    with pytest.raises(UserError, match="'membership' needs attacker_data=same_domain"):
-        MembershipInference()(InferenceProblem(observations, blind, "public-logits", candidates))
-    alone = InferenceProblem(observations[:1], knowledge, "public-logits", {0: candidates[0]})
-    assert MembershipInference()(alone).values[0].isfinite().all()
-    few = knowing(knowledge.public_images[:7])
-    with pytest.raises(UserError, match="of public samples 0 to 119, but the attacker holds 7 images"):
-        MembershipInference()(InferenceProblem(observations, few, "public-logits", candidates))
-
-
 # ---------------------------------------------------------------- inversion
 
 
@@ -215,20 +203,6 @@ def test_the_query_by_hand():
     assert PairedLogits(paired=False).query(1, C).tolist() == [0, 1, 0, 0]
 
 
-def test_inputs_are_the_other_clients_mean_softmax_beside_the_clients():
-    rows = torch.randn(3, 5, C, generator=generator(4))
-    uploads = {k: seen(k, rows[k]) for k in range(3)}
-    shares = (rows / 3).softmax(2)
-    expect_close(
-        PairedLogits(temperature=3.0).inputs(uploads, 1),
-        torch.cat([(shares[0] + shares[2]) / 2, shares[1]], 1),
-        atol=1e-6,
-    )
-    # Softmax vectors are put to the same temperature: a power of them.
-    sent = {k: seen(k, rows[k].softmax(1)) for k in range(3)}
-    expect_close(PairedLogits(temperature=3.0, paired=False).inputs(sent, 1), shares[1], atol=1e-5)
-
-
 def test_what_is_missing_is_named():
     observations, knowledge, _ = template_world(number=40)
     blind = Knowledge(ThreatModel(extractor="none"), (1, SIDE, SIDE), C)
@@ -249,6 +223,3 @@ def test_what_is_missing_is_named():
         PairedLogits()(tuple(seen(k, torch.randn(9, C)) for k in range(2)), knowledge, one)
     with pytest.raises(UserError, match="holds kernel; expected outputs on public samples"):
         PairedLogits()(tuple(Observation(1, k, (Kernel(torch.eye(2)),), ()) for k in range(2)), knowledge, one)
-
-
-# ---------------------------------------------------------------- on real runs

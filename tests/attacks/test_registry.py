@@ -80,12 +80,10 @@ NETWORKS = ("extractor", "model", "small-model", "low-rank-model")
 FITS = {
     **dict.fromkeys(("dip", "pixels"), VECTORS),
     "joint": ("prototype",),
-    **dict.fromkeys(("decoder", "learned", "average", "all-rounds"), ("representation", "prototype")),
+    **dict.fromkeys(("decoder", "learned", "all-rounds"), ("representation", "prototype")),
     "unmix": ("entangled",),
     **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip"), NETWORKS),
     "untransform": NETWORKS,
-    "disaggregate": ("extractor", "model", "small-model"),
-    "disaggregate-layer": ("classifier", "angle-matrix"),
     "demix": ("model", "small-model", "low-rank-model"),
     "pooled": ("model", "small-model"),
     "head-update": ("classifier",),

@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.attacks.features.posterior import (
-    ANY_DRIFT,
     Uploads,
     Variances,
     _Problem,
     infer,
     shape_of_head,
-    shape_of_means,
     stand_out,
 )
-from fedpriv.attacks.features.unmixing import UnmixedInversion, unmix_by_block
+from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.vectors import identify_directions
 from fedpriv.wire.payloads import Classifier, Entangled
@@ -124,17 +122,6 @@ def test_directions_by_hand():
 # ---------------------------------------------------------------- what it finds
 
 
-@given(st.integers(0, 199), st.integers(2, 7))
-def test_without_drift_as_many_rounds_as_classes_reveal_the_prototypes(seed, n_classes):
-    rng = torch.Generator().manual_seed(seed)
-    prototypes = torch.randn(n_classes, 40, generator=rng, dtype=torch.float64)
-    draws = torch.rand(n_classes + 3, n_classes, generator=rng, dtype=torch.float64)
-    weights = draws / draws.sum(1, keepdim=True)
-    found = infer(uploads_of(weights @ prototypes, weights))
-    assert error(found.prototypes, prototypes) < 1e-2
-    assert straight(found.directions, prototypes) == 1
-
-
 @pytest.mark.parametrize(("drift", "common"), [(0.02, 0.3), (0.2, 1.0)])
 def test_positive_control_common_drift_and_head_leave_least_squares_behind(drift, common):
     """Common drift is what extractors do most: to least squares over all rounds it drowns what is asked for."""
@@ -175,55 +162,6 @@ def test_the_distance_that_it_expects_is_the_one_that_it_has():
     assert 0.7 < sum(ratios) / len(ratios) < 1.4
 
 
-def test_block_by_block_a_head_stays_a_head():
-    """One block of all coordinates is the whole; taken for auxiliary images' means, the rows of a head made it another."""
-    uploads, _, rows = made(5, drift=0.2, common=1.0)
-    expect_close(
-        unmix_by_block(uploads, lambda some: [headed(some, rows)]),
-        infer(uploads, (headed(uploads, rows),)).prototypes,
-    )
-
-
-def test_what_early_rounds_leave_of_auxiliary_means_passes_for_no_drift():
-    """Where extractors moved on since, a posterior that may call the rest drift expects a fifth of the error it has."""
-    ratios, errors, guesses, before = [], [], [], []
-    for seed in range(5):
-        uploads, truth, _ = made(seed, rounds=24, aligned=0)
-        rng = torch.Generator().manual_seed(1000 + seed)
-        common, bent, apart = (4 * torch.randn(n, WIDTH, generator=rng, dtype=torch.float64) for n in (1, 1, N_CLASSES))
-        left = 1 - uploads.times[:, None]
-        away = left * common + 3 * left**3 * bent + left * (uploads.weights @ apart) / 2
-        near = truth + 0.8 * torch.randn(truth.shape, generator=rng, dtype=torch.float64)
-        seen = replace(uploads, features=uploads.features + away)
-        found = infer(seen, (shape_of_means(seen, near),))
-        distance = (found.prototypes.double() - truth).norm(dim=1)
-        ratios.append(float((found.distance.double() / distance).median()))
-        errors.append(error(found.prototypes, truth))
-        guesses.append(error(near, truth))
-        one = infer(seen, (shape_of_means(seen, near),), ANY_DRIFT)
-        distance = (one.prototypes.double() - truth).norm(dim=1)
-        before.append((float((one.distance.double() / distance).median()), error(one.prototypes, truth)))
-        assert straight(found.directions, truth) == 1
-    assert 0.5 < sum(ratios) / len(ratios) < 2
-    assert sum(ratio for ratio, _ in before) / len(before) < 0.3
-    assert sum(errors) < 0.85 * sum(of_one for _, of_one in before)
-    assert sum(errors) < 0.75 * sum(guesses)
-
-
-def test_scaling_and_the_order_of_classes_change_nothing():
-    uploads, _, rows = made(1, drift=0.05, common=0.1)
-    found = infer(uploads, (headed(uploads, rows),))
-    scaled = replace(uploads, features=3 * uploads.features)
-    larger = infer(scaled, (headed(scaled, rows),))
-    expect_close(larger.prototypes, 3 * found.prototypes, rtol=1e-3, atol=1e-3)
-    expect_close(larger.distance, 3 * found.distance, rtol=1e-3, atol=1e-3)
-    turned = torch.randperm(N_CLASSES, generator=torch.Generator().manual_seed(0))
-    other = replace(uploads, weights=uploads.weights[:, turned])
-    again = infer(other, (headed(other, rows[turned]),))
-    expect_close(again.prototypes, found.prototypes[turned], rtol=1e-3, atol=1e-3)
-    expect_close(again.directions, found.directions[turned], rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_few_uploads_and_uploads_of_nothing_give_finite_answers(rounds):
     uploads, _, rows = made(0, rounds=rounds)
@@ -244,18 +182,6 @@ def observations(uploads, rows=None, client=0):
         Observation(int(number), client, (Entangled(feature.float(), weights.float()),), head)
         for number, feature, weights in zip(uploads.rounds, uploads.features, uploads.weights, strict=True)
     )
-
-
-def test_only_classes_held_and_only_as_far_as_coordinates_are_active():
-    uploads = uploads_of([[0.0, 3.0], [0.0, 3.0]], [[1.0], [1.0]])
-    rows = torch.tensor([[1.0, 1.0], [3.0, 5.0], [5.0, 0.0]], dtype=torch.float64)
-    shape = shape_of_head(uploads, rows.expand(2, -1, -1), torch.tensor([1]))
-    active = torch.tensor([0.15, 3.15], dtype=torch.float64) / 1.65
-    expect_close(shape.rows, torch.tensor([[0.0, 3.0]], dtype=torch.float64) * active.sqrt())
-    expect_close(shape.leads, torch.tensor([[0.0, 3.0]], dtype=torch.float64))
-    expect_close(shape.mixed, shape.rows.expand(2, -1))
-    below = replace(uploads, features=-uploads.features)
-    expect_close(shape_of_head(below, rows.expand(2, -1, -1), torch.tensor([1])).rows, shape.leads)
 
 
 def test_the_attack_hands_over_what_it_expects():

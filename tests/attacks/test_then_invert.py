@@ -9,7 +9,7 @@ from federations import CPU
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.inputs.targets import list_targets, target_feature
-from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.util.seeds import generator
@@ -80,11 +80,3 @@ def test_more_steps_bring_images_of_exact_vectors_nearer_as_far_as_that_helps(pr
     assert many > few + 1
     blind = replace(known, card=replace(known.card, extractor="shadow"))  # whose fits lead elsewhere
     assert psnr(replace(exact, iterations=300), (seen, blind, images)) == psnr(replace(exact, exact=False), problem)
-
-
-def test_an_upload_says_numbers_where_those_of_all_its_targets_are_known():
-    places = [TargetId(1, 0, 0), TargetId(1, 0, 2), TargetId(1, 1, 0)]
-    first, second = as_uploads(list(torch.ones(3, 4)), places, [1, 5, None])
-    assert first.upload[0].counts.tolist() == [1, 0, 5]
-    assert second.upload[0].counts is None
-    assert all(made.upload[0].counts is None for made in as_uploads(list(torch.ones(3, 4)), places))

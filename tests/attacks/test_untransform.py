@@ -4,7 +4,7 @@ import pytest
 import torch
 from gradient_cases import CPU, clients, knowledge_of, sigmoid_net
 
-from fedpriv.attacks.features.transformation import TransformationSearch, completed, uncropped
+from fedpriv.attacks.features.transformation import TransformationSearch, uncropped
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import TargetId, ThreatModel
 from fedpriv.defenses.transform import cropped, transform
@@ -51,13 +51,6 @@ def test_the_crop_that_was_made_is_among_those_undone():
         images, known, left = uncropped(changed, torch.ones(SIDE, SIDE, dtype=torch.bool), 0.0)
         right = ((images - image) * known[:, None]).abs().flatten(1).amax(1) < 1e-6
         assert bool((right & (left < 1e-6)).any())
-
-
-def test_what_is_not_known_is_filled_from_the_nearest_image():
-    own = torch.tensor([*[[[[0.9, 0.1]]]] * 5, [[[0.2, 0.7]]]])
-    filled, off = completed(torch.tensor([[[[0.8, 0.0]]]]), torch.tensor([[[True, False]]]), own)
-    assert filled.flatten().tolist() == pytest.approx([0.8, 0.1])
-    assert float(off) == pytest.approx(2 * 0.01)
 
 
 def test_an_update_of_a_transformed_image_leads_to_the_image():

@@ -93,20 +93,6 @@ def test_the_gradient_of_a_class_is_the_mean_over_its_images_and_the_way():
         expect_close(found[label]["head.bias"], likely - one_hot(torch.tensor(label), C), atol=1e-12)
 
 
-def test_one_image_of_a_class_is_enough_behind_a_batch_norm():
-    norm = torch.nn.BatchNorm1d(8, track_running_stats=False).double()
-
-    def normed(state, rows):
-        return norm(rows @ state["body.weight"].T).relu() @ state["head.weight"].T + state["head.bias"]
-
-    own, labels = drawn(3, 9)
-    one = torch.cat([labels[:8], labels[8:] + 3])
-    one[0] = 3  # so: one image of the first class, two of the next two, four of the last
-    found = class_gradients(Training(start(), start(seed=4), own, normed), one, C, list(start()), mixed=False)
-    assert all(bool(value.isfinite().all()) for each in found for value in each.values())
-    assert float(found[0]["head.bias"].abs().sum()) > 0
-
-
 def test_nothing_that_changed_and_classes_without_an_image_say_nothing():
     own, labels = drawn(6)
     shares, explained = shares_of(Training(start(), start(), own, logits), labels, C)
@@ -177,16 +163,6 @@ def test_heads_are_told_by_gradients_biases_or_not_at_all():
     unanswered = tuple(Observation(1, one.client, one.upload, ()) for one in uploads)
     with pytest.raises(UserError, match="nothing to learn it from"):
         PropertyInference()(InferenceProblem(unanswered, knowing(), "classifier"))
-
-
-def test_who_is_granted_what():
-    attack, granted = PropertyInference(), ThreatModel(attacker_data="same_domain")
-    query = ThreatModel(attacker_data="same_domain", extractor="query")
-    kinds = ("model", "small-model", "low-rank-model", "extractor", "classifier", "angle-matrix")
-    assert [attack.card(granted, kind).extractor for kind in kinds] == ["none"] * 3 + ["white_box"] * 3
-    assert [attack.card(query, kind).extractor for kind in kinds] == ["none"] * 4 + ["query", "none"]
-    assert {attack.card(ThreatModel(), kind).extractor for kind in kinds} == {"none"}
-    assert all(attack.uses_rounds_on(kind) and attack.rounds_on(kind, granted) == 15 for kind in kinds)
 
 
 # ---------------------------------------------------------------- on real runs

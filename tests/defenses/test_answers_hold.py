@@ -83,9 +83,6 @@ def test_members_are_told_by_the_direction_of_a_defended_update(text, kind):
     assert 0.3 < sum(others) / 4 < 0.7
 
 
-# ---------------------------------------------------------------- networks under noise that differs from layer to layer
-
-
 # ---------------------------------------------------------------- mixtures of which each round shows some coordinates
 
 
@@ -111,13 +108,3 @@ def test_blocks_of_mixtures_are_put_together_over_rounds():
     seen, prototypes = mixtures("rotating")
     assert error(UnmixedInversion(zeros="missing"), seen, prototypes) < 0.05
     assert error(UnmixedInversion(), seen, prototypes) > 0.5
-
-
-def test_blocks_that_are_never_sent_stay_unknown():
-    seen, prototypes = mixtures("fixed")
-    found = (
-        UnmixedInversion(zeros="missing").unmixed(seen, 0, Knowledge(ThreatModel(), (1, 4, 4), N_CLASSES)).prototypes
-    )
-    shown = found.abs().amax(0) > 0
-    assert int(shown.sum()) == 4
-    assert float((found - prototypes)[:, shown].norm() / prototypes[:, shown].norm()) < 0.05

@@ -7,7 +7,6 @@ import torch
 from compare import expect_close
 from federations import small, trained_small
 
-from fedpriv.attacks.features.unmixing import uploads_of
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import parse_choice
 from fedpriv.federation.local_training import represent
@@ -69,34 +68,3 @@ def test_the_truth_behind_an_entangled_upload_is_what_was_mixed(method, mechanis
         expect_close(mixed, sent.feature, atol=1e-4)
         by_class = torch.zeros(10).index_add_(0, truth.labels, truth.weights.float())
         expect_close(by_class, sent.label_encoding, atol=1e-5)
-
-
-def test_unmixing_answers_resampled_entanglement_and_not_fixed(tmp_path):
-    """The adaptive answer on a stand-still extractor: resampled weights give the prototypes back, fixed ones do not."""
-    from defense_cases import build
-
-    from fedpriv.attacks.observation import Observation
-    from fedpriv.federation.defense import DefensePipeline, Sender
-    from fedpriv.wire.payloads import Prototypes
-
-    prototypes = torch.randn(6, 32, generator=torch.Generator().manual_seed(0))
-    message = (Prototypes(prototypes, torch.arange(6)),)
-    labels = torch.arange(6).repeat_interleave(5)
-
-    def error(text, rounds=12):
-        pipeline = DefensePipeline(build(*text))
-        seen = [
-            Observation(t, 0, sent, ())
-            for t in range(1, rounds + 1)
-            if (sent := pipeline.upload(message, Sender(t, 0, 6, labels, (), rounds), 0))
-        ]
-        features, weights, _ = uploads_of(seen, 0)
-        found = torch.linalg.pinv(weights.double(), rtol=1e-8) @ features.double()
-        return float((found - prototypes).norm() / prototypes.norm())
-
-    assert error(["entangle"]) < 1e-3
-    assert error(["entangle:weights=fixed"]) > 0.5
-    assert error(["entangle", "upload-interval:k=4"]) > 0.3  # three equations in six unknowns
-    assert error(["entangle", "upload-interval:k=4"], rounds=40) < 1e-3
-    short, long = (error(["entangle", "noise:scale=0.1"], rounds=n) for n in (12, 120))
-    assert long < 0.6 * short

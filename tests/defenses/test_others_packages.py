@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from compare import expect_close, expect_same
-from defense_cases import LABELS, C, build, plan_for
+from defense_cases import LABELS, C, build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -87,18 +87,6 @@ def test_updates_are_those_of_nvflares_filter_bit_for_bit(own, percentile, gamma
 # ---------------------------------------------------------------- LocalDpMod
 
 
-def test_without_noise_an_update_is_clipped_as_a_whole():
-    found = sent("local-dp:clipping_norm=2,sensitivity=0", {"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])})
-    expect_close(torch.cat([found["w"], found["b"]]), torch.tensor([1.2, 0.0, 1.6]))
-    short = sent("local-dp:clipping_norm=9,sensitivity=0", torch.tensor([3.0, 4.0]))
-    assert short["w"].tolist() == [3, 4]
-
-
-def test_noise_has_the_deviation_of_the_old_formula():
-    noise = sent("local-dp:clipping_norm=1,sensitivity=0.5,epsilon=2,delta=0.001", torch.zeros(400, 400))["w"]
-    assert float(noise.std()) == pytest.approx(0.5 * np.sqrt(2 * np.log(1250)) / 2, rel=0.01)
-
-
 def modified(before, after, clipping_norm, sensitivity, epsilon, delta, draws, monkeypatch):
     pytest.importorskip("flwr", reason="Flower, whose mod this is held against, is not installed")
     from flwr.app import Array, ArrayRecord, RecordDict
@@ -132,18 +120,3 @@ def test_updates_are_those_of_flowers_mod(strength, monkeypatch):
     upload = DefensePipeline((defense,)).upload((Model(after),), Sender(1, 0, C, LABELS, (Model(before),)), 0)
     for name, value in wanted.items():
         expect_close(get_payload(upload, Model).state[name], value, rtol=2e-6, atol=2e-6)
-
-
-def test_a_run_states_what_is_claimed_beside_what_follows():
-    plan = plan_for("model")
-    (line,) = DefensePipeline((LocalDp(clipping_norm=1, sensitivity=1, epsilon=0.5),)).privacy(plan)
-    assert line["epsilon_claimed_of_each_upload"] == 0.5
-    assert line["epsilon_implied_of_each_upload"] == pytest.approx(0.751, abs=1e-3)
-    assert line["claim"].startswith("does not follow: epsilon 0.5 is claimed of each upload")
-    assert line["epsilon"] > line["epsilon_implied_of_each_upload"]
-    assert line["releases"] == plan.rounds
-    (fitting,) = DefensePipeline((LocalDp(clipping_norm=1, sensitivity=2, epsilon=0.5),)).privacy(plan)
-    assert fitting["claim"] == "follows"
-    (silent,) = DefensePipeline((LocalDp(sensitivity=0),)).privacy(plan)
-    assert silent["epsilon"] is None
-    assert "no noise" in silent["claim"]

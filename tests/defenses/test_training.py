@@ -1,33 +1,27 @@
 """Soteria, PRECODE, transformed inputs and mixup: each rule by hand or by a slow oracle; whole runs; the answers to them."""
 
-import copy
 from dataclasses import replace
 
 import pytest
 import torch
-from compare import expect_close, expect_same
+from compare import expect_close
 from defense_cases import CLASSES, OWN, SHAPE, WIDTH, batch, build, plan_for, worked
 from federations import CPU, files, small
-from torch.distributions import Normal, kl_divergence
-from torch.nn.functional import cross_entropy, softplus
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.defenses import parse_choice
-from fedpriv.defenses.precode import divergent_step
-from fedpriv.defenses.soteria import low, pruned_step, scores
+from fedpriv.defenses.soteria import pruned_step, scores
 from fedpriv.federation.defense import DefensePipeline, plain_step
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import parameters
-from fedpriv.models.bottleneck import VariationalBottleneck, divergence
-from fedpriv.models.build import build_model, count_parameters
+from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.sources.federation import prepare
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Model
 
 DEFENSES = ("soteria:percentile=50", "precode:code=8", "transform", "mixup", "dp-sgd:noise_multiplier=1")
@@ -55,61 +49,6 @@ def test_soteria_zeroes_the_columns_that_a_loop_over_columns_says(name):
         assert not found["head.weight"][:, hidden].any()
         expect_close(found["head.weight"][:, ~hidden], plain["head.weight"][:, ~hidden], atol=1e-6)
         assert all(torch.allclose(found[key], plain[key], atol=1e-6) for key in plain if key != "head.weight")
-
-
-def test_the_percentile_says_how_many_columns_are_hidden():
-    values = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0])
-    assert low(values, 0).sum() == 0
-    assert low(values, 50).tolist() == [False, True, False, True, False]
-    assert low(values, 100).sum() == 4  # the largest is not below itself
-
-
-# ---------------------------------------------------------------- PRECODE
-
-
-def test_the_divergence_is_the_closed_form():
-    mean, deviation = torch.randn(5, 7), torch.rand(5, 7) + 0.1
-    theirs = kl_divergence(Normal(mean, deviation), Normal(0.0, 1.0)).sum(1).mean()
-    expect_close(divergence(mean, deviation), theirs, atol=1e-5)
-    assert float(divergence(torch.zeros(2, 3), torch.ones(2, 3))) == 0
-
-
-def test_the_bottleneck_draws_in_training_and_takes_the_mean_in_evaluation():
-    with global_seed(0):
-        bottleneck = VariationalBottleneck(6, 4)
-    vectors = torch.randn(2000, 6, generator=generator(0))[:1].expand(20_000, -1)
-    with global_seed(1):
-        drawn = bottleneck(vectors)
-    mean, raw = bottleneck.encoder(vectors[:1]).chunk(2, 1)
-    exact = bottleneck.decoder(mean)
-    spread = (bottleneck.decoder.weight.square() @ softplus(raw).square().T).sqrt()[:, 0]
-    expect_close(drawn.mean(0), exact[0], atol=0.02)
-    expect_close(drawn.std(0), spread, rtol=0.03)
-    bottleneck.eval()
-    expect_same(bottleneck(vectors[:3]), bottleneck(vectors[:3]))
-    expect_close(bottleneck(vectors[:1]), exact)
-    assert copy.deepcopy(bottleneck).divergence is None
-
-
-def test_precode_adds_a_bottleneck_and_leaves_the_other_initial_weights_alone():
-    (defense,) = build("precode:code=16,beta=0.5")
-    plain, changed = build_model(OWN, 3), build_model(defense.blueprint(OWN), 3)
-    assert count_parameters(changed) - count_parameters(plain) == 3 * WIDTH * 16 + 2 * 16 + WIDTH
-    for name, value in plain.state_dict().items():
-        expect_same(value, changed.state_dict()[name])
-    images, labels = batch(5)
-    changed.train()
-    with global_seed(0):
-        value = cross_entropy(changed(images), labels)
-        total = value + 0.5 * changed.bottleneck.divergence
-    grads = torch.autograd.grad(total, list(changed.parameters()))
-    found, loss = worked(changed, divergent_step(plain_step, 0.5), images, labels)
-    expect_same(loss, total.detach())
-    for one, two in zip(found.values(), grads, strict=True):
-        expect_same(one, two)
-    assert changed.bottleneck.divergence is None
-    changed.eval()
-    expect_same(changed(images), changed(images))
 
 
 # ---------------------------------------------------------------- together

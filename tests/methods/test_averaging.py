@@ -5,14 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_close, expect_same
-from method_cases import CLASSES, SMALL, World, same, same_message, trained
+from method_cases import SMALL, World, same, same_message, trained
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.local_training import local_batches, represent
+from fedpriv.federation.local_training import local_batches
 from fedpriv.federation.states import parameters, put
-from fedpriv.federation.trace import Trace
 from fedpriv.methods import fedrep
-from fedpriv.methods.shared.weights import side_generator
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -24,23 +22,9 @@ from fedpriv.wire.payloads import (
     get_payload,
 )
 
-AVERAGING = ["lg-fedavg", "fedprox", "fedrep", "fedala", "fedavgdbe", "fedgen", "fedgen-homogeneous", "fd"]
-
 
 def count_of(number):
     return SampleCount(torch.tensor([number]))
-
-
-@pytest.mark.parametrize("name", AVERAGING)
-def test_the_order_of_clients_changes_no_average(name):
-    world, server, broadcast, states, _ = trained(name, SMALL if "fedgen" in name else {}, rounds=1)
-    _, _, _, uploads = world.round(2, server, broadcast, states)
-    one, sent = world.method.server_step(world.server, server, uploads, generator(7))
-    other, sent_too = world.method.server_step(world.server, server, uploads[::-1], generator(7))
-    for mine, theirs in [(one, other)] + [(a.tensors(), b.tensors()) for a, b in zip(sent, sent_too, strict=True)]:
-        assert mine.keys() == theirs.keys()
-        for key in mine:
-            expect_close(mine[key].double(), theirs[key].double(), atol=1e-5, what=key)
 
 
 @pytest.mark.parametrize(
@@ -64,25 +48,6 @@ def test_without_what_it_adds_a_method_is_the_plain_one_bit_for_bit(name, option
     for (_, upload), (_, want) in zip(uploads, plain_uploads, strict=True):
         if want:
             assert same_message(upload, want)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "plain"),
-    [
-        ("fedprox", {"mu": 0.1}, "fedavg"),
-        ("fedala", {}, "fedavg"),
-        ("fedavgdbe", {"kappa": 0}, "fedavg"),
-        ("fedavgdbe", {"translation": False}, "fedavg"),
-        ("fedgen-homogeneous", SMALL, "fedavg"),
-        ("fedgen", SMALL, "lg-fedavg"),
-        ("fd", {}, "local"),
-    ],
-)
-def test_what_a_method_adds_changes_the_model(name, options, plain):
-    _, _, _, states, _ = trained(name, options)
-    _, _, _, expected, _ = trained(plain)
-    key = "model.head.weight"
-    assert all(not torch.equal(state[key], want[key]) for state, want in zip(states, expected, strict=True))
 
 
 # ---------------------------------------------------------------- LG-FedAvg
@@ -142,16 +107,6 @@ def test_fedreps_head_never_leaves_and_is_never_replaced():
     assert len(base) == len(parameters(world.setups[0].model)) - 2
 
 
-def test_fedrep_averages_extractors_by_sample_counts():
-    world = World("fedrep")
-    uploads = [
-        (0, (Extractor({"extractor.0.weight": torch.tensor([1.0])}), count_of(1))),
-        (1, (Extractor({"extractor.0.weight": torch.tensor([5.0])}), count_of(3))),
-    ]
-    _, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
-    assert get_payload(broadcast, Extractor).state["extractor.0.weight"].tolist() == [4.0]
-
-
 def test_each_phase_of_fedrep_moves_its_half_only():
     world = World("fedrep", {"head_epochs": 3}, batch_size=4, learning_rate=0.1)
     _, _, states = world.start()
@@ -165,41 +120,6 @@ def test_each_phase_of_fedrep_moves_its_half_only():
         before = states[0][f"model.{name}"]
         assert torch.equal(before, first) is not name.startswith("head.")
         assert torch.equal(first, after_base[name]) is name.startswith("head.")
-
-
-def test_fedreps_head_phase_is_gradient_descent_on_fixed_representations():
-    world = World("fedrep", {"head_epochs": 2}, batch_size=100, learning_rate=0.3)
-    _, _, states = world.start()
-    setup, model = world.setups[1], world.setups[1].model
-    put(model, states[1], "model")
-    features, labels = represent(model, setup.train.images), setup.train.labels
-    weight, bias = states[1]["model.head.weight"].clone(), states[1]["model.head.bias"].clone()
-    for _ in range(2):
-        delta = (torch.softmax(features @ weight.T + bias, 1) - torch.eye(CLASSES)[labels]) / len(labels)
-        weight, bias = weight - 0.3 * delta.T @ features, bias - 0.3 * delta.sum(0)
-    fedrep.train_head(setup, generator(1))
-    expect_close(model.head.weight, weight, atol=1e-5)
-    expect_close(model.head.bias, bias, atol=1e-5)
-
-
-@pytest.mark.parametrize(("name", "phases"), [("fedrep", 2), ("fedala", 1)])
-def test_the_last_phase_of_a_trace_made_the_upload_and_drew_first(name, phases):
-    world, _, broadcast, states, _ = trained(name, rounds=1)
-    setup = replace(world.setups[0], trace=Trace())
-    world.method.client_step(setup, states[0], broadcast, generator(9))
-    noted = [[index.tolist() for index in steps] for steps in setup.trace.result().phases]
-    expected = local_batches(len(setup.train), setup.training, generator(9))
-    assert len(noted) == phases
-    assert noted[-1] == [index.tolist() for index in expected]
-    assert phases == 1 or noted[0] != noted[-1]
-
-
-def test_a_side_generator_leaves_the_other_where_it_is():
-    rng, twin = generator(3), generator(3)
-    one, other = side_generator(rng), side_generator(rng)
-    expect_same(rng.get_state(), twin.get_state())
-    expect_same(torch.rand(5, generator=one), torch.rand(5, generator=other))
-    assert not torch.equal(torch.rand(5, generator=side_generator(rng)), torch.rand(5, generator=twin))
 
 
 # ---------------------------------------------------------------- communication

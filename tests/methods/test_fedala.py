@@ -8,8 +8,6 @@ from compare import expect_close, expect_same
 from method_cases import SIZES, World, trained
 from torch.nn.functional import cross_entropy
 
-from fedpriv.datasets.types import Samples
-from fedpriv.federation.local_training import classify
 from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.federation.states import parameters, put
 from fedpriv.methods import fedala
@@ -43,27 +41,6 @@ def test_fedala_merges_where_it_has_weights_and_overwrites_elsewhere():
     expect_same(fedala.merge({"a": torch.randn(1000)}, {"a": exact}, {"a": torch.ones(1000)})["a"], exact)
 
 
-def test_the_first_time_of_fedala_ends_when_ten_losses_hardly_differ():
-    assert not fedala.settled([1.0] * 9, 0.1)
-    assert fedala.settled([1.0] * 10, 0.1)
-    assert fedala.settled([50.0] + [1.0] * 10, 0.1)
-    # Population standard deviation of five ones and five zeros: 0.5.
-    assert not fedala.settled([0.0, 1.0] * 5, 0.5)
-    assert fedala.settled([0.0, 1.0] * 5, 0.51)
-
-
-def test_the_slice_of_fedala_is_contiguous_and_moves():
-    samples = Samples(torch.rand(20, 1, 2, 2), torch.arange(20))
-    starts = set()
-    for seed in range(40):
-        labels = fedala.slice_of(samples, 0.8, generator(seed)).labels.tolist()
-        assert labels == list(range(labels[0], labels[0] + 16))
-        starts.add(labels[0])
-    assert starts == {0, 1, 2, 3, 4}
-    assert len(fedala.slice_of(samples, 0.01, generator(0))) == 1
-    assert len(fedala.slice_of(samples, 1.0, generator(0))) == 20
-
-
 def learn(options, state=None, **training):
     """Learn the weights of client 0 for a global model that is not its own; return (world, state, broadcast, W)."""
     world, _, broadcast, states, _ = trained("fedala", options, rounds=1, **training)
@@ -87,31 +64,6 @@ def test_one_pass_of_fedala_over_one_batch_is_the_formula():
     assert any(0 < float(share) < 1 for share in shares["head.weight"].flatten())
 
 
-def test_learning_on_representations_or_on_images_is_the_same():
-    # With every tensor merged the images are represented anew each step. The slopes of a pass of one batch are taken at
-    # the received model in both cases.
-    options = {"share": 1.0, "first_passes": 1}
-    _, _, _, head = learn(options | {"layer_idx": 2}, batch_size=100)
-    _, _, _, everything = learn(options | {"layer_idx": 0}, batch_size=100)
-    assert len(everything) > 2
-    for name, share in head.items():
-        expect_close(share, everything[name], atol=1e-5)
-
-
-def test_learned_weights_lower_the_loss_of_the_merged_model():
-    options = {"share": 1.0, "first_passes": 30, "threshold": 1e-9, "rate": 1.0}
-    world, state, broadcast, shares = learn(options, learning_rate=0.5, epochs=5)
-    setup = world.setups[0]
-
-    def loss(state):
-        put(setup.model, world.method.apply_broadcast(setup, state, broadcast), "model")
-        return float(cross_entropy(classify(setup.model, setup.train.images), setup.train.labels))
-
-    learned = {f"{fedala.SHARES}.{name}": share for name, share in shares.items()}
-    assert loss(state | learned) < loss(state)
-    assert all(float(share.min()) >= 0 and float(share.max()) <= 1 for share in shares.values())
-
-
 def passes(monkeypatch, options, state=None):
     """Return over how many passes the weights were learned."""
     calls = []
@@ -127,15 +79,6 @@ def test_fedala_learns_long_once_and_then_for_one_pass(monkeypatch):
     _, state, _, shares = learn({})
     known = state | {f"{fedala.SHARES}.{name}": share for name, share in shares.items()}
     assert passes(monkeypatch, {"first_passes": 17, "threshold": 1e-12}, known) == 1
-
-
-def test_fedala_has_nothing_to_learn_from_its_own_weights():
-    world = World("fedala", {}, batch_size=4)
-    server, broadcast, states = world.start()
-    _, broadcast, states, _ = world.round(1, server, broadcast, states)
-    assert not any(name.startswith(fedala.SHARES) for state in states for name in state)
-    _, _, states, _ = world.round(2, server, broadcast, states)
-    assert all(any(name.startswith(fedala.SHARES) for name in state) for state in states)
 
 
 def test_fedala_refuses_to_merge_more_tensors_than_there_are():

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from compare import expect_close, expect_same
 from method_cases import SIZES, WIDTH, World, trained
@@ -19,11 +18,6 @@ from fedpriv.wire.payloads import (
 )
 
 
-def test_dbe_pulls_by_half_the_mean_squared_distance():
-    value = fedavgdbe.pull(torch.tensor([1.0, 4.0]), torch.tensor([0.0, 2.0]))
-    assert float(value) == pytest.approx((1 + 4) / 2 / 2)
-
-
 def test_dbe_sends_the_running_mean_once_and_the_server_sends_the_average_from_the_second_round_on():
     world = World("fedavgdbe", {}, batch_size=4)
     server, broadcast, states = world.start()
@@ -37,21 +31,6 @@ def test_dbe_sends_the_running_mean_once_and_the_server_sends_the_average_from_t
     expect_same(get_payload(again, FeatureMean).mean, get_payload(broadcast, FeatureMean).mean)
 
 
-def test_a_late_client_of_dbe_adds_its_mean():
-    world = World("fedavgdbe", {}, batch_size=4)
-    server, broadcast, states = world.start()
-    server, broadcast, states, first = world.round(1, server, broadcast, states, chosen=(0, 1))
-    server, broadcast, states, late = world.round(2, server, broadcast, states, chosen=(1, 2))
-    assert [find_payload(upload, FeatureMean) is None for _, upload in late] == [True, False]
-    means = [
-        get_payload(first[0][1], FeatureMean),
-        get_payload(first[1][1], FeatureMean),
-        get_payload(late[1][1], FeatureMean),
-    ]
-    average = sum(size / sum(SIZES) * mean.mean for size, mean in zip(SIZES, means, strict=True))
-    expect_close(get_payload(broadcast, FeatureMean).mean, average, atol=1e-6)
-
-
 def test_the_running_mean_of_dbe_starts_from_zero_and_forgets_by_its_momentum():
     world = World("fedavgdbe", {"momentum": 0.25}, batch_size=4, max_steps=2, learning_rate=1e-9)
     _, broadcast, states = world.start()
@@ -63,15 +42,6 @@ def test_the_running_mean_of_dbe_starts_from_zero_and_forgets_by_its_momentum():
         for index in local_batches(len(setup.train), setup.training, generator(5))
     )
     expect_close(get_payload(upload, FeatureMean).mean, 0.75 * 0.25 * one + 0.25 * two, atol=1e-6)
-
-
-def test_a_client_of_dbe_without_a_batch_sends_the_mean_of_its_representations():
-    world = World("fedavgdbe", {}, batch_size=100, drop_last=True)
-    _, broadcast, states = world.start()
-    setup = world.setups[0]
-    _, upload = world.method.client_step(setup, states[0], broadcast, generator(5))
-    put(setup.model, states[0], "model")
-    expect_close(get_payload(upload, FeatureMean).mean, represent(setup.model, setup.train.images).mean(0))
 
 
 def test_a_step_of_dbe_is_its_loss_by_hand():
@@ -112,12 +82,3 @@ def test_dbes_translation_is_private_and_used_in_prediction():
     expect_close(world.method.predict(setup, states[0], images), logits, atol=1e-5)
     received = world.method.apply_broadcast(setup, states[0], broadcast)
     expect_same(received[fedavgdbe.TRANSLATION], shift)
-
-
-def test_the_first_round_of_dbe_is_fedavgs():
-    _, _, _, states, _ = trained("fedavgdbe", rounds=1)
-    _, _, _, expected, _ = trained("fedavg", rounds=1)
-    for state, want in zip(states, expected, strict=True):
-        for name, value in want.items():
-            expect_same(state[name], value)
-        assert not state[fedavgdbe.TRANSLATION].any()

@@ -41,30 +41,6 @@ def test_the_naive_mean_is_over_those_who_sent():
     assert state["angle"].tolist() == [[5.0, 0.0], [0.0, 8.0]]
 
 
-@pytest.mark.parametrize("aggregation", ["weighted", "naive"])
-def test_the_mean_does_not_depend_on_the_order_of_clients(aggregation):
-    world = World("fedral", {"aggregation": aggregation})
-    uploads = [
-        (k, (AngleMatrix(torch.randn(m, 12 // m, 12 // m)), SampleCount(torch.tensor([k + 1]))))
-        for k, m in enumerate((1, 2, 3, 12, 4))
-    ]
-    states = [world.method.server_step(world.server, {}, rows, generator(0))[0] for rows in (uploads, uploads[::-1])]
-    expect_close(states[0]["angle"], states[1]["angle"], rtol=0, atol=1e-6)
-
-
-def test_clients_upload_the_blocks_of_their_own_number():
-    world = World("fedral", {"blocks": [1, 4]})
-    server, broadcast, states = world.start()
-    _, _, after, uploads = world.round(1, server, broadcast, states)
-    for (k, sent), m in zip(uploads, (1, 4, 1), strict=True):
-        blocks = get_payload(sent, AngleMatrix).blocks
-        assert blocks.shape == (m, WIDTH // m, WIDTH // m)
-        side = WIDTH // m
-        for i, block in enumerate(blocks):
-            rows = slice(i * side, (i + 1) * side)
-            expect_same(block, after[k]["angle"][rows, rows])
-
-
 def test_matrix_and_model_take_one_sgd_step_down_the_cross_entropy_of_the_turned_representation():
     world = World("fedral", {"blocks": [1]}, batch_size=3, max_steps=1, learning_rate=0.1)
     server, broadcast, states = world.start()
@@ -82,41 +58,6 @@ def test_matrix_and_model_take_one_sgd_step_down_the_cross_entropy_of_the_turned
         expect_close(get_payload(sent, AngleMatrix).blocks[0], angle - 0.1 * features.T @ (error @ weight), atol=1e-5)
         expect_close(after[k]["model.head.weight"], weight - 0.1 * error.T @ turned, atol=1e-5)
         expect_same(after[k]["angle"], get_payload(sent, AngleMatrix).blocks[0])
-
-
-def test_prediction_turns_the_representation_and_the_other_figure_does_not():
-    world = World("fedral")
-    _, _, states = world.start()
-    setup, state, images = world.setups[0], states[0], torch.rand(5, *SHAPE)
-    put(setup.model, state, "model")
-    features = represent(setup.model, images)
-    weight, bias = state["model.head.weight"], state["model.head.bias"]
-    turned = (features + features @ state["angle"]) @ weight.T + bias
-    expect_close(world.method.predict(setup, state, images), turned, atol=1e-5)
-    plain = world.method.extra_predictors["without_matrix"](setup, state, images)
-    expect_close(plain, features @ weight.T + bias, atol=1e-5)
-
-
-def test_the_start_is_shared_and_has_variance_one_over_d():
-    world = World("fedral")
-    server, broadcast, states = world.start()
-    for state in states:
-        expect_same(state["angle"], server["angle"])
-    expect_same(get_payload(broadcast, AngleMatrix).blocks[0], server["angle"])
-    angle = fedral.initial_angle(512, 0, 1.0)
-    assert float(angle.std()) == pytest.approx(512**-0.5, rel=0.01)
-    assert not fedral.initial_angle(512, 0, 0.0).any()
-
-
-def test_the_broadcast_matrix_replaces_the_clients_own():
-    world = World("fedral")
-    server, broadcast, states = world.start()
-    _, broadcast, states, _ = world.round(1, server, broadcast, states)
-    received = world.method.apply_broadcast(world.setups[0], states[0], broadcast)
-    expect_same(received["angle"], get_payload(broadcast, AngleMatrix).blocks[0])
-    off_block = received["angle"][0, -1]
-    assert float(off_block) == 0
-    assert float(states[0]["angle"][0, -1]) != 0
 
 
 def test_block_numbers_that_do_not_divide_the_width_are_refused():

@@ -5,27 +5,18 @@ import math
 import pytest
 import torch
 from compare import expect_close, expect_same
-from method_cases import CLASSES, SHAPE, World, played, same
+from method_cases import CLASSES, SHAPE, World, same
 from torch.nn.functional import cross_entropy, l1_loss
 
-from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.federation.cost import message_sizes
-from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.federation.local_training import classify, local_batches
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.states import put
 from fedpriv.methods import ds_fl, fedmd
 from fedpriv.methods.shared.public_answers import distil, on_public
-from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import FederationSizes, count, entries
-from fedpriv.wire.payloads import Kernel, PublicLogits, PublicSamples, find_payload, get_payload
+from fedpriv.wire.payloads import PublicLogits, PublicSamples, get_payload
 
 QUICK = {"fedmd": {"public_epochs": 1}, "ds-fl": {"server": {"epochs": 1}}}
-
-
-def pair(values, samples):
-    return (PublicLogits(torch.tensor(values), torch.tensor(samples)),)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -66,13 +57,6 @@ def test_aggregates_by_hand():
     assert entropy(sharpened[0]) < entropy(mean[0]) < entropy(flat[0])
 
 
-def test_simple_aggregation_makes_a_distribution_of_a_mean_that_noise_made_negative():
-    noisy = torch.tensor([[0.9, -0.3, 0.3], [-1.0, -1.0, -1.0]])
-    shares = ds_fl.aggregated(noisy, ds_fl.Options(aggregation="sa"))
-    expect_close(shares[0], torch.tensor([0.75, 0.0, 0.25]), atol=1e-6)
-    assert bool((shares >= 0).all())
-
-
 def test_one_step_of_digest_goes_down_the_distance_to_the_consensus_and_then_revisits():
     world = World("fedmd", {"public_epochs": 0}, batch_size=20, learning_rate=0.1)
     _, broadcast, states = world.start()
@@ -111,38 +95,6 @@ def test_transfer_learning_comes_once_whenever_a_client_first_takes_part(monkeyp
         assert bool(states[chosen][fedmd.READY])
     assert learned == ["classes", "consensus"] * 2
     assert not bool(states[2][fedmd.READY])
-
-
-def test_transfer_learning_fits_the_labelled_public_set():
-    world = World("fedmd", {"public_epochs": 60, "public_batch": 4}, batch_size=4, learning_rate=0.1)
-    _, broadcast, states = world.start()
-    setup = world.setups[0]
-    only_public = type(setup)(**{**vars(setup), "train": setup.train.subset(torch.arange(0))})
-    trained, _ = world.method.client_step(only_public, states[0], broadcast, generator(1))
-    put(setup.model, trained, "model")
-    right = (classify(setup.model, setup.public).argmax(1) == setup.public_labels).float().mean()
-    assert float(right) > 0.9
-
-
-@pytest.mark.parametrize(
-    ("name", "off"), [("fedmd", {"public_epochs": 0, "digest_epochs": 0}), ("ds-fl", {"distill_epochs": 0})]
-)
-def test_without_public_training_clients_train_alone(name, off):
-    settings = {"batch_size": 4, "learning_rate": 0.1}
-    shared, alone = played(World(name, QUICK[name] | off, **settings)), played(World("local", **settings))
-    for one, other in zip(shared[2], alone[2], strict=True):
-        assert all(torch.equal(one[n], other[n]) for n in other)
-
-
-def test_clients_come_nearer_to_each_other_by_digesting():
-    def spread(epochs):
-        options = {"public_epochs": 0, "digest_epochs": epochs}
-        world = World("fedmd", options, batch_size=4, learning_rate=0.05, max_steps=1)
-        _, _, _, uploads = played(world, 3)
-        values = torch.stack([get_payload(upload, PublicLogits).values for _, upload in uploads])
-        return float(values.var(0).mean())
-
-    assert spread(40) < 0.5 * spread(0)
 
 
 def test_the_servers_model_learns_from_the_aggregate_alone_and_is_no_clients_model():
@@ -188,46 +140,3 @@ def test_private_guards_and_limits_do_not_reach_public_training():
         generator(3),
     )
     assert seen == [index.tolist() for index in batches]
-
-
-@pytest.mark.parametrize("name", QUICK)
-@pytest.mark.parametrize("samples", [5, 5000])
-def test_planned_traffic_is_the_ledgers_of_a_settled_round(name, samples):
-    world = World(name, QUICK[name] | {"samples": samples})
-    server, broadcast, states = world.start()
-    for number in (1, 2):
-        sent = [row for k in range(3) for row in entries(broadcast, number, k, "broadcast")]
-        server, broadcast, states, uploads = world.round(number, server, broadcast, states)
-    rows = sent + [row for k, upload in uploads for row in entries(upload, 2, k, "upload")]
-    facts = FederationSizes(clients=3, classes=CLASSES, width=16, public=12, options=world.options)
-    assert count(rows) == count(message_sizes(world.method, facts))
-    n = min(samples, 12)
-    totals = count(rows)
-    # The paper counts C outputs a sample and client, up and down; the samples' places travel besides.
-    assert (totals["paper"].upload_scalars, totals["paper"].broadcast_scalars) == (3 * n * CLASSES,) * 2
-    assert totals["full"].upload_scalars == 3 * n * (CLASSES + 1)
-    assert totals["full"].broadcast_scalars == 3 * n * (CLASSES + 2)
-
-
-def test_without_public_images_the_server_says_what_is_missing():
-    world = World("ds-fl")
-    bare = type(world.server)(**{**vars(world.server), "public": None})
-    with pytest.raises(UserError, match="there are no public images to exchange outputs on; set some aside with"):
-        world.method.start(bare, generator(0))
-
-
-def test_noise_of_a_defense_is_on_the_outputs_and_never_on_the_samples():
-    upload = pair([[0.2, 0.8], [0.5, 0.5]], [3, 8])
-    pipeline = DefensePipeline(build_defenses([parse_choice("noise:scale=0.5")]))
-
-    facts = {"labels": torch.tensor([0, 1]), "n_classes": 2, "broadcast": (PublicSamples(torch.tensor([3, 8])),)}
-    sent = get_payload(pipeline.upload(upload, Sender(round=1, client=0, rounds=2, **facts), 0), PublicLogits)
-    assert sent.samples.tolist() == [3, 8]
-    assert not torch.equal(sent.values, get_payload(upload, PublicLogits).values)
-
-
-def test_outputs_on_public_samples_are_read_as_no_other_kind():
-    message = (*pair([[1.0, 2.0]], [0]), PublicSamples(torch.tensor([5])))
-    assert find_payload(message, Kernel) is None
-    assert get_payload(message, PublicSamples).samples.tolist() == [5]
-    assert get_payload(message, PublicLogits).samples.tolist() == [0]

@@ -47,9 +47,3 @@ def test_the_list_prints_each_entry_once_and_names_what_has_none(capsys):
     assert len(keys) == len(set(keys)) == len(set(references().values()))
     assert "% local: no federation" in out
     assert out.strip() == fedpriv.catalogue("methods").bibtex()
-
-
-def test_other_lists_have_no_entries(capsys):
-    code, _, err = call(capsys, "list", "attacks", "--bibtex")
-    assert code == 2
-    assert err == "fedpriv: attacks: have no BibTeX entries; expected methods\n"

@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import local_batches
-from fedpriv.federation.method import LocalTraining, refuse_no_method
-from fedpriv.federation.states import put, weighted_mean
+from fedpriv.federation.method import refuse_no_method
+from fedpriv.federation.states import put
 from fedpriv.federation.trace import Trace
 from fedpriv.methods import METHODS, default_method
 from fedpriv.util.seeds import generator
@@ -191,16 +191,6 @@ def test_fedavg_averages_by_sample_counts():
     assert state["global.w"].tolist() == [4.0, 5.0]
 
 
-def test_averages_do_not_depend_on_the_order_of_clients():
-    states = [{"w": torch.randn(50)} for _ in range(7)]
-    weights = [3, 1, 4, 1, 5, 9, 2]
-    forwards = weighted_mean(states, weights)["w"]
-    backwards = weighted_mean(states[::-1], weights[::-1])["w"]
-    expect_close(forwards, backwards, rtol=0, atol=1e-7)
-    by_hand = sum(w / 25 * s["w"] for w, s in zip(weights, states, strict=True))
-    expect_close(forwards, by_hand, atol=1e-6)
-
-
 def test_one_local_step_of_fedavg_reveals_the_gradient_of_its_first_batch():
     world = World("fedavg", batch_size=3, max_steps=1, learning_rate=0.1)
     server, broadcast, states = world.start()
@@ -217,26 +207,6 @@ def test_one_local_step_of_fedavg_reveals_the_gradient_of_its_first_batch():
         before, after = get_payload(broadcast, Model).state, get_payload(upload, Model).state
         for name, slope in zip(names, slopes, strict=True):
             expect_close((before[name] - after[name]) / 0.1, slope, atol=1e-5)
-
-
-# ---------------------------------------------------------------- batches
-
-
-def test_batches_cover_every_sample_once_an_epoch():
-    batches = local_batches(23, LocalTraining(batch_size=5, epochs=2), generator(1))
-    assert [len(b) for b in batches] == [5, 5, 5, 5, 3] * 2
-    assert sorted(torch.cat(batches[:5]).tolist()) == list(range(23))
-    assert not torch.equal(torch.cat(batches[:5]), torch.cat(batches[5:]))
-
-
-def test_tails_are_dropped_joined_or_cut_only_on_request():
-    assert [len(b) for b in local_batches(11, LocalTraining(batch_size=5), generator(1))] == [5, 5, 1]
-    assert [len(b) for b in local_batches(11, LocalTraining(batch_size=5), generator(1), join_single=True)] == [5, 6]
-    assert [len(b) for b in local_batches(11, LocalTraining(batch_size=5, drop_last=True), generator(1))] == [5, 5]
-    kept = local_batches(7, LocalTraining(batch_size=5, shuffle=False, epochs=2), generator(1))
-    assert [b.tolist() for b in kept] == [[0, 1, 2, 3, 4], [5, 6]] * 2
-    assert local_batches(3, LocalTraining(batch_size=5, drop_last=True), generator(1)) == []
-    assert len(local_batches(11, LocalTraining(batch_size=5, max_steps=2), generator(1))) == 2
 
 
 # ---------------------------------------------------------------- communication

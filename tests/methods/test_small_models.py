@@ -5,17 +5,14 @@ import math
 import pytest
 import torch
 from compare import expect_close, expect_same
-from method_cases import CLASSES, SHAPE, WIDTH, World, copies, played, same
+from method_cases import CLASSES, SHAPE, WIDTH, World, played
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.cost import message_sizes, model_parameters
+from fedpriv.federation.cost import message_sizes
 from fedpriv.federation.method import LocalTraining, Plan
-from fedpriv.federation.states import inner
 from fedpriv.methods import fedapen, fedkd, fedmrl, fml
 from fedpriv.methods.shared.mutual import clip_each, divergence
-from fedpriv.methods.shared.small_model import small_blueprint, small_scratch
-from fedpriv.models.build import build_model, count_parameters
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -29,37 +26,6 @@ def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):
 
 
 # ---------------------------------------------------------------- the small model
-
-
-def test_the_small_model_is_the_same_for_all_clients_whatever_their_own():
-    own = [Blueprint(name, (3, 32, 32), 10, 512, mapping) for name, mapping in (("cnn4", "ap"), ("resnet18", "fc"))]
-    assert small_blueprint(own[0], "auto") == small_blueprint(own[1], "auto")
-    assert small_blueprint(own[0], "auto") == Blueprint("cnn4", (3, 32, 32), 10, 512)
-    assert small_blueprint(Blueprint("small-mlp", (1, 8, 8), 10, 64), "auto").name == "small-cnn"
-    assert small_blueprint(own[0], "cnn-5", 128) == Blueprint("cnn-5", (3, 32, 32), 10, 128)
-
-
-def test_the_small_model_is_never_the_private_models_module():
-    world = World("fml")
-    setup = world.setups[0]
-    assert small_blueprint(setup.blueprint, "auto") == setup.blueprint
-    assert small_scratch(setup, setup.blueprint) is not setup.model
-
-
-@pytest.mark.parametrize("name", ["fedmrl", "fml", "fedapen"])
-def test_private_and_small_model_of_one_architecture_start_different(name):
-    world = World(name)
-    _, broadcast, states = world.start()
-    small = get_payload(broadcast, SmallModel).state["extractor.0.weight"]
-    assert not torch.equal(small, states[0]["model.extractor.0.weight"])
-
-
-@pytest.mark.parametrize("name", ["fedmrl", "fml", "fedapen"])
-def test_clients_upload_small_models_of_their_own(name):
-    _, _, _, uploads = played(World(name), 1)
-    weights = [get_payload(upload, SmallModel).state["head.weight"] for _, upload in uploads]
-    assert not torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
 
 
 def test_small_models_are_averaged_uniformly_or_by_counts():
@@ -118,12 +84,6 @@ def test_gradients_are_clipped_model_by_model():
     expect_close(second.weight.grad, torch.tensor([[3.0, 4.0]]))
 
 
-def test_a_model_that_the_loss_leaves_out_gets_no_gradient():
-    used, unused = nn.Linear(2, 1), nn.Linear(2, 1)
-    clip_each(used(torch.ones(2)).sum(), (used, unused), 1.0).backward()
-    expect_same(unused.weight.grad, torch.zeros(1, 2))
-
-
 # ---------------------------------------------------------------- FML
 
 
@@ -140,22 +100,6 @@ def test_fml_loss_by_hand():
     (slope,) = torch.autograd.grad(fml.mutual_loss(private, shared, labels, fml.Options(alpha=1.0, beta=0.0)), private)
     (alone,) = torch.autograd.grad(cross_entropy(private, labels), private)
     expect_close(slope, alone, atol=1e-7)
-
-
-def test_fml_without_mutual_terms_is_local_training():
-    alone, mutual = World("local"), World("fml", {"alpha": 1.0, "beta": 1.0, "small_model": "small-mlp"})
-    for one, other in zip(played(alone, 3)[2], played(mutual, 3)[2], strict=True):
-        assert same(inner(one, "model"), inner(other, "model"))
-
-
-def test_fml_predicts_with_the_private_model_alone():
-    world = World("fml")
-    _, broadcast, states, _ = played(world)
-    assert world.method.apply_broadcast(world.setups[0], states[0], broadcast) is states[0]
-    other = states[0] | {name: value + 1 for name, value in states[0].items() if name.startswith("small.")}
-    images = torch.rand(3, *SHAPE)
-    predict = world.method.predict
-    expect_same(predict(world.setups[0], states[0], images), predict(world.setups[0], other, images))
 
 
 # ---------------------------------------------------------------- FedMRL
@@ -178,25 +122,6 @@ def test_fedmrl_loss_by_hand():
     expect_close(world.method.predict(setup, state, images), fine, atol=1e-5)
 
 
-def test_fedmrl_keeps_its_projector_between_rounds_and_uses_it():
-    world = World("fedmrl")
-    server, broadcast, first = world.start()
-    server, broadcast, second, _ = world.round(1, server, broadcast, first)
-    assert not torch.equal(first[0]["projector.weight"], second[0]["projector.weight"])
-    received = world.method.apply_broadcast(world.setups[0], second[0], broadcast)
-    expect_same(received["projector.weight"], second[0]["projector.weight"])
-    # The next round starts from it: with another projector the same step ends elsewhere.
-    other = copies(second[0]) | {"projector.weight": first[0]["projector.weight"]}
-    step = [
-        world.method.client_step(world.setups[0], state, broadcast, generator(0, "step"))[0]
-        for state in (second[0], other)
-    ]
-    assert not torch.equal(step[0]["model.head.weight"], step[1]["model.head.weight"])
-    images = torch.rand(3, *SHAPE)
-    scores = [world.method.predict(world.setups[0], state, images) for state in (second[0], other)]
-    assert not torch.equal(*scores)
-
-
 def test_fedmrl_drops_the_small_head_at_inference_but_not_the_small_extractor():
     world = World("fedmrl")
     _, _, states, _ = played(world)
@@ -210,23 +135,6 @@ def test_fedmrl_drops_the_small_head_at_inference_but_not_the_small_extractor():
     assert not torch.equal(scores("small.extractor."), scores("nothing"))
 
 
-def test_fedmrl_trains_all_three_parts():
-    world = World("fedmrl")
-    _, broadcast, before = world.start()
-    after, upload = world.method.client_step(world.setups[1], before[1], broadcast, generator(0))
-    for name in ("model.head.weight", "small.head.weight", "small.extractor.0.weight", "projector.bias"):
-        assert not torch.equal(before[1][name], after[name])
-    assert same(inner(after, "small"), dict(get_payload(upload, SmallModel).state))
-
-
-def test_fedmrl_refuses_a_small_representation_that_is_wider_than_the_private_one():
-    fedmrl.METHOD.check(plan(fedmrl.Options(small_width=WIDTH)))
-    with pytest.raises(
-        UserError, match=r"small_width is 17.*pass option={'small_width': 16} or less, or a larger width"
-    ):
-        fedmrl.METHOD.check(plan(fedmrl.Options(small_width=17)))
-
-
 @pytest.mark.parametrize(
     ("shape", "classes", "scalars"),
     [((3, 32, 32), 10, 874_698), ((3, 32, 32), 100, 886_308), ((3, 64, 64), 200, 5_617_800)],
@@ -236,44 +144,6 @@ def test_fedmrls_communication_is_that_of_table_11_of_fedre(shape, classes, scal
     facts = FederationSizes(10, classes, 512, fedmrl.Options(narrowing="htfllib"), blueprint=blueprint)
     upload, _, broadcast = message_sizes(fedmrl.METHOD, facts)
     assert (upload.scalars, broadcast.scalars) == (10 * scalars, 10 * scalars)
-
-
-@pytest.mark.parametrize(
-    ("d1", "scalars"), [(0, 465_658), (100, 465_658), (200, 516_758), (300, 567_858), (500, 670_058)]
-)
-def test_fedmrls_small_model_is_cnn_5_with_d1_units_in_its_penultimate_layer(d1, scalars):
-    own = Blueprint("cnn-1", (3, 32, 32), 10, 500)
-    small = fedmrl.METHOD.shared(own, fedmrl.Options(small_width=d1))
-    assert model_parameters(small) == scalars
-    # By hand: convolutions 1,216 + 12,832, FC1 801 * 500, FC2 501 * d1, FC3 (d1 + 1) * 10.
-    assert scalars == 1_216 + 12_832 + 801 * 500 + 501 * (d1 or 100) + ((d1 or 100) + 1) * 10
-    built = build_model(small, 0)
-    assert (count_parameters(built), built.extractor[-2].out_features) == (scalars, d1 or 100)
-    assert isinstance(built.mapping, nn.Identity)
-
-
-def test_a_smaller_d1_reduces_communication():
-    own, sent = Blueprint("cnn-5", (3, 32, 32), 10, 500), []
-    for d1 in (100, 500):
-        options = fedmrl.Options(small_width=d1)
-        upload, *_ = message_sizes(fedmrl.METHOD, FederationSizes(1, 10, 500, options, blueprint=own))
-        sent.append(upload.scalars)
-    assert sent == [465_658, 670_058]
-
-
-def test_fedmrls_homogeneous_small_model_is_a_narrow_cnn_1_and_gray_images_take_the_gray_layout():
-    own = Blueprint("cnn-1", (3, 32, 32), 100, 500)
-    small = fedmrl.METHOD.shared(own, fedmrl.Options(small_model="cnn-1", small_width=100))
-    assert model_parameters(small) == 1_216 + 12_832 + 801 * 2000 + 2001 * 100 + 101 * 100
-    gray = fedmrl.METHOD.shared(Blueprint("cnn-2", (1, 28, 28), 10, 50), fedmrl.Options(small_width=20))
-    assert model_parameters(gray) == 520 + 10_020 + 321 * 50 + 51 * 20 + 21 * 10
-
-
-def test_fedmrl_refuses_a_small_model_without_a_last_layer_to_narrow():
-    options = fedmrl.Options(small_model="small-cnn-deep")
-    with pytest.raises(UserError, match=r"small-cnn-deep has no last linear layer.*small-cnn.*'narrowing': 'htfllib'"):
-        fedmrl.METHOD.check(plan(options))
-    fedmrl.METHOD.check(plan(fedmrl.Options(small_model="small-cnn-deep", narrowing="htfllib")))
 
 
 def test_fedmrls_four_modes_by_hand():

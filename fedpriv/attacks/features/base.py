@@ -19,8 +19,7 @@ from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Reconstruction, TargetId, ThreatModel, Unit
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import SEPARATE
-from fedpriv.wire.payloads import Message, Prototypes
+from fedpriv.wire.payloads import Prototypes
 
 Inversion = Literal["dip", "pixels", "decoder", "joint"]
 
@@ -51,8 +50,6 @@ class Recovered:
         sound: ``(T,)`` bool, whether the vector can be what it is taken for; None for yes.
         distance: ``(T,)`` float32 expected distance of each vector from the true one; None where none is expected.
         directions: ``(T, d)`` float32 in which each vector stands out from the client's others, or None.
-        noise: (round, client) -> root mean square of the expected distances of a client's vectors, behind which its decoder
-            learns. None for that of the targets' vectors.
         exact: whether those vectors are taken for exact of which the uploads say that they are of one image.
     """
 
@@ -62,7 +59,6 @@ class Recovered:
     sound: Tensor | None = None
     distance: Tensor | None = None
     directions: Tensor | None = None
-    noise: Mapping[tuple[int, int], float] | None = None
     exact: bool = False
 
 
@@ -146,20 +142,18 @@ def _noisy(length: float, rows: Tensor, seed: int) -> Tensor:
 
 
 def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackProblem:
-    """Return the problem of the inversion: undefended vectors, with the noise that is expected of them."""
-    noise = recovered.noise
-    if noise is None:
-        squares: dict[tuple[int, int], list[float]] = {}
-        if recovered.distance is not None:
-            for position, distance in zip(recovered.places, recovered.distance.tolist(), strict=True):
-                squares.setdefault((position.round, position.client), []).append(distance**2)
-        noise = {where: (sum(values) / len(values)) ** 0.5 for where, values in squares.items()}
+    """Return the problem of the inversion: undefended vectors, with the root mean square of a client's expected errors."""
+    squares: dict[tuple[int, int], list[float]] = {}
+    if recovered.distance is not None:
+        for position, distance in zip(recovered.places, recovered.distance.tolist(), strict=True):
+            squares.setdefault((position.round, position.client), []).append(distance**2)
 
     # The very same object for the same length: decoders that learned behind it are kept by it.
     def defense(length: float) -> partial[Tensor]:
         return problem.trained.get(("uncertain", length), lambda: partial(_noisy, length))
 
-    knowledge = replace(problem.knowledge, defended={where: defense(length) for where, length in noise.items()})
+    defended = {where: defense((sum(values) / len(values)) ** 0.5) for where, values in squares.items()}
+    knowledge = replace(problem.knowledge, defended=defended)
     return replace(problem, knowledge=knowledge, observations=recovered.uploads, targets=recovered.places)
 
 
@@ -172,7 +166,6 @@ class ClassMeans:
         condition: condition number of what was inverted; infinite where the means are not determined.
         settled: whether the iteration came to rest.
         counts: ``(m,)`` int64 images of which each is the mean, where the means are exact up to rounding; else None.
-        distance: ``(m,)`` float32 expected distance of each mean from the true one; None where none is expected.
     """
 
     classes: Tensor
@@ -181,7 +174,6 @@ class ClassMeans:
     condition: float
     settled: bool
     counts: Tensor | None = None
-    distance: Tensor | None = None
 
     @property
     def error(self) -> float:
@@ -195,24 +187,15 @@ class ClassMeans:
 
 
 def recovered_means(solved: Mapping[int, ClassMeans], targets: Sequence[TargetId]) -> Recovered:
-    """Return class means by client as uploads; clients without a target count for the decoder's noise alone."""
+    """Return class means by client as uploads."""
     places = tuple(replace(target, index=solved[target.client].row(target)) for target in targets)
     rows = [(solved[position.client], position.index) for position in places]
     counts = [None if found.counts is None else int(found.counts[row]) for found, row in rows]
-    distances = [float(results.distance[row]) for results, row in rows if results.distance is not None]
-    rounds = {target.client: target.round for target in targets}
-    noise = {
-        (rounds.get(client, max(rounds.values())), client): float(outcome.distance.double().square().mean().sqrt())
-        for client, outcome in solved.items()
-        if outcome.distance is not None
-    }
     return Recovered(
         as_uploads([result.means[row] for result, row in rows], places, counts),
         places,
         labels=torch.tensor([int(found.classes[row]) for found, row in rows]),
         sound=torch.tensor([found.settled for found, _ in rows]),
-        distance=torch.tensor(distances) if len(distances) == len(rows) else None,
-        noise=noise or None,
         exact=True,
     )
 
@@ -236,11 +219,3 @@ def as_uploads(
         known = None if any(count is None for _, count in rows.values()) else images
         uploads.append(Observation(round_, client, (Prototypes(table, torch.arange(len(table)), known),), ()))
     return tuple(uploads)
-
-
-def with_rows(message: Message, rows: Tensor) -> Message:
-    """Return an upload of representations or prototypes with other rows; counts and labels stay."""
-    return tuple(
-        replace(payload, **{str(payload.values_field()): rows}) if payload.kind in SEPARATE else payload
-        for payload in message
-    )

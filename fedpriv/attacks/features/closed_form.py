@@ -14,7 +14,7 @@ side s on its diagonal (FedRAL) holds s equations for every coordinate of r_c, s
 means. Where there are fewer, ||dA - sum_c r_c^T q_c(r)||^2 / ||dA||^2 is minimised over r_c = u_c^2, not negative behind
 a ReLU.
 
-Of several steps the equations do not hold, for the extractor moves: :mod:`fedpriv.attacks.features.multi_step`.
+Of several steps the equations hold about as far as the extractor stands still.
 
 Sources: Geiping et al. 2020, proposition 3.1 (one image); Zhao et al. 2020 (the label); Fan et al. 2025, Maui (features
 from head gradients). Class means and the angle matrix are derived here.
@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -34,14 +33,6 @@ from torch import Tensor
 from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.base import ClassMeans, Recovered, RecoverThenInvert, recovered_means
-from fedpriv.attacks.features.multi_step import (
-    angle_steps,
-    clients_to_solve,
-    head_steps,
-    multi_step_means,
-    simulates,
-    work_of,
-)
 from fedpriv.attacks.gradients.head_equations import members_of_head
 from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.inputs.updates import require_facts
@@ -95,29 +86,19 @@ class HeadUpdate(RecoverThenInvert):
 
     name = "head-update"
     summary = "class means solved for from a classifier's update, then inverted"
-    version = 8
+    version = 9
     targets = HEADS
     needs = Needs(extractor=("white_box",), batch=True)
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
-        solved = {client: self._means(problem, client) for client in clients_to_solve(problem)}
+        newest = {client: rounds_of(problem.observations, client)[-1] for client in problem.clients}
+        solved = {client: recover_from_head(seen, problem.knowledge) for client, seen in newest.items()}
         return recovered_means(solved, problem.targets)
 
     def inversion_options(self) -> dict[str, Any]:
         """Return the match."""
         return {"match": self.match}
-
-    def _means(self, problem: AttackProblem, client: int) -> ClassMeans:
-        knowledge, seen = problem.knowledge, rounds_of(problem.observations, client)[-1]
-        facts = require_facts(self.name, knowledge, client)
-        if simulates(knowledge):
-            step = _head_step(seen, facts, knowledge)
-            if bool((step.shares > 0).any()):
-                work = work_of(facts, knowledge.labels.get((seen.round, client)), step.shares)
-                steps = partial(head_steps, work, step.heads[0])
-                return multi_step_means(problem, seen, work, steps, 2 * step.weight.numel(), step.weight[None])
-        return recover_from_head(seen, knowledge)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,25 +111,15 @@ class AngleUpdate(RecoverThenInvert):
 
     name = "angle-update"
     summary = "class means solved for from an angle matrix's update, then inverted"
-    version = 7
+    version = 8
     targets = MAPPINGS
     needs = Needs(extractor=("white_box",), labels=("given",), batch=True)
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
-        solved = {client: self._means(problem, client) for client in clients_to_solve(problem)}
+        newest = {client: rounds_of(problem.observations, client)[-1] for client in problem.clients}
+        solved = {k: recover_from_angle(seen, problem.knowledge, problem.seed) for k, seen in newest.items()}
         return recovered_means(solved, problem.targets)
-
-    def _means(self, problem: AttackProblem, client: int) -> ClassMeans:
-        knowledge, seen = problem.knowledge, rounds_of(problem.observations, client)[-1]
-        if not simulates(knowledge):
-            return recover_from_angle(seen, knowledge, problem.seed)
-        facts = require_facts(self.name, knowledge, client)
-        step = _angle_step(seen, facts, knowledge)
-        work = work_of(facts, knowledge.labels.get((seen.round, client)), step.shares)
-        steps = partial(angle_steps, work, step.angle, step.head, len(step.blocks))
-        each = 2 * (step.angle.numel() + step.head[0].numel())
-        return multi_step_means(problem, seen, work, steps, each, step.blocks.mT)
 
 
 # ---------------------------------------------------------------- from uploads to class means

@@ -1,19 +1,15 @@
-"""The attacks on what a client uploads in several rounds: averaged, differenced, or all rounds inverted at once.
+"""The attack on what a client uploads in several rounds, inverted together.
 
-``average``: the same row uploaded in T rounds is p(t) + e_t with independent disturbances e_t (noise, stochastic
-rounding); the Kalman filter of a random walk averages them and follows the extractor.
-
-``all-rounds``: one image has to answer T times,
+One image has to answer T times,
 
     min_x sum_t ||g_t(x) - r_t||^2 / s_t^2,    s_t the length of representations by g_t,
 
 which is one inversion of the vector (r_1 / s_1, .., r_T / s_T) behind x -> (g_1(x) / s_1, .., g_T(x) / s_T), however
-extractors move. All derived here.
+extractors move. Derived here.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -23,13 +19,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.features.base import (
-    INVERSIONS,
-    Recovered,
-    RecoverThenInvert,
-    make_inversion,
-    with_rows,
-)
+from fedpriv.attacks.features.base import INVERSIONS, make_inversion
 from fedpriv.attacks.inputs.extractors import require_extractors
 from fedpriv.attacks.inputs.targets import observation_of, rounds_of, target_feature, upload_holds
 from fedpriv.attacks.inversion.decoder import REFINED
@@ -40,124 +30,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import SEPARATE
 from fedpriv.wire.payloads import Message, Prototypes, Representations, find_payload
-
-# ---------------------------------------------------------------- average
-
-_WALKS = tuple(10.0**power for power in range(-6, 7))
-_PRIORS = tuple(10.0**power for power in (0, 2, 4, 6, 8))
-
-Rows = Representations | Prototypes
-
-
-@dataclass(frozen=True, kw_only=True)
-class AveragedInversion(RecoverThenInvert):
-    """Average a client's rows over all rounds seen, then invert those of the targets.
-
-    A target is a row of the newest upload. Representations are averaged over the rounds whose rows have the same labels in
-    the same order, prototypes over the rounds that hold all classes of the newest; other rounds are left out.
-
-    Attributes:
-        zeros: ``sent``; or ``missing``: a coordinate that is zero in all rows of a round was not sent (``diagonal``), and
-            rounds that show different coordinates are put together.
-    """
-
-    zeros: Literal["sent", "missing"] = "sent"
-
-    name = "average"
-    summary = "what a client uploads of the same images averaged over rounds, then inverted"
-    version = 6
-    targets = SEPARATE
-    unit = "row"
-    needs = Needs(min_rounds=2)
-    only_by_name = True
-
-    def recover(self, problem: AttackProblem) -> Recovered:
-        """Average the newest upload of every attacked client over rounds."""
-        seen = problem.observations
-        newest = {target.client: observation_of(seen, target) for target in problem.targets}
-        averaged = []
-        for last in newest.values():
-            rows = average_rows(seen, last, self.zeros == "missing")
-            averaged.append(replace(last, upload=with_rows(last.upload, rows)))
-        # Without a defense the newest rows are exact; of noise that is left, fits under total variation take some away.
-        return Recovered(tuple(averaged), problem.targets, exact=True)
-
-
-def average_rows(observations: Sequence[Observation], newest: Observation, missing: bool = False) -> Tensor:
-    """Return the rows ``(n, d)`` of the newest upload averaged over its and earlier rounds.
-
-    With ``missing``, coordinates that are zero in all rows of a round were not sent.
-    """
-    rows = _uploaded_rows(newest, AveragedInversion.name)
-    earlier = [seen for seen in rounds_of(observations, newest.client) if seen.round <= newest.round]
-    versions = torch.stack([result for seen in earlier if (result := _same_rows(seen.upload, rows)) is not None])
-    return average(versions, (versions != 0).any(1) if missing else None)
-
-
-def _uploaded_rows(seen: Observation, attack: str) -> Rows:
-    """Return the representations or prototypes that an upload holds, or refuse in the name of an attack."""
-    rows = find_payload(seen.upload, Representations) or find_payload(seen.upload, Prototypes)
-    if rows is not None:
-        return rows
-    raise UserError(f"attack {attack!r}: {upload_holds(seen)}; expected representation or prototype")
-
-
-def _same_rows(upload: Message, newest: Rows) -> Tensor | None:
-    """Return another round's versions ``(n, d)`` of the newest rows, in their order; None where they are not all there."""
-    if isinstance(newest, Representations):
-        raw = find_payload(upload, Representations)
-        return raw.features if raw is not None and torch.equal(raw.labels, newest.labels) else None
-    means = find_payload(upload, Prototypes)
-    if means is None or not len(means.classes):
-        return None
-    match = newest.classes[:, None] == means.classes[None]
-    return means.features[match.int().argmax(1)] if bool(match.any(1).all()) else None
-
-
-def average(uploads: Tensor, sent: Tensor | None = None) -> Tensor:
-    """Average T uploads ``(T, n, d)`` of the same n rows, in the order of rounds, to ``(n, d)`` float32 of the last one.
-
-    ``sent`` ``(T, d)`` says which coordinates were sent at all in a round. Those that were sent in the same rounds are
-    averaged together, over those rounds; those never sent are zero.
-    """
-    _, n_rows, width = uploads.shape
-    present = torch.ones(len(uploads), width, dtype=torch.bool) if sent is None else sent.cpu()
-    rows = uploads.new_zeros(n_rows, width, device="cpu")
-    patterns, member = present.T.unique(dim=0, return_inverse=True)
-    for number, pattern in enumerate(patterns):
-        if bool(pattern.any()):
-            columns = (member == number).nonzero().flatten()
-            values = uploads.cpu().double()[pattern][:, :, columns].flatten(1)
-            rows[:, columns] = random_walk(values).view(n_rows, -1).to(rows.dtype)
-    return rows
-
-
-def random_walk(values: Tensor) -> Tensor:
-    """Return the Kalman filter's state ``(n,)`` after the last of T rounds' values ``(T, n)``, all of one variance.
-
-    In units of the observation noise, the variance of a step and that of the start are taken from a grid by the likelihood
-    of the innovations, the noise itself in closed form.
-    """
-    tried = [_filter(values, walk, prior) for walk in _WALKS for prior in _PRIORS]
-    return max(tried, key=lambda pair: pair[0])[1]
-
-
-def _filter(values: Tensor, walk: float, prior: float) -> tuple[float, Tensor]:
-    n_rounds, width = values.shape
-    state, variance, logs, squares = values.mean(0), prior, 0.0, 0.0
-    for seen in values:
-        variance += walk
-        spread = variance + 1.0
-        innovation = seen - state
-        state = state + variance * innovation / spread
-        variance -= variance * variance / spread
-        logs += math.log(spread)
-        squares += float(innovation.square().sum()) / spread
-    noise = max(squares / (n_rounds * width), 1e-30)
-    return -0.5 * width * (logs + n_rounds * math.log(noise)), state
-
-
-# ---------------------------------------------------------------- all rounds
 
 Extractor = Callable[[Tensor], Tensor]
 Whole = Literal["dip", "pixels", "decoder", "joint", "learned"]
@@ -232,7 +104,11 @@ class AllRoundsInversion(Attack):
             versions = self._versions(problem, newest)
             extractor, defend, lengths = problem.trained.get(*_wide(problem, newest.client, versions))
             rows = torch.cat([v.rows.to(problem.device) / s for v, s in zip(versions, lengths, strict=True)], 1)
-            observations.append(replace(newest, upload=with_rows(newest.upload, rows)))
+            upload = tuple(
+                replace(payload, **{str(payload.values_field()): rows}) if payload.kind in SEPARATE else payload
+                for payload in newest.upload
+            )
+            observations.append(replace(newest, upload=upload))
             extractors[newest.client] = extractor
             if defend is not None:
                 defended[newest.round, newest.client] = defend
@@ -244,7 +120,7 @@ class AllRoundsInversion(Attack):
 
     def _versions(self, problem: AttackProblem, newest: Observation) -> list[_Version]:
         """Return the newest rows as a client uploaded them, in at most as many rounds as are wanted."""
-        knowledge, newest_rows = problem.knowledge, _uploaded_rows(newest, self.name)
+        knowledge, newest_rows = problem.knowledge, _uploaded_rows(newest)
         versions = []
         for seen in rounds_of(problem.observations, newest.client):
             where = (seen.round, seen.client)
@@ -259,6 +135,25 @@ class AllRoundsInversion(Attack):
             )
         number = min(self.rounds, len(versions))
         return [versions[round((len(versions) - 1) * index / (number - 1))] for index in range(number)]
+
+
+def _uploaded_rows(seen: Observation) -> Representations | Prototypes:
+    rows = find_payload(seen.upload, Representations) or find_payload(seen.upload, Prototypes)
+    if rows is not None:
+        return rows
+    raise UserError(f"attack 'all-rounds': {upload_holds(seen)}; expected representation or prototype")
+
+
+def _same_rows(upload: Message, newest: Representations | Prototypes) -> Tensor | None:
+    """Return another round's versions ``(n, d)`` of the newest rows, in their order; None where they are not all there."""
+    if isinstance(newest, Representations):
+        raw = find_payload(upload, Representations)
+        return raw.features if raw is not None and torch.equal(raw.labels, newest.labels) else None
+    means = find_payload(upload, Prototypes)
+    if means is None or not len(means.classes):
+        return None
+    match = newest.classes[:, None] == means.classes[None]
+    return means.features[match.int().argmax(1)] if bool(match.any(1).all()) else None
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,14 @@ FedRE's upload of round t is r_t = sum_c w_tc p_c(t), and the label encoding w_t
 make every round a fresh linear equation in the same prototypes. ``unmix`` takes together all rounds, the rows of the head
 that the server broadcasts, and the class means of its own images (:mod:`fedpriv.attacks.features.posterior`).
 
-**Hidden weights.** Where a client sends only which weight is the largest (or a noisy encoding), weights are latent: the
-protocol says how they are drawn, u_c / sum_k u_k with u uniform. Prototypes follow from the posterior under expected
+**Hidden weights.** Where a client sends only which weight is the largest, weights are latent: the protocol says how they are
+drawn, u_c / sum_k u_k with u uniform. Prototypes follow from the posterior under expected
 weights, and weights anew from prototypes: w_t maximises
 
     -|r_t - w P|^2 / (2 s_t) - (w - m_t) C_t^-1 (w - m_t)' / 2    over distributions w,
 
 with mean m_t and covariance C_t of simulated draws with the largest entry that was sent, and s_t the mean square that is
-left, what is not known of w and P included. Own images' class means are the first prototypes. An encoding that is not
-one-hot is noise and names no class; without images such encodings are taken as they are.
+left, what is not known of w and P included. Own images' class means are the first prototypes.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class UnmixedInversion(RecoverThenInvert):
 
     name = "unmix"
     summary = "class means unmixed from many rounds of mixtures, then inverted"
-    version = 7
+    version = 8
     targets = MIXTURES
     needs = Needs(min_rounds=2)
 
@@ -228,8 +227,6 @@ def infer_hidden(sent: Uploads, shapes: Shapes) -> tuple[RoundPosterior, Tensor]
         uploads = replace(sent, weights=weights)
         # Errors of weights look like drift as well; posteriors that allow none would take them for prototypes.
         return infer(uploads, shapes(uploads), ANY_DRIFT), weights
-    if not _one_hot(sent.weights):
-        return infer(sent, shapes(sent)), sent.weights
     uploads = replace(sent, weights=means)
     result = infer(uploads, shapes(uploads))
     for _ in range(_SWEEPS if sent.weights.shape[1] > 1 else 0):
@@ -240,31 +237,17 @@ def infer_hidden(sent: Uploads, shapes: Shapes) -> tuple[RoundPosterior, Tensor]
 
 
 def expected_weights(sent: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean ``(T, m)`` and covariance ``(T, m, m)`` of weights, given encodings ``(T, m)`` of their largest.
-
-    Encodings that are not all one-hot tell nothing here.
-    """
+    """Return mean ``(T, m)`` and covariance ``(T, m, m)`` of weights, given encodings ``(T, m)`` of their largest."""
     n_classes = sent.shape[1]
     draws = torch.rand(_DRAWS, n_classes, generator=generator(0, "hidden weights"), dtype=torch.float64)
     draws = draws / draws.sum(1, keepdim=True)
-    if not _one_hot(sent):
-        return _moments(draws, len(sent))
     largest = draws.argmax(1, keepdim=True)
-    moments = []
+    means, spreads = [], []
     for top in sent.argmax(1).tolist():
         swapped = draws.scatter(1, largest, draws[:, [top]]).index_copy(1, torch.tensor([top]), draws.amax(1)[:, None])
-        moments.append(_moments(swapped, 1))
-    return torch.cat([mean for mean, _ in moments]), torch.cat([spread for _, spread in moments])
-
-
-def _one_hot(sent: Tensor) -> bool:
-    """True if every encoding ``(T, m)`` names one class alone."""
-    return bool(((sent > 0).sum(1) == 1).all())
-
-
-def _moments(draws: Tensor, times: int) -> tuple[Tensor, Tensor]:
-    spread = torch.cov(draws.T).view(draws.shape[1], draws.shape[1])
-    return draws.mean(0).expand(times, -1).clone(), spread.expand(times, -1, -1).clone()
+        means.append(swapped.mean(0))
+        spreads.append(torch.cov(swapped.T).view(n_classes, n_classes))
+    return torch.stack(means), torch.stack(spreads)
 
 
 def _likely_weights(features: Tensor, known: Tensor, distance: Tensor, means: Tensor, spreads: Tensor) -> Tensor:

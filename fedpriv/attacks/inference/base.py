@@ -1,7 +1,4 @@
-"""The contract of inferences, which answer questions about clients by scores.
-
-An inference sees uploads, what the card grants, and the questions, never the true answers.
-"""
+"""The contract of inferences, which answer questions about clients by scores and never see the true answers."""
 
 from __future__ import annotations
 
@@ -43,12 +40,9 @@ class InferenceProblem:
     """The input of one call. Mappings by client hold the clients that uploaded in the newest round.
 
     Attributes:
-        observations: what the server saw.
-        knowledge: card and grants.
         kind: of upload that is attacked, where a message holds several; None for whatever can be compared directly.
         candidates: client -> candidate images; empty for an inference about classes.
         disclosed: client -> labels and counts that it disclosed in any round; without an entry those of its newest upload.
-        seed: of all random draws.
         progress: called with (units done, units planned).
         earlier: rounds before the newest, in order.
         trained: shadow clients that are trained already.
@@ -97,11 +91,9 @@ class Scores:
     """Answers of an inference.
 
     Attributes:
-        asked: the questions.
         values: client -> a score of each question ``(n,)`` float64 on the CPU; higher for a likelier yes, minus infinity
             where a yes is ruled out.
         source: in words, where scores were learned from; empty where nothing was learned.
-        seconds: duration, measured by the call.
         shares: client -> an estimate of its class shares ``(C,)``, float64 on the CPU, of an inference that makes one.
     """
 

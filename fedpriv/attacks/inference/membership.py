@@ -1,7 +1,7 @@
 """Membership inference: was this very image among those that a client's upload was computed from?
 
 Candidates are scored, higher for likelier members, by the upload and the client's extractor g; scores are calibrated by the
-other clients' uploads and averaged over rounds. No shadow client is trained (``likelihood-ratio`` trains some). By kind:
+other clients' uploads and averaged over rounds. By kind:
 
 - prototypes, representations, mixtures: ||g(x) - p||^2 / ||p||^2 with the nearest p uploaded for the candidate's class;
   where the attacker has labelled images of the clients' domain, of means and mixtures rather the deviation of
@@ -115,7 +115,14 @@ class MembershipInference(Inference):
     def _score(self, problem: InferenceProblem, candidates: Candidates) -> Tensor:
         mine = problem.uploads_of(candidates.client)
         newest, knowledge = mine[-1]
-        kind = problem.kind or _kind_in(newest)
+        kind = problem.kind
+        if kind is None:
+            sent = (ANSWERS | COMPARED).first(newest.upload)
+            if sent is None:
+                raise UserError(
+                    f"{upload_holds(newest)}; attack 'membership' compares with one of {', '.join(COMPARED)}"
+                )
+            kind = sent.kind
         if self._deviates(newest, knowledge, kind):
             current, labels = knowledge.public_images, knowledge.public_labels
             assert current is not None
@@ -146,7 +153,9 @@ class MembershipInference(Inference):
         """Return scores ``(n,)`` by one round's uploads, the client's first."""
         if kind in TRAINED:
             nearest = sorted(seen[1:], key=lambda item: (item.client <= candidates.client, item.client))
-            uploads = [seen[0], *nearest[: _most_others(kind)]]
+            shared = kind in WHOLE and payload_kind(kind).space == "weights"
+            most = FEW_OTHERS if kind in LAYERS else MOST_OTHERS if shared else FEWEST_OTHERS
+            uploads = [seen[0], *nearest[:most]]
             return calibrate_by_class(
                 update_signals(uploads, candidates.images, candidates.labels, knowledge), candidates.labels
             )
@@ -161,19 +170,6 @@ class MembershipInference(Inference):
             for entry in seen
         ]
         return calibrate_by_other_clients(distances[0], distances[1:])
-
-
-def _kind_in(seen: Observation) -> str:
-    sent = (ANSWERS | COMPARED).first(seen.upload)
-    if sent is None:
-        raise UserError(f"{upload_holds(seen)}; attack 'membership' compares with one of {', '.join(COMPARED)}")
-    return sent.kind
-
-
-def _most_others(kind: str) -> int:
-    if kind in LAYERS:
-        return FEW_OTHERS
-    return MOST_OTHERS if kind in WHOLE and payload_kind(kind).space == "weights" else FEWEST_OTHERS
 
 
 def _calibrates(seen: Observation, observation: Observation, kind: str, knowledge: Knowledge) -> bool:

@@ -2,8 +2,8 @@
 
 Counts and label sets that are disclosed, in whichever round, are read off. Otherwise, by what is granted: shares of classes
 by how far means deviate (:mod:`fedpriv.attacks.inference.member_counts`), by gradients or by changes of biases, and
-comparisons of kernels or public outputs (:mod:`fedpriv.attacks.inference.property_features`); else a logistic regression on
-features of uploads, learned from shadow clients (:mod:`fedpriv.attacks.inference.shadow_clients`).
+comparisons of kernels or public outputs (:mod:`fedpriv.attacks.inference.property_features`); else of means and mixtures a
+logistic regression, learned from shadow clients (:mod:`fedpriv.attacks.inference.shadow_clients`).
 
 Sources: Ateniese et al., "Hacking smart machines with smarter ones" (2015); Melis et al., "Exploiting unintended feature
 leakage in collaborative learning" (IEEE S&P 2019).
@@ -11,11 +11,10 @@ leakage in collaborative learning" (IEEE S&P 2019).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 import torch
 from annotated_types import Ge
 from torch import Tensor
@@ -26,15 +25,22 @@ from fedpriv.attacks.inference.mean_uploads import AVERAGES, MEANS
 from fedpriv.attacks.inference.member_counts import can_count_members, shares_by_counts
 from fedpriv.attacks.inference.property_features import (
     can_mix_gradients,
-    describe,
     has_head_bias,
     head_bias_delta,
     kernel_class_scores,
     public_logit_shares,
     shares_by_gradients,
 )
-from fedpriv.attacks.inference.shadow_clients import BATCH, LEAST_IMAGES, RATE, shadow_clients
-from fedpriv.attacks.inputs.targets import Said, said
+from fedpriv.attacks.inference.shadow_clients import (
+    BATCH,
+    LEAST_IMAGES,
+    RATE,
+    Learned,
+    describe,
+    learn,
+    shadow_clients,
+)
+from fedpriv.attacks.inputs.targets import Said, held_classes, said, upload_holds
 from fedpriv.attacks.inversion.surrogate import ShadowTraining
 from fedpriv.attacks.observation import Needs, Observation, RequirementsByKind, ThreatModel
 from fedpriv.datasets.types import Samples
@@ -52,6 +58,7 @@ from fedpriv.wire.kinds import (
 )
 
 Property = Literal["holds", "majority"]
+Means = Literal["learned", "deviation", "gradients", "biases"]
 
 QUESTIONS: dict[str, str] = {
     "holds": "has the client any image of the class?",
@@ -89,27 +96,8 @@ class Inquiry(Asked):
     question: Property = "holds"
     disclosed: Mapping[int, Said]
     certain: frozenset[int]
-    means: Literal["learned", "deviation", "gradients", "biases"]
+    means: Means
     compared: Mapping[int, tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A logistic regression on standardised features."""
-
-    centre: Tensor
-    scale: Tensor
-    weight: Tensor
-    bias: float
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """Return the log-odds ``(k,)`` of features ``(k, f)``."""
-        return ((features - self.centre) / self.scale) @ self.weight + self.bias
-
-
-def are_outputs(uploads: Mapping[int, Observation]) -> bool:
-    """True where uploads are outputs on public samples, not kernels."""
-    return all(PUBLIC_OUTPUTS.first(seen.upload) is not None for seen in uploads.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +122,7 @@ class PropertyInference(Inference):
     encodings: Literal["sent", "hidden"] = "sent"
 
     name = "property"
-    version = 7
+    version = 8
     summary = "scores of classes: which ones the client holds, or has most of"
     asks = "classes"
     reads_every_round = True
@@ -178,36 +166,22 @@ class PropertyInference(Inference):
             return torch.isin(torch.arange(n_classes), torch.tensor(disclosed.classes, dtype=torch.int64)).double()
         return None
 
-    def learn(self, known: Sequence[tuple[Observation, Tensor]], question: Property, n_classes: int) -> Learned:
-        """Fit the regression to uploads of clients, at least one, with known images of each class ``(C,)``.
-
-        Without positives or negatives it is constant.
-        """
-        described = [self._describe(seen, n_classes) for seen, _ in known]
-        pairs = zip(known, described, strict=True)
-        table = torch.cat([rows for _, rows in described])
-        wanted = torch.cat([self.answers(counts, question)[classes] for (_, counts), (classes, _) in pairs])
-        centre, scale = table.mean(0), table.std(0, unbiased=False).clamp_min(1e-9)
-        weight, bias = torch.zeros(table.shape[1], dtype=torch.float64), 0.0
-        if bool(wanted.any()) and not bool(wanted.all()):
-            from sklearn.linear_model import LogisticRegression  # slow to import, and reports read this module
-
-            fitted = LogisticRegression(class_weight="balanced", max_iter=2000)
-            fitted.fit(((table - centre) / scale).numpy(), wanted.numpy())
-            weight, bias = torch.from_numpy(np.asarray(fitted.coef_[0], dtype=np.float64)), float(fitted.intercept_[0])
-        return Learned(centre, scale, weight, bias)
-
     def score(
         self, observation: Observation, question: Property, n_classes: int, learned: Learned | None
     ) -> tuple[Tensor, Tensor]:
         """Return classes ``(k,)`` and log-odds of each ``(k,)``, float64; all the same without anything learned."""
-        classes, rows = self._describe(observation, n_classes)
-        odds = torch.zeros(len(rows), dtype=torch.float64) if learned is None else learned(rows)
+        if learned is None:
+            classes = self._named(observation, n_classes)
+            return classes, torch.zeros(len(classes), dtype=torch.float64)
+        classes, rows = describe(observation, n_classes, hidden=self.encodings == "hidden")
         # One class of a client has the majority, so its classes compete with one another.
-        return classes, odds.log_softmax(0) if question == "majority" else odds
+        return classes, learned(rows).log_softmax(0) if question == "majority" else learned(rows)
 
-    def _describe(self, observation: Observation, n_classes: int) -> tuple[Tensor, Tensor]:
-        return describe(observation, n_classes, hidden=self.encodings == "hidden")
+    def _named(self, seen: Observation, n_classes: int) -> Tensor:
+        """Return the classes that an upload names, or all."""
+        hidden = self.encodings == "hidden" and MIXTURES.first(seen.upload) is not None
+        named = None if hidden else held_classes(seen.upload)
+        return torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
 
     def run(self, problem: InferenceProblem) -> Scores:
         """Answer the question about every client's classes; raises UserError where there is nothing to learn from."""
@@ -226,7 +200,7 @@ class PropertyInference(Inference):
             else:
                 classes, values = self.score(seen, requested.question, n_classes, learned)
             classes_of[client], scores[client] = classes, values
-        if requested.compared and are_outputs(problem.uploads):
+        if requested.compared and _are_outputs(problem):
             shares = {client: values.softmax(0) for client, values in scores.items()}
         details = {} if shares is None or requested.means == "biases" else shares
         return Scores(replace(requested, classes=classes_of), scores, source, shares=details)
@@ -237,7 +211,7 @@ class PropertyInference(Inference):
         """Return shares of classes by client, or what was learned, or neither, and their source."""
         uploads, knowledge = problem.uploads, problem.knowledge
         if inquiry.compared:
-            return None, None, f"the other {'public outputs' if are_outputs(uploads) else 'kernels'} of the round"
+            return None, None, f"the other {'public outputs' if _are_outputs(problem) else 'kernels'} of the round"
         if len(inquiry.certain) == len(uploads):
             newest = (said((seen.upload,)) for seen in uploads.values())
             at_once = all(self.read_off(item, inquiry.question, knowledge.n_classes) is not None for item in newest)
@@ -250,11 +224,12 @@ class PropertyInference(Inference):
         shares = shares_by_counts(problem) if inquiry.means == "deviation" else None
         if shares is not None:
             return shares, None, some + BY_DEVIATION
-        self._refuse_few(problem, inquiry.question, bool(inquiry.certain))
+        like = next(seen for client, seen in uploads.items() if client not in inquiry.certain)
+        self._refuse_unlearnable(problem, like, inquiry.question, bool(inquiry.certain))
         if knowledge.public_images is None or knowledge.public_labels is None:
             return None, None, f"{some}nothing for the others"
         simulated = shadow_clients(
-            next(seen for k, seen in uploads.items() if k not in inquiry.certain),
+            like,
             Samples(knowledge.public_images, knowledge.public_labels),
             knowledge.n_classes,
             self.shadow_clients,
@@ -262,19 +237,21 @@ class PropertyInference(Inference):
             training=ShadowTraining(epochs=EPOCHS, batch_size=BATCH, learning_rate=RATE, steps=self.steps),
             mechanism=self.mechanism,
         )
-        known = []
-        for client in simulated:
-            known.append(client)
+        described, counts = [], []
+        for seen, count in simulated:
+            described.append(describe(seen, knowledge.n_classes, hidden=self.encodings == "hidden"))
+            counts.append(count)
             if problem.progress is not None:
-                problem.progress(len(known), self.shadow_clients)
-        return None, self.learn(known, inquiry.question, knowledge.n_classes), f"{some}{len(known)} shadow clients"
+                problem.progress(len(counts), self.shadow_clients)
+        learned = learn(described, counts, lambda count: self.answers(count, inquiry.question))
+        return None, learned, f"{some}{len(counts)} shadow clients"
 
     def ask(self, problem: InferenceProblem) -> Inquiry:
         """Settle the question and how it is answered, before anything is computed."""
         uploads, knowledge, disclosed = problem.uploads, problem.knowledge, problem.said()
         if self.encodings == "hidden" and all(MIXTURES.first(seen.upload) is not None for seen in uploads.values()):
             disclosed = dict.fromkeys(disclosed, Said(None, None))
-        n_classes = knowledge.n_classes
+        n_classes, means, compared = knowledge.n_classes, self._means(problem), self._compared(problem)
 
         def in_clear(question: Property) -> frozenset[int]:
             return frozenset(k for k in disclosed if self.read_off(disclosed[k], question, n_classes) is not None)
@@ -284,23 +261,26 @@ class PropertyInference(Inference):
         elif any(client.classes is None for client in disclosed.values()):
             question = "holds"
         else:
-            learns = knowledge.public_labels is not None or bool(in_clear("majority"))
+            computed = means != "learned" or all(_learnable(seen) for seen in uploads.values())
+            learns = (knowledge.public_labels is not None and computed) or bool(in_clear("majority"))
             question = "majority" if learns or not in_clear("holds") else "holds"
-        certain, compared, means = in_clear(question), self._compared(problem), self._means(problem)
-        if not compared and len(certain) < len(uploads) and means == "learned":
-            self._refuse_few(problem, question, bool(certain))
+        certain = in_clear(question)
+        if not compared and means == "learned":
+            for client, seen in uploads.items():
+                if client not in certain:
+                    self._refuse_unlearnable(problem, seen, question, bool(certain))
         classes = {}
         for client, seen in uploads.items():
             if client in compared:
                 classes[client] = compared[client][0]
             else:
                 everything = client in certain or means in ("gradients", "biases")
-                classes[client] = torch.arange(n_classes) if everything else self._describe(seen, n_classes)[0]
+                classes[client] = torch.arange(n_classes) if everything else self._named(seen, n_classes)
         return Inquiry(
             classes=classes, question=question, disclosed=disclosed, certain=certain, means=means, compared=compared
         )
 
-    def _means(self, problem: InferenceProblem) -> Literal["learned", "deviation", "gradients", "biases"]:
+    def _means(self, problem: InferenceProblem) -> Means:
         """Return the means of answers that are neither disclosed nor compared."""
         uploads, card = list(problem.uploads.values()), problem.knowledge.card
         means = [MEANS.first(seen.upload) for seen in uploads]
@@ -319,30 +299,43 @@ class PropertyInference(Inference):
         uploads, knowledge = problem.uploads, problem.knowledge
         if not all(ANSWERS.first(seen.upload) is not None for seen in uploads.values()):
             return {}
-        what = "public outputs" if are_outputs(uploads) else "kernels"
+        what = "public outputs" if _are_outputs(problem) else "kernels"
         if len(uploads) < LEAST_CLIENTS:
             raise UserError(
                 f"property: {len(uploads)} client(s), so too few {what} to compare; expected at least {LEAST_CLIENTS}"
             )
-        if are_outputs(uploads):
+        if _are_outputs(problem):
             shares = public_logit_shares(uploads)
             return {client: (torch.arange(len(scores)), scores) for client, scores in shares.items()}
         if knowledge.public_images is None or knowledge.public_labels is None:
-            granted = "knowledge={'attacker_data': 'same_domain'}"
+            granted = f"knowledge={shown({'attacker_data': 'same_domain'})}"
             raise UserError(f"property: classes of the public images are not known; pass {granted}")
         return kernel_class_scores(uploads, knowledge.public_images, knowledge.public_labels, knowledge.n_classes)
 
-    def _refuse_few(self, problem: InferenceProblem, question: Property, some_certain: bool) -> None:
-        """Refuse where answers are not disclosed and there are too few images to learn them from."""
+    def _refuse_unlearnable(
+        self, problem: InferenceProblem, seen: Observation, question: Property, some_certain: bool
+    ) -> None:
+        """Refuse an upload whose answer is not disclosed where it cannot be learned."""
         public = problem.knowledge.public_labels
-        if public is not None and len(public) < LEAST_IMAGES:
-            raise UserError(
-                f"property: {len(public)} images to make clients of; expected at least {LEAST_IMAGES}; train with "
-                f"public N"
-            )
         if public is None and not some_certain:
             raise UserError(
                 f"property: no stored upload says in clear what is asked ({QUESTIONS[question]}), and the attacker has "
-                f"nothing to learn it from; pass knowledge={shown({'attacker_data': 'same_domain'})} and "
-                f"public N"
+                f"nothing to learn it from; pass knowledge={shown({'attacker_data': 'same_domain'})} and public N"
             )
+        if public is not None and len(public) < LEAST_IMAGES:
+            raise UserError(
+                f"property: {len(public)} images to make clients of; expected at least {LEAST_IMAGES}; train with public N"
+            )
+        if public is not None and not _learnable(seen):
+            raise UserError(
+                f"property: {upload_holds(seen)}; {QUESTIONS[question]} is learned from prototypes and entangled vectors"
+            )
+
+
+def _learnable(seen: Observation) -> bool:
+    return AVERAGES.first(seen.upload) is not None
+
+
+def _are_outputs(problem: InferenceProblem) -> bool:
+    """True where uploads are outputs on public samples, not kernels."""
+    return all(PUBLIC_OUTPUTS.first(seen.upload) is not None for seen in problem.uploads.values())

@@ -1,7 +1,4 @@
-"""Features of classes in uploads, and class scores and shares that need no learning.
-
-**Features** (:func:`describe`) mean the same for every client: lengths, angles to the broadcast classifier, and how a class
-stands among the client's own classes.
+"""Class scores and shares in uploads that need no learning.
 
 **Public outputs.** A classifier trained on shares pi answers p(c | x) in proportion to pi(c) p(x | c), so that of clients
 k and j log p_k(c | x) - log p_j(c | x) = log pi_k(c) - log pi_j(c) up to a constant (after Shi, Ouyang and Wang, arXiv
@@ -21,28 +18,24 @@ ours.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, one_hot
 
 from fedpriv.algebra.matrices import centred
 from fedpriv.attacks.gradients.update import last_layer
 from fedpriv.attacks.inference.base import InferenceProblem
 from fedpriv.attacks.inference.update_scores import BATCH, Training, training_of
-from fedpriv.attacks.inputs.outputs import log_outputs, public_outputs, read_outputs
-from fedpriv.attacks.inputs.targets import held_classes, upload_holds
+from fedpriv.attacks.inputs.outputs import log_outputs, public_outputs
 from fedpriv.attacks.inputs.updates import Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, HEADS, LAYERS, MAPPINGS, NETWORKS, TRAINED
 from fedpriv.wire.payloads import (
     Classifier,
-    ClassLogits,
-    Entangled,
     Kernel,
-    Prototypes,
     PublicImages,
     find_payload,
     get_payload,
@@ -62,65 +55,6 @@ _SAME = 1e-4
 
 _LEAST_SQUARE, _STEADY, _TINY = 1e-30, 1e-12, 1e-12
 """Least length that is divided by; least eigenvalue, to the largest, of normal equations; least probability."""
-
-
-def describe(observation: Observation, n_classes: int, *, hidden: bool = False) -> tuple[Tensor, Tensor]:
-    """Return classes ``(k,)`` and features of each ``(k, f)``, float64.
-
-    The classes are those that the upload names, ascending, or all where it names none. f depends on the kind of upload and
-    on whether a classifier was broadcast, not on the client. With ``hidden`` the label encoding of a mixture is ignored.
-    """
-    upload, head = observation.upload, find_payload(observation.broadcast, Classifier)
-    mixed = find_payload(upload, Entangled)
-    hidden = hidden and mixed is not None
-    named = None if hidden else held_classes(upload)
-    classes = torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
-    if (means := find_payload(upload, Prototypes)) is not None:
-        rows = means.features.cpu()[means.classes.cpu().argsort()]
-        results = [*_of_prototypes(rows), *_by_head(rows, classes, head)]
-    elif (outputs := find_payload(upload, ClassLogits)) is not None:
-        results = _of_outputs(outputs.values.cpu()[outputs.classes.cpu().argsort()], classes)
-    elif mixed is not None:
-        weights = [] if hidden else [mixed.label_encoding.cpu()[classes]]
-        results = [*weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
-    else:
-        raise UserError(
-            f"{upload_holds(observation)}; attack 'property' learns from prototypes, entangled vectors and class outputs"
-        )
-    current = torch.stack(results, 1).double()
-    spread = current.std(0, unbiased=False)
-    beside = ((current - current.mean(0)) / spread.clamp_min(1e-9)).where(spread > 1e-9, 0.0)
-    crowd = torch.full((len(classes), 1), 1 / max(1, len(classes)), dtype=torch.float64)
-    return classes, torch.cat([current, beside, crowd], 1)
-
-
-def _of_prototypes(rows: Tensor) -> list[Tensor]:
-    lengths = rows.norm(dim=1)
-    usual = lengths.mean().clamp_min(_TINY)
-    nearest = (torch.cdist(rows, rows) + torch.diag(torch.full((len(rows),), torch.inf))).amin(1)
-    nearest = nearest.where(nearest.isfinite(), lengths) / usual
-    return [lengths.clamp_min(_TINY).log(), nearest, (rows - rows.mean(0)).norm(dim=1) / usual]
-
-
-def _by_head(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Tensor]:
-    """Return the broadcast classifier's view of vectors ``(k, d)`` as images of their classes."""
-    if head is None:
-        return []
-    weight, bias = head.state["weight"].cpu(), head.state["bias"].cpu()
-    logits = rows @ weight.T + bias
-    current = logits.gather(1, classes[:, None])[:, 0]
-    certain = logits.log_softmax(1).gather(1, classes[:, None])[:, 0]
-    return [current - logits.mean(1), certain, cosine_similarity(rows, weight[classes])]
-
-
-def _of_outputs(values: Tensor, classes: Tensor) -> list[Tensor]:
-    outputs, softmax = read_outputs(values)
-    shares = outputs if softmax else outputs.softmax(1)
-    current = shares.gather(1, classes[:, None])[:, 0]
-    entropy = -(shares * shares.clamp_min(_TINY).log()).sum(1)
-    # How much of the class leaks into the client's other classes: a common class draws mistakes.
-    drawn = (shares[:, classes].sum(0) - current) / max(1, len(classes) - 1)
-    return [current, (1 - current).clamp_min(1e-6).log(), entropy, drawn, drawn.clamp_min(1e-6).log()]
 
 
 def public_logit_shares(uploads: Mapping[int, Observation]) -> dict[int, Tensor]:
@@ -272,6 +206,8 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
     That part, of the change's square, is in [0, 1]; shares are even where it is 0. The training has the attacker's own
     images of classes ``labels`` ``(m,)`` as inputs.
     """
+    from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a quarter of a second to import
+
     names, is_head = _compared(training, n_classes)
     change = _flat(training, {name: training.before[name] - training.after[name] for name in names})
     gradients = class_gradients(training, labels, n_classes, names, mixed=is_head)
@@ -282,20 +218,14 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
     even = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64)
     if not whole or not bool(gram.isfinite().all() and inner.isfinite().all()):
         return even, 0.0
-    least = _non_negative(gram, inner)
+    # Non-negative least squares by the normal equations of columns of length one, or zero.
+    values, vectors = torch.linalg.eigh(gram)
+    roots = values.clamp_min(_STEADY * float(values[-1])).sqrt()
+    least = torch.from_numpy(nnls((roots[:, None] * vectors.T).numpy(), ((vectors.T @ inner) / roots).numpy())[0])
     rest = float((change - columns @ least.to(columns)).square().sum())
     # Rounding would fill a column of zeros.
     shares = torch.where(lengths.cpu() > _LEAST_SQUARE, least / lengths.cpu(), 0.0)
     return (shares / shares.sum(), max(0.0, 1 - rest / whole)) if float(shares.sum()) else (even, 0.0)
-
-
-def _non_negative(gram: Tensor, inner: Tensor) -> Tensor:
-    """Return non-negative least-squares solutions ``(C,)`` from the normal equations of columns of length one, or zero."""
-    from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a quarter of a second to import
-
-    values, vectors = torch.linalg.eigh(gram)
-    roots = values.clamp_min(_STEADY * float(values[-1])).sqrt()
-    return torch.from_numpy(nnls((roots[:, None] * vectors.T).numpy(), ((vectors.T @ inner) / roots).numpy())[0])
 
 
 def class_gradients(
@@ -308,10 +238,13 @@ def class_gradients(
     """
     numbers = torch.bincount(labels, minlength=n_classes)
     results = [{name: torch.zeros_like(training.before[name]) for name in names} for _ in range(n_classes)]
+    several = -(-len(labels) // BATCH)
+    by_class = [part for label in labels.unique() for part in (labels == label).nonzero().squeeze(1).split(BATCH)]
+    spread = [torch.arange(first, len(labels), several, device=labels.device) for first in range(several)]
     for position in WAY:
         weights = {name: torch.lerp(value, training.after[name], position) for name, value in training.before.items()}
         requested = {name: weights[name].detach().requires_grad_() for name in names}
-        for part in _parts(labels, mixed=mixed):
+        for part in spread if mixed else by_class:
             # A batch norm needs two images.
             rows = part if len(part) > 1 else part.repeat(2)
             with torch.enable_grad():
@@ -326,16 +259,6 @@ def class_gradients(
                 for name, slope in zip(names, slopes, strict=True):
                     results[label][name] += slope
     return results
-
-
-def _parts(labels: Tensor, *, mixed: bool) -> Iterator[Tensor]:
-    """Yield places of images of a pass: as mixed as possible, or of one class."""
-    if mixed:
-        several = -(-len(labels) // BATCH)
-        yield from (torch.arange(first, len(labels), several, device=labels.device) for first in range(several))
-    else:
-        for label in labels.unique():
-            yield from (labels == label).nonzero().squeeze(1).split(BATCH)
 
 
 def _compared(training: Training, n_classes: int) -> tuple[list[str], bool]:

@@ -51,13 +51,13 @@ _STEADY, _TINY = 1e-14, 1e-12
 
 @dataclass(frozen=True)
 class Layer:
-    """The change ``(m, d)`` of a fully connected layer by weights after training, that of a bias as its last column.
+    """The change ``(m, d)`` of a fully connected layer by training, that of a bias as its last column.
 
     ``error`` is the standard deviation of the error of an entry, ``inputs`` are those of candidates ``(n, d)``, one for the
     bias.
     """
 
-    change: Callable[[Weights], Tensor]
+    change: Tensor
     error: float
     inputs: Callable[[], Tensor]
 
@@ -75,12 +75,11 @@ def hidden_layer(model: nn.Module, update: Update, images: Tensor) -> Layer | No
     weight, bias = f"{name}.weight", f"{name}.bias"
     truncated = update.project.left.get(weight) if isinstance(update.project, Tangent) else None
     biased = bias in update.before and truncated is None
-
-    def change(after: Weights) -> Tensor:
-        result = (update.before[weight] - after[weight]).double()
-        if truncated is not None:
-            return leading(after[weight], truncated.shape[-1])[0].double().mT @ result
-        return torch.cat([result, (update.before[bias] - after[bias]).double()[:, None]], 1) if biased else result
+    change = (update.before[weight] - update.after[weight]).double()
+    if truncated is not None:
+        change = leading(update.after[weight], truncated.shape[-1])[0].double().mT @ change
+    elif biased:
+        change = torch.cat([change, (update.before[bias] - update.after[bias]).double()[:, None]], 1)
 
     def inputs() -> Tensor:
         seen: list[Tensor] = []
@@ -116,14 +115,6 @@ def outside(change: Tensor, error: float, inputs: Tensor) -> Tensor:
     return torch.where(whole > 0, outer, 1.0)  # an input of zeros says nothing of anybody
 
 
-def nearness(layer: Layer, after: Weights, inputs: Tensor) -> Tensor:
-    """Return -log of the share of inputs outside of the row space of a layer's change ``(n,)``, float64 on the CPU.
-
-    Of training that led to the weights ``after``; zero where nothing changed.
-    """
-    return -outside(layer.change(after), layer.error, inputs).clamp_min(LEAST).log().cpu()
-
-
 @dataclass(frozen=True)
 class Training:
     """A client's training from broadcast to uploaded weights, as a loss of candidates.
@@ -134,7 +125,6 @@ class Training:
         project: update -> its comparable part; None for everything.
         complete: whether the weights are the whole model.
         layer: fully connected, before a head; None where none is uploaded.
-        network: takes the weights and images, with a private head in it; None of a single layer.
     """
 
     before: Weights
@@ -144,34 +134,17 @@ class Training:
     project: Callable[[Mapping[str, Tensor]], Weights] | None = None
     complete: bool = False
     layer: Layer | None = None
-    network: nn.Module | None = None
-
-    def outputs(self, weights: Weights) -> Tensor:
-        """Return logits of candidates ``(n, C)``, float64."""
-        with torch.no_grad():
-            return torch.cat([self.logits(weights, some) for some in self.inputs.split(BATCH)]).double()
 
     def losses(self, weights: Weights, labels: Tensor) -> Tensor:
         """Return the loss of each candidate ``(n,)``, float64."""
-        return cross_entropy(self.outputs(weights), labels, reduction="none")
-
-    def log_odds(self, weights: Weights, labels: Tensor) -> Tensor:
-        """Return the log odds of each candidate's class ``(n,)``, float64."""
-        logits = self.outputs(weights)
-        current = logits.gather(1, labels[:, None])
-        return (current - logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1, keepdim=True))[:, 0]
+        with torch.no_grad():
+            outputs = torch.cat([self.logits(weights, some) for some in self.inputs.split(BATCH)]).double()
+        return cross_entropy(outputs, labels, reduction="none")
 
     def comparable(self, changes: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the comparable part of changes of the weights, stacked along a first axis: ``(n, p)`` a parameter."""
         kept = changes if self.project is None else self.project(changes)
         return [kept[name].flatten(1) for name in self.before]
-
-    @property
-    def update(self) -> list[Tensor]:
-        """The comparable part of the update, ``(1, p)`` a parameter, of length one altogether."""
-        parts = self.comparable({name: (value - self.after[name])[None] for name, value in self.before.items()})
-        length = torch.stack([part.double().square().sum() for part in parts]).sum().sqrt().clamp_min(_TINY)
-        return [(part.double() / length).to(part.dtype) for part in parts]
 
 
 def alignments(trainings: Sequence[Training], labels: Tensor) -> Tensor:
@@ -181,46 +154,31 @@ def alignments(trainings: Sequence[Training], labels: Tensor) -> Tensor:
     def loss(weights: Weights, values: Tensor, label: Tensor) -> Tensor:
         return cross_entropy(first.logits(weights, values[None]), label[None])
 
-    updates = [training.update for training in trainings]
+    updates = []
+    for each in trainings:
+        parts = each.comparable({name: (value - each.after[name])[None] for name, value in each.before.items()})
+        length = torch.stack([part.double().square().sum() for part in parts]).sum().sqrt().clamp_min(_TINY)
+        updates.append([(part.double() / length).to(part.dtype) for part in parts])
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))
     size = max(1, min(BATCH, _GRADIENT_VALUES // sum(part.shape[1] for part in updates[0])))
-    alike = all(item.project is first.project for item in trainings)
-    together = [torch.cat(parts) for parts in zip(*updates, strict=True)]
     results = []
     for some, current in zip(first.inputs.split(size), labels.split(size), strict=True):
         stack = gradients(first.before, some, current)
-        if alike:
-            results.append(_cosines(together, first.comparable(stack)))
-        else:
-            each = zip(trainings, updates, strict=True)
-            results.append(torch.cat([_cosines(update, entry.comparable(stack)) for entry, update in each]))
+        pairs = zip(trainings, updates, strict=True)
+        results.append(torch.stack([_cosines(update, each.comparable(stack)) for each, update in pairs]))
     return torch.cat(results, 1)
 
 
-def spans(trainings: Sequence[Training], layers: Sequence[Layer]) -> Tensor:
-    """Return the span scores of each candidate by each training ``(k, n)``, on the CPU."""
-    values: list[Tensor] = []
-    known: list[tuple[Training, Tensor]] = []
-    for training, layer in zip(trainings, layers, strict=True):
-        # Candidates come to the layers alike where the weights before them are the same.
-        inputs = next((rows for other, rows in known if _same_start(training, other)), None)
-        if inputs is None:
-            inputs = layer.inputs()
-            known.append((training, inputs))
-        values.append(nearness(layer, training.after, inputs))
-    return torch.stack(values)
+def _cosines(update: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """Return the cosines ``(n,)``, float64, of an update of length one ``(1, p)`` and gradients ``(n, p)`` a parameter."""
+    pairs = zip(update, gradients, strict=True)
+    inner = torch.stack([(gradient @ part[0]).double() for part, gradient in pairs]).sum(0)
+    squares = torch.stack([torch.linalg.vecdot(gradient, gradient).double() for gradient in gradients]).sum(0)
+    return inner / squares.sqrt().clamp_min(_TINY)
 
 
 def _same_start(training: Training, other: Training) -> bool:
     return all(torch.equal(value, other.before[name]) for name, value in training.before.items())
-
-
-def _cosines(updates: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Return the cosines ``(k, n)``, float64, of updates of length one ``(k, p)`` and gradients ``(n, p)`` a parameter."""
-    pairs = list(zip(updates, gradients, strict=True))
-    inner = torch.stack([(update @ gradient.T).double() for update, gradient in pairs]).sum(0)
-    squares = torch.stack([torch.linalg.vecdot(gradient, gradient).double() for gradient in gradients]).sum(0)
-    return inner / squares.sqrt().clamp_min(_TINY)
 
 
 def update_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
@@ -229,12 +187,27 @@ def update_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, 
     On the CPU. ``knowledge`` has the rest of each client's model, where an upload is a part of one.
     """
     trainings = [training_of(items, items.client, images, knowledge) for items in seen]
-    layers = [entry.layer for entry in trainings if entry.layer is not None]
-    if len(layers) == len(trainings):
-        return spans(trainings, layers)
+    if all(training.layer is not None for training in trainings):
+        return _spans(trainings)
     together = all(training.complete and _same_start(training, trainings[0]) for training in trainings)
     groups = [trainings] if together else [[item] for item in trainings]
     return torch.cat([alignments(group, labels.to(group[0].inputs.device)).double().cpu() for group in groups])
+
+
+def _spans(trainings: Sequence[Training]) -> Tensor:
+    """Return the span scores of each candidate by each training ``(k, n)``, on the CPU; zero where nothing changed."""
+    values: list[Tensor] = []
+    known: list[tuple[Training, Tensor]] = []
+    for training in trainings:
+        assert training.layer is not None
+        # Candidates come to the layers alike where the weights before them are the same.
+        inputs = next((rows for other, rows in known if _same_start(training, other)), None)
+        if inputs is None:
+            inputs = training.layer.inputs()
+            known.append((training, inputs))
+        share = outside(training.layer.change, training.layer.error, inputs)
+        values.append(-share.clamp_min(LEAST).log().cpu())
+    return torch.stack(values)
 
 
 def training_of(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
@@ -243,7 +216,12 @@ def training_of(seen: Observation, client: int, images: Tensor, knowledge: Knowl
         if find_payload(seen.upload, kind) is not None and find_payload(seen.broadcast, kind) is None:
             raise UserError(f"broadcast of round {seen.round}: holds no {kind.kind} to compare the upload with")
     if find_payload(seen.upload, Classifier) is not None:
-        return _of_classifier(seen, represent(knowledge, client, images).double())
+        features = represent(knowledge, client, images).double()
+        before, after = (
+            {name: get_payload(message, Classifier).state[name].double().cpu() for name in ("weight", "bias")}
+            for message in (seen.broadcast, seen.upload)
+        )
+        return Training(before, after, features, lambda state, rows: rows @ state["weight"].T + state["bias"])
     if find_payload(seen.upload, AngleMatrix) is not None:
         return _of_angle_matrix(seen, represent(knowledge, client, images).double(), granted_head(client, knowledge))
     return _of_model(seen, client, images, knowledge)
@@ -256,15 +234,6 @@ def granted_head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
             f"no head of client {client} was handed over; pass knowledge={shown({'extractor': 'white_box'})}"
         )
     return knowledge.heads[client]
-
-
-def _of_classifier(seen: Observation, features: Tensor) -> Training:
-    before, after = (
-        {name: get_payload(message, Classifier).state[name].double().cpu() for name in ("weight", "bias")}
-        for message in (seen.broadcast, seen.upload)
-    )
-
-    return Training(before, after, features, lambda state, rows: rows @ state["weight"].T + state["bias"])
 
 
 def _of_angle_matrix(seen: Observation, features: Tensor, head: tuple[Tensor, Tensor]) -> Training:
@@ -307,5 +276,4 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
         update.project,
         complete=not rest,
         layer=hidden_layer(model, update, images),
-        network=model,
     )

@@ -48,7 +48,6 @@ LEARNED = (
 AVERAGED = (
     Answer(("unmix",), ("entangled",), note="one posterior over rounds"),
     *LEARNED,
-    Answer(("average",), SINGLE, note="means over rounds"),
 )
 """Attacks that take noise away which is drawn anew every round."""
 

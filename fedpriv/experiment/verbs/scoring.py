@@ -26,7 +26,6 @@ from fedpriv.scoring.storage import (
 from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pairs import texts
 
 _NOT_STORED = "inference stores no scores of single candidates; attack again"
 
@@ -38,7 +37,6 @@ def score(
     results: Scorable | Sequence[Scorable],
     *,
     seed: int | None = None,
-    metrics: str | Sequence[str] = (),
     redact: str | None = None,
     share_group: bool = False,
     allow_code: str | Sequence[str] = (),
@@ -51,7 +49,6 @@ def score(
     Args:
         results: what :func:`fedpriv.attack` returned, attack directories, folders that hold some; one or several.
         seed: of floors and decoys (default: the attack's own), at least 0.
-        metrics: measures of your own, ``package.module:NAME``; one or several. Those of installed packages need no naming.
         redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
             (docs/redaction.md). Pages that were made before are not made again.
         share_group: let your group read these folders, with the whole result or study that they lie in (docs/folders.md).
@@ -62,7 +59,7 @@ def score(
         The new records by attack directory.
 
     Raises:
-        UserError: for a folder that is missing or holds no attack, an attack without its private truth, an unknown measure.
+        UserError: for a folder that is missing or holds no attack, an attack without its private truth.
     """
     if seed is not None and seed < 0:
         raise UserError(f"seed={shown(seed)}: expected at least 0")
@@ -73,7 +70,7 @@ def score(
     with listener.progress("scoring") as report:
         for done, directory in enumerate(directories, start=1):
             with access.sharing(share_group), folders.held_with_those_around(directory):
-                records[directory] = _score(directory, seed, texts("metrics", metrics), rule)
+                records[directory] = _score(directory, seed, rule)
             report(done, len(directories), directory.name)
     if rule != NONE:
         listener.say("pages that were made of these before show what they showed; make them again with report")
@@ -82,13 +79,13 @@ def score(
     return records
 
 
-def _score(directory: Path, seed: int | None, metrics: Sequence[str], rule: str) -> ReconstructionRecord:
+def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord:
     saved = load_attack(directory, scores=False)
     if saved.truths is None:
         raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
     used = saved.about.seed if seed is None else seed
     given = (saved.reconstruction, saved.truths, saved.shuffled)
-    record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge, metrics=metrics)
+    record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge)
     about = saved.about.model_copy(update={"redacted": rule})
     draw(replace(saved, metrics=record, about=about))
     if rule == NONE:
