@@ -45,7 +45,6 @@ CONTRACTS = {
         "fedpriv.attacks.inference.base": ("Inference", "InferenceProblem", "Asked", "Candidates", "Scores"),
     },
     "Data sets": {"fedpriv.datasets": ("SourceOptions",), "fedpriv.datasets.types": ("Dataset", "Samples")},
-    "Metrics": {"fedpriv.scoring.leakage": ("Metric",)},
 }
 """Section -> module -> the names in it."""
 

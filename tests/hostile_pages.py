@@ -1,6 +1,7 @@
 """Pages that show a name in every field that comes from outside, and what must be true of them."""
 
 import itertools
+import json
 import string
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -14,21 +15,20 @@ from fedpriv.attacks.observation import ThreatModel
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.pages.guarantees import Guarantee
-from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
+from fedpriv.pages.privacy import Guarantee
+from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_results
 from fedpriv.pages.runs_report import write_runs_report
-from fedpriv.pages.study_settings import StudySettings, toml
 from fedpriv.scoring.records import Labels
 from fedpriv.scoring.records.made import Budget
 from fedpriv.scoring.score import score
-from fedpriv.scoring.storage import save_attack
+from fedpriv.scoring.storage import load_attack, load_scores, save_attack
 from fedpriv.util.escape import visible
 
 RECORDED = tuple(name for name in HOSTILE if "\ud800" not in name)
 """A record holds no half of a character: the surrogates are refused where it is made."""
 
 WRITTEN = 18
-"""The field that stands in TOML, which spells some characters in its own way."""
+"""The field that stands in JSON, which spells some characters in its own way."""
 
 FIELDS = 21
 """Names that a page of :func:`attacks_page` and :func:`study` shows."""
@@ -97,10 +97,11 @@ def attacks_page(home, names):
         failed=(failed,),
         privacy=(Guarantee(next(n), (("given", "luck"),)),),
         commands=(next(n),),
-        settings=(StudySettings("study.toml", toml(written), "{}"),),
+        settings=(("study.toml", json.dumps(written, ensure_ascii=False)),),
         labels=labels,
     )
-    write_report(homes, home / "page", scores, study=facts)
+    read = {folder: load_scores(folder) for folder in scores}
+    write_results([load_attack(one) for one in homes], read, home / "page", study=facts)
     return home / "page"
 
 

@@ -102,7 +102,7 @@ def _show(result: AttackResult, *, verbose: bool) -> None:
 
 def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mapping[Path, Verdict]) -> None:
     """Print a table for each knowledge card, strongest attack first."""
-    from fedpriv.pages.card import differing
+    from fedpriv.pages.labels import differing
     from fedpriv.scoring.ranking import strongest_first
 
     rankings = strongest_first(list(results.items()), lambda item: item[1])
@@ -121,7 +121,7 @@ def _row(record: ReconstructionRecord, verdict: Verdict) -> dict[str, str]:
     return {
         "attack": title(record),
         "PSNR": f"{record.metrics.psnr_db.mean:.2f}",
-        "best guess": f"{record.image_floors[gain.best_floor].psnr_db:.2f}",
+        "baseline": f"{record.image_floors[gain.best_floor].psnr_db:.2f}",
         "advantage [95 %]": f"{gain.mean:+.2f}{interval}",
         "targets / clients": f"{record.n_targets} / {record.n_clients}{' groups' if record.units == 'groups' else ''}",
         "seconds": f"{record.cost.seconds:.0f}",

@@ -20,7 +20,7 @@ from fedpriv.util.escape import visible
 @click.option("--bibtex", is_flag=True, help="With methods: the papers behind them, as BibTeX.")
 @common.common_options
 def list_names(kind: Any, target: str | None, bibtex: bool, as_json: bool, quiet: bool) -> None:
-    """List methods, attacks, defenses, datasets, models, kinds of payload, metrics, targets or claims."""
+    """List methods, attacks, defenses, datasets, models, kinds of payload, targets or claims."""
     result = fedpriv.catalogue(kind, target=target)
     rows = result.table()
     if bibtex:
@@ -49,7 +49,7 @@ def _names() -> Iterable[str]:
 @click.argument("name", shell_complete=common.completed(_names))
 @common.common_options
 def explain(name: str, as_json: bool, quiet: bool) -> None:
-    """Say all there is to say of one method, attack, defense, kind of payload, metric, data set, model or claim."""
+    """Say all there is to say of one method, attack, defense, kind of payload, data set, model or claim."""
     result = fedpriv.explain(name)
     if as_json:
         common.print_json(asdict(result))

@@ -60,10 +60,10 @@ def _show_run(out: Path, summary: RunSummary) -> None:
     ]
     common.print_table("communication, all clients together", wire)
     for record in summary.privacy:
-        from fedpriv.pages.guarantees import guarantee
+        from fedpriv.pages.privacy import guarantee
 
         result = guarantee("privacy", record)
-        common.tell(result.told, *(f"  {name}: {value}" for name, value in result.conditions))
+        common.tell(result.words, *(f"  {name}: {value}" for name, value in result.conditions))
     common.tell(f"{summary.seconds:.1f} s, kept in {out}")
 
 

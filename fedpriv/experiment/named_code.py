@@ -17,7 +17,7 @@ T = TypeVar("T")
 MEMBERS: Final = frozenset(
     (
         *("attack", "attack_option", "attacks", "axes", "dataset", "defense", "defenses", "federation", "knowledge"),
-        *("method", "methods", "metrics", "models", "name", "option", "partition", "target"),
+        *("method", "methods", "models", "name", "option", "partition", "target"),
     )
 )
 """Arguments that name members. Paths are none: a folder may be called as whoever made it likes."""

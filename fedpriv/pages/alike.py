@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedpriv.scoring.judgement import judge_page
 from fedpriv.scoring.ranking import stage_name
@@ -16,6 +15,8 @@ from fedpriv.util.config import plain
 NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "evaluate_every", "keep")
 """Settings of a run that change neither the task nor the upload."""
 
+_LOCAL_WORK = ("batch_size", "max_steps", "epochs")
+
 Result = AttackRecord | InferenceResult
 Verdicts = Mapping[tuple[Path, ...], Verdict]
 """By the folders of a result, or of the same attack under several seeds."""
@@ -23,34 +24,21 @@ Verdicts = Mapping[tuple[Path, ...], Verdict]
 
 def upload_key(about: Provenance) -> str:
     """Return the key that all attacks and seeds on one upload share."""
-    run = plain(about.run) or {}
-    group = {
-        "target": about.target,
-        "method": about.method,
-        **{name: value for name, value in run.items() if name not in NOT_THE_UPLOAD},
-        "defenses": [(defense.name, plain(defense.options)) for defense in about.defenses],
-    }
-    return json.dumps([about.dataset, group], sort_keys=True, default=str)
-
-
-_LOCAL_WORK = ("batch_size", "max_steps", "epochs")
+    return _key(about, ())
 
 
 def reach_key(about: Provenance) -> str:
-    """Return the key that all settings of a reach share: that of the upload but for local work; empty outside a reach."""
-    if about.reach is None:
-        return ""
-    run: dict[str, Any] = dict(plain(about.run) or {})
-    training = {name: value for name, value in run.get("training", {}).items() if name not in _LOCAL_WORK}
-    run |= {"training": training}
-    group = {name: value for name, value in run.items() if name not in NOT_THE_UPLOAD}
+    """Return the key that all settings of a sweep share: that of the upload but for local work; empty outside a sweep."""
+    return "" if about.reach is None else _key(about, _LOCAL_WORK)
+
+
+def _key(about: Provenance, besides: Sequence[str]) -> str:
+    run = {name: value for name, value in (plain(about.run) or {}).items() if name not in NOT_THE_UPLOAD}
+    if besides and "training" in run:
+        run["training"] = {name: value for name, value in run["training"].items() if name not in besides}
     defenses = [(defense.name, plain(defense.options)) for defense in about.defenses]
-    return json.dumps([about.dataset, about.target, about.method, group, defenses], sort_keys=True, default=str)
-
-
-def variant_key(about: Provenance) -> str:
-    """Return the key that is the same for an attack with the same options at the same stage, on whatever upload."""
-    return json.dumps([about.attack, plain(about.options), stage_name(about)], sort_keys=True, default=str)
+    group = [about.dataset, about.target, about.method, run, defenses]
+    return json.dumps(group, sort_keys=True, default=str)
 
 
 def about_of(result: Result) -> Provenance:
@@ -59,12 +47,16 @@ def about_of(result: Result) -> Provenance:
 
 
 def over_seeds(results: Mapping[Path, Result]) -> list[tuple[Path, ...]]:
-    """Return the folders of each attack, those of several seeds together, in the order in which they come."""
-    paths: dict[tuple[str, ...], list[Path]] = {}
+    """Return the folders of each attack, those of several seeds together, in the order in which they come.
+
+    It is the same attack where options, stage, upload and threat model are.
+    """
+    paths: dict[str, list[Path]] = {}
     for folder, result in results.items():
         about = about_of(result)
-        card = json.dumps(plain(about.knowledge), sort_keys=True)
-        paths.setdefault((upload_key(about), variant_key(about), card), []).append(folder)
+        variant = [about.attack, plain(about.options), stage_name(about), plain(about.knowledge)]
+        key = upload_key(about) + json.dumps(variant, sort_keys=True, default=str)
+        paths.setdefault(key, []).append(folder)
     return [tuple(folders) for folders in paths.values()]
 
 

@@ -24,6 +24,12 @@ Baselines = Mapping[tuple[str, int], ReachedAccuracy]
 _MAY_DIFFER = (*NOT_THE_UPLOAD, "method", "options", "defenses")
 
 
+def same_clients(run: RunConfig) -> str:
+    """Return the key of runs, of any seed, in which the same clients train as much on the same images."""
+    group = {name: value for name, value in plain(run).items() if name not in _MAY_DIFFER}
+    return json.dumps(group | {"dataset": dataset_title(run)}, sort_keys=True, default=str)
+
+
 def baselines(runs: Sequence[Path]) -> Baselines:
     """Return the accuracies of those of some finished runs that are of clients which exchange nothing."""
     opened = [RunDirectory.open(path) for path in runs]
@@ -42,8 +48,8 @@ def beside(about: About, known: Baselines) -> ReachedAccuracy | None:
 def gain_over_local(runs: Sequence[About], moment: str, known: Baselines) -> Comparison | None:
     """Return the accuracy of runs of one upload, one a seed, less that of the same clients without any exchange.
 
-    Both after the last round, over all test images, so that a client weighs as much as it has of them. The interval is over
-    clients, whose images are alike; seeds are combined (:func:`fedpriv.scoring.intervals.combine`).
+    Both after the last round, over all test images. The interval is over clients; seeds are combined
+    (:func:`fedpriv.scoring.intervals.combine`).
 
     Args:
         runs: at least one.
@@ -65,14 +71,11 @@ def gain_over_local(runs: Sequence[About], moment: str, known: Baselines) -> Com
 
 def _difference(current: ReachedAccuracy, alone: ReachedAccuracy) -> Comparison:
     if not current.clients or len(current.clients) != len(alone.clients):
-        facts = {"measure": "accuracy", "stratum": "all", "against": ALONE, "least": 0.0, "p_value": None}
-        return Comparison.model_validate(
-            facts | {"mean": current.pooled - alone.pooled, "ci95": None, "n": 1, "n_clients": 1}
-        )
+        facts = {"measure": "accuracy", "stratum": "all", "against": ALONE, "least": 0.0, "p_value": None, "ci95": None}
+        return Comparison.model_validate(facts | {"mean": current.pooled - alone.pooled, "n": 1, "n_clients": 1})
     (right, total), (right_alone, _) = np.array([current.clients, alone.clients], dtype=np.float64).swapaxes(1, 2)
-    values, weights = (right - right_alone) / total, total
-    clients = range(len(total))
-    return compare(values, clients, measure="accuracy", against=ALONE, least=0.0, weights=weights)
+    values, clients = (right - right_alone) / total, range(len(total))
+    return compare(values, clients, measure="accuracy", against=ALONE, least=0.0, weights=total)
 
 
 def gain_words(comparison: Comparison | None) -> str:
@@ -85,9 +88,3 @@ def gain_words(comparison: Comparison | None) -> str:
         return "–"
     interval = "" if comparison.ci95 is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in comparison.ci95))
     return f"{100 * comparison.mean:+.1f}{interval}"
-
-
-def same_clients(run: RunConfig) -> str:
-    """Return the key of runs, of any seed, in which the same clients train as much on the same images."""
-    group = {name: value for name, value in plain(run).items() if name not in _MAY_DIFFER}
-    return json.dumps(group | {"dataset": dataset_title(run)}, sort_keys=True, default=str)

@@ -1,8 +1,8 @@
-"""Leakage, accuracy and communication of uploads side by side, and which of them no other betters in all of it.
+"""Leakage, accuracy and communication of uploads side by side, and which of them no other dominates.
 
-An upload (method, its options, defenses with their strengths, kind of target) is one point: what the gravest of all attacks
-on it reaches by each measure, as the page's verdicts have it, and accuracy and communication of the same runs. Points are
-compared only under one knowledge card, on one data set divided one way.
+An upload (method, its options, defenses with their strengths, kind of target) is one point: what the most severe of all
+attacks on it reaches by each measure, as the page's verdicts have it, and accuracy and communication of the same runs.
+Points are compared only under one threat model, on one data set partitioned one way.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from fedpriv.federation.answer import answers_for
-from fedpriv.pages.alike import NOT_THE_UPLOAD, Result, Verdicts, about_of, over_seeds, upload_key
+from fedpriv.pages.alike import Result, Verdicts, about_of, over_seeds, upload_key
 from fedpriv.pages.baselines import Baselines, beside, gain_over_local
-from fedpriv.pages.labels import defense_label, local_work, method_label
-from fedpriv.pages.upload_size import upload_size
-from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
+from fedpriv.pages.labels import card_words, defense_label, local_work, point_labels, upload_size
+from fedpriv.scoring.pareto import Effect, Objectives, dominates, undominated
 from fedpriv.scoring.records import About, Comparison, Kind, Provenance, ThreatModel, Verdict
 from fedpriv.scoring.verdict import BADGES
 from fedpriv.util.config import plain
@@ -41,9 +40,6 @@ _CLEARLY_LESS = 0.99
 
 _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public", "auxiliary")
 """Settings under which alone accuracy and leakage compare."""
-
-
-# ---------------------------------------------------------------- points
 
 
 @dataclass(frozen=True)
@@ -70,24 +66,23 @@ class Spread:
 
 @dataclass(frozen=True)
 class Point:
-    """One upload under one knowledge card.
+    """One upload under one threat model.
 
     Attributes:
         label: what it is called in this set.
         method, target: registry names.
         defense: its label, ``none`` without any.
-        kind: the verdict on the upload: of all attacks the gravest.
+        kind: the verdict on the upload: of all attacks the most severe.
         effects: by panel of :data:`MEASURES`; what was not attacked is missing.
         trained, received: share of all test images classified correctly in the last round, after local training and after
             the broadcast that follows; None where not recorded.
         local: ``trained`` of the same clients without any exchange; None where there is no such run of some seed.
-        gains: by ``after_training`` and ``after_broadcast``: that accuracy less the one without any exchange, seed by seed
-            and client by client; None where there is no such run of some seed.
-        scalars: what a client uploads in a round, in numbers of 32 bits; see :class:`fedpriv.pages.upload_size.UploadSize`.
+        gains: by moment: that accuracy less the one without any exchange, seed by seed and client by client, or None.
+        scalars: what a client uploads in a round, in numbers of 32 bits (:func:`fedpriv.pages.labels.upload_size`).
         bytes: the same in bytes, everything counted as it is encoded.
         seeds: of the attacked runs.
         unadapted: what adapted to its defenses was not run on it; empty where all was.
-        elsewhere: what the upload gives away under other cards, if it is worse there; else empty.
+        elsewhere: what the upload leaks under other threat models, if it is worse there; else empty.
     """
 
     label: str
@@ -117,7 +112,7 @@ class Point:
         """The figures that it is compared by."""
         costs = {"trained": -self.trained.mean, "scalars": self.scalars.mean}
         costs |= {} if self.received is None else {"received": -self.received.mean}
-        return Objectives(self.effects, costs, may_better=not self.unadapted and self.kind != "untested")
+        return Objectives(self.effects, costs, may_dominate=not self.unadapted and self.kind != "untested")
 
 
 @dataclass(frozen=True)
@@ -125,11 +120,11 @@ class Frontier:
     """Points that may be compared with one another.
 
     Attributes:
-        card: the knowledge card, with the most rounds seen; attacks that need fewer use fewer.
+        card: the threat model, with the most rounds seen; attacks that need fewer use fewer.
         task: settings that all points share.
         points: the undominated first, then by label.
-        best: aligned with ``points``, whether none of the others betters it.
-        settled: aligned, for a point that is bettered: whether some point that does so is better beyond the spread in an
+        best: aligned with ``points``, whether none of the others dominates it.
+        settled: aligned, for a dominated point: whether some point that dominates it is better beyond the spread in an
             objective; True for the others.
     """
 
@@ -150,22 +145,14 @@ class Frontier:
         return tuple(sorted({point.local for point in self.points if point.local is not None}))
 
 
-@dataclass(frozen=True)
-class _Told:
-    """One attack with the verdict over its seeds."""
-
-    made: Provenance
-    verdict: Verdict
-
-    @property
-    def gravity(self) -> int:
-        return list(BADGES).index(self.verdict.kind)
+Judged = tuple[Provenance, Verdict]
+"""One attack, with the verdict over its seeds."""
 
 
 def frontiers(
     results: Mapping[Path, Result], verdicts: Verdicts, known: Baselines | None = None
 ) -> tuple[Frontier, ...]:
-    """Return one frontier for each knowledge card and task, in the order in which they come.
+    """Return one frontier for each threat model and task, in the order in which they come.
 
     Uploads of whose runs no attack records accuracy and communication have no point.
 
@@ -177,37 +164,36 @@ def frontiers(
     runs: dict[str, dict[int, About]] = {}
     for result in results.values():
         about = about_of(result)
-        if isinstance(about, About) and upload_size(about) is not None and run_figures(about)[0] is not None:
+        if isinstance(about, About) and upload_size(about) is not None and accuracies(about)[0] is not None:
             runs.setdefault(upload_key(about), {})[about.run_seed] = about
-    lines = [_Told(about_of(results[folders[0]]), verdicts[folders]) for folders in over_seeds(results)]
-    placed = [entry for entry in lines if upload_key(entry.made) in runs]
-    groups: dict[str, list[_Told]] = {}
+    lines = [(about_of(results[folders[0]]), verdicts[folders]) for folders in over_seeds(results)]
+    placed = [entry for entry in lines if upload_key(entry[0]) in runs]
+    groups: dict[str, list[Judged]] = {}
     for item in placed:
-        groups.setdefault(_setting(item.made, placed), []).append(item)
+        groups.setdefault(_setting(item[0], placed), []).append(item)
     return tuple(_frontier(members, lines, runs, known or {}) for members in groups.values())
 
 
-def run_figures(about: About) -> tuple[float | None, float | None, float | None]:
-    """Return pooled accuracy after training and after broadcast, and scalars per client and round; None where missing."""
+def accuracies(about: About) -> tuple[float | None, float | None]:
+    """Return pooled accuracy after training and after broadcast; None where missing."""
     reached = [about.run_accuracy.get(moment) for moment in MOMENTS]
     trained, received = (None if item is None else item.pooled for item in reached)
-    size = upload_size(about)
-    return trained, received, None if size is None else size.scalars
+    return trained, received
 
 
-def _setting(made: Provenance, everything: Sequence[_Told]) -> str:
-    """Return the key that attacks of one frontier share: task and grants, however many rounds each needs.
+def _setting(made: Provenance, everything: Sequence[Judged]) -> str:
+    """Return the key that attacks of one frontier share: task and threat model, however many rounds each needs.
 
-    An attack that takes no extractor stands with those on the same upload that take one and have all other grants.
+    An attack that takes no extractor stands with those on the same upload that take one and have all else.
     """
-    grants = _grants(made)
+    card = _card(made)
     if made.knowledge.extractor == "none":
-        beside = [_grants(item.made) for item in everything if upload_key(item.made) == upload_key(made)]
-        grants = next((current for current in beside if current | {"extractor": "none"} == grants), grants)
-    return json.dumps([grants, _task(made)], sort_keys=True, default=str)
+        others = [_card(other) for other, _ in everything if upload_key(other) == upload_key(made)]
+        card = next((current for current in others if current | {"extractor": "none"} == card), card)
+    return json.dumps([card, _task(made)], sort_keys=True, default=str)
 
 
-def _grants(made: Provenance) -> dict[str, Any]:
+def _card(made: Provenance) -> dict[str, Any]:
     return {name: value for name, value in plain(made.knowledge).items() if name != "rounds_seen"}
 
 
@@ -217,23 +203,22 @@ def _task(made: Provenance) -> dict[str, Any]:
 
 
 def _frontier(
-    members: Sequence[_Told], everything: Sequence[_Told], runs: Mapping[str, Mapping[int, About]], known: Baselines
+    members: Sequence[Judged], everything: Sequence[Judged], runs: Mapping[str, Mapping[int, About]], known: Baselines
 ) -> Frontier:
-    uploads: dict[str, list[_Told]] = {}
+    uploads: dict[str, list[Judged]] = {}
     for item in members:
-        uploads.setdefault(upload_key(item.made), []).append(item)
+        uploads.setdefault(upload_key(item[0]), []).append(item)
     abouts = [list(runs[key].values()) for key in uploads]
     labels = point_labels([about[0] for about in abouts])
     points = [
-        _point(label, upload, trained, _elsewhere(upload, everything), known)
+        _point(label, upload, trained, everything, known)
         for label, upload, trained in zip(labels, uploads.values(), abouts, strict=True)
     ]
     best = undominated([point.objectives for point in points])
     settled = [best[i] or any(_clearly(other, point) for other in points) for i, point in enumerate(points)]
     order = sorted(range(len(points)), key=lambda i: (not best[i], points[i].label))
     widest = max(
-        (member.made for member in members),
-        key=lambda made: (made.knowledge.extractor != "none", made.knowledge.rounds_seen),
+        (made for made, _ in members), key=lambda made: (made.knowledge.extractor != "none", made.knowledge.rounds_seen)
     )
     return Frontier(
         card=widest.knowledge,
@@ -245,12 +230,12 @@ def _frontier(
 
 
 def _clearly(point: Point, two: Point) -> bool:
-    """True where ``point`` betters ``two``, in some objective by more than both spreads.
+    """True where ``point`` dominates ``two``, in some objective by more than both spreads.
 
     Accuracy of a single seed has no spread, so a difference in it alone settles nothing; nor does less than 1 % of what
     is sent.
     """
-    if not betters(point.objectives, two.objectives):
+    if not dominates(point.objectives, two.objectives):
         return False
     pairs = [(point.effects[name], two.effects[name]) for name in point.effects.keys() & two.effects.keys()]
     leakage = any(a.known and b.known and (a.grade < b.grade or a.ends[1] < b.ends[0]) for a, b in pairs)
@@ -259,68 +244,74 @@ def _clearly(point: Point, two: Point) -> bool:
     return leakage or accuracy or point.scalars.ends[1] < _CLEARLY_LESS * two.scalars.ends[0]
 
 
-def _elsewhere(group: Sequence[_Told], everything: Sequence[_Told]) -> str:
-    """Return the findings of attacks on the same upload under other cards, where those are graver than the ones here."""
-    upload = upload_key(group[0].made)
-    others = [items for items in everything if upload_key(items.made) == upload and items not in group]
-    worst = min(others, key=lambda entry: entry.gravity, default=None)
-    if worst is None or not worst.verdict.claims or worst.gravity >= min(item.gravity for item in group):
+def _severity(item: Judged) -> int:
+    return list(BADGES).index(item[1].kind)
+
+
+def _elsewhere(group: Sequence[Judged], everything: Sequence[Judged]) -> str:
+    upload = upload_key(group[0][0])
+    worst = min(
+        (item for item in everything if upload_key(item[0]) == upload and item not in group),
+        key=_severity,
+        default=None,
+    )
+    if worst is None or not worst[1].claims or _severity(worst) >= min(map(_severity, group)):
         return ""
-    return f"{BADGES[worst.verdict.kind]} under another card, to {worst.verdict.attack}"
+    return f"{BADGES[worst[1].kind]} under another threat model, to {worst[1].attack}"
 
 
-def _point(label: str, group: Sequence[_Told], runs: Sequence[About], elsewhere: str, known: Baselines) -> Point:
+def _point(
+    label: str, group: Sequence[Judged], runs: Sequence[About], everything: Sequence[Judged], known: Baselines
+) -> Point:
     first, sizes = runs[0], [size for about in runs if (size := upload_size(about)) is not None]
-    reached = [run_figures(about) for about in runs]
-    received = [value for _, value, _ in reached if value is not None]
+    trained, received = (
+        [value for value in values if value is not None] for values in zip(*map(accuracies, runs), strict=True)
+    )
     alone = [result.pooled for about in runs if (result := beside(about, known)) is not None]
     return Point(
         label=label,
         method=first.method,
         target=first.target,
         defense=defense_label(first),
-        kind=min(group, key=lambda item: item.gravity).verdict.kind,
+        kind=min(group, key=_severity)[1].kind,
         effects={name: effect for name in MEASURES if (effect := _effect(name, group)) is not None},
-        trained=Spread.over([value for value, _, _ in reached if value is not None]),
+        trained=Spread.over(trained),
         received=Spread.over(received) if len(received) == len(runs) else None,
         local=float(np.mean(alone)) if len(alone) == len(runs) else None,
         gains={moment: gain_over_local(runs, moment, known) for moment in MOMENTS},
-        scalars=Spread.over([size.words for size in sizes]),
-        bytes=Spread.over([size.bytes for size in sizes]),
+        scalars=Spread.over([size[1] for size in sizes]),
+        bytes=Spread.over([size[2] for size in sizes]),
         seeds=tuple(sorted(about.run_seed for about in runs)),
         unadapted=_unadapted(group),
-        elsewhere=elsewhere,
+        elsewhere=_elsewhere(group, everything),
     )
 
 
-def _unadapted(group: Sequence[_Told]) -> str:
-    """Return the attacks that are adapted to the defenses of an upload and were not run on it, in words."""
-    missing = []
-    for defense in group[0].made.defenses:
-        ways = answers_for(defense.answers, group[0].made.target, defense.options)
+def _unadapted(group: Sequence[Judged]) -> str:
+    missing, first = [], group[0][0]
+    for defense in first.defenses:
+        ways = answers_for(defense.answers, first.target, defense.options)
         if not ways:
-            missing.append(f"none is known for {defense.name} on {group[0].made.target} uploads")
-        elif not any(way.met_by(item.made.attack, item.made.options) for way in ways for item in group):
+            missing.append(f"none is known for {defense.name} on {first.target} uploads")
+        elif not any(way.met_by(made.attack, made.options) for way in ways for made, _ in group):
             missing.append("; ".join(way.words for way in ways))
     return "; ".join(missing)
 
 
-def _effect(name: str, group: Sequence[_Told]) -> Effect | None:
-    """Return the reach of the gravest attack by a measure: one whose leak stands, then the one nearest to a claim.
+def _effect(name: str, group: Sequence[Judged]) -> Effect | None:
+    """Return the reach of the most severe attack by a measure: one whose leak stands, then the one nearest to a claim.
 
     Nearness is that of p-values: values over different targets have no order.
     """
-    first = group[0].made
+    first = group[0][0]
     if name == "representations" and first.upload.separate and not first.defenses:
         return Effect("sent one by one", None, None, None, stands=True, tested=True, unit="")
-    tried = [item.verdict for item in group if item.verdict.overall(MEASURES[name][0]) is not None]
+    tried = [verdict for _, verdict in group if verdict.overall(MEASURES[name][0]) is not None]
     clear = [verdict for verdict in tried if name == "property" and verdict.clear]
     if clear:
         return Effect(clear[0].attack, None, None, None, stands=True, tested=True, unit=clear[0].subject)
-    results = [
-        _of_attack(name, verdict, tested=not any(items.silent_on(MEASURES[name]) for items in tried))
-        for verdict in tried
-    ]
+    tested = not any(verdict.silent_on(MEASURES[name]) for verdict in tried)
+    results = [_of_attack(name, verdict, tested=tested) for verdict in tried]
     return min(results, key=lambda entry: entry[0])[1] if results else None
 
 
@@ -338,45 +329,47 @@ def _of_attack(name: str, verdict: Verdict, *, tested: bool) -> tuple[tuple[bool
     return (not stands, nearest), Effect(verdict.attack, drawn.mean or 0.0, low, high, stands, tested, unit)
 
 
-# ---------------------------------------------------------------- names
+# ---------------------------------------------------------------- table
 
 
-def point_labels(abouts: Sequence[Provenance], *, with_target: bool = True) -> list[str]:
-    """Name uploads by method, kind of target where a method has several, defense, and by other settings that differ.
-
-    Args:
-        abouts: how results on each were made.
-        with_target: False where the kind is told elsewhere.
-    """
-    runs = [plain(about.run) or {} for about in abouts]
-    labels = [method_label(about) for about in abouts]
-    guards = [defense_label(about) for about in abouts]
-    targets: dict[str, set[str]] = {}
-    for about in abouts:
-        targets.setdefault(about.method, set()).add(about.target)
-    labels = [
-        f"{label}, {about.target}" if with_target and len(targets[about.method]) > 1 else label
-        for label, about in zip(labels, abouts, strict=True)
+def frontier_rows(frontiers: Sequence[Frontier]) -> list[dict[str, object]]:
+    """Return the rows of ``frontier.csv``: one a point."""
+    return [
+        {"frontier": number, "knowledge": card_cell(frontier.card)} | _row(point, best=best)
+        for number, frontier in enumerate(frontiers, start=1)
+        for point, best in zip(frontier.points, frontier.best, strict=True)
     ]
-    labels = [
-        label if defense == "none" else f"{label} + {defense}" for label, defense in zip(labels, guards, strict=True)
-    ]
-    flat = [_flat({k: v for k, v in run.items() if k not in (*NOT_THE_UPLOAD, "defenses")}) for run in runs]
-    named = []
-    for number, label in enumerate(labels):
-        target = abouts[number].target
-        alike = [flat[i] for i, other in enumerate(labels) if other == label and abouts[i].target == target]
-        keys = sorted({key for item in alike for key in item if any(item.get(key) != two.get(key) for two in alike)})
-        text = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {flat[number].get(key)}" for key in keys)
-        named.append(f"{label} ({text})" if text else label)
-    return named
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    texts: dict[str, str] = {}
-    for key, part in value.items():
-        if isinstance(part, Mapping):
-            texts |= _flat(part, f"{prefix}{key}.")
-        else:
-            texts[f"{prefix}{key}"] = str(part)
-    return texts
+def card_cell(card: ThreatModel) -> str:
+    """Return a threat model as a cell of a table."""
+    return ";".join(f"{key}={value}" for key, value in card_words(card).items())
+
+
+def gain_cells(gains: Mapping[str, Comparison | None]) -> dict[str, object]:
+    """Return the columns on gains over local training by moment."""
+    row: dict[str, object] = {}
+    for moment, item in gains.items():
+        name, (low, high) = f"gain_over_local_{moment}", (item and item.ci95) or (None, None)
+        row |= {name: item and item.mean, f"{name}_low": low, f"{name}_high": high}
+    return row
+
+
+def _row(point: Point, *, best: bool) -> dict[str, object]:
+    row: dict[str, object] = {name: getattr(point, name) for name in ("method", "target", "defense")}
+    for name, effect in point.effects.items():
+        row |= {name: effect.value, f"{name}_low": effect.low, f"{name}_high": effect.high}
+        row |= {f"{name}_attack": effect.attack, f"{name}_found": effect.found}
+    return row | {
+        "upload": point.label,
+        "seeds": ";".join(map(str, point.seeds)),
+        "verdict_kind": point.kind,
+        "dominated": not best,
+        "accuracy_after_training": point.trained.mean,
+        "accuracy_after_broadcast": None if point.received is None else point.received.mean,
+        **gain_cells(point.gains),
+        "upload_scalars_per_client_round": point.scalars.mean,
+        "upload_bytes_per_client_round": point.bytes.mean,
+        "adapted_attack_not_run": point.unadapted,
+        "under_other_cards": point.elsewhere,
+    }

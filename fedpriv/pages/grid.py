@@ -1,4 +1,4 @@
-"""A picture of targets chosen by fixed quantiles of the score: truth, reconstruction, floor, shuffled uploads."""
+"""A picture of targets chosen by fixed quantiles of the score: truth, reconstruction, baseline, shuffled uploads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.pages.card import card_words
-from fedpriv.scoring.definitions import TargetScore, score_guesses, squared_errors
+from fedpriv.pages.labels import card_words
+from fedpriv.scoring.definitions import TargetScore, own_guesses, score_guesses, settle, squared_errors
 from fedpriv.scoring.floors import FLOORS, LABELS, blind_floors, guess
-from fedpriv.scoring.leakage import psnr
-from fedpriv.scoring.panel import own_guesses, settle
+from fedpriv.scoring.leakage import psnr, psnr_of_mse
 from fedpriv.scoring.ranking import title
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.redaction import BLUR, NONE, OMIT, RULES, blurred
@@ -27,7 +26,6 @@ from fedpriv.util.escape import any_letters, one_line, picture_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
 FEW = 10  # with so many targets or fewer all are shown
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # holds the 10, 50 and 90 % that the rules ask for
 _PER_BAND = 10
@@ -41,16 +39,16 @@ class Column:
     """One column of the picture.
 
     Attributes:
-        heading: which quantile, or which target.
-        note: client, round, label, n_c.
+        heading: which quantile, or nothing.
+        note: client, round, class.
         cells: per row, the image ``(c, h, w)`` and the caption under it.
-        above_floor: whether the reconstruction scores higher than the floor's image beside it.
+        above_floor: whether the reconstruction scores higher than the baseline's image beside it.
     """
 
     heading: str
     note: str
     cells: tuple[tuple[Tensor, str], ...]
-    above_floor: bool
+    above_floor: bool = False
 
 
 def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[int]:
@@ -63,11 +61,9 @@ def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[in
     return [int(order[round(q * (len(order) - 1))]) for q in quantiles]
 
 
-def grid_png(
-    attack: AttackRecord, *, every_target: bool | None = None, quantiles: Sequence[float] = QUANTILES
-) -> bytes:
+def grid_png(attack: AttackRecord, *, every_target: bool | None = None) -> bytes:
     """Return the picture as PNG bytes; arguments as :func:`grid_figure` has them."""
-    figure = grid_figure(attack, every_target=every_target, quantiles=quantiles)
+    figure = grid_figure(attack, every_target=every_target)
     buffer = io.BytesIO()
     with any_letters():
         figure.savefig(buffer, format="png", metadata={"Software": None})
@@ -80,8 +76,8 @@ def grid_figure(
     """Return the picture as a figure of matplotlib.
 
     Args:
-        attack: a scored attack with its truths. Title, best floor and seed are of its record; without a control there is
-            no row for it.
+        attack: a scored attack with its truths. Title, baseline and seed are of its record; without a control there is no
+            row for it.
         every_target: show all targets; None means all where there are ten or fewer, else quantiles of the score.
         quantiles: which quantiles to show otherwise, each strictly between 0 and 1: the best one cannot be picked.
 
@@ -93,120 +89,117 @@ def grid_figure(
     names, columns = grid_columns(attack, every_target, quantiles)
     record = scored(attack)
     redacted = "" if attack.about.redacted == NONE else f"\nRedacted: {RULES[attack.about.redacted]}."
-    return draw_columns(names, columns, _title(record), _subtitle(record, columns) + redacted)
+    heading = one_line(f"{title(record)} on {record.target} uploads of {record.method}, {record.dataset}")
+    return draw_columns(names, columns, heading, _subtitle(record, columns) + redacted)
 
 
 def grid_columns(
     attack: AttackRecord, every_target: bool | None = None, quantiles: Sequence[float] = QUANTILES
 ) -> tuple[list[str], list[Column]]:
-    """Return the names of the rows and the columns of the picture; arguments as :func:`grid_png` has them.
+    """Return the names of the rows and the columns of the picture; arguments as :func:`grid_figure` has them.
 
-    Of a redacted attack the rows of true images are left out, and all other pictures are blurred.
+    Of a redacted attack the rows of true images are left out, and all other pictures are blurred; of one that was stored
+    so, the first guess of each target is left, with its score.
     """
     rule = attack.about.redacted
     if rule == OMIT:
         raise UserError(f"{attack.directory}: no picture of it is to be made: it is redacted ({rule})")
-    if rule == BLUR and attack.truths is None:
-        return _stored_columns(attack, every_target, quantiles)
+    images, targets = settle(attack.reconstruction.to_cpu().images)[0], attack.reconstruction.targets
     if attack.truths is None:
-        raise UserError(f"{attack.directory}: no picture without the private truth")
+        if rule != BLUR:
+            raise UserError(f"{attack.directory}: no picture without the private truth")
+        scores = scored(attack).metrics.psnr_db.per_target
+        single = scores is not None and len(scores) == len(images) and images.shape[1] == 1
+        values = [float(value) for value in scores or ()] if single else [0.0] * len(images)
+        return ["reconstruction"], [
+            Column(
+                heading,
+                _note(targets[row].client, targets[row].round, targets[row].label),
+                ((blurred(images[row, 0]), f"{values[row]:.1f} dB" if single else ""),),
+            )
+            for row, heading in _picked(values, every_target, quantiles)
+        ]
     record, truths = scored(attack), attack.truths
-    current = own_guesses(settle(attack.reconstruction.to_cpu().images)[0], truths)
-    shuffled = attack.shuffled
-    control = None if shuffled is None else own_guesses(settle(shuffled.to_cpu().images)[0], truths)
-    scores = [score_guesses(shots, truth, None) for shots, truth in zip(current, truths, strict=True)]
+    current = own_guesses(images, truths)
     several = max(len(shots) for shots in current) > 1
+    score = [score_guesses(shots, truth) for shots, truth in zip(current, truths, strict=True)]
     # With several guesses a column is a pair of one private image and the guess assigned to it.
     units = [(row, member) for row, truth in enumerate(truths) for member in range(truth.n_c if several else 1)]
-    values = [_pair_score(current[row], truths[row], scores[row], member, several) for row, member in units]
-    everything = len(units) <= FEW if every_target is None else every_target
-    picked = list(range(len(units))) if everything else at_quantiles(values, quantiles)
-    headings = [""] * len(units) if everything else [f"{100 * q:.0f} % quantile" for q in quantiles]
-    best = record.advantage_db.best_floor
-    floors = record.image_floors
+    values = [_pair_score(current[row], truths[row], score[row], member, several) for row, member in units]
+    floors, best = record.image_floors, record.advantage_db.best_floor
     blind = best if best in FLOORS else max(blind_floors(floors), key=lambda name: floors[name].psnr_db)
     mixed = not several and any(truth.n_c > 1 for truth in truths)
     names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
-    names += ["reconstruction", "floor:\n" + textwrap.fill(LABELS[blind], 18)] + (
-        [] if control is None else ["shuffled uploads\n(negative control)"]
-    )
+    names += ["reconstruction", "baseline:\n" + textwrap.fill(LABELS[blind], 18)]
+    rivals = [current]
+    if attack.shuffled is not None:
+        names.append("shuffled uploads\n(negative control)")
+        rivals.append(own_guesses(settle(attack.shuffled.to_cpu().images)[0], truths))
     columns = []
-    for position, heading in zip(picked, headings, strict=False):
+    for position, heading in _picked(values, every_target, quantiles):
         row, member = units[position]
-        truth, target = truths[row], attack.reconstruction.targets[row]
-        floor = guess(blind, truth, target, len(current[row]), record.seed)
-        rivals = [current[row], floor] + ([] if control is None else [control[row]])
+        truth = truths[row]
+        cells = [(truth.members[member], "")]
         if mixed:
-            nearest = int(squared_errors(current[row], truth.members).min(dim=0).values.argmin())
+            errors = squared_errors(current[row], truth.members)
             count = f"mean of {truth.n_c}" if truth.n_c > 1 else "1 image"
-            beside = f"best of own {scores[row].t2:.1f} dB"
-            cells = [(truth.mean_image().float(), count), (truth.members[nearest], beside)]
-        else:
-            cells = [(truth.members[member], "")]
+            cells = [
+                (truth.mean_image().float(), count),
+                (
+                    truth.members[int(errors.min(dim=0).values.argmin())],
+                    f"best {float(psnr_of_mse(errors.min())):.1f} dB",
+                ),
+            ]
+        shown = [guesses[row] for guesses in rivals]
+        shown.insert(1, guess(blind, truth, targets[row], len(current[row]), record.seed))
         reached = []
-        for shots in rivals:
-            item = score_guesses(shots, truth, None)
+        for shots in shown:
+            item = score_guesses(shots, truth)
             reached.append(_pair_score(shots, truth, item, member, several))
             cells.append((shots[item.assigned[member]], f"{reached[-1]:.1f} dB"))
-        note = _note(target.client, target.round, target.label)
-        columns.append(Column(heading, note, tuple(cells), reached[0] > reached[1]))
-    return (names, columns) if rule == NONE else _blurred(names, columns, 2 if mixed else 1)
-
-
-def _blurred(names: list[str], columns: Sequence[Column], n_true: int) -> tuple[list[str], list[Column]]:
-    """Return rows and columns without the true images, which come first, and the others blurred."""
-    shown = [
-        replace(column, cells=tuple((blurred(image), caption) for image, caption in column.cells[n_true:]))
+        columns.append(
+            Column(
+                heading,
+                _note(targets[row].client, targets[row].round, targets[row].label),
+                tuple(cells),
+                reached[0] > reached[1],
+            )
+        )
+    if rule == NONE:
+        return names, columns
+    true = 2 if mixed else 1
+    return names[true:], [
+        replace(column, cells=tuple((blurred(image), caption) for image, caption in column.cells[true:]))
         for column in columns
     ]
-    return names[n_true:], shown
 
 
-def _stored_columns(
-    attack: AttackRecord, every_target: bool | None, quantiles: Sequence[float]
-) -> tuple[list[str], list[Column]]:
-    """Return the reconstructions of a folder that was stored blurred: the first guess of each target, with its score."""
-    result = settle(attack.reconstruction.to_cpu().images)[0]
-    scores = scored(attack).metrics.psnr_db.per_target
-    details = scores is not None and len(scores) == len(result) and result.shape[1] == 1
-    values = [float(value) for value in scores] if details and scores is not None else [0.0] * len(result)
-    everything = len(result) <= FEW if every_target is None else every_target
-    picked = list(range(len(result))) if everything else at_quantiles(values, quantiles)
-    headings = [""] * len(result) if everything else [f"{100 * q:.0f} % quantile" for q in quantiles]
-    columns = []
-    for row, heading in zip(picked, headings, strict=False):
-        caption = f"{values[row]:.1f} dB" if details else ""
-        target = attack.reconstruction.targets[row]
-        note = _note(target.client, target.round, target.label)
-        columns.append(Column(heading, note, ((blurred(result[row, 0]), caption),), False))
-    return ["reconstruction"], columns
+def _picked(values: Sequence[float], every: bool | None, quantiles: Sequence[float]) -> list[tuple[int, str]]:
+    """Return which positions to show, each with its heading."""
+    if len(values) <= FEW if every is None else every:
+        return [(position, "") for position in range(len(values))]
+    return list(zip(at_quantiles(values, quantiles), [f"{100 * q:.0f} % quantile" for q in quantiles], strict=True))
 
 
 def _note(client: int, round_: int, label: int) -> str:
-    details = "" if label < 0 else f" · class {label}"
-    return f"client {client} · round {round_}{details}"
+    return f"client {client} · round {round_}" + ("" if label < 0 else f" · class {label}")
 
 
 def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, several: bool) -> float:
     if not several:
-        return score.t1
+        return score.psnr
     return float(psnr(shots[score.assigned[member]][None], truth.members[member][None])[0])
 
 
-def _title(record: ReconstructionRecord) -> str:
-    return one_line(f"{title(record)} on {record.target} uploads of {record.method}, {record.dataset}")
-
-
 def _subtitle(record: ReconstructionRecord, columns: Sequence[Column]) -> str:
-    interval = record.advantage_db.ci95
-    spread = "" if interval is None else f" (95 % interval {interval[0]:.1f} to {interval[1]:.1f})"
+    gain = record.advantage_db
+    spread = "" if gain.ci95 is None else f" (95 % interval {gain.ci95[0]:.1f} to {gain.ci95[1]:.1f})"
     which = "chosen by fixed quantiles of the score" if columns and columns[0].heading else "all targets shown"
-    card = " · ".join(
-        f"{key.replace('_', ' ')}: {value.replace('_', ' ')}" for key, value in card_words(record.knowledge).items()
-    )
+    words = card_words(record.knowledge)
+    card = " · ".join(f"{key.replace('_', ' ')}: {value.replace('_', ' ')}" for key, value in words.items())
     return (
-        f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, advantage over the floor "
-        f"{record.advantage_db.mean:+.1f} dB{spread}, {record.n_targets} targets of {record.n_clients} {record.units}, "
+        f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, advantage over the baseline "
+        f"{gain.mean:+.1f} dB{spread}, {record.n_targets} targets of {record.n_clients} {record.units}, "
         f"{which}\n{one_line(card)}"
     )
 

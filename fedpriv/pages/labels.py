@@ -1,10 +1,29 @@
-"""Names of the methods and defenses of a study: by the label that the study gave them, beside the registry name."""
+"""Names and settings in words: methods and defenses by a study's labels, threat models, partitions, uploads."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.scoring.records import Labels, Provenance
+from fedpriv.pages.alike import NOT_THE_UPLOAD
+from fedpriv.scoring.records import About, Labels, Provenance, ThreatModel
+from fedpriv.util.config import plain
+
+
+def labelled(label: str, title: str, name: str) -> str:
+    """Return the name of a method or a defense in tables.
+
+    Args:
+        label: what its study calls it; empty outside a study.
+        title: the label where the study made it up and it holds the registry name already; else empty.
+        name: the registry name, with options where it has some.
+
+    >>> labelled("My prototypes", "", "fedproto"), labelled("", "", "fedproto")
+    ('My prototypes (fedproto)', 'fedproto')
+    """
+    return title or (name if label in ("", name) else f"{label} ({name})")
 
 
 def method_label(about: Provenance) -> str:
@@ -25,38 +44,120 @@ def upload_title(about: Provenance) -> str:
     return method if guard == "none" else f"{method} + {guard}"
 
 
-def labelled(label: str, title: str, name: str) -> str:
-    """Return the name of a method or a defense in tables.
+def point_labels(abouts: Sequence[Provenance], *, with_target: bool = True) -> list[str]:
+    """Name uploads by method, kind of target where a method has several, defense, and by other settings that differ."""
+    targets: dict[str, set[str]] = {}
+    for about in abouts:
+        targets.setdefault(about.method, set()).add(about.target)
+    labels = []
+    for about in abouts:
+        label, defense = method_label(about), defense_label(about)
+        label += f", {about.target}" if with_target and len(targets[about.method]) > 1 else ""
+        labels.append(label if defense == "none" else f"{label} + {defense}")
+    left_out = (*NOT_THE_UPLOAD, "defenses")
+    flat = [_flat({k: v for k, v in (plain(about.run) or {}).items() if k not in left_out}) for about in abouts]
+    named = []
+    for number, label in enumerate(labels):
+        target = abouts[number].target
+        alike = [flat[i] for i, other in enumerate(labels) if other == label and abouts[i].target == target]
+        keys = sorted({key for item in alike for key in item if any(item.get(key) != two.get(key) for two in alike)})
+        text = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {flat[number].get(key)}" for key in keys)
+        named.append(f"{label} ({text})" if text else label)
+    return named
 
-    Args:
-        label: what its study calls it; empty outside a study.
-        title: the label where the study made it up and it holds the registry name already; else empty.
-        name: the registry name, with options where it has some.
 
-    >>> labelled("My prototypes", "", "fedproto"), labelled("", "", "fedproto")
-    ('My prototypes (fedproto)', 'fedproto')
-    >>> labelled("noise scale=1.0", "noise scale=1.0", "noise")
-    'noise scale=1.0'
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for key, part in value.items():
+        texts |= _flat(part, f"{prefix}{key}.") if isinstance(part, Mapping) else {f"{prefix}{key}": str(part)}
+    return texts
+
+
+def upload_size(about: About) -> tuple[float, float, float] | None:
+    """Return the size of one client's upload in a round, or None where it is not known.
+
+    Returns:
+        Scalars, everything counted; numbers of 32 bits, what the field counts being counted by its bits, so that encoders
+        gain what they save, and labels, ids and counts as one number each; bytes, everything counted.
     """
-    return title or (name if label in ("", name) else f"{label} ({name})")
+    if about.run is None or about.communication is None:
+        return None
+    clients = max(1, round(about.run.clients * about.run.participation))
+    paper, full = about.communication.paper, about.communication.full
+    beside = full.upload_scalars_per_round - paper.upload_scalars_per_round
+    sizes = full.upload_scalars_per_round, paper.upload_bytes_per_round / 4 + beside, full.upload_bytes_per_round
+    return sizes[0] / clients, sizes[1] / clients, sizes[2] / clients
 
 
 def local_work(run: RunConfig | None) -> str:
-    """Return in words what a client does in a round where the number of its steps is limited; otherwise nothing.
-
-    It decides what an update tells, and few real federations train so: ``at most 4 local steps on 10 images each a
-    round``, ``one local step on one image a round``.
-    """
+    """Return in words what a client does in a round where the number of its steps is limited; else nothing."""
     if run is None or not run.training.max_steps:
         return ""
     steps, batch = run.training.max_steps, run.training.batch_size
     images = "one image" if batch == 1 else f"{batch} images"
-    return (
-        f"one local step on {images} a round" if steps == 1 else f"at most {steps} local steps on {images} each a round"
-    )
+    if steps == 1:
+        return f"one local step on {images} a round"
+    return f"at most {steps} local steps on {images} each a round"
 
 
-def classes_words(partition: PartitionOptions) -> str:
-    """Return a pathological division in words, without its name."""
+def partition_words(partition: PartitionOptions, before: str = " with ", digits: str = "") -> str:
+    """Return a partition in words: ``dirichlet with alpha 0.1``; ``before`` stands between, ``digits`` formats."""
     at_random = " at random" if partition.assignment == "random" else ""
-    return f"{partition.classes_per_client} classes a client{at_random}{', balanced' if partition.balanced else ''}"
+    balanced = ", balanced" if partition.balanced else ""
+    detail = {
+        "dirichlet": f"alpha {partition.alpha:{digits}}",
+        "pathological": f"{partition.classes_per_client} classes a client{at_random}{balanced}",
+        "long_tail": f"imbalance {partition.imbalance:{digits}}",
+    }.get(partition.name, "")
+    return partition.name.replace("_", " ") + (before + detail if detail else "")
+
+
+# ---------------------------------------------------------------- threat models
+
+
+_MEANINGS = {
+    ("extractor", "white_box"): "the server holds the client's extractor, weights and all",
+    ("extractor", "query"): "the server may ask the client's extractor for answers",
+    ("extractor", "shadow"): "the server trains an extractor of its own in place of the client's",
+    ("extractor", "none"): "the server has no extractor",
+    ("labels", "given"): "the classes of the targets are known",
+    ("labels", "inferred"): "classes have to be inferred",
+    ("batch", "known"): "batch size, learning rate and number of local steps are known",
+    ("batch", "none"): "nothing is known of the local batches",
+    ("batch_norm", "none"): "no batch-norm statistics",
+    ("batch_norm", "running"): "running batch-norm statistics come with the extractor",
+    ("attacker_data", "none"): "the attacker owns no images",
+    ("attacker_data", "same_domain"): "the attacker owns images of the same data set, none of them a client's",
+    ("attacker_data", "other_domain"): "the attacker owns images of another data set, without the clients' classes",
+}
+
+
+def card_words(knowledge: ThreatModel) -> dict[str, str]:
+    """Return every field of a threat model with its value as flags spell it; empty ones are left out.
+
+    >>> card_words(ThreatModel(labels="inferred"))["labels"], card_words(ThreatModel())["batch"]
+    ('inferred', 'known')
+    """
+    said = {True: "known", False: "none"}
+    fields = plain(knowledge).items()
+    return {key: said[value] if isinstance(value, bool) else str(value) for key, value in fields if value != ""}
+
+
+def differing(cards: Sequence[ThreatModel]) -> list[str]:
+    """Return for each threat model, in words, the fields in which they differ; empty texts where they are equal."""
+    lines = [card_words(card) for card in cards]
+    names = [name for name in lines[0] if len({words.get(name) for words in lines}) > 1] if lines else []
+    return [", ".join(f"{name.replace('_', ' ')} {words.get(name, '-')}" for name in names) for words in lines]
+
+
+def card_lines(knowledge: ThreatModel) -> list[dict[str, str]]:
+    """Return the fields of a threat model as a page shows them: ``name``, ``value``, and what it means."""
+    lines = []
+    for name, value in card_words(knowledge).items():
+        meaning = _MEANINGS.get((name, value), "")
+        if name == "rounds_seen":
+            meaning = (
+                f"uploads of {value} rounds are used together" if value != "1" else "uploads of one round are used"
+            )
+        lines.append({"name": name.replace("_", " "), "value": value.replace("_", " "), "meaning": meaning})
+    return lines

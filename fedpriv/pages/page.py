@@ -1,21 +1,29 @@
-"""Making pages from templates, and writing numbers in them."""
+"""Making pages from templates, writing numbers in them, and leaving out what cannot be read."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedpriv.scoring.reason_words import premise_words
+from fedpriv.scoring.verdict import premise_words
+from fedpriv.util.errors import UserError
 from fedpriv.util.escape import Markdown, code_block, code_span, markdown, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+T = TypeVar("T")
 
-def environment(*, autoescape: bool) -> Environment:
+SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrolls sideways">'
+"""A box that tables scroll in, for who has no mouse."""
+
+
+def environment(*, autoescape: bool, filters: Mapping[str, Any] | None = None) -> Environment:
     """Return the home of the templates in ``fedpriv/pages/templates``.
 
     Every text that a template shows is escaped, without the template's doing: in HTML by jinja, in Markdown by
@@ -24,6 +32,7 @@ def environment(*, autoescape: bool) -> Environment:
 
     Args:
         autoescape: for HTML; otherwise templates are Markdown.
+        filters: beside those of every page.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -37,33 +46,20 @@ def environment(*, autoescape: bool) -> Environment:
         keep_trailing_newline=True,
     )
     home.filters |= {"percent": percent, "whole_percent": whole_percent, "quantity": quantity, "premise": premise_words}
+    home.filters |= {"number": number, "span": span, "gain_span": gain_span, **(filters or {})}
     if not autoescape:
         home.filters |= {"code": code_span, "block": code_block, "cells": markdown_cells}
     return home
 
 
-SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrolls sideways">'
-"""A box that tables scroll in, for who has no mouse."""
-
-
-def with_scripts(page: str, *names: str, values: Mapping[str, Any], filters: Mapping[str, Any] | None = None) -> str:
-    """Return a page as HTML, from a template that takes its ``script``, and the ``script_hash`` that its policy allows.
-
-    Args:
-        page: name of the template.
-        names: of the scripts, which run one after the other.
-        values: of the template.
-        filters: of it, beside those of every page.
-    """
+def with_script(page: str, script: str, values: Mapping[str, Any], filters: Mapping[str, Any]) -> str:
+    """Return a page as HTML, from a template that takes its ``script``, and the ``script_hash`` that its policy allows."""
     from markupsafe import Markup
 
-    home = resources.files("fedpriv.pages") / "templates"
-    script = "\n".join((home / name).read_text("utf-8").strip() for name in names)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    group = {"script": Markup(script), "script_hash": f"sha256-{digest}"}
-    templates = environment(autoescape=True)
-    templates.filters |= filters or {}
-    html = templates.get_template(page).render({**values, **group})
+    text = (resources.files("fedpriv.pages") / "templates" / script).read_text("utf-8").strip()
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    group = {"script": Markup(text), "script_hash": f"sha256-{digest}"}
+    html = environment(autoescape=True, filters=filters).get_template(page).render({**values, **group})
     return html.replace('<div class="scroll">', SCROLL)
 
 
@@ -85,13 +81,16 @@ def markdown_cells(values: Iterable[object]) -> Markdown:
     return Markdown(" | ".join(map(markdown, values)))
 
 
-def percent(share: float) -> str:
-    """Return a share in [0, 1] as a table shows it.
+# ---------------------------------------------------------------- numbers
+
+
+def percent(share: float | None) -> str:
+    """Return a share in [0, 1] as a table shows it; "–" for None.
 
     >>> percent(0.9691)
     '96.9 %'
     """
-    return f"{100 * share:.1f} %"
+    return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def whole_percent(share: float | None) -> str:
@@ -111,14 +110,64 @@ def quantity(value: float | None, unit: str = "") -> str:
     """
     if value is None:
         return "–"
-    scales = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), *(((1e3, "k"),) if unit else ()))
-    for size, prefix in scales:
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), *(((1e3, "k"),) if unit else ())):
         if abs(value) >= size:
-            return f"{three_digits(value / size)} {prefix}{unit}"
+            scaled = abs(value) / size
+            digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
+            return f"{value / size:.{digits}f} {prefix}{unit}"
     shown = f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:,.1f}"
     return f"{shown} {unit}".rstrip()
 
 
-def three_digits(value: float) -> str:
-    """Return a number of 1 or more with three significant digits."""
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
+def number(value: float | None) -> str:
+    """Return a number as a table shows it: three digits or so; "–" for None."""
+    if value is None:
+        return "–"
+    size = abs(value)
+    return f"{value:.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3}f}"
+
+
+def span(interval: Sequence[float] | None) -> str:
+    """Return an interval as a table shows it; "–" for None."""
+    return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
+
+
+def gain_span(interval: Sequence[float] | None) -> str:
+    """Return an interval of a difference in dB as a table shows it; "–" for None.
+
+    >>> gain_span((-0.997, 3.154))
+    '-1.00 to +3.15'
+    """
+    return "–" if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"
+
+
+# ---------------------------------------------------------------- what cannot be read
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A folder that was to be reported on and is not, and why: the file in it, and what is wrong there, in one line."""
+
+    folder: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.folder}: {self.why}"
+
+
+def readable(folders: Iterable[Path], read: Callable[[Path], T]) -> tuple[dict[Path, T], list[LeftOut]]:
+    """Read folders, each in full; return what those hold that can be read, and the others with the reason.
+
+    Args:
+        folders: to read.
+        read: checks and returns all that a page takes from a folder.
+    """
+    values: dict[Path, T] = {}
+    damaged: list[LeftOut] = []
+    for folder in folders:
+        try:
+            values[folder] = read(folder)
+        except UserError as error:
+            line = str(error).removeprefix(f"{folder}/").removeprefix(f"{folder}: ")
+            damaged.append(LeftOut(str(folder), line))
+    return values, damaged

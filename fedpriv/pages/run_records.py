@@ -10,11 +10,12 @@ import numpy as np
 
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.summary import RoundLine, RunSummary
-from fedpriv.pages.labels import classes_words
+from fedpriv.pages.labels import partition_words
 from fedpriv.util.errors import UserError
 
-COUNTS = ("paper", "full")
-MOMENTS = ("after_training", "after_broadcast")
+COUNTS, UNITS = ("paper", "full"), ("scalars", "bytes")
+MOMENTS = {"after_training": "after training", "after_broadcast": "after broadcast"}
+"""Moments of a round at which accuracy is taken, and their names."""
 FIGURES = {"pooled": "pooled accuracy", "mean": "accuracy, mean over clients"}
 """Accuracies of a round that a target may be set for, and their names."""
 
@@ -55,18 +56,11 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Reached:
-    """The cost of reaching a target accuracy.
-
-    Attributes:
-        round: the first round whose accuracy is at least the target.
-        scalars: by way of counting, up and down together, of all rounds up to and with that one.
-        bytes: likewise.
-    """
+class Cost:
+    """The first round whose accuracy is at least a target, and by (count, unit) all that was sent until its end."""
 
     round: int
-    scalars: Mapping[str, int]
-    bytes: Mapping[str, int]
+    sent: Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,7 @@ class RunRecord:
     @property
     def predictors(self) -> tuple[str, ...]:
         """Ways to predict: ``""``, the method's own, and the names of others."""
-        first = MOMENTS[0]
+        first = "after_training"
         return tuple(name[len(first) + 1 :] for name in self.accuracy if name.startswith(first))
 
     def at(self, moment: str, predictor: str = "") -> Accuracy:
@@ -104,24 +98,16 @@ class RunRecord:
         return self.accuracy[f"{moment}_{predictor}" if predictor else moment]
 
     def cumulative(self, count: str, unit: str) -> np.ndarray:
-        """Return ``(rounds,)``: everything on the wire up to and with each round.
-
-        Args:
-            count: ``paper`` or ``full``.
-            unit: ``scalars`` or ``bytes``.
-        """
+        """Return ``(rounds,)``: all that was sent up to and with each round, counted as in :data:`COUNTS`."""
         return np.asarray(np.cumsum(self.traffic[count, unit]))
 
-    def reach(self, target: float, moment: str, predictor: str = "", figure: str = "pooled") -> Reached | None:
+    def reach(self, target: float, moment: str, predictor: str = "", figure: str = "pooled") -> Cost | None:
         """Return the cost until an accuracy, a key of :data:`FIGURES`, first was ``target``; None if it never was."""
         there = np.flatnonzero(getattr(self.at(moment, predictor), figure) >= target)
         if not len(there):
             return None
         first = int(there[0])
-        return Reached(
-            int(self.rounds[first]),
-            *({count: int(self.cumulative(count, unit)[first]) for count in COUNTS} for unit in ("scalars", "bytes")),
-        )
+        return Cost(int(self.rounds[first]), {kind: int(self.cumulative(*kind)[first]) for kind in self.traffic})
 
 
 def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
@@ -134,14 +120,12 @@ def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
     for run in opened:
         run.require_complete()
     summaries = [run.summary for run in opened]
-    guarded = [_guarded(run.config, summary) for run, summary in zip(opened, summaries, strict=True)]
-    labels = run_labels(guarded, [run.path for run in opened])
+    names = [
+        " + ".join([run.config.method, *(defense.label for defense in summary.defenses)])
+        for run, summary in zip(opened, summaries, strict=True)
+    ]
+    labels = run_labels(names, [run.path for run in opened])
     return tuple(_load(*item) for item in zip(opened, labels, summaries, strict=True))
-
-
-def _guarded(config: RunConfig, summary: RunSummary) -> str:
-    """Return the method, and the defenses where there are any."""
-    return " + ".join([config.method, *(defense.label for defense in summary.defenses)])
 
 
 def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]:
@@ -170,22 +154,19 @@ def check_run(directory: Path) -> None:
 
 
 def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
-    path, lines = run.path / "metrics.jsonl", run.rounds()
-    if not lines:
-        raise UserError(f"{path}: holds no round, though the run is finished; train the run again")
-    if [line.round for line in lines] != list(range(1, run.config.rounds + 1)):
+    path, lines, last = run.path / "metrics.jsonl", run.rounds(), run.config.rounds
+    if [line.round for line in lines] != list(range(1, last + 1)):
         raise UserError(
-            f"{path}: expected a line for each round from 1 to {run.config.rounds}, in order; got {len(lines)} lines; "
-            "train the run again"
+            f"{path}: expected a line for each round from 1 to {last}, in order; got {len(lines)} lines; train the run again"
         )
     evaluated = [line for line in lines if line.clients]
     rounds = np.array([line.round for line in evaluated], dtype=np.int64)
-    if not len(rounds) or rounds[-1] != run.config.rounds:
+    if not len(rounds) or rounds[-1] != last:
         raise UserError(f"{path}: the accuracy of the last round is missing; train the run again")
     try:
         left_out = [line.left_out for line in evaluated]
         accuracy = {n: _accuracy([line.clients[n] for line in evaluated], left_out) for n in evaluated[0].clients}
-        if not set(MOMENTS) <= set(accuracy):
+        if not MOMENTS.keys() <= accuracy.keys():
             raise KeyError(" or ".join(MOMENTS))
     except (KeyError, ValueError) as error:
         raise UserError(
@@ -193,18 +174,16 @@ def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
         ) from error
     starts = np.concatenate([[0], rounds[:-1]])
     traffic = {
-        (count, unit): np.add.reduceat(_traffic(lines, count, unit), starts)
+        (count, unit): np.add.reduceat([_sent(line, count, unit) for line in lines], starts)
         for count in COUNTS
-        for unit in ("scalars", "bytes")
+        for unit in UNITS
     }
     return RunRecord(run, label, run.config, rounds, accuracy, traffic, summary)
 
 
-def _traffic(lines: Sequence[RoundLine], count: str, unit: str) -> np.ndarray:
-    counted = [line.communication.paper if count == "paper" else line.communication.full for line in lines]
-    if unit == "scalars":
-        return np.array([item.upload_scalars + item.broadcast_scalars for item in counted], dtype=np.int64)
-    return np.array([entry.upload_bytes + entry.broadcast_bytes for entry in counted], dtype=np.int64)
+def _sent(line: RoundLine, count: str, unit: str) -> int:
+    item = getattr(line.communication, count)
+    return int(getattr(item, f"upload_{unit}") + getattr(item, f"broadcast_{unit}"))
 
 
 def _accuracy(pairs: Sequence[Sequence[Sequence[int]]], left_out: Sequence[Sequence[int]]) -> Accuracy:
@@ -224,21 +203,16 @@ def _accuracy(pairs: Sequence[Sequence[Sequence[int]]], left_out: Sequence[Seque
 
 def settings(config: RunConfig, images: str = "") -> dict[str, str]:
     """Return the choices made for a run, and what was done to its images, in words; those left at nothing are left out."""
-    partition, training = config.partition, config.training
-    detail = {
-        "dirichlet": f", alpha {partition.alpha:g}",
-        "pathological": f", {classes_words(partition)}",
-        "long_tail": f", imbalance {partition.imbalance:g}",
-    }.get(partition.name, "")
+    training = config.training
     results = {
         "data set": dataset_title(config),
         "images per class": config.per_class,
         "image size": config.image_size,
         "images": images or None,
-        "partition": f"{partition.name.replace('_', ' ')}{detail}",
-        "least images of a client": partition.least_per_client,
-        "share for training": f"{partition.train_fraction:g}",
-        "seed of the division": config.division_seed,
+        "partition": partition_words(config.partition, ", ", "g"),
+        "least images of a client": config.partition.least_per_client,
+        "share for training": f"{config.partition.train_fraction:g}",
+        "seed of the partition": config.division_seed,
         "clients": config.clients,
         "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",
         "clients of no round yet": None if config.unsampled == "counted" else config.unsampled.replace("_", " "),
@@ -274,11 +248,3 @@ TEST_IMAGES = (
     "seed",
 )
 """Settings that decide which images a client is tested on."""
-
-
-def shared_settings(runs: Sequence[RunRecord]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the settings that all runs share, and the names of the others."""
-    each = [settings(run.config, run.summary.images) for run in runs]
-    names = list(dict.fromkeys(name for item in each for name in item))
-    shared = {name: each[0][name] for name in names if all(entry.get(name) == each[0].get(name) for entry in each)}
-    return shared, tuple(name for name in names if name not in shared)

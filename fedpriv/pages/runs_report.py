@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fedpriv.federation.evaluate import unsampled_words
-from fedpriv.pages import curves
+from fedpriv.pages.charts import Line, accuracy_chart, image_source
 from fedpriv.pages.columns import table_files
-from fedpriv.pages.curves import image_source
-from fedpriv.pages.left_out import LeftOut
-from fedpriv.pages.page import environment, percent, quantity
+from fedpriv.pages.page import LeftOut, environment, percent, quantity
 from fedpriv.pages.run_records import (
     COUNTS,
     FIGURES,
     MOMENTS,
     TEST_IMAGES,
-    Reached,
+    UNITS,
+    Cost,
     RunRecord,
     load_runs,
     settings,
-    shared_settings,
 )
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.files import write_text
 
 PAGE = "runs.html"
 TARGET_ACCURACY = 0.7
-_MOMENT_NAMES = {"after_training": "after training", "after_broadcast": "after broadcast"}
-_SETTINGS = ("dataset", "models", "clients", "rounds", "seed")
+_COUNTED = {"paper": "Labels, class ids and counts are left out.", "full": "Everything sent is counted."}
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture of the page.
-
-    Attributes:
-        file: its name beside the page.
-        svg: its text.
-        alt: what it shows, in words.
-        caption: how to read it.
-    """
+class Picture(NamedTuple):
+    """A picture of the page: its file beside the page, its text, what it shows in words, and how to read it."""
 
     file: str
     svg: str
@@ -54,38 +43,13 @@ class Picture:
         return image_source(self.svg)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the tables: a run, by one way to predict.
-
-    Attributes:
-        name: run, and the way to predict where it is not the method's own.
-        run: the run.
-        predictor: ``""`` for the method's own.
-        reached: by moment, what reaching the target accuracy took, or None.
-    """
+class Row(NamedTuple):
+    """One line of the tables: a run by one way to predict (``""``: the method's own), and by moment its cost or None."""
 
     name: str
     run: RunRecord
     predictor: str
-    reached: Mapping[str, Reached | None]
-
-
-@dataclass(frozen=True)
-class Section:
-    """The part of the page on one run alone.
-
-    Attributes:
-        anchor: link within the page.
-        run: the run.
-        own: settings in which it differs from others, (name, value).
-        clients: per-client accuracy of the last round.
-    """
-
-    anchor: str
-    run: RunRecord
-    own: tuple[tuple[str, str], ...]
-    clients: Picture
+    costs: Mapping[str, Cost | None]
 
 
 def write_runs_report(
@@ -114,46 +78,49 @@ def write_runs_report(
         raise UserError("report: no run directories; give at least one")
     check_target(target_accuracy, target_of)
     runs = load_runs(directories)
-    rows = tuple(_row(run, predictor, target_accuracy, target_of) for run in runs for predictor in run.predictors)
-    shared, differing = shared_settings(runs)
-    sections = tuple(_section(number, run, differing) for number, run in enumerate(runs, start=1))
+    rows = [
+        Row(
+            f"{run.label}, {predictor}" if predictor else run.label,
+            run,
+            predictor,
+            {moment: run.reach(target_accuracy, moment, predictor, target_of) for moment in MOMENTS},
+        )
+        for run in runs
+        for predictor in run.predictors
+    ]
+    each = [settings(run.config, run.summary.images) for run in runs]
+    names = list(dict.fromkeys(name for item in each for name in item))
+    shared = {name: each[0][name] for name in names if all(entry.get(name) == each[0].get(name) for entry in each)}
     by_round, by_scalars = _by_round(runs), _by_scalars(runs)
-    pictures = [*by_round, *by_scalars, *(section.clients for section in sections)]
-    values = {
+    values: dict[str, Any] = {
         "rows": rows,
-        "sections": sections,
+        "sections": [
+            (f"run-{number}", run, {name: own[name] for name in names if name in own and name not in shared})
+            for number, (run, own) in enumerate(zip(runs, each, strict=True), start=1)
+        ],
         "by_round": by_round,
         "by_scalars": by_scalars,
         "shared": shared,
-        "unlike": [name for name in TEST_IMAGES if name in differing],
+        "unlike": [name for name in TEST_IMAGES if name in names and name not in shared],
         "target": target_accuracy,
         "accuracy_name": FIGURES[target_of],
         "attacks": attacks,
         "left_out": left_out,
-        "moments": _MOMENT_NAMES,
-        "unsampled": _unsampled(runs),
-        "anchors": {section.run.label: section.anchor for section in sections},
+        "moments": MOMENTS,
+        "unsampled": [
+            f"{run.label}: {unsampled_words(run.summary.unsampled, run.config.clients)}."
+            for run in runs
+            if run.summary.unsampled is not None
+        ],
+        "anchors": {run.label: f"run-{number}" for number, run in enumerate(runs, start=1)},
     }
-    lines = [_csv_row(row, target_accuracy, target_of) for row in rows]
-    files = {picture.file: picture.svg for picture in pictures} | table_files("runs.csv", lines) | _pages(values)
+    files = {picture.file: picture.svg for picture in (*by_round, *by_scalars)}
+    files |= table_files("runs.csv", [_csv_row(row, target_accuracy, target_of) for row in rows])
+    for file, escaped in ((PAGE, True), ("runs.md", False)):
+        home = environment(autoescape=escaped, filters={"sizes": sizes})
+        files[file] = home.get_template(f"{file}.j2").render(values)
     for file, text in files.items():  # only once all of them could be made
         write_text(out / file, text)
-
-
-def _pages(values: Mapping[str, object]) -> dict[str, str]:
-    files = {}
-    for file, escaped in ((PAGE, True), ("runs.md", False)):
-        home = environment(autoescape=escaped)
-        home.filters["sizes"] = sizes
-        files[file] = home.get_template(f"{file}.j2").render(values)
-    return files
-
-
-def _unsampled(runs: Sequence[RunRecord]) -> list[str]:
-    results = [(run, run.summary.unsampled) for run in runs]
-    return [
-        f"{run.label}: {unsampled_words(absent, run.config.clients)}." for run, absent in results if absent is not None
-    ]
 
 
 def check_target(target_accuracy: float, target_of: str = "pooled") -> None:
@@ -168,27 +135,23 @@ def check_target(target_accuracy: float, target_of: str = "pooled") -> None:
         raise UserError(f"target_accuracy={shown(target_accuracy)}: expected above 0 and at most 1")
 
 
-def _row(run: RunRecord, predictor: str, target: float, figure: str) -> Row:
-    reached = {moment: run.reach(target, moment, predictor, figure) for moment in MOMENTS}
-    return Row(f"{run.label}, {predictor}" if predictor else run.label, run, predictor, reached)
-
-
-# ---------------------------------------------------------------- pictures
+def sizes(cost: Cost | None, count: str) -> str:
+    """Return scalars and bytes by one way of counting as a table shows them."""
+    return (
+        "–" if cost is None else f"{quantity(cost.sent[count, 'scalars'])} ({quantity(cost.sent[count, 'bytes'], 'B')})"
+    )
 
 
 def _by_round(runs: Sequence[RunRecord]) -> list[Picture]:
     pictures = []
-    for moment in MOMENTS:
+    for moment, name in MOMENTS.items():
         results = [(run, run.at(moment)) for run in runs]
-        lines = [curves.Line(run.label, run.rounds, item.mean, item.spread, item.pooled) for run, item in results]
-        text = "; ".join(
-            f"{r.label} from {percent(entry.mean[0])} to {percent(entry.mean[-1])}" for r, entry in results
-        )
-        name = _MOMENT_NAMES[moment]
+        lines = [Line(run.label, run.rounds, item.mean, item.spread, item.pooled) for run, item in results]
+        text = "; ".join(f"{r.label} from {percent(a.mean[0])} to {percent(a.mean[-1])}" for r, a in results)
         pictures.append(
             Picture(
                 f"accuracy-{name.replace(' ', '-')}.svg",
-                curves.accuracy_by_round(lines, f"Accuracy {name}"),
+                accuracy_chart(lines, f"Accuracy {name}", "round"),
                 f"Line chart of accuracy {name} by round, mean over clients, first to last round: {text}",
                 "Line: mean over clients. Band: one standard deviation over clients. Dashed: all test images pooled.",
             )
@@ -198,62 +161,39 @@ def _by_round(runs: Sequence[RunRecord]) -> list[Picture]:
 
 def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
     pictures = []
-    for count in COUNTS:
-        each = [(run, run.cumulative(count, "scalars"), run.at("after_training")) for run in runs]
-        lines = [curves.Line(run.label, sent, item.mean, item.spread, item.pooled) for run, sent, item in each]
-        text = "; ".join(
-            f"{run.label} {percent(entry.pooled[-1])} after {int(sent[-1]):,}" for run, sent, entry in each
-        )
+    for count, left_out in _COUNTED.items():
+        each = [(run, run.cumulative(count, "scalars"), run.at("after_training").pooled) for run in runs]
+        text = "; ".join(f"{run.label} {percent(pooled[-1])} after {int(sent[-1]):,}" for run, sent, pooled in each)
         silent = [run.label for run, sent, _ in each if not sent[-1]]
-        caption = "Pooled accuracy after training; up and down of all clients, summed over rounds. "
-        caption += {"paper": "Labels, class ids and counts are left out.", "full": "Everything sent is counted."}[count]
-        caption += f" Nothing was sent by {', '.join(silent)}." if silent else ""
+        lines = [Line(run.label, sent, pooled) for run, sent, pooled in each]
         pictures.append(
             Picture(
                 f"accuracy-by-scalars-{count}.svg",
-                curves.accuracy_by_scalars(lines, f"Accuracy by communication, {count} count"),
+                accuracy_chart(
+                    lines, f"Accuracy by communication, {count} count", "scalars on the wire, all clients, up and down"
+                ),
                 f"Line chart of pooled accuracy after training by scalars sent so far, {count} count, at the end: {text}",
-                caption,
+                f"Pooled accuracy after training; up and down of all clients, summed over rounds. {left_out}"
+                + (f" Nothing was sent by {', '.join(silent)}." if silent else ""),
             )
         )
     return pictures
 
 
-def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
-    trained, received = (run.at(moment).per_client[-1] for moment in MOMENTS)
-    images = run.at("after_training").total[-1]
-    current = settings(run.config, run.summary.images)
-    clients = Picture(
-        f"clients-{number}-{run.config.method}.svg",
-        curves.client_bars(trained, received, f"{run.config.method}: clients in round {run.rounds[-1]}"),
-        f"Bar chart of {run.label}: accuracy of {len(trained)} clients in round {run.rounds[-1]}, after training from "
-        f"{percent(trained.min())} to {percent(trained.max())}, after broadcast from {percent(received.min())} to "
-        f"{percent(received.max())}",
-        f"Each client on its own test images ({images.min()} to {images.max()} of them).",
-    )
-    return Section(
-        anchor=f"run-{number}",
-        run=run,
-        own=tuple((name, current[name]) for name in differing if name in current),
-        clients=clients,
-    )
-
-
-# ---------------------------------------------------------------- spreadsheet
-
-
 def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
-    """Return one line of ``runs.csv``."""
     run = row.run
     values: dict[str, object] = {
         "run": run.label,
         "directory": run.directory.path.name,
         "method": run.config.method,
         "predictor": row.predictor or "own",
-        **{name: getattr(run.config, name) for name in _SETTINGS},
+        **{name: getattr(run.config, name) for name in ("dataset", "models", "clients", "rounds", "seed")},
         "partition": settings(run.config)["partition"],
+        "target_accuracy": target,
+        "target_of": figure,
+        "seconds": run.summary.seconds,
     }
-    for moment in MOMENTS:
+    for moment, cost in row.costs.items():
         item = run.at(moment, row.predictor)
         best, best_mean = int(item.pooled.argmax()), int(item.mean.argmax())
         values |= {
@@ -264,22 +204,12 @@ def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
             f"{moment}_sd_over_clients": float(item.spread[-1]),
             f"{moment}_best_mean_over_clients": float(item.mean[best_mean]),
             f"{moment}_best_mean_round": int(run.rounds[best_mean]),
+            f"{moment}_rounds_to_target": cost and cost.round,
         }
     for count in COUNTS:
-        for unit in ("scalars", "bytes"):
+        for unit in UNITS:
             values[f"{count}_{unit}_per_round"] = float(run.traffic[count, unit].sum() / run.config.rounds)
-    values["target_accuracy"] = target
-    values["target_of"] = figure
-    for moment in MOMENTS:
-        reached = row.reached[moment]
-        values[f"{moment}_rounds_to_target"] = reached.round if reached else None
-        for count in COUNTS:
-            values[f"{moment}_{count}_scalars_to_target"] = reached.scalars[count] if reached else None
-            values[f"{moment}_{count}_bytes_to_target"] = reached.bytes[count] if reached else None
-    values["seconds"] = run.summary.seconds
+            values |= {
+                f"{m}_{count}_{unit}_to_target": cost and cost.sent[count, unit] for m, cost in row.costs.items()
+            }
     return values
-
-
-def sizes(reached: Reached | None, count: str) -> str:
-    """Return scalars and bytes by one way of counting as a table shows them."""
-    return "–" if reached is None else f"{quantity(reached.scalars[count])} ({quantity(reached.bytes[count], 'B')})"

@@ -86,8 +86,7 @@ class CellAttack(_Part):
         status: ``pending``, ``done``, ``failed``, or ``left out`` where the run has nothing for it.
         error: why it failed or is left out, or None.
         seconds: it took, or None.
-        stage: of training, or None.
-        budget: or None.
+        stage, budget: or None.
     """
 
     attack: str

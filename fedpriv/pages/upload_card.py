@@ -2,53 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from fedpriv.pages.findings import Finding
-from fedpriv.pages.picture_table import PictureTable, picture_table
+from fedpriv.pages.pictures import PictureTable, picture_table
 from fedpriv.scoring.ranking import title
 from fedpriv.scoring.records import Kind, Verdict
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import BADGES
 
 State = Literal["leaks", "none", "untested", "unasked"]
-"""Of a question: something is told beyond a guess; nothing, though tested hard enough; or else; not asked."""
+"""Of an endpoint: a leak stands; none is detected; inconclusive; not asked."""
 
 SIGNS: dict[State, str] = {"leaks": "●", "none": "○", "untested": "◐", "unasked": "–"}
 """By shape, so that a state is read without its colour."""
 
 MEANINGS: dict[State, str] = {
     "leaks": "leaks",
-    "none": "no better than a guess",
-    "untested": "not tested hard enough",
+    "none": BADGES["none"],
+    "untested": BADGES["untested"],
     "unasked": "not asked",
 }
-
-LEFT_OPEN = "neither shown nor excluded"
-"""Said in place of "not tested hard enough" where attacks did their work, and there are too few targets or clients."""
-
-LEGEND: dict[State, str] = MEANINGS | {"untested": f"{MEANINGS['untested']}, or {LEFT_OPEN}"}
 """What marks mean, on pages."""
 
-STRIPS_BYTES = 400_000
-"""Room for the strips of all cards of a page, as base64."""
-
-SHOWN = (0.1, 0.5, 0.9)
-"""Quantiles of the score whose targets a card shows: never the best ones."""
-
+_STRIPS_BYTES = 400_000  # room for the strips of all cards of a page, as base64
+_SHOWN = (0.1, 0.5, 0.9)  # quantiles of the score whose targets a card shows: never the best ones
 _IMAGES = ("images", "beyond_3db", "identified", "classes")
 _VECTORS = ("vectors", "vectors_identified")
-_TOLD: tuple[Kind, ...] = ("leaks", "some", "classes")
+_SEVERE: tuple[Kind, ...] = ("leaks", "some", "classes")
 
 
 def short_name(row: str) -> str:
     """Return the name of a row of pictures as a card shows it; empty for rows that it leaves out.
 
-    >>> short_name("floor: class mean image"), short_name("reconstruction"), short_name("truth")
-    ('best guess', 'attack', 'truth')
+    >>> short_name("baseline: class mean image"), short_name("reconstruction"), short_name("truth")
+    ('baseline', 'attack', 'truth')
     """
     names = {
         "reconstruction": "attack",
@@ -56,18 +47,12 @@ def short_name(row: str) -> str:
         "mean of the true images": "truth",
         "nearest true image": "",
     }
-    return "best guess" if row.startswith("floor:") else names.get(row, row)
+    return "baseline" if row.startswith("baseline:") else names.get(row, row)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The answer to one question about an upload.
-
-    Attributes:
-        question: ``images``, ``representations``, ``membership`` or ``properties``.
-        state: which of the four answers.
-        words: the answer as a reader sees it.
-    """
+    """The answer on one endpoint (``images``, ``representations``, ``membership``, ``properties``) of an upload."""
 
     question: str
     state: State
@@ -87,7 +72,7 @@ class UploadCard:
         finding: the same in full.
         marks: on images, representations, membership and properties.
         attack: whose pictures the strip shows, or empty.
-        strip: truth, reconstruction, best guess and control of three targets, or None without pictures.
+        strip: truth, reconstruction, baseline and control of three targets, or None without pictures.
         home: folder of that attack, or None.
     """
 
@@ -99,88 +84,53 @@ class UploadCard:
 
 
 def upload_cards(findings: Sequence[Finding], attacks: Sequence[AttackRecord]) -> tuple[UploadCard, ...]:
-    """Return the cards of a page, in the order of its findings.
-
-    Args:
-        findings: findings of the page.
-        attacks: that make images, scored; those of the findings' verdicts are looked up by their folders.
-    """
-    by_folder = {attack.directory: attack for attack in attacks}
-    room = STRIPS_BYTES // max(len(findings), 1)
-    return tuple(
-        upload_card(finding, by_folder, lambda attack: picture_table(attack, room, quantiles=SHOWN))
-        for finding in findings
+    """Return the cards of a page, in the order of its findings; attacks are looked up by their folders."""
+    by_folder, room, cards = (
+        {attack.directory: attack for attack in attacks},
+        _STRIPS_BYTES // max(len(findings), 1),
+        [],
     )
-
-
-def upload_card(
-    finding: Finding, attacks: Mapping[Path, AttackRecord], strip: Callable[[AttackRecord], PictureTable | None]
-) -> UploadCard:
-    """Return the card of one finding.
-
-    Args:
-        finding: on the upload.
-        attacks: by their folders.
-        strip: makes the pictures of the attack that the finding shows.
-    """
-    first = finding.first
-    attack = None if first is None else attacks.get(first.folders[0])
-    return UploadCard(
-        finding=finding,
-        marks=marks([item.verdict for item in finding.told]),
-        attack="" if attack is None else title(scored(attack)),
-        strip=None if attack is None else strip(attack),
-        home=None if attack is None else attack.directory,
-    )
+    for finding in findings:
+        attack = None if finding.first is None else by_folder.get(finding.first.folders[0])
+        cards.append(
+            UploadCard(
+                finding=finding,
+                marks=marks([item.verdict for item in finding.attacks]),
+                attack="" if attack is None else title(scored(attack)),
+                strip=None if attack is None else picture_table(attack, room, quantiles=_SHOWN),
+                home=None if attack is None else attack.directory,
+            )
+        )
+    return tuple(cards)
 
 
 def marks(verdicts: Sequence[Verdict]) -> tuple[Mark, ...]:
     """Return the four marks of an upload from the verdicts on all attacks on it."""
     images = [item for item in verdicts if item.makes_images]
     vectors = [entry for entry in images if any(part.measure in _VECTORS for part in entry.compared)]
-    requested = {kind: [verdict for verdict in verdicts if _asks(verdict, kind)] for kind in ("membership", "property")}
-    most_severe = next((kind for kind in _TOLD if any(image.kind == kind for image in images)), None)
+    members = [item for item in verdicts if not item.makes_images and not item.question]
+    properties = [item for item in verdicts if not item.makes_images and item.question]
+    severe = next((kind for kind in _SEVERE if any(image.kind == kind for image in images)), None)
+    standing = [verdict for verdict in properties if verdict.kind == "property"]
+    clear = standing and all(item.clear for item in standing)
     return (
-        _mark("images", images, _IMAGES, "" if most_severe is None else BADGES[most_severe].removeprefix("images ")),
+        _mark("images", images, _IMAGES, "" if severe is None else BADGES[severe].removeprefix("images ")),
         _mark("representations", vectors, _VECTORS, "recovered"),
-        _mark("membership", requested["membership"], None, "leaks"),
-        _mark("properties", requested["property"], None, _in_clear(requested["property"])),
+        _mark("membership", members, None, "leaks"),
+        _mark("properties", properties, None, "sent in clear" if clear else "leak"),
     )
 
 
-def _in_clear(verdicts: Sequence[Verdict]) -> str:
-    """Return the words for properties that leak: no inference is needed where the upload says them."""
-    standing = [verdict for verdict in verdicts if verdict.kind == "property"]
-    return "sent in clear" if standing and all(item.clear for item in standing) else "leak"
-
-
-def _asks(verdict: Verdict, kind: str) -> bool:
-    return not verdict.makes_images and (kind == "property") == bool(verdict.question)
-
-
 def _mark(question: str, verdicts: Sequence[Verdict], measures: tuple[str, ...] | None, leaks: str) -> Mark:
-    """Return one mark.
-
-    Args:
-        question: what is asked.
-        verdicts: on the attacks that ask it.
-        measures: whose claims answer it; None where any claim, or what the upload says outright, does.
-        leaks: the words where something stands.
-    """
-    state: State = "none"
-    why = [reason for item in verdicts for reason in (item.silent_on(measures) if measures else item.reasons)]
+    """Return one mark: ``measures`` are those whose claims answer; None where any claim or outright answer does."""
     if not verdicts:
-        state = "unasked"
-    elif any(_stands(verdict, measures) for verdict in verdicts):
-        state = "leaks"
-    elif why:
-        state = "untested"
-        if all(reason.measure is not None for reason in why):
-            return Mark(question, state, LEFT_OPEN)
-    return Mark(question, state, leaks if state == "leaks" else MEANINGS[state])
-
-
-def _stands(verdict: Verdict, measures: tuple[str, ...] | None) -> bool:
+        return Mark(question, "unasked", MEANINGS["unasked"])
     if measures is None:
-        return verdict.kind in ("membership", "property")
-    return any(claim.measure in measures for claim in verdict.claims)
+        stands = any(verdict.kind in ("membership", "property") for verdict in verdicts)
+    else:
+        stands = any(claim.measure in measures for verdict in verdicts for claim in verdict.claims)
+    if stands:
+        return Mark(question, "leaks", leaks)
+    why = [reason for item in verdicts for reason in (item.silent_on(measures) if measures else item.reasons)]
+    state: State = "untested" if why else "none"
+    return Mark(question, state, MEANINGS[state])

@@ -13,8 +13,8 @@ from fedpriv.pipeline.execute import AttackContext, attack_all
 from fedpriv.pipeline.infer import check, measure_all
 from fedpriv.pipeline.plan import AttackPlan, attack_names, granted, numerics_of, plan_of, refuse_rounds, with_settings
 from fedpriv.scoring.judge import JUDGED
-from fedpriv.scoring.reason_words import premise_words
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
+from fedpriv.scoring.verdict import premise_words
 from fedpriv.sources.external import ExternalSource, derive_card
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, shown

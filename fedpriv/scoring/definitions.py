@@ -1,35 +1,26 @@
-"""The definition of recovering a target that several images went into. One rule, for attacks and floors alike.
+"""One guesser scored at every target: the attack, its control and each blind guess go through this one door.
 
-T1  expected: mean over the members, by their weights, of the PSNR between each and the guess assigned to it.
-T2  best of own: the highest PSNR between any guess and any member; read only beside the same maximum over equally many
-    images that the upload had nothing to do with.
-T3  mean image: PSNR between the mean of the guesses and the weighted mean of the members.
-T5  one to one: mean PSNR over pairs of guesses and members, none used twice; for attacks with several guesses.
-
-With one guess T1 compares it with every member. With M guesses the assignment has the least total squared error; each
-guess serves at most ceil(m / M) of the m members. For one member and one guess all four are the same number.
+The score of a target that several images went into is the expected PSNR: the mean over its members, by their weights, of
+the PSNR between each and the guess assigned to it. One guess is compared with every member; with M guesses the assignment
+has the least total squared error, and each guess serves at most ceil(m / M) of the m members.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.scoring.leakage import psnr_of_mse
+from fedpriv.scoring.intervals import Values
+from fedpriv.scoring.leakage import ImageMeasure, psnr_of_mse, ssim, ssim_unavailable
 from fedpriv.sources.truth import Truth
-from fedpriv.util.seeds import generator
 
-TEXTS = {
-    "T1": "expected PSNR over the images that went into the target, by their weights",
-    "T2": "best PSNR over those images (a maximum: read it beside the same maximum over non-members)",
-    "T3": "PSNR against the weighted mean of those images",
-    "T5": "mean PSNR over a one-to-one assignment of guesses to images",
-}
+PAIRS_AT_A_TIME = 64
+"""Of images that are compared by SSIM, whose values do not depend on it beyond the last digits."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +28,44 @@ class TargetScore:
     """Scores of the guesses at one target.
 
     Attributes:
-        t1, t2, t3, t5: see the module; dB.
-        t2_nonmembers: the maximum of T2 over the comparison set, or None where there was none.
-        mse: weighted mean squared error over the assigned pairs, on [0, 1].
+        psnr: weighted mean over the assigned pairs, dB.
+        mse: weighted mean squared error over them, on [0, 1].
         assigned: ``(m,)`` which guess each member was compared with.
     """
 
-    t1: float
-    t2: float
-    t3: float
-    t5: float
-    t2_nonmembers: float | None
+    psnr: float
     mse: float
     assigned: Tensor
+
+
+@dataclass(frozen=True)
+class ScoredGuesses:
+    """Scores of one guesser.
+
+    Attributes:
+        guesses: per target ``(M, c, h, w)``, finite and in [0, 1].
+        scores: one a target.
+        ssim: per target, the weighted mean over the assigned pairs, or None where images are too small.
+    """
+
+    guesses: tuple[Tensor, ...]
+    scores: tuple[TargetScore, ...]
+    ssim: Values | None
+
+    @property
+    def psnr(self) -> Values:
+        """PSNR of each target in dB."""
+        return np.array([score.psnr for score in self.scores])
+
+    @property
+    def mse(self) -> Values:
+        """Mean squared error of each target on [0, 1]."""
+        return np.array([score.mse for score in self.scores])
 
 
 def squared_errors(guesses: Tensor, images: Tensor) -> Tensor:
     """Return the mean squared error between each guess ``(M, c, h, w)`` and each image ``(m, c, h, w)``: ``(M, m)``."""
     left, right = guesses.double().flatten(1), images.double().flatten(1)
-    if len(left) == 1:
-        return (left - right).square().mean(dim=1)[None]
     return torch.stack([(guess - right).square().mean(dim=1) for guess in left])
 
 
@@ -77,66 +86,79 @@ def assign(errors: Tensor) -> Tensor:
     return torch.from_numpy(assigned)
 
 
-def one_to_one(errors: Tensor) -> float:
-    """Return T5 in dB from errors ``(M, m)``: the mean PSNR over min(M, m) pairs of least total error."""
-    from scipy.optimize import linear_sum_assignment
-
-    rows, columns = linear_sum_assignment(errors.numpy())
-    return float(psnr_of_mse(errors[rows, columns]).mean())
-
-
-@dataclass(frozen=True)
-class ComparisonSet:
-    """Non-members for T2, as many as the target has members.
-
-    Attributes:
-        index: positions in the pool, or None where the pool is too small.
-        labels: "same": of the same classes in the same numbers; "any": of any class; "none": too few images.
-    """
-
-    index: Tensor | None
-    labels: Literal["same", "any", "none"]
-
-
-def comparison(truth: Truth, *parts: int | str) -> ComparisonSet:
-    """Draw the comparison set of T2 by the seed ``parts``: same classes where the pool has enough, else any class."""
-    rng = generator(*parts)
-    order = torch.randperm(len(truth.pool.guess_labels), generator=rng)
-    shuffled = truth.pool.guess_labels[order]
-    chosen: list[Tensor] = []
-    for label, count in zip(*torch.unique(truth.labels, return_counts=True), strict=True):
-        of_class = order[shuffled == label]
-        if len(of_class) < int(count):
-            break
-        chosen.append(of_class[: int(count)])
-    else:
-        return ComparisonSet(torch.cat(chosen), "same")
-    if len(order) >= truth.n_c:
-        return ComparisonSet(order[: truth.n_c], "any")
-    return ComparisonSet(None, "none")
-
-
-def score_guesses(guesses: Tensor, truth: Truth, others: Tensor | None) -> TargetScore:
-    """Score guesses ``(M, c, h, w)`` in [0, 1] at one target.
-
-    Args:
-        guesses: finite images.
-        truth: what the target was made of.
-        others: positions of the comparison set of T2 in the pool of non-members, or None.
-    """
+def score_guesses(guesses: Tensor, truth: Truth) -> TargetScore:
+    """Score guesses ``(M, c, h, w)``, finite and in [0, 1], at one target."""
     errors = squared_errors(guesses, truth.members)
     assigned = assign(errors)
-    pairs = errors[assigned, torch.arange(truth.n_c)]
-    weights = truth.weights.double() / truth.weights.double().sum()
-    mean_error = (guesses.double().mean(dim=0) - truth.mean_image()).square().mean()
-    nearest = [] if others is None else [squared_errors(guesses, truth.pool.guesses[others]).min()]
-    t2, t3, *beside = psnr_of_mse(torch.stack([errors.min(), mean_error, *nearest])).tolist()
-    return TargetScore(
-        t1=float(weights @ psnr_of_mse(pairs)),
-        t2=t2,
-        t3=t3,
-        t5=t2 if len(guesses) == 1 else one_to_one(errors),
-        t2_nonmembers=beside[0] if beside else None,
-        mse=float(weights @ pairs),
-        assigned=assigned,
-    )
+    pairs, weights = errors[assigned, torch.arange(truth.n_c)], _shares(truth)
+    return TargetScore(float(weights @ psnr_of_mse(pairs)), float(weights @ pairs), assigned)
+
+
+def _shares(truth: Truth) -> Tensor:
+    return truth.weights.double() / truth.weights.double().sum()
+
+
+def settle(images: Tensor) -> tuple[Tensor, list[bool]]:
+    """Return images ``(T, M, c, h, w)``, non-finite ones black and the rest clamped, and which targets diverged.
+
+    A diverged row stays in every mean: leaving it out would flatter the attack or the defense that broke it.
+    """
+    finite = images.isfinite().flatten(2).all(dim=2)
+    clean = torch.where(finite[:, :, None, None, None], images, torch.zeros(()))
+    return clean.float().clamp(0, 1), (~finite.all(dim=1)).tolist()
+
+
+def own_guesses(images: Tensor, truths: Sequence[Truth]) -> tuple[Tensor, ...]:
+    """Return each target's own guesses ``(M_t, c, h, w)`` from images ``(T, M, c, h, w)``.
+
+    Where batches differ in size, M is the largest, and a smaller batch shows its own guesses again to fill its row. A
+    repeat is no new guess, but blind guesses to its number would be new: so trailing repeats are left out, down to as many
+    guesses as the target has images.
+    """
+    return tuple(row[: _own_number(row, truth.n_c)] for row, truth in zip(images, truths, strict=True))
+
+
+def _own_number(row: Tensor, n_members: int) -> int:
+    first_shown: dict[bytes, int] = {}
+    for index, guess in enumerate(row.contiguous()):
+        first_shown.setdefault(guess.numpy().tobytes(), index)
+    return max(min(n_members, len(row)), 1 + max(first_shown.values()))
+
+
+def measure(guesses: Sequence[Tensor], truths: Sequence[Truth]) -> ScoredGuesses:
+    """Score per-target guesses ``(M, c, h, w)``."""
+    scores = tuple(score_guesses(shots, truth) for shots, truth in zip(guesses, truths, strict=True))
+    small = ssim_unavailable(truths[0].image_shape) is not None
+    similar = None if small else over_pairs(ssim, guesses, scores, truths, PAIRS_AT_A_TIME)
+    return ScoredGuesses(tuple(guesses), scores, similar)
+
+
+def over_pairs(
+    function: ImageMeasure,
+    guesses: Sequence[Tensor],
+    scores: Sequence[TargetScore],
+    truths: Sequence[Truth],
+    most: int = 1,
+) -> Values:
+    """Return an image measure per target: its mean over the assigned pairs, by the members' weights.
+
+    Args:
+        function: measures pairs of images.
+        guesses: per target ``(M, c, h, w)``.
+        scores: one a target.
+        truths: one a target.
+        most: pairs that the function is given at a time, but for those of one target, which it is given together.
+    """
+    values: list[float] = []
+    while len(values) < len(truths):
+        first = len(values)
+        last, pairs = first + 1, truths[first].n_c
+        while last < len(truths) and pairs + truths[last].n_c <= most:
+            pairs += truths[last].n_c
+            last += 1
+        places = range(first, last)
+        shown = torch.cat([guesses[place][scores[place].assigned] for place in places])
+        result = function(shown, torch.cat([truths[place].members for place in places]))
+        for place, current in zip(places, result.split([truths[place].n_c for place in places]), strict=True):
+            values.append(float((_shares(truths[place]) * current).sum()))
+    return np.array(values)

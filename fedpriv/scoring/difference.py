@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedpriv.scoring.family import holm
 from fedpriv.scoring.intervals import TAIL, clustered
+from fedpriv.scoring.judgement import holm
 from fedpriv.scoring.records import Comparison, InferenceResult, ReconstructionRecord
 
 LEVEL = 0.05

@@ -155,17 +155,8 @@ LABELS = {
 }
 """Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.sources.guesses`)."""
 
-FLOOR, CONTROL = "floor (best blind guess)", "shuffled uploads (negative control)"
-"""Names in tables of the strongest guess made without the upload, and the attack itself on other clients' uploads."""
-
-
-def floor_words(name: str) -> str:
-    """Return the kind of an attack's floor: a blind guess, unless its negative control scores higher than all of them.
-
-    >>> floor_words("mean_image")
-    'the floor (best blind guess: mean image)'
-    """
-    return "the floor (" + (CONTROL if name == SHUFFLED else f"best blind guess: {LABELS.get(name, name)}") + ")"
+CONTROL = "shuffled uploads (negative control)"
+"""Name in tables of the attack itself on other clients' uploads."""
 
 
 def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) -> Tensor:

@@ -16,11 +16,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.scoring.chance import ByDesign
-from fedpriv.scoring.definitions import squared_errors
+from fedpriv.scoring.definitions import ScoredGuesses, squared_errors
 from fedpriv.scoring.floors import DECOYS, NEAREST, SHUFFLED
-from fedpriv.scoring.intervals import Kind, Values
-from fedpriv.scoring.panel import ScoredGuesses
+from fedpriv.scoring.intervals import ByDesign, Kind, Values
 from fedpriv.scoring.records import Summary
 from fedpriv.scoring.records.reconstruction import Control
 from fedpriv.scoring.records.reconstruction import Identification as IdentificationRecord
@@ -45,7 +43,7 @@ class Identification:
     """Identification of one target's images among decoys.
 
     Attributes:
-        top1: share of members, by weight, that are told from every decoy (:func:`identify`); in [0, 1].
+        top1: share of members, by weight, that are re-identified among the decoys (:func:`identify`); in [0, 1].
         mean_rank: mean rank of the member by the guess that it is compared with, 1 is nearest.
         decoys: the smallest number of decoys that a member had.
         by_design: the share that a guess without the upload reaches where any image is as likely to be a member as a decoy.
@@ -61,7 +59,7 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
     """Look for each member among the decoys of its class, by mean squared error.
 
     How much an image stands out to a guess is the error of the guess's nearest other image over its own error. A member is
-    told where it stands out to one of the guesses more than any decoy does to any of them; of a single guess it is the
+    found where it stands out to one of the guesses more than any decoy does to any of them; of a single guess it is the
     nearest image. The rule treats members and decoys alike and does not ask which guess is the member's, so that without
     the upload each of them is found equally often.
 
@@ -89,15 +87,15 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
         used = errors[assigned[members]]
         named = current[assigned[members], members][:, None]
         nearer, tied = (used < named).sum(1), (used == named).sum(1)
-        top1 += float((part * _told(current[:, members], errors)).sum())
+        top1 += float((part * _found(current[:, members], errors)).sum())
         rank += float((part * (1 + nearer + tied.double() / 2)).sum())
         by_design += float(part.sum()) / (1 + len(decoys))
         total += float(part.sum())
     return Identification(top1 / total, rank / total, min(counts), by_design / total) if total > 0 else None
 
 
-def _told(members: Tensor, decoys: Tensor) -> Tensor:
-    """Return, for each member, 1 where it is told, a share of it in a tie, else 0: ``(m,)`` float64.
+def _found(members: Tensor, decoys: Tensor) -> Tensor:
+    """Return, for each member, 1 where it is found, a share of it in a tie, else 0: ``(m,)`` float64.
 
     Args:
         members: ``(M, m)`` errors of guesses at members.

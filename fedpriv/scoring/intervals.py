@@ -6,15 +6,7 @@ the square root of one less its share. Student's t has their Satterthwaite degre
 equal size. Of shares the interval is Clopper and Pearson's on an effective number (Korn and Graubard 1998, Survey
 Methodology 24, 193-201). A difference of shares is the share of targets where the attack is right alone less that where the
 guess is, with limits made of those of both and of how they go together (Newcombe 1998, Statistics in Medicine 17, 2635-2650;
-Zou and Donner 2008, Statistics in Medicine 27, 1693-1702).
-
-Chosen by simulation at 2 to 20 clients, correlation 0.5. Coverage of a mean at equal sizes and at sizes that fall as one
-over the rank: the percentile bootstrap over clients 0.50-0.91 and 0.49-0.90; CR1 with t of K - 1 0.95 and 0.89-0.94; the
-wild cluster bootstrap-t (Webb's weights) 0.92-1.00 and 0.87-0.94; CR3 with its own degrees of freedom 0.95 and 0.96-1.00;
-this 0.95 and 0.95-0.97. Of shares of 0.1 to 0.5: CR1 0.21-0.95, this 0.96-1.00. Of differences of shares, 675 settings of
-5 to 20 clients: Student's t with a bound where few deviate 0.88-1.00, its lower end above the truth up to four times too
-often; Clopper and Pearson on the scale from -1 to 1 0.88-1.00; this 0.94-1.00, 1.1 times as wide as the first.
-``docs/calibration.md`` has the coverage of what stands here.
+Zou and Donner 2008, Statistics in Medicine 27, 1693-1702). ``docs/calibration.md`` has the coverage of all of it.
 """
 
 from __future__ import annotations
@@ -107,18 +99,6 @@ class Clustered:
             1 / ((1 - correlation) * np.square(self.weights).sum() + correlation * np.square(self.shares).sum())
         )
 
-    @cached_property
-    def binary(self) -> bool:
-        """True where all values are 0 or 1."""
-        return bool((np.minimum(np.abs(self.values), np.abs(self.values - 1)) < SAME).all())
-
-    @cached_property
-    def nearly_saturated(self) -> bool:
-        """True where values of so few clusters deviate from the commonest that the error cannot be trusted."""
-        values, counts = np.unique(np.round(self.values, 12), return_counts=True)
-        others = np.abs(self.values - values[counts.argmax()]) > SAME
-        return len(np.unique(self.position[others])) <= FEW_DEVIATE
-
     def interval(self) -> tuple[float, float] | None:
         """95 % interval of the mean; None for one cluster."""
         return None if len(self.shares) < 2 else self.limits(TAIL)
@@ -137,10 +117,17 @@ class Clustered:
         half = float(stdtrit(self.degrees, 1 - tail)) * self.error
         return self.mean - half, self.mean + half
 
+    def _share(self, values: Values) -> Clustered:
+        return Clustered(values, self.position, self.weights, "share")
+
+    @cached_property
+    def _own_share(self) -> Clustered:
+        return self._share(self.values + (self.guess or 0.0))
+
     @cached_property
     def _sides(self) -> tuple[Clustered, Clustered, float]:
         """Of differences, the values above 0 and those below as shares, and how much the one grows as the other falls."""
-        more, less = self._alike(np.maximum(self.values, 0)), self._alike(np.maximum(-self.values, 0))
+        more, less = self._share(np.maximum(self.values, 0)), self._share(np.maximum(-self.values, 0))
         if more.error == 0 or less.error == 0:
             return more, less, max(more.mean, less.mean)  # entirely, where all are on one side
         opposed = (self.error**2 - more.error**2 - less.error**2) / (2 * more.error * less.error)
@@ -157,13 +144,6 @@ class Clustered:
             self.mean - together(more.mean - low, most - less.mean),
             self.mean + together(high - more.mean, less.mean - least),
         )
-
-    def _alike(self, values: Values) -> Clustered:
-        return Clustered(values, self.position, self.weights, "share")
-
-    @cached_property
-    def _own_share(self) -> Clustered:
-        return self._alike(self.values + (self.guess or 0.0))
 
     def p_value(self, least: float) -> float | None:
         """One-sided p-value of a mean no larger than ``least``, 1 where it is above one half; None for one cluster.
@@ -192,10 +172,14 @@ class Clustered:
 
         least, most = self.effective(1.0), self.effective(0.0)
         # Of 0 and 1 the mean says the variance, but for that between clusters; other values have to show theirs.
-        usual = float(stdtrit(max(most - 1, 1.0), 1 - tail)) if self.binary else -float(ndtri(tail))
+        binary = bool((np.minimum(np.abs(self.values), np.abs(self.values - 1)) < SAME).all())
+        usual = float(stdtrit(max(most - 1, 1.0), 1 - tail)) if binary else -float(ndtri(tail))
         wide = usual / float(stdtrit(self.degrees, 1 - tail))
         number = self.mean * (1 - self.mean) * (wide / self.error) ** 2 if self.error > 0 else most
-        if self.nearly_saturated:
+        # Where values of so few clusters deviate from the commonest, the error cannot be trusted.
+        values, counts = np.unique(np.round(self.values, 12), return_counts=True)
+        others = np.abs(self.values - values[counts.argmax()]) > SAME
+        if len(np.unique(self.position[others])) <= FEW_DEVIATE:
             number = min(number, self.effective(ASSUMED))
         return max(number, least)
 
@@ -237,6 +221,9 @@ def clustered(
     return Clustered(data, position, even, kind, guess)
 
 
+# ---------------------------------------------------------------- comparisons
+
+
 KINDS: dict[Measure, Kind] = {"images": "mean", "vectors": "mean", "accuracy": "mean"}
 """Kinds of difference by measure; in the others, differences of shares."""
 
@@ -252,13 +239,13 @@ def compare(
     weights: Values | None = None,
     guess: float | None = None,
 ) -> Comparison:
-    """Paired differences between an attack and the strongest guess, summed up.
+    """Paired differences between an attack and the baseline, summed up.
 
     Args:
         values: n finite differences, positive where the attack is better; at least one.
         clusters: n cluster numbers (clients).
         measure: the quantity compared.
-        against: the guess by name.
+        against: the baseline by name.
         least: the least effect that counts.
         stratum: the targets compared.
         weights: see :func:`clustered`.
@@ -292,8 +279,8 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
         comparisons: of one measure and stratum, one a seed; at least one. One alone is returned as it is.
 
     Returns:
-        The guess that most seeds are compared with, the fewest clients, the largest least effect, the sum of n. Neither
-        interval nor p-value where one of them has none.
+        The guess that most seeds are compared with, of those that were measured where not all are known by design; the
+        fewest clients, the largest least effect, the sum of n. Neither interval nor p-value where one of them has none.
     """
     first, number = comparisons[0], len(comparisons)
     if number == 1:
@@ -302,17 +289,17 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
 
     means = np.array([one.mean for one in comparisons], dtype=np.float64)
     mean, least = float(means.mean()), max(one.least for one in comparisons)
+    measured = [one.against for one in comparisons if one.by_design is None]
+    rates = [one.by_design for one in comparisons if one.by_design is not None]
     shared = {
         "mean": mean,
         "n": sum(item.n for item in comparisons),
-        "against": _commonest_guess(comparisons),
+        "against": Counter(measured or [one.against for one in comparisons]).most_common(1)[0][0],
         "n_clients": min(entry.n_clients for entry in comparisons),
         "least": least,
-        "by_design": _mean_rate([comparison.by_design for comparison in comparisons]),
+        "by_design": float(np.mean(rates)) if len(rates) == number else None,
     }
-    known = [
-        (items.ci95, items.degrees) for items in comparisons if items.ci95 is not None and items.degrees is not None
-    ]
+    known = [(one.ci95, one.degrees) for one in comparisons if one.ci95 is not None and one.degrees is not None]
     if len(known) < number:
         return first.model_copy(update=shared | {"ci95": None, "p_value": None, "degrees": None})
     between = (1 + 1 / number) * float(means.var(ddof=1))
@@ -334,18 +321,6 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     )
 
 
-def _commonest_guess(comparisons: Sequence[Comparison]) -> str:
-    """Return the guess that most seeds are compared with, of those that were measured where not all are known by design."""
-    measured = [comparison for comparison in comparisons if comparison.by_design is None]
-    return Counter(item.against for item in measured or comparisons).most_common(1)[0][0]
-
-
-def _mean_rate(rates: Sequence[float | None]) -> float | None:
-    """Return the mean of rates that are all known."""
-    known = [rate for rate in rates if rate is not None]
-    return float(np.mean(known)) if len(known) == len(rates) else None
-
-
 def _barnard_rubin(between: float, within: float, number: int, complete: float) -> float:
     """Return degrees of freedom of both variances together over so many seeds, where one seed has ``complete``.
 
@@ -355,6 +330,51 @@ def _barnard_rubin(between: float, within: float, number: int, complete: float) 
     observed = (complete + 1) / (complete + 3) * complete * (1 - added)
     alone = min(number - 1.0, complete)
     return max(alone, 1 / (added**2 / (number - 1) + 1 / observed)) if observed > 0 else alone
+
+
+@dataclass(frozen=True)
+class ByDesign:
+    """Chance alone as a guess, whose rate needs no measuring.
+
+    Attributes:
+        name: of the guess.
+        rates: ``(T,)`` how often it finds each target.
+        decoys: of a target, at the least.
+    """
+
+    name: str
+    rates: Values
+    decoys: int
+
+    def p_value(self, mean: float, rate: float, least: float, number: int) -> float:
+        """Return the p-value of a rate over ``number`` targets, had they all the same decoys and the same guess.
+
+        Whether an image lies nearer to a guess than all of D decoys hangs on where the nearest of these lies: given that,
+        all images of the class are found with one chance U, which is Beta(1, D) over the drawing of decoys. Nothing in the
+        clients' values shows it. So the upper tail is that of a binomial share, mean over U; fewer targets that share
+        decoys vary less. ``least`` of the images, and what the guess finds beyond chance, are found besides.
+
+        Args:
+            mean: share found.
+            rate: of the guess, over the same targets.
+            least: the least effect that counts.
+            number: of targets.
+        """
+        from scipy.special import betainc
+
+        hits = mean * number
+        if hits <= 0:
+            return 1.0
+        besides = min(1.0, least + max(0.0, rate - 1 / (1 + self.decoys)))
+        # Quantiles of Beta(1, D), close to one another where U is large: there the tail is made.
+        tail = np.concatenate([[0.0], np.logspace(-14, 0, 400)])
+        least_of = 1 - tail ** (1 / self.decoys)  # U at which so much lies above it
+        result = betainc(hits, number - hits + 1, np.clip(besides + (1 - besides) * least_of, 0, 1))
+        larger = np.maximum(result[1:], result[:-1])
+        return float(min(1.0, larger @ np.diff(tail)))
+
+
+# ---------------------------------------------------------------- summaries
 
 
 def summary(values: Sequence[float] | Values, clusters: Sequence[int]) -> Summary:

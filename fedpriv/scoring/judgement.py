@@ -1,23 +1,27 @@
 """All verdicts of a page, made together, so that a page whose attacks know nothing claims a leak at most once in twenty.
 
 Every comparison of every attack on the page is a test of its own. Holm's rule adjusts their p-values for the number of those
-that can reject at all (:mod:`fedpriv.scoring.family`); intervals stay unadjusted. Where attacks were made under several
-seeds, what is said over seeds, and of attacks with one seed, has most of the five per cent, and what is said of each seed by
-itself the rest, so that further seeds cost no power. So have strata of membership a part of their own: they are many, and
-would cost what is said of all candidates together.
+that can reject at all; intervals stay unadjusted. Where attacks were made under several seeds, what is said over seeds, and
+of attacks with one seed, has most of the five per cent, and what is said of each seed by itself the rest, so that further
+seeds cost no power. So have strata of membership a part of their own: they are many, and would cost what is said of all
+candidates together.
+
+That no leak stands shows none to be absent. Of means (PSNR, errors of vectors, areas under the ROC curve) an effect that
+counts is excluded where the whole 95 % interval of the difference to the baseline lies at or below the least effect: an
+equivalence test at 2.5 % (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680), from one side, as
+an attack that is worse than a guess is no leak. Intervals of rates over tens of targets are always wider than the five
+points that count, so a rate is left open only where more was seen than counts, and sentences say how much more there may be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from fedpriv.attacks.inference.property import IN_CLEAR, QUESTIONS
-from fedpriv.scoring.convergence import convergence
-from fedpriv.scoring.family import attainable, holm
 from fedpriv.scoring.floors import LABELS
-from fedpriv.scoring.intervals import combine
-from fedpriv.scoring.left_open import left_open, over_seeds
+from fedpriv.scoring.intervals import ASSUMED, combine
 from fedpriv.scoring.ranking import reach_label, stage_name, title
 from fedpriv.scoring.reasons import FEW_CLIENTS, Judged, Record, reasons_by_key, record_of
 from fedpriv.scoring.records import (
@@ -42,7 +46,7 @@ BY_SEED = 0.01
 """Part of that for what is said of single seeds, where the same is said over several."""
 
 BY_STRATUM = 0.01
-"""Part of that for members told apart within strata, where a page tells of some."""
+"""Part of that for membership within strata, where a page has some."""
 
 MAKES: dict[Measure, Kind] = {
     "images": "leaks",
@@ -55,9 +59,17 @@ MAKES: dict[Measure, Kind] = {
     "members_found": "membership",
     "property": "property",
 }
-"""The kind of verdict that a claim by each measure makes, the gravest first."""
+"""The kind of verdict that a claim by each measure makes, the most severe first."""
 
-_OF_VECTORS: tuple[Measure, ...] = ("vectors", "vectors_identified")
+ENDPOINTS: tuple[tuple[Measure, ...], ...] = (
+    ("images", "beyond_3db", "identified", "classes"),
+    ("vectors", "vectors_identified"),
+    ("membership", "members_found"),
+    ("property",),
+)
+"""Measures by the endpoint that they are of; what one of them claims answers it."""
+
+RATES: tuple[Measure, ...] = ("beyond_3db", "identified", "classes", "vectors_identified", "members_found")
 
 
 def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | None = None) -> dict[K, Verdict]:
@@ -77,12 +89,14 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
     Raises:
         UserError: where an attack was not scored.
     """
-    single = reasons_by_key(results)
-    together = {key: (key,) for key in results} | {key: tuple(members) for key, members in (seeds or {}).items()}
+    single, seeds = reasons_by_key(results), seeds or {}
+    together = {key: (key,) for key in results} | {key: tuple(members) for key, members in seeds.items()}
     records = {key: [record_of(results[member]) for member in members] for key, members in together.items()}
-    reasons = {key: _of_all([single[member] for member in members]) for key, members in together.items()}
+    reasons = {
+        key: tuple({reason.name: reason for member in members for reason in single[member]}.values())
+        for key, members in together.items()
+    }
     compared = {key: _compared(record) for key, record in records.items()}
-    parts = {member for members in (seeds or {}).values() for member in members}
     tests = {
         (key, position): entry
         for key, own in compared.items()
@@ -90,13 +104,18 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
         for position, (entry, _) in enumerate(own)
         if entry.p_value is not None and entry.n_clients >= FEW_CLIENTS
     }
-    adjusted = _all_adjusted(tests, parts)
+    parts = {member for members in seeds.values() for member in members}
+    strata = {where: one for where, one in tests.items() if one.measure == "membership" and one.stratum != "all"}
+    of_seeds = {where: one for where, one in tests.items() if where[0] in parts and where not in strata}
+    rest = {where: one for where, one in tests.items() if where not in strata and where not in of_seeds}
+    spent = (BY_SEED if parts else 0.0) + (BY_STRATUM if strata else 0.0)
+    adjusted = _adjusted(rest, FALSE_CLAIMS - spent) | _adjusted(of_seeds, BY_SEED) | _adjusted(strata, BY_STRATUM)
     judged = {
         key: tuple(_judged(item, value, adjusted.get((key, index))) for index, (item, value) in enumerate(group))
         for key, group in compared.items()
     }
     room = {key: left_open(current) for key, current in judged.items()}
-    for key, members in (seeds or {}).items():
+    for key, members in seeds.items():
         room[key] = over_seeds(judged[key], [judged[member] for member in members])
     return {
         key: _verdict(records[key], selected, reasons[key], room[key], len(adjusted))
@@ -109,35 +128,64 @@ def judge(result: Judged) -> Verdict:
     return judge_page({0: result})[0]
 
 
-def _all_adjusted(tests: Mapping[tuple[K, int], Comparison], parts: Collection[K]) -> dict[tuple[K, int], float]:
-    """Return adjusted p-values of strata of membership, of single seeds among ``parts``, and of all else."""
-    strata = {
-        where: entry for where, entry in tests.items() if entry.measure == "membership" and entry.stratum != "all"
-    }
-    single = {where: item for where, item in tests.items() if where[0] in parts and where not in strata}
-    rest = {where: test for where, test in tests.items() if where not in strata and where not in single}
-    spent = (BY_SEED if parts else 0.0) + (BY_STRATUM if strata else 0.0)
-    result = _adjusted(rest, spent) | _adjusted(single, FALSE_CLAIMS - BY_SEED)
-    return result | _adjusted(strata, FALSE_CLAIMS - BY_STRATUM)
+# ---------------------------------------------------------------- tests of one page
 
 
-def _adjusted(tests: Mapping[W, Comparison], spent: float) -> dict[W, float]:
-    """Return p-values of tests adjusted so that, at :data:`FALSE_CLAIMS`, it is kept less what is spent."""
-    level = FALSE_CLAIMS - spent
-    p_values = holm(
-        [item.p_value or 0.0 for item in tests.values()], level, [attainable(test) for test in tests.values()]
-    )
+def _adjusted(tests: Mapping[W, Comparison], level: float) -> dict[W, float]:
+    """Return p-values of tests adjusted so that, at :data:`FALSE_CLAIMS`, a part of it, ``level``, is kept."""
+    p_values = holm([one.p_value or 0.0 for one in tests.values()], level, [attainable(one) for one in tests.values()])
     return {where: min(1.0, value * FALSE_CLAIMS / level) for where, value in zip(tests, p_values, strict=True)}
 
 
-def _of_all(lines: Sequence[tuple[Reason, ...]]) -> tuple[Reason, ...]:
-    """Return every reason that one of several seeds gives, once."""
-    return tuple({reason.name: reason for reasons in lines for reason in reasons}.values())
+def holm(p_values: Sequence[float], level: float = 1.0, least: Sequence[float] | None = None) -> list[float]:
+    """Return p-values adjusted by Holm's rule, in their order: those that are at most ``level`` are rejected together.
+
+    The rule holds whatever depends on what (Holm 1979, A simple sequentially rejective multiple test procedure). A test
+    whose smallest p-value is above its part of the level can never reject, so it needs no part (Tarone 1990, A modified
+    Bonferroni method for discrete data, Biometrics 46, 515-522; step by step, Hommel and Krummenauer 1998, Biometrical
+    Journal 40, 773-789).
+
+    Args:
+        p_values: of n tests.
+        level: at which some are rejected; without ``least`` it does not matter.
+        least: the smallest p-value that each test could have given, known without its outcome.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    >>> holm([0.01, 0.08, 0.03], 0.05, [0.0, 0.06, 0.0])
+    [0.02, 0.08, 0.03]
+    """
+    known = [0.0] * len(p_values) if least is None else least
+    left = sorted(range(len(p_values)), key=p_values.__getitem__)
+    apart = sorted(known)
+    result, largest = [0.0] * len(p_values), 0.0
+    while left:
+        parts = 1 + bisect_left(range(1, len(left)), True, key=lambda k: bisect_right(apart, level / k) <= k)
+        largest = max(largest, min(1.0, parts * p_values[left[0]]))
+        result[left[0]] = largest
+        apart.remove(known[left.pop(0)])
+    return result
+
+
+def attainable(comparison: Comparison) -> float:
+    """Return the smallest p-value that as many targets of as many clients can give; 0 where there is no such bound.
+
+    A difference of shares is largest where the attack is right for every target and the guess, if it was measured, for none.
+    """
+    if comparison.measure not in RATES or comparison.measure == "members_found" or comparison.p_value is None:
+        return 0.0
+    number = max(comparison.n_clients, comparison.n / (1 + ASSUMED * (comparison.n / comparison.n_clients - 1)))
+    known = comparison.by_design
+    base = (1 + comparison.least) / 2 if known is None else min(1.0, known + comparison.least)
+    return float(min(comparison.p_value, base**number))
+
+
+# ---------------------------------------------------------------- comparisons
 
 
 def _compared(records: Sequence[Record]) -> list[tuple[Comparison, float | None]]:
     """Return the tests, over all seeds, with the attack's values, mean over them."""
-    group = [{(item.measure, item.stratum): item for item in _comparisons(record)} for record in records]
+    group = [{(item.measure, item.stratum): item for item in _tested(record)} for record in records]
     results = []
     for what in group[0]:
         if all(what in comparisons for comparisons in group):
@@ -148,10 +196,10 @@ def _compared(records: Sequence[Record]) -> list[tuple[Comparison, float | None]
     return results
 
 
-def _comparisons(record: Record) -> tuple[Comparison, ...]:
+def _tested(record: Record) -> tuple[Comparison, ...]:
     """Return the comparisons that are tested: of vectors that an upload sends one by one there is nothing to recover."""
     if isinstance(record, ReconstructionRecord) and record.upload.separate:
-        return tuple(comparison for comparison in record.comparisons if comparison.measure not in _OF_VECTORS)
+        return tuple(one for one in record.comparisons if one.measure not in ("vectors", "vectors_identified"))
     return record.comparisons
 
 
@@ -189,6 +237,73 @@ def _reached(record: Record, comparison: Comparison) -> float | None:
     return sum(known) / len(known) if known and len(known) == comparison.n else None  # fewer: some are not finite
 
 
+# ---------------------------------------------------------------- what is left open
+
+
+def left_open(compared: Sequence[JudgedComparison]) -> tuple[Reason, ...]:
+    """Return for each endpoint that no claim answers, at most one reason why "no leak detected" would say too much.
+
+    ``not_sure`` where a comparison, of a stratum too, lies above the least effect by its own interval but not among all of
+    the page; else ``not_excluded`` where one over all targets leaves room for an effect that counts. What could not be
+    judged (fewer than five clients, a smaller budget) has reasons of its own.
+    """
+    results = []
+    for measures in ENDPOINTS:
+        group = [item for measure in measures for item in compared if item.measure == measure]
+        if not any(entry.stands for entry in group):
+            results += [*_open(group, sure=True), *_open(group, sure=False)][:1]
+    return tuple(results)
+
+
+def _open(group: Sequence[JudgedComparison], *, sure: bool) -> Iterator[Reason]:
+    for item in group:
+        if item.adjusted is None or item.ci95 is None or not (sure or item.stratum == "all"):
+            continue
+        end = item.ci95[0] if sure else item.ci95[1]
+        seen = item.mean if not sure and item.measure in RATES else end
+        if seen is not None and seen > item.least:
+            yield Reason(
+                name="not_sure" if sure else "not_excluded",
+                value=within_reach(item, end),
+                beside=item.least,
+                measure=item.measure,
+                stratum=item.stratum,
+            )
+
+
+def over_seeds(compared: Sequence[JudgedComparison], each: Sequence[Sequence[JudgedComparison]]) -> tuple[Reason, ...]:
+    """Return the reasons that several seeds together leave.
+
+    Two or three seeds make a wide interval over seeds however alike they are. So an effect is excluded, too, where every
+    seed excludes it by itself: of these federations, if not of all that other seeds would make.
+
+    Args:
+        compared: every comparison over all seeds, as judged.
+        each: the same of each seed.
+    """
+
+    def excludes(group: Sequence[JudgedComparison], measures: Sequence[Measure]) -> bool:
+        there = [entry for entry in group if entry.measure in measures]
+        return bool(there) and not any(item.stands for item in there) and not left_open(there)
+
+    results = []
+    for reason in left_open(compared):
+        measures = next(measures for measures in ENDPOINTS if reason.measure in measures)
+        if reason.name == "not_sure" or not all(excludes(current, measures) for current in each):
+            results.append(reason)
+    return tuple(results)
+
+
+def within_reach(item: JudgedComparison, end: float) -> float:
+    """Return the end of an interval, where it lies beyond what can be: no error is below 0, no rate or area above 1."""
+    if item.guess is None or item.measure == "images":
+        return end
+    return min(end, item.guess if item.measure == "vectors" else 1 - item.guess)
+
+
+# ---------------------------------------------------------------- verdicts
+
+
 def _verdict(
     records: Sequence[Record],
     compared: tuple[JudgedComparison, ...],
@@ -205,11 +320,10 @@ def _verdict(
     reasons = (*reasons, *(() if "property" in kinds else room))
     nothing: Kind = "untested" if reasons else "none"
     images = [record for record in records if isinstance(record, ReconstructionRecord)]
-    searches = [convergence(record) for record in images]
-    specific = [item.specific for item in searches if item.specific is not None]
-    stage = ", ".join(filter(None, (first.attack, stage_name(first), reach_label(first))))
+    specific = [share for record in images if (share := record.specific_share) is not None]
+    name = ", ".join(filter(None, (first.attack, stage_name(first), reach_label(first))))
     return Verdict(
-        attack=title(images[0]) if images else stage,
+        attack=title(images[0]) if images else name,
         target=first.target,
         subject=first.upload.vectors,
         question=_question(first) if first.kind == "property" else "",
@@ -221,7 +335,7 @@ def _verdict(
         units=first.units,
         n_seeds=len(records),
         n_compared=n_compared,
-        converged=sum(search.converged for search in searches) / len(searches) if searches else None,
+        converged=sum(record.converged_share for record in images) / len(images) if images else None,
         specific=sum(specific) / len(specific) if specific else None,
         clear=clear,
         baseline=_baseline(first) if len(records) == 1 else "",

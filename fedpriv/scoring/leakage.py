@@ -1,53 +1,31 @@
-"""Likeness of two images, one number an image.
+"""Likeness of two images, or two vectors, one number each.
 
 Every image measure takes ``(images (n, c, h, w), truth (n, c, h, w))`` in [0, 1] and gives ``(n,)``; images are clamped
 to [0, 1] first. Means come last, and elsewhere.
 
-Sources: SSIM, Wang, Bovik, Sheikh and Simoncelli 2004; LPIPS, Zhang, Isola, Efros, Shechtman and Wang 2018.
+Sources: SSIM, Wang, Bovik, Sheikh and Simoncelli 2004, equations 13 and 14, with K1 = 0.01, K2 = 0.03 and L = 1; LPIPS,
+Zhang, Isola, Efros, Shechtman and Wang 2018.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedpriv.scoring.ssim import structural_similarity
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import Registry
 
-PSNR_CAP_DB = 100.0
-_SMALLEST_MSE = 1e-10  # -10 log10 of this is the cap
+_SMALLEST_MSE = 1e-10  # -10 log10 of this is the cap of the PSNR, 100 dB
 _LPIPS_CHUNK = 64
 _LPIPS_SIDE = 64  # smaller images are enlarged to this: AlexNet's pools leave nothing of 32 pixels
+GAUSSIAN_SIDE, SIGMA = 11, 1.5
+UNIFORM_SIDE = 7  # of the window of SSIM, where an image is too small for the Gaussian one
+_C1, _C2 = 0.01**2, 0.03**2
+_CHUNK_BYTES = 64 * 2**20  # bounds the memory of what is filtered at a time; changes nothing
 
 ImageMeasure = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A measure as a table needs it.
-
-    Attributes:
-        name: key in ``metrics.json``.
-        unit: "dB", "squared grey levels" or "" (none).
-        higher_is_better: whether a higher value means a better reconstruction, that is, more leakage.
-        description: one line for a reader.
-        function: ``(found, truth) -> (n,)``, row by row, of two tensors of one shape: images ``(n, c, h, w)`` in [0, 1], or
-            recovered vectors ``(n, d)``.
-        of: which of the two.
-    """
-
-    name: str
-    unit: str
-    higher_is_better: bool
-    description: str
-    function: ImageMeasure
-    of: Literal["images", "vectors"] = "images"
 
 
 def _pair(images: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,10 +34,6 @@ def _pair(images: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
             f"images {tuple(images.shape)} and truth {tuple(truth.shape)} should have one shape (n, c, h, w)"
         )
     return images.double().clamp(0, 1), truth.double().clamp(0, 1)
-
-
-def _chunks(left: Tensor, right: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    return ((left[start : start + size], right[start : start + size]) for start in range(0, len(left), size))
 
 
 def psnr_of_mse(error: Tensor) -> Tensor:
@@ -81,14 +55,12 @@ def mse(images: Tensor, truth: Tensor) -> Tensor:
     return (left - right).square().mean(dim=(1, 2, 3))
 
 
-def mse_255(images: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean squared error of each image in squared grey levels of 0..255. Shape ``(n,)``."""
-    return mse(images, truth) * 255**2
-
-
 def psnr(images: Tensor, truth: Tensor) -> Tensor:
     """Return the peak signal-to-noise ratio of each image in dB, peak 1, at most 100. Shape ``(n,)``."""
     return psnr_of_mse(mse(images, truth))
+
+
+# ---------------------------------------------------------------- structural similarity
 
 
 def ssim_unavailable(image_shape: tuple[int, ...]) -> str | None:
@@ -98,10 +70,11 @@ def ssim_unavailable(image_shape: tuple[int, ...]) -> str | None:
 
 
 def ssim(images: Tensor, truth: Tensor) -> Tensor:
-    """Return the structural similarity of each image in [-1, 1]. Shape ``(n,)``.
+    """Return the structural similarity of each image in [-1, 1], mean over windows and channels. Shape ``(n,)``.
 
     Gaussian window 11 x 11 with sigma 1.5 and data range 1; where a side is under 11, a uniform window 7 x 7. Only
-    windows that lie wholly inside the image count, as in the paper and in scikit-image.
+    windows that lie wholly inside the image count, as in the paper and in scikit-image. Windows are filtered as two banded
+    matrices in double precision, which is some thirty times faster than torchmetrics and equal to 1e-15.
 
     Raises:
         UserError: when the shapes differ, or a side is under 7 (see :func:`ssim_unavailable`).
@@ -110,9 +83,44 @@ def ssim(images: Tensor, truth: Tensor) -> Tensor:
     reason = ssim_unavailable(tuple(images.shape))
     if reason is not None:
         raise UserError(reason)
-    if len(left) == 0:
-        return torch.zeros(0, dtype=torch.float64)
-    return structural_similarity(left, right)
+    _, channels, height, width = images.shape
+    weights = window(min(height, width)).to(images.device)
+    down, across = band(weights, height), band(weights, width).T
+    chunk = max(1, _CHUNK_BYTES // (5 * 8 * channels * height * width))
+    results = [torch.zeros(0, dtype=torch.float64)]
+    for a, b in zip(left.split(chunk), right.split(chunk), strict=True):
+        # The variances count by their sum alone, so the squares are filtered together.
+        mean_a, mean_b, squares, product = down @ torch.stack([a, b, a * a + b * b, a * b]) @ across
+        means, both = mean_a.square() + mean_b.square(), mean_a * mean_b
+        variances = (squares - means).clamp_min(0)  # rounding may leave it a little below zero where there is none
+        light = (2 * both + _C1) / (means + _C1)
+        form = (2 * (product - both) + _C2) / (variances + _C2)
+        results.append((light * form).mean(dim=(1, 2, 3)))
+    return torch.cat(results)
+
+
+def window(side: int) -> Tensor:
+    """Return the weights of the window along one axis for images whose shorter side is ``side``. Float64; they sum to 1."""
+    if side < GAUSSIAN_SIDE:
+        return torch.full((UNIFORM_SIDE,), 1 / UNIFORM_SIDE, dtype=torch.float64)
+    position = torch.arange(GAUSSIAN_SIDE, dtype=torch.float64) - GAUSSIAN_SIDE // 2
+    weights = torch.exp(-position.square() / (2 * SIGMA**2))
+    return weights / weights.sum()
+
+
+def band(weights: Tensor, size: int) -> Tensor:
+    """Return the banded matrix ``(size - k + 1, size)`` that filters an axis of ``size`` entries by k weights.
+
+    >>> band(torch.tensor([1.0, 2.0]), 3).tolist()
+    [[1.0, 2.0, 0.0], [0.0, 1.0, 2.0]]
+    """
+    made = weights.new_zeros(size - len(weights) + 1, size)
+    for index, weight in enumerate(weights):
+        made.diagonal(index).fill_(weight)
+    return made
+
+
+# ---------------------------------------------------------------- learned perceptual distance
 
 
 _BACKBONES = {
@@ -149,14 +157,14 @@ def lpips(images: Tensor, truth: Tensor) -> Tensor:
         raise UserError(str(lpips_unavailable()))
     from torchmetrics.functional.image import learned_perceptual_image_patch_similarity
 
-    results = []
-    for part, true_part in _chunks(left, right, _LPIPS_CHUNK):
+    results = [torch.zeros(0, dtype=torch.float64)]
+    for part, true_part in zip(left.split(_LPIPS_CHUNK), right.split(_LPIPS_CHUNK), strict=True):
         with torch.no_grad():
             value = learned_perceptual_image_patch_similarity(
                 _for_backbone(part), _for_backbone(true_part), net_type=net, reduction="none", normalize=True
             )
         results.append(value.reshape(-1).double())
-    return torch.cat(results) if results else torch.zeros(0, dtype=torch.float64)
+    return torch.cat(results)
 
 
 def _for_backbone(images: Tensor) -> Tensor:
@@ -167,6 +175,9 @@ def _for_backbone(images: Tensor) -> Tensor:
         size = (max(_LPIPS_SIDE, colour.shape[-2]), max(_LPIPS_SIDE, colour.shape[-1]))
         colour = torch.nn.functional.interpolate(colour, size=size, mode="bilinear", align_corners=False)
     return colour.clamp(0, 1)
+
+
+# ---------------------------------------------------------------- vectors
 
 
 def relative_error(features: Tensor, truth: Tensor) -> Tensor:
@@ -190,24 +201,3 @@ def _vectors(features: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     if features.dim() != 2 or features.shape != truth.shape:
         raise UserError(f"features {tuple(features.shape)} and truth {tuple(truth.shape)} should have one shape (n, d)")
     return features.double(), truth.double()
-
-
-PSNR_DB = Metric("psnr_db", "dB", True, "peak signal-to-noise ratio on [0, 1], at most 100 dB", psnr)
-MSE_255 = Metric("mse_255", "squared grey levels", False, "mean squared error on 0..255", mse_255)
-SSIM = Metric("ssim", "", True, "structural similarity, 11 x 11 Gaussian window (7 x 7 uniform under 11 px)", ssim)
-LPIPS = Metric("lpips", "", False, "learned perceptual distance; measured only where its weights are on disk", lpips)
-RELATIVE_ERROR = Metric(
-    "relative_error", "", False, "distance of the recovered vector over the true one's norm", relative_error, "vectors"
-)
-COSINE = Metric("cosine", "", True, "cosine between the recovered vector and the true one", cosine, "vectors")
-
-METRICS = Registry(
-    "metric",
-    {
-        name: f"fedpriv.scoring.leakage:{name.upper()}"
-        for name in ("psnr_db", "mse_255", "ssim", "lpips", "relative_error", "cosine")
-    },
-    group="fedpriv.metrics",
-    contract="fedpriv.scoring.open_metrics:refuse_no_metric",
-)
-"""Measures by their key in ``metrics.json``. Those of other packages stand there under ``others``."""

@@ -6,36 +6,52 @@ is worth nothing either. Where nobody brings held-out images, others' images tak
 Scores of a client are put on a common scale by the median and spread of all its candidates, which needs no knowledge of who
 is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % and 0.1 % false positives (Carlini
 et al. 2022, Membership inference attacks from first principles), with intervals over clients; the difference to chance, to
-shuffled uploads and to a score without the upload (:mod:`fedpriv.scoring.membership_baseline`); and the same among
-candidates that are alike (:mod:`fedpriv.scoring.membership_strata`).
+shuffled uploads and to the baseline, a score of the same candidates without the upload; and the same within strata.
+
+A network has learned its members, so that their loss is lower, and their representations lie nearer to those of their class,
+than those of held-out images. An attacker who is assumed to know the network sees that without any upload: which score is
+the baseline of a kind of upload stands in :data:`BASELINES`, so that none is chosen by the truth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from fedpriv.attacks.inference.base import Candidates, Inference
+from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
+from fedpriv.attacks.inference.update_scores import training_of
+from fedpriv.attacks.inputs.extractors import represent
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.scoring.floors import SHUFFLED
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.intervals import Values
-from fedpriv.scoring.membership_baseline import baseline_scores
-from fedpriv.scoring.membership_strata import RARITIES, SIZES, Strata, rarities
-from fedpriv.scoring.records import Measure, MembershipRecord, Provenance
-from fedpriv.scoring.records.inference import Baseline, NamedClasses, Seconds
+from fedpriv.scoring.reasons import FEW_CLIENTS
+from fedpriv.scoring.records import Comparison, Measure, MembershipRecord, Provenance
+from fedpriv.scoring.records.inference import Baseline, NamedClasses, Seconds, StratumArea
 from fedpriv.scoring.roc import Ranked
 from fedpriv.sources.truth import Holdings
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
+from fedpriv.wire.kinds import CLASS_OUTPUTS, TRAINED, VECTORS, Kinds
 
 MEASURES: dict[Measure, str] = {"membership": "auc", "members_found": "tpr_at_1_percent"}
-"""Quantities compared with a guess, by the rate that each is."""
+"""Quantities compared with a baseline, by the rate that each is."""
+
+SIZES: dict[str, tuple[float, float]] = {"1": (1, 1), "2-3": (2, 3), "4-10": (4, 10), ">10": (11, np.inf)}
+"""Strata by how many images of the class the client holds: least and most."""
+
+RARITIES: dict[str, tuple[float, float]] = {
+    "typical": (0.0, 1 / 3),
+    "middling": (1 / 3, 2 / 3),
+    "unusual": (2 / 3, 2.0),
+}
+"""Strata by the place of an image among those of its class, nearest to the mean first: from, and below."""
 
 
 @dataclass(frozen=True)
@@ -90,42 +106,29 @@ def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int)
     return trials
 
 
-@dataclass(frozen=True)
-class CommonScale:
-    """A client's scores less their median, over their spread, which takes no knowledge of who is a member.
+def trials_for(inference: Inference, case: InferenceCase) -> tuple[list[Trial], int]:
+    """Return the candidates of every client that has some, and how many members of all clients are left out.
 
-    Attributes:
-        middle: median of the finite scores; None where there are none.
-        spread: median distance from it, or 1.
-        least: of the finite scores, on the scale.
+    Raises:
+        UserError: when no client has both members and non-members.
     """
-
-    middle: float | None
-    spread: float = 1.0
-    least: float = 0.0
-
-    @classmethod
-    def of(cls, scores: Values) -> CommonScale:
-        """Return the scale of a client's candidates."""
-        finite = scores[np.isfinite(scores)]
-        if not len(finite):
-            return cls(None)
-        middle = float(np.median(finite))
-        spread = float(np.median(np.abs(finite - middle))) or 1.0
-        return cls(middle, spread, float((finite.min() - middle) / spread))
-
-    def __call__(self, scores: Values) -> Values:
-        """Return scores on the scale; ruled-out ones just below all others of the client's candidates."""
-        if self.middle is None:
-            return np.zeros_like(scores)
-        finite = np.isfinite(scores)
-        scaled = (np.where(finite, scores, self.middle) - self.middle) / self.spread
-        return np.where(finite, scaled, min(self.least, scaled.min(initial=0.0)) - 1)
+    drawn = draw_trials(case.truth, sorted(case.problem(inference).uploads), inference.n_candidates, case.seed)
+    trials = [trial for trial in drawn if len(trial.member)]
+    if not trials:
+        which = "held-out image of a client" if case.truth.held_out else "image outside the clients' training sets"
+        raise UserError(f"{inference.name}: no {which} has the class of one of its training images")
+    return trials, sum(trial.left_out for trial in drawn)
 
 
 def on_common_scale(scores: Values) -> Values:
-    """Return one client's scores less their median, over their spread; ruled-out candidates just below the others."""
-    return CommonScale.of(scores)(scores)
+    """Return one client's scores less their median, over their median distance from it; ruled-out ones just below."""
+    finite = np.isfinite(scores)
+    if not finite.any():
+        return np.zeros_like(scores)
+    middle = float(np.median(scores[finite]))
+    spread = float(np.median(np.abs(scores[finite] - middle))) or 1.0
+    scaled = (np.where(finite, scores, middle) - middle) / spread
+    return np.where(finite, scaled, min(0.0, scaled.min()) - 1)
 
 
 def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> MembershipRecord:
@@ -142,7 +145,6 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     trials, n_left_out = trials_for(inference, case)
     problem = case.problem(inference, {trial.candidates.client: trial.candidates for trial in trials})
     member = [trial.member for trial in trials]
-
     units = [about.unit_of(trial.candidates.client) for trial in trials]
 
     def rank(values: Mapping[int, Tensor]) -> Ranked:
@@ -155,7 +157,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     name, alone = baseline_scores(problem)
     baseline = rank(alone) if alone else None
     guesses = {SHUFFLED: shuffled, name: baseline}
-    strata = _strata(trials)
+    strata = strata_of(trials)
     return MembershipRecord(
         **dict(about),
         **dict(ranked.rates()),
@@ -166,44 +168,170 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         n_left_out=n_left_out,
         nonmembers="held_out" if case.truth.held_out else "others",
         baseline=None if baseline is None else Baseline(name=name, auc=baseline.area()),
-        strata=strata.areas(ranked, tuple(SIZES)),
-        rarity=strata.areas(ranked, tuple(RARITIES)),
+        strata=stratum_areas(ranked, {stratum: strata[stratum] for stratum in SIZES}),
+        rarity=stratum_areas(ranked, {stratum: strata[stratum] for stratum in RARITIES}),
         shuffled=None if shuffled is None else shuffled.rates(),
-        comparisons=ranked.against(guesses, MEASURES) + strata.compared(ranked, guesses),
+        comparisons=ranked.against(guesses, MEASURES) + stratum_comparisons(ranked, guesses, strata),
         classes=_classes(problem.said(), case.truth),
         cost=Seconds(seconds=result.seconds),
     )
 
 
-def trials_for(inference: Inference, case: InferenceCase) -> tuple[list[Trial], int]:
-    """Return the candidates of every client that has some, and how many members of all clients are left out.
-
-    Raises:
-        UserError: when no client has both members and non-members.
-    """
-    drawn = draw_trials(case.truth, sorted(case.problem(inference).uploads), inference.n_candidates, case.seed)
-    trials = [trial for trial in drawn if len(trial.member)]
-    if not trials:
-        which = "held-out image of a client" if case.truth.held_out else "image outside the clients' training sets"
-        raise UserError(f"{inference.name}: no {which} has the class of one of its training images")
-    return trials, sum(trial.left_out for trial in drawn)
-
-
-def _strata(trials: Sequence[Trial]) -> Strata:
-    rarity = rarities([trial.candidates.images for trial in trials], [entry.candidates.labels for entry in trials])
-    return Strata.of(np.concatenate([item.n_c for item in trials]), np.concatenate(rarity))
-
-
 def _classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
     """Return for how many clients uploads say exactly which classes, and how many images of each, they hold."""
-    named, right, counted, counts_right = 0, 0, 0, 0
+    if all(item.classes is None for item in lines.values()):
+        return None
+    right, counted, counts_right = 0, 0, 0
     for client, item in lines.items():
         labels, counts = truth.labels(client).unique(return_counts=True)
         kept = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-        named += item.classes is not None
         right += item.classes == tuple(sorted(kept))
         counted += item.counts is not None
         counts_right += item.counts == kept
-    if not named:
-        return None
     return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right)
+
+
+# ---------------------------------------------------------------- strata
+
+
+Strata = Mapping[str, NDArray[np.bool_]]
+"""Name -> ``(n,)`` which of all candidates of all clients, in the order of their scores, are of the stratum."""
+
+
+def strata_of(trials: Sequence[Trial]) -> Strata:
+    """Return the strata of :data:`SIZES` and :data:`RARITIES`."""
+    n_c = np.concatenate([item.n_c for item in trials])
+    rarity = rarities([trial.candidates.images for trial in trials], [trial.candidates.labels for trial in trials])
+    strata = {name: (n_c >= low) & (n_c <= high) for name, (low, high) in SIZES.items()}
+    return strata | {name: (rarity >= low) & (rarity < high) for name, (low, high) in RARITIES.items()}
+
+
+def rarities(images: Sequence[Tensor], labels: Sequence[Tensor]) -> Values:
+    """Return the rarity of each candidate of all clients within its class ``(n,)``, in [0, 1].
+
+    That is the share of the class's candidates, of all clients, that lie nearer to their mean image.
+
+    Args:
+        images: of each client ``(n, c, h, w)``.
+        labels: of each client ``(n,)``.
+    """
+    flat, classes = torch.cat([image.flatten(1) for image in images]).cpu(), torch.cat([item.cpu() for item in labels])
+    result = torch.empty(len(flat), dtype=torch.float64)
+    for label in classes.unique():
+        current = (classes == label).nonzero().squeeze(1)
+        distances = (flat[current] - flat[current].mean(0)).square().sum(1)
+        result[current] = (distances[:, None] > distances).double().mean(1)
+    return np.asarray(result.numpy(), dtype=np.float64)
+
+
+def _part(ranked: Ranked, chosen: NDArray[np.bool_]) -> Ranked | None:
+    yes = ranked.yes[chosen]
+    return Ranked(ranked.scores[chosen], yes, ranked.unit[chosen]) if yes.any() and not yes.all() else None
+
+
+def stratum_areas(ranked: Ranked, strata: Strata) -> dict[str, StratumArea]:
+    """Return the area of each stratum that holds members and others."""
+    results = {}
+    for name, chosen in strata.items():
+        if (part := _part(ranked, chosen)) is not None:
+            auc, units = part.area(), len(np.unique(part.unit))
+            results[name] = StratumArea(n=len(part.yes), auc=auc.value, ci95=auc.ci95, n_clients=units)
+    return results
+
+
+def stratum_comparisons(ranked: Ranked, guesses: Mapping[str, Ranked | None], strata: Strata) -> tuple[Comparison, ...]:
+    """Compare the area of each stratum with chance, and with scores of the same candidates by name.
+
+    Each takes part in the page's tests. A stratum in which fewer clients have candidates than support a claim, or that is
+    all there is, is shown and not tested.
+    """
+    comparisons: list[Comparison] = []
+    for name, chosen in strata.items():
+        part = _part(ranked, chosen)
+        if part is not None and len(part.yes) < len(ranked.yes) and len(np.unique(part.unit)) >= FEW_CLIENTS:
+            beside = {guess: None if item is None else _part(item, chosen) for guess, item in guesses.items()}
+            comparisons += part.against(beside, {"membership": "auc"}, stratum=name)
+    return tuple(comparisons)
+
+
+# ---------------------------------------------------------------- baseline
+
+
+Score = Callable[[InferenceProblem, Candidates], Tensor | None]
+"""Problem and one client's candidates -> scores ``(n,)`` float64, or None where the network is not assumed to be known."""
+
+
+def like_its_class(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
+    """Return minus the cross-entropy of each candidate by a nearest-mean classifier in the assumed extractor's space.
+
+    Its logits are minus the squared distances to class means, over the mean of all. Class means are those of the attacker's
+    labelled auxiliary images; where it has none, of the candidates, members and others together.
+    """
+    knowledge, labels = problem.knowledge, candidates.labels.cpu()
+    if candidates.client not in knowledge.extractors or knowledge.card.extractor == "shadow":
+        return None
+    features = represent(knowledge, candidates.client, candidates.images).double()
+    current, classes = class_means(features, labels)
+    means, there = current, classes
+    if knowledge.public_images is not None and knowledge.public_labels is not None:
+        images = knowledge.public_images.to(candidates.images.device)
+        auxiliary = represent(knowledge, candidates.client, images).double()
+        means, there = class_means(auxiliary, knowledge.public_labels.cpu())
+        missing = ~torch.isin(classes, there)
+        means, there = torch.cat([means, current[missing]]), torch.cat([there, classes[missing]])
+    distances = torch.cdist(features, means).square()
+    position = (labels[:, None] == there).long().argmax(1)
+    return -cross_entropy(-distances / distances.mean().clamp_min(1e-12), position, reduction="none")
+
+
+def class_means(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean representation ``(k, d)`` of each class that is there, and these classes ``(k,)``."""
+    classes = labels.unique()
+    return torch.stack([features[labels == label].mean(0) for label in classes]), classes
+
+
+def low_loss(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
+    """Return minus the cross-entropy of each candidate by the client's assumed extractor and head."""
+    knowledge, client = problem.knowledge, candidates.client
+    if client not in knowledge.extractors or client not in knowledge.heads or knowledge.card.extractor == "shadow":
+        return None
+    weight, bias = (value.double().cpu() for value in knowledge.heads[client])
+    logits = represent(knowledge, client, candidates.images).double() @ weight.T + bias
+    return -cross_entropy(logits, candidates.labels.cpu(), reduction="none")
+
+
+def low_loss_before(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
+    """Return minus the cross-entropy of each candidate by the weights broadcast before the first attacked round."""
+    newest = Moment(tuple(problem.uploads.values()), problem.knowledge)
+    for moment in (*problem.earlier, newest):
+        for seen in moment.observations:
+            if seen.client == candidates.client:
+                try:
+                    training = training_of(seen, seen.client, candidates.images, moment.knowledge)
+                except UserError:  # a part of the model is private, or was not broadcast
+                    return None
+                labels = candidates.labels.to(training.inputs.device)
+                return -training.losses(training.before, labels).double().cpu()
+    return None
+
+
+BASELINES: tuple[tuple[Kinds, str, Score], ...] = (
+    (VECTORS, "assumed_extractor", like_its_class),
+    (CLASS_OUTPUTS, "assumed_model", low_loss),
+    (TRAINED, "broadcast_model", low_loss_before),
+)
+"""Kinds of upload, the name of their baseline, and its score. Attacks on other kinds use no network: theirs is chance."""
+
+
+def baseline_scores(problem: InferenceProblem) -> tuple[str, Mapping[int, Tensor]]:
+    """Return the name of the baseline and each client's scores; no scores where chance is the baseline.
+
+    Args:
+        problem: what the attack is handed, with candidates.
+    """
+    for kinds, name, score in BASELINES:
+        if problem.kind is not None and problem.kind in kinds:
+            results = {client: score(problem, candidate) for client, candidate in problem.candidates.items()}
+            known = {client: values for client, values in results.items() if values is not None}
+            return (name, known) if len(known) == len(results) else ("", {})
+    return "", {}

@@ -1,4 +1,4 @@
-"""Which uploads no other betters: a partial order, because leaks of different things have no common scale."""
+"""Which uploads no other dominates: a partial order, because leaks of different things have no common scale."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Effect:
-    """The reach of the gravest attack on an upload by one measure, beyond the strongest guess.
+    """The reach of the most severe attack on an upload by one measure, above the baseline.
 
     Attributes:
         attack: what tables call it.
-        value: mean over targets and seeds, in the unit of the measure, below zero where the guess is better; None for what
-            the upload says outright.
+        value: mean over targets and seeds, in the unit of the measure, below zero where the baseline is better; None for
+            what the upload says outright.
         low, high: ends of the 95 % interval; None where there is none.
         stands: whether a leak is claimed.
-        tested: whether it was tested so hard that the absence of a leak says something.
+        tested: whether the absence of a leak says something.
         unit: which targets; values over different ones have no order.
     """
 
@@ -61,20 +61,20 @@ class Objectives:
     Attributes:
         effects: by measure; those that were not attacked are missing.
         costs: by name, each to be minimised; those that are not known are missing.
-        may_better: whether it may be said to better another one.
+        may_dominate: whether it may be said to dominate another one.
     """
 
     effects: Mapping[str, Effect]
     costs: Mapping[str, float]
-    may_better: bool = True
+    may_dominate: bool = True
 
 
-def betters(objectives: Objectives, two: Objectives) -> bool:
+def dominates(objectives: Objectives, two: Objectives) -> bool:
     """Return true where ``objectives`` is at least as good in everything that is known of either, and better in something.
 
-    What was not tested hard enough, or not at all, is not known to be as good as anything.
+    What is inconclusive, or was not attacked at all, is not known to be as good as anything.
     """
-    if not objectives.may_better or objectives.costs.keys() != two.costs.keys():
+    if not objectives.may_dominate or objectives.costs.keys() != two.costs.keys():
         return False
     measures = objectives.effects.keys() | two.effects.keys()
     orders = [_order(objectives.effects.get(name), two.effects.get(name)) for name in measures]
@@ -83,8 +83,8 @@ def betters(objectives: Objectives, two: Objectives) -> bool:
 
 
 def undominated(points: Sequence[Objectives]) -> list[bool]:
-    """Return for each point whether none of the others betters it."""
-    return [not any(betters(other, point) for other in points) for point in points]
+    """Return for each point whether none of the others dominates it."""
+    return [not any(dominates(other, point) for other in points) for point in points]
 
 
 def _order(effect: Effect | None, two: Effect | None) -> int | None:

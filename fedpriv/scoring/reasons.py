@@ -1,14 +1,13 @@
-"""Why the absence of a leak would say little: what makes "not tested hard enough" a result of its own."""
+"""Why the absence of a leak would say little: what makes "inconclusive" a result of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from fedpriv.scoring import effects
-from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.ranking import by_budget, reach_label
 from fedpriv.scoring.records import About, InferenceResult, MembershipRecord, Reason, ReconstructionRecord
+from fedpriv.scoring.records.base import DECIBELS
 from fedpriv.scoring.records.made import Training
 from fedpriv.scoring.storage import AttackRecord, scored
 
@@ -67,11 +66,11 @@ def _own(record: Record) -> list[Reason]:
         return results
     if record.control.shuffled is None:
         results.append(Reason(name="no_control"))
-    search = convergence(record)
-    if search.converged < CONVERGED:
-        results.append(Reason(name="not_converged", value=search.converged, beside=CONVERGED))
-    if search.specific is not None and search.specific < SPECIFIC:
-        results.append(Reason(name="not_specific", value=search.specific, beside=SPECIFIC))
+    converged, specific = record.converged_share, record.specific_share
+    if converged < CONVERGED:
+        results.append(Reason(name="not_converged", value=converged, beside=CONVERGED))
+    if specific is not None and specific < SPECIFIC:
+        results.append(Reason(name="not_specific", value=specific, beside=SPECIFIC))
     if record.caveat:
         results.append(Reason(name="caveat", text=record.caveat))
     return results
@@ -95,8 +94,8 @@ def _budgets(results: Mapping[K, Judged]) -> dict[K, list[Reason]]:
             reasons[key] = [Reason(name="smaller_budget")]
         if len(series) > 1:
             before, last = (record(item).metrics.psnr_db.mean for item in series[-2:])
-            if last - before >= effects.DECIBELS:
-                reasons[series[-1][0]] = [Reason(name="budget_rising", value=last - before, beside=effects.DECIBELS)]
+            if last - before >= DECIBELS:
+                reasons[series[-1][0]] = [Reason(name="budget_rising", value=last - before, beside=DECIBELS)]
     return reasons
 
 

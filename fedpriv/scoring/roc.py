@@ -1,4 +1,4 @@
-"""Scores that tell yes from no: area under the ROC curve, and the share found at few false positives.
+"""Scores that tell yes from no: area under the ROC curve, and the true-positive rate at few false positives.
 
 Both are written as means of one value an answer (placement values: DeLong, DeLong and Clarke-Pearson 1988, Biometrics 44,
 837-845; for a rate at given false positives with the slope of the curve: Hsieh and Turnbull 1996, Annals of Statistics 24,
@@ -14,13 +14,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.scoring import effects
 from fedpriv.scoring.intervals import Values, clustered, compare
 from fedpriv.scoring.records import Comparison, Measure, Rate, Rates
+from fedpriv.scoring.records.base import AUC, FOUND_AT_1_PERCENT
 
 Answers = NDArray[np.bool_]
 RATES = {"tpr_at_1_percent": 0.01, "tpr_at_0_1_percent": 0.001}
-"""Share found by name -> share of false positives that are allowed."""
+"""True-positive rate by name -> false-positive rate that is allowed."""
 
 CHANCE = "chance"
 """The guess that a comparison is against where no other guess does better than one that knows nothing."""
@@ -102,7 +102,7 @@ class Ranked:
         """
         results = []
         for measure, name in measures.items():
-            chance, least = (0.5, effects.AUC) if name == "auc" else (RATES[name], effects.FOUND_AT_1_PERCENT)
+            chance, least = (0.5, AUC) if name == "auc" else (RATES[name], FOUND_AT_1_PERCENT)
             current, beside = self.values(name), {CHANCE: np.full(len(self.yes), chance)}
             beside |= {guess: item.values(name) for guess, item in guesses.items() if item is not None}
             best = max(beside, key=lambda guess: float(self.weights @ beside[guess]))

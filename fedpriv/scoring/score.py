@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -12,36 +12,20 @@ from typing import Any
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.scoring import effects
-from fedpriv.scoring.definitions import TEXTS, comparison
+from fedpriv.scoring.definitions import ScoredGuesses, measure, over_pairs, own_guesses, settle
 from fedpriv.scoring.floors import SHUFFLED, guess, guessers
 from fedpriv.scoring.identification import identification
 from fedpriv.scoring.judge import ClassEvaluator, class_accuracy
-from fedpriv.scoring.leakage import (
-    Metric,
-    lpips,
-    lpips_backbone,
-    lpips_unavailable,
-    psnr_of_mse,
-    ssim_unavailable,
-)
-from fedpriv.scoring.open_metrics import image_measures, open_metrics
-from fedpriv.scoring.panel import ScoredGuesses, measure, over_pairs, own_guesses, settle
+from fedpriv.scoring.leakage import lpips, lpips_backbone, lpips_unavailable, psnr_of_mse, ssim_unavailable
 from fedpriv.scoring.records import About, Metrics, ReconstructionRecord, Summary
+from fedpriv.scoring.records.base import IDENTIFIED
 from fedpriv.scoring.records.made import Identity
-from fedpriv.scoring.records.reconstruction import (
-    Advantage,
-    FloorMeans,
-    FloorMeasures,
-    Perceptual,
-    VectorMeans,
-)
+from fedpriv.scoring.records.reconstruction import Advantage, FloorMeans, ImageMeasures, Perceptual, VectorMeans
 from fedpriv.scoring.sections import (
     BEYOND,
     Means,
     best_floor,
     control_part,
-    definitions_part,
     image_comparisons,
     strata_part,
     target_rows,
@@ -59,7 +43,6 @@ def score(
     seed: int,
     about: About,
     judge: ClassEvaluator | None = None,
-    metrics: Sequence[str] = (),
 ) -> ReconstructionRecord:
     """Return the record of one attack.
 
@@ -67,74 +50,64 @@ def score(
         reconstruction: what the attack returned, T targets.
         truths: T truths in the same order.
         shuffled: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
-        seed: seed of floors, decoys and comparison sets.
+        seed: seed of blind guesses and decoys.
         about: how the reconstruction was made.
         judge: an independent classifier, for attacks that make class images; adds the metric ``class_accuracy``.
-        metrics: measures as ``package.module:NAME``, beside those of this package and of installed ones.
 
     Raises:
-        UserError: when numbers of targets or image shapes do not match, or a measure is unknown.
+        UserError: when numbers of targets or image shapes do not match.
     """
-    others = open_metrics(metrics)
     reconstruction = reconstruction.to_cpu()
     truths = tuple(truth.to_cpu() for truth in truths)
     _check("reconstruction", reconstruction, truths)
     targets = reconstruction.targets
-    names = [(seed, "comparison", target.round, target.client, target.index) for target in targets]
-    beside = [comparison(truth, *name) for truth, name in zip(truths, names, strict=True)]
     means = Means(tuple(about.unit_of(target.client) for target in targets))
     clean, diverged = settle(reconstruction.images)
-    attack = measure(own_guesses(clean, truths), truths, beside)
+    attack = measure(own_guesses(clean, truths), truths)
     numbers = [len(shots) for shots in attack.guesses]
-    floors = {}
-    for name in guessers(truths):
-        shots = [guess(name, *item, seed) for item in zip(truths, targets, numbers, strict=True)]
-        floors[name] = measure(shots, truths, beside)
-    best_blind = best_floor(floors, "T1")
+    floors = {
+        name: measure([guess(name, *item, seed) for item in zip(truths, targets, numbers, strict=True)], truths)
+        for name in guessers(truths)
+    }
+    best_blind = best_floor(floors)
     if shuffled is not None:
         shuffled = shuffled.to_cpu()
         _check("shuffled", shuffled, truths)
-        floors[SHUFFLED] = measure(own_guesses(settle(shuffled.images)[0], truths), truths, beside)
-    best = best_floor(floors, "T1")
+        floors[SHUFFLED] = measure(own_guesses(settle(shuffled.images)[0], truths), truths)
+    best = best_floor(floors)
     advantage = attack.psnr - floors[best].psnr
-    rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
-    details = {name: _image_metrics(panel, truths, means, others) for name, panel in floors.items()}
-    images = _image_metrics(attack, truths, means, others)
-    vectors = score_vectors(reconstruction, shuffled, truths, means, others)
-    description = identification(targets, truths, attack, floors, means)
+    details = {name: _image_metrics(panel, truths, means) for name, panel in floors.items()}
+    vectors = score_vectors(reconstruction, shuffled, truths, means)
+    reidentified = identification(targets, truths, attack, floors, means)
     strata = [stratum(truth.n_c) for truth in truths]
     comparisons = image_comparisons(attack, floors, strata, means)
-    comparisons += means.keep(description.rows).compare(
-        description.gains,
+    comparisons += means.keep(reidentified.rows).compare(
+        reidentified.gains,
         "identified",
-        effects.IDENTIFIED,
-        [strata[row] for row in description.rows],
-        description.by_design,
+        IDENTIFIED,
+        [strata[row] for row in reidentified.rows],
+        reidentified.by_design,
     )
-    current = (
-        images
-        | vectors.metrics
-        | {
-            "others": images["others"] | vectors.metrics.get("others", {}),
-            "identification_top1": description.record,
-            **_label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given"),
-        }
-    )
+    # LPIPS costs a network pass for every pair: of the attack and its baseline alone.
+    current = _image_metrics(attack, truths, means) | vectors.metrics | {"lpips": _lpips(attack, truths, means)}
+    current |= {"identification_top1": reidentified.record}
+    current |= _label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given")
+    details[best]["lpips"] = _lpips(floors[best], truths, means)
     if judge is not None:
         guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
         current["class_accuracy"], gains = class_accuracy(judge, targets, truths, guesses, means)
-        comparisons += means.compare(gains, "classes", effects.IDENTIFIED, strata)
-    # It costs a network pass for every pair: of the attack and its best floor alone.
-    current["lpips"] = _lpips(attack, truths, means)
-    details[best]["lpips"] = _lpips(floors[best], truths, means)
-    measured = {name: FloorMeasures(**detail) for name, detail in details.items()}
+        comparisons += means.compare(gains, "classes", IDENTIFIED, strata)
+    measured = {name: ImageMeasures(**detail) for name, detail in details.items()}
+    several = any(truth.n_c > 1 for truth in truths)
     return ReconstructionRecord(
         **{name: getattr(about, name) for name in Identity.model_fields} | {"seed": seed},
         n_targets=len(targets),
         n_clients=len(set(means.units)),
         n_guesses=max(numbers),
         n_diverged=sum(diverged),
-        headline=f"T1: {TEXTS['T1']}" if any(truth.n_c > 1 for truth in truths) else "PSNR of the image itself",
+        headline="expected PSNR over the images that went into the target, by their weights"
+        if several
+        else "PSNR of the image itself",
         metrics=Metrics(**current),
         floors=_floors(measured, vectors.floors),
         floor_details=measured,
@@ -142,9 +115,8 @@ def score(
             **dict(means.finite(advantage)), best_floor=best, share_3db=float((advantage >= BEYOND).mean())
         ),
         comparisons=comparisons + vectors.comparisons,
-        targets=rows,
+        targets=target_rows(reconstruction, truths, attack, floors[best], diverged),
         strata=strata_part(truths, attack, floors[best], means),
-        definitions=definitions_part(attack, floors, beside, means),
         control=control_part(floors, best_blind, means),
         cost=reconstruction.cost,
         budget=about.budget,
@@ -170,7 +142,7 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
 def _label_metrics(
     reconstruction: Reconstruction, truths: tuple[Truth, ...], means: Means, *, given: bool
 ) -> dict[str, Any]:
-    """Return the count of recovered labels; nothing where they were handed over, or none were told."""
+    """Return the count of recovered labels; nothing where they were handed over, or none were named."""
     labels = reconstruction.labels
     if given or not all(labels.shape[1] == truth.n_c for truth in truths) or bool((labels < 0).any()):
         return {}
@@ -181,36 +153,29 @@ def _label_metrics(
     return {"label_accuracy": means.finite(overlap, "share")}
 
 
-def _image_metrics(
-    panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means, others: Mapping[str, Metric]
-) -> dict[str, Any]:
-    """Return the fields of :class:`ImageMeasures`."""
+def _image_metrics(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> dict[str, Any]:
+    """Return the fields of :class:`ImageMeasures`, all but LPIPS."""
     error = means.finite(panel.mse)
-    interval = error.ci95
-    of_mean = Summary(
-        mean=_db(error.mean),
-        median=None,
-        sd=None,
-        # The dB of a mean error falls as the error grows: the interval's ends change places. No error is negative.
-        ci95=None if interval is None else (_db(interval[1]), _db(max(0.0, interval[0]))),
-        per_target=None,
-        n=error.n,
-    )
-    if panel.ssim is None:
-        alike = Summary.nothing(str(ssim_unavailable(truths[0].image_shape)))
-    else:
-        alike = means.summary(panel.ssim)
+    # The dB of a mean error falls as the error grows: the interval's ends change places. No error is negative.
+    interval = None if error.ci95 is None else (_db(error.ci95[1]), _db(max(0.0, error.ci95[0])))
     return {
         "psnr_db": means.finite(panel.psnr),
-        "psnr_of_mean_mse_db": of_mean,
+        "psnr_of_mean_mse_db": Summary(
+            mean=_db(error.mean), median=None, sd=None, ci95=interval, per_target=None, n=error.n
+        ),
         "mse_255": means.finite(panel.mse * 255**2),
-        "ssim": alike,
-        "others": image_measures(others, panel, truths, means),
+        "ssim": Summary.nothing(str(ssim_unavailable(truths[0].image_shape)))
+        if panel.ssim is None
+        else means.summary(panel.ssim),
     }
 
 
+def _db(error: float) -> float:
+    return float(psnr_of_mse(torch.tensor(error, dtype=torch.float64)))
+
+
 def _floors(
-    images: Mapping[str, FloorMeasures], vectors: Mapping[str, VectorMeans]
+    images: Mapping[str, ImageMeasures], vectors: Mapping[str, VectorMeans]
 ) -> dict[str, FloorMeans | VectorMeans]:
     """Return the means of guesses by name: at images, and at recovered vectors; the control is both."""
     fields = [name for name in FloorMeans.model_fields if name not in VectorMeans.model_fields]
@@ -239,7 +204,3 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             results[package] = "unknown"
     return results
-
-
-def _db(error: float) -> float:
-    return float(psnr_of_mse(torch.tensor(error, dtype=torch.float64)))

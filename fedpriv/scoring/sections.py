@@ -1,39 +1,27 @@
-"""The parts of a record that are computed from panels: rows, strata, definitions and the control."""
+"""The parts of a record that are computed from scored guesses: comparisons, rows, strata and the control."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.scoring import effects
-from fedpriv.scoring.chance import ByDesign
-from fedpriv.scoring.convergence import is_specific
-from fedpriv.scoring.definitions import TEXTS, ComparisonSet
-from fedpriv.scoring.floors import NEAREST, SHUFFLED, floor_words
-from fedpriv.scoring.intervals import Kind, Values, clustered, compare, finite_summary, summary
-from fedpriv.scoring.panel import ScoredGuesses
+from fedpriv.scoring.definitions import ScoredGuesses
+from fedpriv.scoring.floors import LABELS, NEAREST, SHUFFLED
+from fedpriv.scoring.intervals import ByDesign, Kind, Values, clustered, compare, finite_summary, summary
 from fedpriv.scoring.records import Comparison, Estimate, FiniteSummary, Measure, Summary
-from fedpriv.scoring.records.reconstruction import (
-    ControlResult,
-    Definition,
-    Fit,
-    NonMembers,
-    Stratum,
-    StratumAdvantage,
-    Target,
-)
+from fedpriv.scoring.records.base import DECIBELS, IDENTIFIED
+from fedpriv.scoring.records.reconstruction import ControlResult, Fit, Stratum, StratumAdvantage, Target
 from fedpriv.sources.truth import STRATA, Truth, stratum
 
 BEYOND = 3.0
 """An image so many dB beyond the strongest guess has come back."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Means:
     """Means over this record's targets, with intervals over its clients.
 
@@ -93,9 +81,7 @@ class Means:
         for name, chosen in rows.items():
             against = min(gains, key=lambda guess: float(gains[guess][chosen].mean()))
             values, rate = gains[against][chosen], None
-            if (
-                by_design is not None
-            ):  # the same rate for all, their mean: what differs from it by decoys is no difference
+            if by_design is not None:  # the same rate for all: what differs from it by decoys is no difference
                 rates = by_design.rates[chosen]
                 rate = float(rates.mean())
                 values = values + rates - rate
@@ -123,33 +109,17 @@ def image_comparisons(
     On some targets another guess lies 3 dB beyond the strongest by luck: the share is compared with that of the guess
     that does so most often.
     """
-    best, psnr = best_floor(floors, "T1"), {name: panel.psnr for name, panel in floors.items() if name != NEAREST}
+    best, psnr = best_floor(floors), {name: panel.psnr for name, panel in floors.items() if name != NEAREST}
     current = (attack.psnr - psnr[best] >= BEYOND).astype(np.float64)
-    return means.compare(
-        {name: attack.psnr - theirs for name, theirs in psnr.items()}, "images", effects.DECIBELS, strata
-    ) + means.compare(
-        {name: current - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best},
-        *("beyond_3db", effects.IDENTIFIED, strata),
-    )
+    gains = {name: attack.psnr - theirs for name, theirs in psnr.items()}
+    beyond = {name: current - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best}
+    return means.compare(gains, "images", DECIBELS, strata) + means.compare(beyond, "beyond_3db", IDENTIFIED, strata)
 
 
-def best_floor(floors: Mapping[str, ScoredGuesses], definition: str) -> str:
-    """Return the floor with the highest mean under a definition: a blind guess, or the control."""
+def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:
+    """Return the baseline: the guess with the highest mean PSNR, a blind one or the control."""
     names = [name for name in floors if name != NEAREST]
-    return max(names, key=lambda name: float(floors[name].definition(definition).mean()))
-
-
-def chosen_objective(reconstruction: Reconstruction) -> list[float | None]:
-    """Return the attack's own objective of each target's chosen restart; None where it is not finite."""
-    picked = reconstruction.objective.gather(1, reconstruction.chosen[:, None])[:, 0].tolist()
-    return [value if math.isfinite(value) else None for value in picked]
-
-
-def _fits(reconstruction: Reconstruction) -> list[Fit | None]:
-    if reconstruction.fits is None:
-        return [None] * len(reconstruction.targets)
-    rows = [[value if math.isfinite(value) else None for value in row] for row in reconstruction.fits.tolist()]
-    return [Fit(own=current, shuffled=shuffled, auxiliary=auxiliary) for current, shuffled, auxiliary in rows]
+    return max(names, key=lambda name: float(floors[name].psnr.mean()))
 
 
 def target_rows(
@@ -160,27 +130,36 @@ def target_rows(
     diverged: Sequence[bool],
 ) -> tuple[Target, ...]:
     """Return ``targets``: one row a target."""
-    objective = chosen_objective(reconstruction)
-    fits = _fits(reconstruction)
-    return tuple(
-        Target(
-            round=target.round,
-            client=target.client,
-            index=target.index,
-            label=target.label,
-            n_c=truths[row].n_c,
-            stratum=stratum(truths[row].n_c),
-            psnr_db=float(attack.psnr[row]),
-            floor_psnr_db=float(floor.psnr[row]),
-            advantage_db=float(attack.psnr[row] - floor.psnr[row]),
-            objective=objective[row],
-            converged=bool(reconstruction.converged[row]),
-            fit=fits[row],
-            specific=is_specific(fits[row]),
-            diverged=bool(diverged[row]),
+    chosen = reconstruction.objective.gather(1, reconstruction.chosen[:, None])[:, 0].tolist()
+    rows = []
+    for row, target in enumerate(reconstruction.targets):
+        fit = None
+        if reconstruction.fits is not None:
+            own, shuffled, auxiliary = map(_finite, reconstruction.fits[row].tolist())
+            fit = Fit(own=own, shuffled=shuffled, auxiliary=auxiliary)
+        rows.append(
+            Target(
+                round=target.round,
+                client=target.client,
+                index=target.index,
+                label=target.label,
+                n_c=truths[row].n_c,
+                stratum=stratum(truths[row].n_c),
+                psnr_db=float(attack.psnr[row]),
+                floor_psnr_db=float(floor.psnr[row]),
+                advantage_db=float(attack.psnr[row] - floor.psnr[row]),
+                objective=_finite(chosen[row]),
+                converged=bool(reconstruction.converged[row]),
+                fit=fit,
+                specific=None if fit is None else fit.specific,
+                diverged=bool(diverged[row]),
+            )
         )
-        for row, target in enumerate(reconstruction.targets)
-    )
+    return tuple(rows)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def strata_part(
@@ -203,53 +182,22 @@ def strata_part(
     return results
 
 
-def definitions_part(
-    attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], beside: Sequence[ComparisonSet], means: Means
-) -> dict[str, Definition]:
-    """Return ``definitions``: every way of counting a hit, each with floors under the same rule."""
-    several = max(len(shots) for shots in attack.guesses) > 1
-    definitions: dict[str, Definition] = {}
-    for name in ("T1", "T2", "T3", "T5") if several else ("T1", "T2", "T3"):
-        values, best = attack.definition(name), best_floor(floors, name)
-        definitions[name] = Definition(
-            **dict(means.finite(values)),
-            text=TEXTS[name],
-            floors={floor: float(panel.definition(name).mean()) for floor, panel in floors.items()},
-            best_floor=best,
-            advantage_db=means.finite(values - floors[best].definition(name)),
-        )
-    rows = [row for row, entry in enumerate(attack.scores) if entry.t2_nonmembers is not None]
-    other = np.array([math.nan if score.t2_nonmembers is None else score.t2_nonmembers for score in attack.scores])
-    labels = Counter[str](item.labels for item in beside)
-    against = {
-        "nonmembers": NonMembers(**dict(means.of(other, rows)), labels=labels),
-        "own_minus_nonmembers_db": means.of(attack.definition("T2") - other, rows),
-    }
-    return definitions | {"T2": definitions["T2"].model_copy(update=against)}
-
-
 def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Means) -> ControlResult:
-    """Return ``control``: whether the attack on other clients' uploads stays at the best blind floor."""
+    """Return ``control``: whether the attack on other clients' uploads stays at the best blind guess."""
     if SHUFFLED not in floors:
         text = "Shuffled uploads (negative control): not run."
         return ControlResult(shuffled=None, floor=None, difference_db=None, passes=None, verdict=text)
     values = floors[SHUFFLED].psnr
-    everything = range(len(values))
-    gain = values - floors[best_blind].psnr
-    difference = means.of(gain, everything)
+    everything, gain = range(len(values)), values - floors[best_blind].psnr
+    difference, mean = means.of(gain, everything), float(gain.mean())
     passes = None if difference.ci95 is None else difference.ci95[0] <= 0
-    mean = float(gain.mean())
-    size = f"{abs(mean):.1f} dB {'above' if mean >= 0 else 'below'} {floor_words(best_blind)}"
-    if passes is None:
-        text = f"Shuffled uploads (negative control), one client: the attack scores {size}."
-    elif passes:
-        text = (
-            f"Shuffled uploads (negative control): the attack scores {size}: nothing beyond a guess, as it should be."
-        )
-    else:
-        text = (
-            f"Shuffled uploads (negative control): the attack scores {size}: part of what it reaches comes from what "
-            "uploads share or from its own prior, not from the target."
-        )
+    name = LABELS.get(best_blind, best_blind)
+    size = f"{abs(mean):.1f} dB {'above' if mean >= 0 else 'below'} the best blind guess ({name})"
+    text = {
+        None: f"Shuffled uploads (negative control), one client: the attack scores {size}.",
+        True: f"Shuffled uploads (negative control): the attack scores {size}: no leak, as it should be.",
+        False: f"Shuffled uploads (negative control): the attack scores {size}: part of what it reaches comes from what "
+        "uploads share or from its own prior, not from the target.",
+    }[passes]
     shuffled = means.of(values, everything)
     return ControlResult(shuffled=shuffled, floor=best_blind, difference_db=difference, passes=passes, verdict=text)

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.scoring import effects
 from fedpriv.scoring.floors import SHUFFLED
 from fedpriv.scoring.identification import control_of
-from fedpriv.scoring.leakage import Metric, cosine, relative_error
-from fedpriv.scoring.open_metrics import vector_measures
+from fedpriv.scoring.leakage import cosine, relative_error
 from fedpriv.scoring.records import Comparison
+from fedpriv.scoring.records.base import ERROR_SHARE, IDENTIFIED
 from fedpriv.scoring.records.reconstruction import FeatureIdentification, FeatureMeasure, VectorMeans
 from fedpriv.scoring.sections import Means
 from fedpriv.sources.truth import Truth, stratum
@@ -27,8 +26,8 @@ class VectorScores:
     """The part of a record on recovered vectors; empty where none were recovered.
 
     Attributes:
-        metrics: ``relative_error``, ``expected_error``, ``cosine``, ``feature_identification``,
-            ``direction_identification`` and ``others``.
+        metrics: ``relative_error``, ``expected_error``, ``cosine``, ``feature_identification`` and
+            ``direction_identification``.
         floors: the same of guesses and the control, means by name.
         comparisons: with the strongest of them.
     """
@@ -43,7 +42,6 @@ def score_vectors(
     shuffled: Reconstruction | None,
     truths: Sequence[Truth],
     means: Means,
-    others: Mapping[str, Metric],
 ) -> VectorScores:
     """Score recovered vectors, and by the same rules guesses at them and what the control recovers.
 
@@ -52,14 +50,13 @@ def score_vectors(
         shuffled: the control, or None.
         truths: T truths; guesses are those that all of them have.
         means: makes the intervals.
-        others: measures of other packages.
     """
     known = [truth.feature for truth in truths if truth.feature is not None]
     if reconstruction.features is None or len(known) != len(truths):
         return VectorScores()
     true, current = torch.stack(known), reconstruction.features
     control = None if shuffled is None else shuffled.features
-    results: dict[str, Any] = {"others": vector_measures(others, current, control, true, means)}
+    results: dict[str, Any] = {}
     for name, function in (("relative_error", relative_error), ("cosine", cosine)):
         values = means.summary(function(current, true).numpy())
         beside = None if control is None else control_of(values, function(control, true).tolist(), means)
@@ -75,13 +72,13 @@ def score_vectors(
     clients = [target.client for target in reconstruction.targets]
     hits, formula = identify_features(current, true, clients)
     theirs = {name: identify_features(guess, true, clients)[0] for name, guess in guesses.items()}
-    results["feature_identification"] = _told(hits, theirs, formula, means)
+    results["feature_identification"] = _rated(hits, theirs, formula, means)
     which = {name: identify_directions(guess, true, clients) for name, guess in guesses.items()}
     if shuffled is not None and shuffled.directions is not None:
         which[SHUFFLED] = identify_directions(shuffled.directions, true, clients, centred=True)
     led = reconstruction.directions
     straight = identify_directions(current if led is None else led, true, clients, centred=led is not None)
-    results["direction_identification"] = _told(straight, which, formula, means)
+    results["direction_identification"] = _rated(straight, which, formula, means)
     rates, ways = ({name: float(np.mean(item)) for name, item in details.items()} for details in (theirs, which))
     return VectorScores(
         results,
@@ -90,7 +87,7 @@ def score_vectors(
         + means.compare(
             {name: np.array(hits) - np.array(rate) for name, rate in theirs.items()},
             "vectors_identified",
-            effects.IDENTIFIED,
+            IDENTIFIED,
             [stratum(truth.n_c) for truth in truths],
         ),
     )
@@ -145,7 +142,9 @@ def identify_directions(
     return hits.tolist()
 
 
-def _told(hits: list[float], guessed: Mapping[str, list[float]], formula: float, means: Means) -> FeatureIdentification:
+def _rated(
+    hits: list[float], guessed: Mapping[str, list[float]], formula: float, means: Means
+) -> FeatureIdentification:
     """Return a rate beside that of the strongest guess, or of the formula where there is no guess."""
     details, rates = means.finite(hits, "share"), {name: float(np.mean(item)) for name, item in guessed.items()}
     of = max(rates, key=lambda name: rates[name], default="vectors")
@@ -165,7 +164,7 @@ def _compared(
     return means.keep(rows).compare(
         {name: error - reached for name, error in errors.items()},
         "vectors",
-        {name: effects.ERROR_SHARE * error for name, error in errors.items()},
+        {name: ERROR_SHARE * error for name, error in errors.items()},
         [strata[row] for row in rows],
     )
 

@@ -159,8 +159,7 @@ def test_missing_grants_and_extractors_are_named(digits, extractor):
 
 
 def test_total_variation_by_hand():
-    image = torch.tensor([[[[0.0, 1.0], [0.0, 0.5]]]])
-    # squared differences (right, below): (1, 0), (0, 0.25), (0.25, 0), (0, 0)
-    torch.testing.assert_close(total_variation(image), torch.tensor([1.5 / 4]))
-    torch.testing.assert_close(total_variation(image, 1.0), torch.tensor([2.0 / 4]), atol=1e-3, rtol=0)
-    assert total_variation(torch.full((1, 3, 4, 4), 0.3), 1.0).item() == pytest.approx(0, abs=1e-6)
+    image = torch.tensor([[[[0.0, 1.0], [0.5, 0.5]]]])
+    # Roots of 1 + 0.25 and 0.25, then differences down and across the edges that are not there.
+    expected = (1.25**0.5 + 0.25**0.5) / 4
+    torch.testing.assert_close(total_variation(image), torch.tensor([expected]), rtol=0, atol=1e-3)

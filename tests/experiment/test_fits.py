@@ -9,8 +9,7 @@ from torch.nn import functional
 
 import fedpriv
 from fedpriv.pipeline.execute import COMPARED, pool_images
-from fedpriv.scoring.convergence import SPECIFIC, is_specific
-from fedpriv.scoring.records.reconstruction import Fit
+from fedpriv.scoring.records.reconstruction import SPECIFIC, Fit
 from fedpriv.sources.truth import Pool, Truth
 
 CLASSES = torch.arange(3)
@@ -75,7 +74,7 @@ def test_images_found_from_an_upload_fit_it_better_than_others_also_when_scored_
     ],
 )
 def test_specific_is_far_below_auxiliary_and_below_what_shuffled_uploads_give(own, shuffled, lowest, specific):
-    assert is_specific(Fit(own=own, shuffled=shuffled, auxiliary=lowest)) is specific
+    assert Fit(own=own, shuffled=shuffled, auxiliary=lowest).specific is specific
 
 
 def test_auxiliary_are_of_the_classes_that_are_told():

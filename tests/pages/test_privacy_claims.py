@@ -4,8 +4,8 @@ import pytest
 from looped import each
 
 import fedpriv
-from fedpriv.pages.privacy_claims import audited_claims, contradicted
-from fedpriv.pages.report import Others, write_results
+from fedpriv.pages.privacy import _contradicted, audited_claims
+from fedpriv.pages.report import write_results
 from fedpriv.scoring.records import ClaimedPrivacy, EpsilonBound, PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
 
@@ -35,17 +35,17 @@ OTHER = RECORD.model_copy(update={"verdict": "untested", "sentence": "Not tested
 
 
 def written(tmp_path, audits):
-    write_results([], {}, tmp_path, others=Others(audits=audits))
+    write_results([], {}, tmp_path, audits=audits)
     return (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
 
 
 def test_a_contradicted_claim_stands_first_and_is_called_so(tmp_path):
     told = audited_claims([OTHER, RECORD])
-    assert [one.badge for one in told] == ["claim contradicted", "does not follow, not tested hard enough"]
+    assert [one.badge for one in told] == ["claim contradicted", "does not follow, inconclusive"]
     kept = OTHER.model_copy(update={"claim": CLAIM.model_copy(update={"implied": 1.0})})
-    assert audited_claims([kept])[0].badge == "not tested hard enough"
+    assert audited_claims([kept])[0].badge == "inconclusive"
     page, text = written(tmp_path, [OTHER, RECORD])
-    assert page.index("claim contradicted") < page.index("not tested hard enough")
+    assert page.index("claim contradicted") < page.index("does not follow, inconclusive")
     assert '<a href="#privacy">Privacy claims</a>' in page
     assert '<section id="privacy"' in page
     assert "&lt;b&gt;local-dp&lt;/b&gt;" in page  # a name is no markup
@@ -77,7 +77,7 @@ def test_an_audit_is_about_the_very_defense(label, method, verdict, wrong):
     facts = DefenseFacts(
         name="local-dp", options={}, label=label, source="", guarantee="", answers=(), unanswered="", server_view="each"
     )
-    assert contradicted([RECORD.model_copy(update={"verdict": verdict})], facts, method) is wrong
+    assert _contradicted([RECORD.model_copy(update={"verdict": verdict})], facts, method) is wrong
 
 
 def test_a_record_is_read_as_it_was_written_and_no_other(tmp_path):

@@ -1,7 +1,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +8,8 @@ from page_cases import Page
 from run_cases import entangled, make_run
 from table_cases import told
 
-from fedpriv.pages.curves import accuracy_by_round, logarithmic
-from fedpriv.pages.page import percent, quantity
-from fedpriv.pages.run_records import load_runs, run_labels
+from fedpriv.pages.charts import Line, accuracy_chart, logarithmic
+from fedpriv.pages.run_records import load_runs
 from fedpriv.pages.runs_report import write_runs_report
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
@@ -52,11 +50,7 @@ def test_cumulative_scalars_by_hand(two):
 def test_cost_of_a_target_by_hand(two):
     run = load_runs(two)[0]
     reached = run.reach(0.7, "after_training")  # 28 of 40 in round 2: exactly the target counts
-    assert (reached.round, reached.scalars, reached.bytes) == (
-        2,
-        {"paper": 60, "full": 84},
-        {"paper": 240, "full": 432},
-    )
+    assert (reached.round, list(reached.sent.values())) == (2, [60, 240, 84, 432])
     assert run.reach(0.2, "after_training").round == 1
     assert run.reach(0.701, "after_training").round == 3
     assert run.reach(0.91, "after_training") is None
@@ -97,27 +91,6 @@ def test_other_ways_to_predict_have_their_own_line(tmp_path):
     assert [(row["predictor"], row["after_broadcast_final"]) for row in rows] == [("own", "0.225"), ("head", "0.1")]
 
 
-# ---------------------------------------------------------------- names and settings
-
-
-def test_runs_of_one_method_are_told_apart_by_their_folders():
-    names = run_labels(["fedre", "fedgh", "fedre"], [Path("a/run"), Path("b/run"), Path("c/run")])
-    assert names == ("fedre (a/run)", "fedgh", "fedre (c/run)")
-    assert run_labels(["fd", "fd"], [Path("x/one"), Path("x/two")]) == ("fd (one)", "fd (two)")
-
-
-def test_quantities_as_shown():
-    assert [quantity(v) for v in (0, 999_999, 1_000_000, 2.5e9, 1285.5)] == [
-        "0",
-        "999,999",
-        "1.00 M",
-        "2.50 G",
-        "1,286",
-    ]
-    assert [quantity(v, "B") for v in (512, 72_592, 1.81e6)] == ["512 B", "72.6 kB", "1.81 MB"]
-    assert percent(0.9691) == "96.9 %"
-
-
 # ---------------------------------------------------------------- pages
 
 
@@ -125,7 +98,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(out):
     text = (out / "runs.html").read_text()
     page = Page(text)
     pictures = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(pictures) == 4 + 2
+    assert len(pictures) == 4
     assert all(len(p["alt"]) > 40 and p["src"].startswith("data:image/svg+xml;base64,") for p in pictures)
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe"}
     assert not re.search(r"https?://|@import|url\(", text)
@@ -201,7 +174,7 @@ def test_what_cannot_be_reported_is_named(two, tmp_path):
     line = json.loads((home / "metrics.jsonl").read_text().splitlines()[0])
     summary = json.loads((home / "summary.json").read_text()) | {"seconds": "long"}
     for name, text, complaint in (
-        ("metrics.jsonl", "", r"metrics\.jsonl: holds no round, though the run is finished"),
+        ("metrics.jsonl", "", r"metrics\.jsonl: expected a line for each round from 1 to 3"),
         (
             "metrics.jsonl",
             json.dumps(line | {"clients": None}) + "\n",
@@ -219,12 +192,10 @@ def test_what_cannot_be_reported_is_named(two, tmp_path):
 
 @pytest.mark.filterwarnings("error")
 def test_many_long_labels_leave_the_curves_their_room():
-    from fedpriv.pages.curves import Line
-
     rounds = np.arange(1.0, 5.0)
     value = np.full(4, 0.5)
     lines = [
         Line(f"fedproto-a-setting-with-a-very-long-name-{'x' * 80}-{n}", rounds, value, value, value) for n in range(32)
     ]
-    drawn = accuracy_by_round(lines, "accuracy")
+    drawn = accuracy_chart(lines, "accuracy", "round")
     assert float(re.search(r'height="([\d.]+)pt"', drawn)[1]) > 32 * 0.2 * 72

@@ -1,4 +1,4 @@
-"""Marks of an upload: leaks, no better than a guess, not tested hard enough, not asked."""
+"""Marks of an upload: leaks, no leak detected, inconclusive, not asked."""
 
 import pytest
 from eval_cases import firsts, reconstruction, truths
@@ -53,12 +53,7 @@ def test_nothing_found_is_a_guess_or_untested_by_its_reasons(leak):
     assert [mark.state for mark in marks([both])][:2] == ["leaks", "untested"]
     images = both.model_copy(update={"kind": "vectors", "compared": (*nothing.compared, part)})
     assert [mark.state for mark in marks([images])][:2] == ["none", "untested"]  # a reason speaks of its own question
-    assert marks([images])[1].words == "neither shown nor excluded"
-    assert marks([images, loose])[1].words == "neither shown nor excluded"  # the other has no vectors to tell of
-    assert (
-        marks([images.model_copy(update={"reasons": (*images.reasons, *loose.reasons)})])[1].words
-        == "not tested hard enough"
-    )
+    assert marks([images])[1].words == "inconclusive"
     asked = nothing.model_copy(update={"converged": None, "kind": "membership"})
     assert [mark.state for mark in marks([asked])] == ["unasked", "unasked", "leaks", "unasked"]
     told = asked.model_copy(update={"kind": "property", "question": "is it its class", "clear": "is it its class"})
@@ -75,4 +70,4 @@ def test_a_card_shows_the_strongest_attack_at_fixed_quantiles(leak, tmp_path):
     assert card.finding.short.startswith("Images leak to dip")
     assert [heading for heading, _ in card.strip.headings] == ["10 % quantile", "50 % quantile", "90 % quantile"]
     shown = [short_name(name) for name, _ in card.strip.rows]
-    assert shown == ["truth", "attack", "best guess", "control"]
+    assert shown == ["truth", "attack", "baseline", "control"]

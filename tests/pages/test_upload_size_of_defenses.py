@@ -9,7 +9,7 @@ from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.summary import Communication, Total, Traffic
-from fedpriv.pages.upload_size import upload_size
+from fedpriv.pages.labels import upload_size
 from fedpriv.util.config import plain
 from fedpriv.wire.ledger import Entry, count
 
@@ -34,7 +34,7 @@ def sent(choices, shape=(10, 64), clients=2):
 
 
 def test_what_is_not_encoded_counts_as_scalars():
-    assert sent([]).words == sent([]).scalars == 640 + 10
+    assert sent([])[1] == sent([])[0] == 640 + 10
 
 
 @each(
@@ -47,8 +47,8 @@ def test_what_is_not_encoded_counts_as_scalars():
 )
 def test_encoders_count_by_their_bits(choice, words):
     size = sent([choice])
-    assert size.words == words < sent([]).scalars
-    assert size.bytes == 4 * (words - 10) + 8 * 10
+    assert size[1] == words < sent([])[0]
+    assert size[2] == 4 * (words - 10) + 8 * 10
 
 
 def test_an_encoder_can_win():

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from compare import expect_same
 from federations import CPU, small, trained_small
 from looped import each
 from torch.nn import functional
@@ -91,25 +90,6 @@ def private_logits(federation, client, truth, step):
     return model(truth.members).detach(), small.detach()
 
 
-@each("method", KINDS)
-def test_labels_and_members_are_those_of_the_batch(method, world):
-    directory, federation = world(method)
-    evidence, found, _ = steps_of(directory, federation, KINDS[method])
-    assert evidence.knowledge.batch.steps == 1
-    for target, truth in zip(evidence.targets, found, strict=True):
-        expect_same(evidence.knowledge.labels[(target.round, target.client)], truth.labels)
-        assert len(truth.members) == 3
-    if method == "fedrep":
-        assert set(evidence.knowledge.heads) == {0, 1}
-        blind = build_case(
-            RunSource(directory, federation, "extractor"),
-            dataclasses.replace(CARD, extractor="none"),
-            n_targets=2,
-            seed=0,
-        )
-        assert blind.knowledge.heads == {}
-
-
 @each("method", ["fedavg", "fedrep"])
 def test_the_gradient_of_plain_cross_entropy_is_the_uploads_own(method, world):
     directory, federation = world(method)
@@ -145,18 +125,6 @@ def test_whatever_the_loss_the_first_layer_gives_the_batch_away(method, batch_si
         errors = (images[:, None] - truth.members[None]).square().flatten(2).mean(2).min(0).values
         assert float(errors.max()) < 1e-6  # 60 dB
     assert result.converged.all()
-
-
-def test_an_image_used_twice_counts_twice(world):
-    directory, federation = world("fedavg", batch_size=16, steps=4, epochs=2)
-    evidence, found, _ = steps_of(directory, federation, "model")
-    held = len(federation.clients[0].train)
-    assert held <= 32  # two epochs of at most two batches
-    assert evidence.knowledge.batch.steps == min(4, 2 * -(-held // 16))
-    for target, truth in zip(evidence.targets, found, strict=True):
-        given = evidence.knowledge.labels[(target.round, target.client)]
-        assert len(given) == len(truth.members) == 2 * len(federation.clients[target.client].train)
-        expect_same(given.sort().values, truth.labels.sort().values)
 
 
 def test_a_private_head_of_a_round_without_checkpoint_is_refused(world):

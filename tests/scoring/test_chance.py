@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom
 
-from fedpriv.scoring.chance import ByDesign
 from fedpriv.scoring.floors import DECOYS
+from fedpriv.scoring.intervals import ByDesign
 from fedpriv.scoring.sections import Means
 
 

@@ -33,11 +33,6 @@ def test_a_value_holds_where_the_interval_lies_within_its_tolerance(interval, wo
     assert judge_value(ACCURACY, estimate(*interval), same_setting=True, same_data=False)[0] == "cannot be told"
 
 
-def test_one_seed_and_nothing_measured_tell_nothing():
-    assert judge_value(ACCURACY, Estimate(mean=80.0, ci95=None, n=1), same_setting=True)[0] == "cannot be told"
-    assert judge_value(ACCURACY, None, same_setting=True) == ("cannot be told", "not measured")
-
-
 @each(
     "value, digits, count, word",
     [(31.23, 2, 31.232, "holds"), (31.23, 2, 31.236, "does not hold"), (1.56, 2, 1.953125, "does not hold")],

@@ -5,11 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from eval_cases import ABOUT, but, firsts, images, judge, reconstruction, truths
+from eval_cases import firsts, images, judge, reconstruction, truths
 
-from fedpriv.cli.main import run
 from fedpriv.scoring.judgement import judge as judged
-from fedpriv.scoring.storage import load_metrics, save_attack
 from fedpriv.scoring.verdict import words
 
 
@@ -43,7 +41,7 @@ def test_an_attack_that_does_as_well_on_shuffled_uploads_identifies_nothing():
     something = judge(reconstruction(hints, per_client=1), secrets, control)
     # Of six clients none does worse, which leaves up to 46 % who might.
     assert something.metrics.identification_top1.shuffled.difference.ci95[0] > 0.1
-    assert "told from decoys" in words(judged(something))
+    assert "re-identified among decoys" in words(judged(something))
 
 
 def test_single_images_stand_beside_their_control_as_well():
@@ -60,19 +58,7 @@ def test_single_images_stand_beside_their_control_as_well():
     fine = judge(right, secrets, reconstruction(firsts(secrets).roll(1, 0), per_client=1))
     told = fine.metrics.identification_top1
     assert (told.mean, told.shuffled.mean, told.n_left_out, told.decoys) == (1, 0, 0, (20,))
-    assert "100 % of the images are told from decoys (" in words(judged(fine))
-
-
-def test_scoring_files_again_gives_the_same_identification(tmp_path):
-    secrets = truths([6] * 4)
-    found, control = (reconstruction(batches_of_noise(seed, 4, 6)) for seed in (100, 500))
-    record = judge(found, secrets, control)
-    told = but(record.metrics.identification_top1, shuffled=None, blind={}, chance=1 / 41)
-    stale = but(record, metrics=but(record.metrics, identification_top1=told))
-    save_attack(tmp_path / "dip", reconstruction=found, truths=secrets, about=ABOUT, shuffled=control, metrics=stale)
-    assert run(["score", str(tmp_path / "dip"), "--quiet"]) == 0
-    again = load_metrics(tmp_path / "dip")
-    assert again.metrics.identification_top1 == record.metrics.identification_top1
+    assert "100 % of the images are re-identified among decoys (" in words(judged(fine))
 
 
 def test_targets_without_ten_decoys_of_their_class_are_left_out_and_counted():
@@ -133,20 +119,3 @@ def test_recovered_vectors_are_compared_with_guesses_at_them():
     assert told.blind == {name: record.floors[name].feature_identification for name in ("auxiliary", "head_rows")}
     assert told.chance == max(told.blind.values())
     assert {one.stratum for one in record.comparisons if one.measure == "vectors_identified"} == {"all", "1", ">10"}
-
-
-def test_a_vector_that_is_not_finite_counts_as_zero_and_is_never_dropped():
-    secrets = truths([1] * 4)
-    true = torch.eye(4)
-    true[3] = 0  # has no relative error
-    secrets = tuple(
-        dataclasses.replace(truth, feature=feature, vectors={"auxiliary": feature + 0.5})
-        for truth, feature in zip(secrets, true, strict=True)
-    )
-    own = true.clone()
-    own[0, 1] = torch.nan
-    record = judge(reconstruction(firsts(secrets), features=own), secrets)
-    compared = next(one for one in record.comparisons if one.measure == "vectors")
-    assert compared.n == 3
-    assert compared.mean == pytest.approx(((1 - 1) + 1 + 1) / 3)
-    assert record.metrics.relative_error.mean is None

@@ -1,20 +1,17 @@
 """The metric of identification from hand-made images: attack, guesses and control by one rule, and who is left out."""
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
 import torch
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.scoring.chance import ByDesign
-from fedpriv.scoring.definitions import ComparisonSet
-from fedpriv.scoring.family import attainable
+from fedpriv.scoring.definitions import ScoredGuesses, measure, own_guesses
 from fedpriv.scoring.floors import DECOYS, NEAREST, SHUFFLED
-from fedpriv.scoring.identification import control_of, identification, identify
-from fedpriv.scoring.intervals import clustered, combine
-from fedpriv.scoring.panel import ScoredGuesses, measure, own_guesses
+from fedpriv.scoring.identification import identification, identify
+from fedpriv.scoring.intervals import ByDesign, clustered, combine
+from fedpriv.scoring.judgement import attainable
 from fedpriv.scoring.sections import Means
 from fedpriv.sources.truth import Pool, Truth
 
@@ -37,7 +34,7 @@ TARGETS = [TargetId(1, client, 0, 0) for client in range(3)]
 
 
 def panel(*values, of=TRUTHS) -> ScoredGuesses:
-    return measure([flat(value) for value in values], of, [ComparisonSet(None, "none")] * len(of))
+    return measure([flat(value) for value in values], of)
 
 
 RIGHT, HALF, WRONG = panel(0.9, 0.8, 0.7), panel(0.9, 0.1, 0.7), panel(0.0, 0.1, 0.1)
@@ -63,12 +60,6 @@ def test_the_control_is_compared_target_by_target():
     assert own.shuffled.difference.ci95 == clustered([0.0, 1.0], [0, 1], "difference").interval()
 
 
-def test_ranks_are_averaged():
-    own = identification(TARGETS, TRUTHS, WRONG, {"noise": WRONG}, MEANS).record
-    assert own.per_target == (0, 0, None)
-    assert own.mean_rank == pytest.approx((11 + 13) / 2)
-
-
 def test_where_nobody_has_enough_decoys_nothing_is_measured():
     poor = (a_truth(0.9, 9), a_truth(0.8, 3), a_truth(0.7, 0))
     found = identification(TARGETS, poor, panel(0.9, 0.8, 0.7, of=poor), {"noise": panel(0, 0, 0, of=poor)}, MEANS)
@@ -80,18 +71,6 @@ def test_where_nobody_has_enough_decoys_nothing_is_measured():
     assert (found.rows, found.gains) == ((), {})
 
 
-def test_a_control_beside_its_attack():
-    own = MEANS.finite([3.0, 5.0, 7.0])
-    found = control_of(own, [1.0, 5.0, 3.0], MEANS)
-    assert (found.mean, found.median, found.difference.mean, found.difference.n) == (3, 3, 2, 3)
-    assert found.difference.ci95 == clustered([2.0, 0.0, 4.0], [0, 1, 2]).interval()
-    told = control_of(MEANS.finite([1.0, 1.0, 0.0], "share"), [0.0, 1.0, 1.0], MEANS, "difference")
-    assert told.difference.ci95 == clustered([1.0, 0.0, -1.0], [0, 1, 2], "difference").interval()
-    assert dict(control_of(own, [1.0, math.inf, 3.0], MEANS)) == {"mean": None, "median": None, "difference": None}
-    unknown = control_of(MEANS.summary([1.0, math.nan, 2.0]), [1.0, 2.0, 6.0], MEANS)
-    assert (unknown.mean, unknown.median, unknown.difference) == (3, 2, None)
-
-
 def a_batch(decoys, *members, **shares):
     labels = torch.zeros(len(decoys), dtype=torch.int64)
     pool = Pool(flat(0.3), torch.tensor([0]), flat(*decoys), labels)
@@ -101,7 +80,7 @@ def a_batch(decoys, *members, **shares):
 
 def told(truth, *guesses):
     shots = own_guesses(flat(*guesses)[None], (truth,))
-    scored = measure(shots, (truth,), [ComparisonSet(None, "none")])
+    scored = measure(shots, (truth,))
     return identify(shots[0], truth, scored.scores[0].assigned).top1
 
 
@@ -112,13 +91,6 @@ def test_an_image_of_a_batch_is_told_by_whichever_guess_it_stands_out_to():
     batch = a_batch(SPREAD, 0.9, 0.1, weights=[0.25, 0.75])
     assert told(batch, 0.15, 0.8) == 0.25  # 0.8 is nearest to 0.9; 0.15 is nearer to a decoy than to 0.1
     assert told(batch, 0.8, 0.8) == 0.25
-
-
-def test_a_decoy_that_stands_out_more_takes_the_place():
-    batch = a_batch([*SPREAD, 0.5], 0.9)
-    assert told(batch, 0.8) == 1
-    assert told(batch, 0.8, 0.5) == 0  # that guess is exactly the decoy
-    assert told(batch, 0.9, 0.49) == 1
 
 
 def test_ties_are_shared():

@@ -7,11 +7,8 @@ from scipy.stats import t as student
 
 from fedpriv.scoring.intervals import (
     _barnard_rubin,
-    clustered,
     combine,
     compare,
-    finite_summary,
-    summary,
 )
 
 
@@ -46,25 +43,6 @@ def test_degrees_of_barnard_and_rubin_by_hand():
     assert _barnard_rubin(1.0, 0.0, 9, 3.0) == 3  # no more than one seed has
 
 
-def test_seeds_without_any_spread_are_as_certain_as_the_least_certain():
-    sure, less = difference([2.0] * 8, np.repeat(range(4), 2)), difference([2.0] * 6, np.repeat(range(3), 2))
-    both = combine([sure, less])
-    assert both.ci95 == pytest.approx((2, 2))
-    assert (both.p_value, both.mean) == (1 / 8, pytest.approx(2))  # though their means differ in the last digit
-    assert both.degrees == min(sure.degrees, less.degrees)
-
-
-def test_seeds_that_agree_keep_the_interval_of_one():
-    one = difference([1.0, 2.0, 3.0, 4.0, 5.0], range(5))
-    both = combine([one, one])
-    assert (both.mean, both.n, both.n_clients) == (3, 10, 5)
-    error = (one.ci95[1] - 3) / student.ppf(0.975, 4)
-    degrees = 5 / 7 * 4  # what Barnard and Rubin leave of four where seeds add nothing
-    assert both.degrees == pytest.approx(degrees)
-    assert both.ci95[1] == pytest.approx(3 + student.ppf(0.975, degrees) * error)
-    assert combine([one]) is one
-
-
 def test_seeds_that_differ_widen_the_interval():
     low, high = difference([1.0, 2.0, 3.0], range(3)), difference([11.0, 12.0, 13.0], range(3))
     both = combine([low, high])
@@ -97,12 +75,3 @@ def test_combined_intervals_cover(number, apart):
         widths.append(high - low)
     assert hits / 300 >= 0.92
     assert max(widths) < 2 * student.ppf(0.975, 1) * 4 * apart
-
-
-def test_values_of_which_none_is_there_have_no_summary():
-    nothing = summary([], [])
-    assert (nothing.mean, nothing.n, nothing.per_target, nothing.sum) == (None, 0, (), None)
-    one = summary([4.0, 8.0], [0, 1])
-    assert (one.median, one.sd) == (6, pytest.approx(8**0.5))
-    told = [1.0, 0.0, 1.0, 1.0]
-    assert finite_summary(told, range(4), "share").ci95 == clustered(told, range(4), "share").interval()

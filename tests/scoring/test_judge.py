@@ -9,8 +9,6 @@ from federations import CPU, small
 
 from fedpriv.attacks.observation import TargetId
 from fedpriv.datasets.types import as_unit
-from fedpriv.models.build import build_model
-from fedpriv.models.split import Blueprint
 from fedpriv.scoring import judge as judges
 from fedpriv.scoring.floors import NEAREST
 from fedpriv.scoring.judge import (
@@ -126,34 +124,3 @@ def test_what_is_no_judge_of_these_images_is_refused(trained, tmp_path):
     (tmp_path / judges.FILE).write_bytes(b"nothing of the kind")
     with pytest.raises(UserError, match=r"judge\.safetensors: not readable as safetensors"):
         load_class_evaluator(tmp_path, SHAPE)
-
-
-@pytest.mark.parametrize(
-    ("shape", "name"),
-    [((3, 16, 20), "cnn4"), ((1, 16, 15), "small-cnn"), ((1, 8, 30), "small-cnn"), (SHAPE, "small-cnn")],
-)
-def test_larger_images_have_a_larger_judge(shape, name):
-    made, like = judges._blank(shape, 4, 0), build_model(Blueprint(name, shape, 4, 128), 0)
-    assert [part.shape for part in made.parameters()] == [part.shape for part in like.parameters()]
-    assert made(images(2, shape=shape)).shape == (2, 4)
-
-
-def test_the_same_seed_makes_the_same_judge(monkeypatch):
-    federation = prepare(small("fedgh", clients=3, per_class=20), CPU)
-    monkeypatch.setattr(judges, "_STEPS", 2)
-    monkeypatch.setattr(judges, "MOST_IMAGES", 40)
-
-    def made(seed, state):
-        torch.manual_seed(state)  # of which nothing may depend
-        return train_class_evaluator(federation, [0, 1, 2], seed)
-
-    one, again, other = made(1, 0), made(1, 1), made(2, 0)
-    pictures = images(3)
-    for left, right in zip(one.models, again.models, strict=True):
-        expect_same(left(pictures), right(pictures))
-    assert one.half == again.half
-    assert not torch.equal(one.models[0](pictures), other.models[0](pictures))
-    assert not torch.equal(one.models[0](pictures), one.models[1](pictures))
-    assert len({tuple(made(seed, 0).half.items()) for seed in range(6)}) > 1
-    (alone,) = train_class_evaluator(federation, [1], 1).models  # one client needs no second judge
-    assert not alone.training

@@ -6,7 +6,7 @@ from eval_cases import asked, attacked, but, compared, summary
 from fedpriv.scoring.judgement import judge, judge_page
 from fedpriv.scoring.records import FiniteSummary, Rate
 from fedpriv.scoring.records.inference import NamedClasses
-from fedpriv.scoring.records.made import Budget, Stage
+from fedpriv.scoring.records.made import Budget
 from fedpriv.scoring.records.reconstruction import Advantage, ClassAccuracy, FeatureIdentification, FeatureMeasure
 
 SURE = 1e-6
@@ -14,15 +14,6 @@ SURE = 1e-6
 
 def rate(value):
     return Rate(value=value, ci95=None)
-
-
-def test_members_found_are_told_by_the_share_found_and_areas_by_the_area():
-    both = (compared("membership", 0.2, SURE), compared("members_found", 0.07, SURE))
-    verdict = judge(asked(auc=0.7, control=0.5, comparisons=both, tpr_at_1_percent=rate(0.08)))
-    assert [(one.measure, one.value) for one in verdict.compared] == [("membership", 0.7), ("members_found", 0.08)]
-    assert [one.guess for one in verdict.compared] == pytest.approx([0.5, 0.01])
-    asks = judge(asked("property", 0.8, control=0.5, comparisons=(compared("property", 0.3, SURE),)))
-    assert asks.compared[0].value == 0.8
 
 
 def test_classes_that_uploads_name():
@@ -46,12 +37,6 @@ def test_a_property_is_in_clear_where_the_upload_says_it_and_every_answer_is_rig
     assert verdict.question == question
     other = judge(asked("property", 0.7, control=0.5, question="of their own?"))
     assert other.question == "of their own"
-
-
-def test_seeds_of_which_one_says_less_in_clear_say_nothing():
-    page = {seed: asked("property", auc, None, learned_from="the upload itself") for seed, auc in ((0, 1.0), (1, 0.9))}
-    both = judge_page(page, {"both": (0, 1)})["both"]
-    assert (both.kind, both.clear, both.n_seeds) == ("untested", "", 2)
 
 
 def returned(record, gains):
@@ -100,60 +85,6 @@ def test_every_measure_is_told_by_its_own_values(measure, field):
     own = summary(0.6, kind=kind, per_target=(0.3, 0.75, 0.75), n=3, **more)
     told = judge(rows(but(record, metrics=but(record.metrics, **{field: own})), "1", "2-3", "2-3"))
     assert [one.value for one in told.compared] == [0.6, 0.3, 0.75]
-
-
-def test_a_value_that_is_not_finite_is_not_known():
-    record = attacked(compared("vectors", stratum="1", n=2), compared("classes"))
-    errors = FeatureMeasure(mean=None, median=None, sd=None, ci95=None, per_target=(0.5, None), n=2)
-    told = judge(rows(but(record, metrics=but(record.metrics, relative_error=errors)), "1", "1"))
-    assert [one.value for one in told.compared] == [None, None]  # one is not finite; no classes were judged
-
-
-def test_a_verdict_carries_who_was_attacked_how_and_how_often():
-    one = attacked(compared(p_value=0.02), attack="dip", budget=Budget(field="iterations", value=5), n_clients=7)
-    other = but(one, seed=1, n_clients=6, n_targets=3)
-    found = judge_page({"a": one, "b": other}, {"both": ("a", "b")})
-    both, alone = found["both"], found["a"]
-    assert (both.attack, both.target, both.subject, both.question) == ("dip, budget 5", "representation", "vectors", "")
-    assert (both.n_targets, both.n_clients, both.n_seeds, both.n_compared) == (5, 6, 2, 3)
-    assert (alone.n_targets, alone.n_clients, alone.n_seeds, alone.converged) == (2, 7, 1, 1)
-    assert both.converged == 1
-    member = judge(asked(control=0.5, stage=Stage(name="early", round=1, of=3, accuracy={})))
-    assert (member.attack, member.n_targets, member.converged, member.units) == (
-        "membership, early",
-        0,
-        None,
-        "clients",
-    )
-    assert judge(attacked(compared(), groups={0: 1})).units == "groups"
-
-
-def test_seeds_tell_every_reason_once_and_what_all_were_compared_by():
-    one = attacked(compared(mean=-5.0), compared("identified"), n_clients=4)
-    other = attacked(compared(mean=-4.9), caveat="Two losses.", n_clients=3)
-    both = judge_page({0: one, 1: other}, {"both": (0, 1)})["both"]
-    assert [reason.name for reason in both.reasons] == ["few_clients", "caveat"]
-    assert [one.measure for one in both.compared] == ["images"]
-    assert both.compared[0].mean == pytest.approx(-4.95)
-
-
-def test_the_value_over_seeds_is_their_mean_where_all_are_known():
-    page = {
-        seed: asked(auc=auc, control=0.5, comparisons=(compared("membership"),)) for seed, auc in ((0, 0.6), (1, 0.9))
-    }
-    assert judge_page(page, {"both": (0, 1)})["both"].compared[0].value == pytest.approx(0.75)
-    record = attacked(compared("classes"))
-    unknown = judge_page({0: record, 1: record}, {"both": (0, 1)})["both"]
-    assert unknown.compared[0].value is None
-
-
-def test_what_is_said_of_single_seeds_has_a_fifth_of_the_level():
-    sure, unsure = attacked(compared(p_value=0.009)), attacked(compared(p_value=0.011))
-    for one, stands in ((sure, True), (unsure, False)):
-        page = judge_page({"a": one}, {"all": ("a",)})
-        assert bool(page["a"].claims) is stands
-        assert page["all"].compared[0].adjusted == pytest.approx(one.comparisons[0].p_value * 5 / 4)
-        assert page["a"].compared[0].adjusted == pytest.approx(one.comparisons[0].p_value * 5)
 
 
 def test_smaller_budgets_and_one_client_take_no_part_of_the_level():

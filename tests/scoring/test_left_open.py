@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-from eval_cases import attacked, compared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from eval_cases import attacked
 from looped import each
 
 from fedpriv.scoring.intervals import compare
-from fedpriv.scoring.judgement import judge
-from fedpriv.scoring.left_open import left_open
+from fedpriv.scoring.judgement import judge, left_open
 from fedpriv.scoring.records import JudgedComparison
 
 
@@ -52,11 +49,6 @@ def test_a_stratum_speaks_where_it_lies_beyond_the_guess_by_itself():
     assert (reason.name, reason.stratum, reason.value, reason.beside) == ("not_sure", "1", 0.6, 0.5)
 
 
-def test_what_was_not_judged_has_reasons_of_its_own():
-    assert told(one(adjusted=None)) == []
-    assert told(one(ci95=None)) == []
-
-
 def test_no_error_falls_below_zero_and_no_area_rises_above_one():
     assert told(one("vectors", -70.0, (-222.0, 82.0), value=70.2, least=0.02)) == [
         ("not_excluded", "vectors", pytest.approx(0.2))
@@ -72,11 +64,3 @@ def test_no_better_than_a_guess_is_wrong_of_an_effect_that_counts_once_in_forty_
         found = compare(values, units, measure="images", against="noise", least=0.5)
         said += judge(attacked(found)).kind == "none"
     assert 0 < said / 2000 < 0.025 + 4 * (0.025 * 0.975 / 2000) ** 0.5
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.floats(-3, 3), st.floats(0.01, 2), st.floats(0, 1))
-def test_a_verdict_without_a_claim_says_none_exactly_where_the_interval_excludes_what_counts(mean, half, p_value):
-    verdict = judge(attacked(compared(mean=mean, p_value=p_value, ci95=(mean - half, mean + half))))
-    if not verdict.claims:
-        assert (verdict.kind == "none") == (mean + half <= 0.5)

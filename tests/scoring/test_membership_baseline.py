@@ -16,8 +16,7 @@ from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProbl
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judgement import judge
-from fedpriv.scoring.membership import evaluate
-from fedpriv.scoring.membership_baseline import baseline_scores
+from fedpriv.scoring.membership import baseline_scores, evaluate
 from fedpriv.scoring.records import Provenance
 from fedpriv.wire.payloads import Prototypes
 

@@ -1,10 +1,8 @@
 """The partial order of uploads: what is known of one, and which of two leaks less, by hand."""
 
-from math import inf
-
 import pytest
 
-from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
+from fedpriv.scoring.pareto import Effect, Objectives, dominates, undominated
 
 
 def effect(value=1.0, low=None, high=None, *, stands=False, tested=True, unit="prototype"):
@@ -30,12 +28,6 @@ def test_what_is_known_of_an_upload(one, known, found, grade):
     assert (one.known, one.found, one.grade) == (known, found, grade)
 
 
-def test_ends_of_an_interval():
-    assert effect(2.0, 1.0, 4.0).ends == (1.0, 4.0)
-    assert effect(2.0).ends == effect(2.0, low=1.0).ends == effect(2.0, high=3.0).ends == (2.0, 2.0)
-    assert effect(None, 1.0, 2.0).ends == (inf, inf)
-
-
 LEAK, NONE = effect(2.0, stands=True), effect(-1.0)
 
 
@@ -56,28 +48,28 @@ LEAK, NONE = effect(2.0, stands=True), effect(-1.0)
     ],
 )
 def test_which_leaks_less(one, two, better):
-    assert betters(uploads(images=one), uploads(images=two)) is better
+    assert dominates(uploads(images=one), uploads(images=two)) is better
 
 
 def test_where_nothing_leaks_cost_decides_even_of_other_targets_or_what_was_not_tested():
     cheap, dear = {"error": 0.5}, {"error": 1.0}
-    assert betters(uploads(cheap, images=NONE), uploads(dear, images=effect(-1.0, unit="entangled")))
-    assert betters(uploads(cheap, images=NONE), uploads(dear, images=effect(tested=False)))
-    assert betters(uploads(cheap, images=NONE), uploads(dear))
-    assert not betters(uploads(cheap, images=LEAK), uploads(dear))
-    assert not betters(uploads(cheap, images=LEAK), uploads(dear, images=effect(tested=False)))
-    assert not betters(uploads(cheap, images=LEAK), uploads(dear, images=effect(9.0, stands=True, unit="entangled")))
-    assert not betters(uploads(cheap), uploads(dear, images=LEAK))
-    assert betters(uploads(cheap, images=effect(None)), uploads(dear, images=effect(None)))
+    assert dominates(uploads(cheap, images=NONE), uploads(dear, images=effect(-1.0, unit="entangled")))
+    assert dominates(uploads(cheap, images=NONE), uploads(dear, images=effect(tested=False)))
+    assert dominates(uploads(cheap, images=NONE), uploads(dear))
+    assert not dominates(uploads(cheap, images=LEAK), uploads(dear))
+    assert not dominates(uploads(cheap, images=LEAK), uploads(dear, images=effect(tested=False)))
+    assert not dominates(uploads(cheap, images=LEAK), uploads(dear, images=effect(9.0, stands=True, unit="entangled")))
+    assert not dominates(uploads(cheap), uploads(dear, images=LEAK))
+    assert dominates(uploads(cheap, images=effect(None)), uploads(dear, images=effect(None)))
 
 
 def test_costs_must_be_the_same_ones_and_all_as_low():
-    assert betters(uploads({"a": 1.0, "b": 1.0}), uploads({"a": 1.0, "b": 2.0}))
-    assert not betters(uploads({"a": 1.0, "b": 3.0}), uploads({"a": 2.0, "b": 2.0}))
-    assert not betters(uploads({"a": 1.0}), uploads({"a": 2.0, "b": 2.0}))
-    assert not betters(uploads({"a": 1.0}), uploads({"a": 1.0}))
-    assert not betters(Objectives({}, {"a": 1.0}, may_better=False), uploads({"a": 2.0}))
-    assert betters(uploads({"a": 1.0}), Objectives({}, {"a": 2.0}, may_better=False))
+    assert dominates(uploads({"a": 1.0, "b": 1.0}), uploads({"a": 1.0, "b": 2.0}))
+    assert not dominates(uploads({"a": 1.0, "b": 3.0}), uploads({"a": 2.0, "b": 2.0}))
+    assert not dominates(uploads({"a": 1.0}), uploads({"a": 2.0, "b": 2.0}))
+    assert not dominates(uploads({"a": 1.0}), uploads({"a": 1.0}))
+    assert not dominates(Objectives({}, {"a": 1.0}, may_dominate=False), uploads({"a": 2.0}))
+    assert dominates(uploads({"a": 1.0}), Objectives({}, {"a": 2.0}, may_dominate=False))
 
 
 def test_what_no_other_betters():

@@ -10,9 +10,7 @@ from fedpriv.scoring.ranking import (
     card_numbers,
     in_order,
     largest_budgets,
-    stage_name,
     strongest_first,
-    title,
 )
 from fedpriv.scoring.records.made import Budget, Stage
 from fedpriv.scoring.records.reconstruction import Advantage
@@ -43,20 +41,6 @@ def test_rankings_and_their_members_begin_with_the_strongest():
     assert strongest_first([], record_of) == []
 
 
-def test_cards_are_the_same_where_all_grants_are():
-    assert card_key(ThreatModel()) == card_key(ThreatModel(rounds_seen=1))
-    assert card_key(SEEN) != card_key(MORE)
-
-
-def test_names_of_attacks():
-    assert (title(WEAK), budget_value(WEAK), stage_name(WEAK)) == ("dip", None, None)
-    large = but(WEAK, budget=Budget(field="iterations", value=12000), stage=MIDDLE)
-    assert (budget_value(large), stage_name(large)) == (12000, "middle")
-    assert title(large) == "dip, middle, budget 12,000"
-    assert title(but(WEAK, stage=MIDDLE)) == "dip, middle"
-    assert title(but(WEAK, budget=Budget(field="iterations", value=300))) == "dip, budget 300"
-
-
 def series_of(items):
     return [
         [budget_value(one.metrics) for one in series]
@@ -85,18 +69,3 @@ def test_whatever_else_differs_makes_another_series():
     for changes in ({}, {"n_targets": 3}, {"stage": MIDDLE}, {"dataset": "fashion"}):
         found = by_budget([records[0], but(records[1], **changes)], record_of, lambda item: None)
         assert len(found) == (2 if changes else 1), changes
-
-
-def test_runs_and_other_options_tell_attacks_apart_where_they_are_known():
-    records = [attacked(budget=Budget(field="iterations", value=value)) for value in (5, 9)]
-
-    def series(first, second):
-        about = {5: first, 9: second}
-        return len(by_budget(records, record_of, lambda one: about[budget_value(one)]))
-
-    made = result(budget=5).about
-    assert series(but(made, options={"iterations": 5}), but(made, options={"iterations": 9})) == 1
-    assert series(but(made, options={"iterations": 5, "lr": 1}), but(made, options={"iterations": 9, "lr": 2})) == 2
-    first = but(made, options={"lr": 1, "iterations": 5, "mode": "a"})
-    assert series(first, but(made, options={"mode": "a", "iterations": 9, "lr": 1})) == 1  # in whatever order
-    assert series(made, but(made, run=result(rounds=7).about.run)) == 2

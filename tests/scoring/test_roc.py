@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedpriv.scoring.intervals import clustered
-from fedpriv.scoring.roc import Ranked, area, rate_at
+from fedpriv.scoring.roc import Ranked, area
 
 MEASURES = {"membership": "auc", "members_found": "tpr_at_1_percent"}
 
@@ -114,52 +113,3 @@ def test_a_rate_answer_by_answer():
     # Four false positives on, to 95, two of four are found.
     assert ranked.values("tpr_at_0_1_percent")[4:] == pytest.approx(0)
     assert ranked._slope(np.arange(99.0, -1, -1), 0) == pytest.approx(2 / 4 * 100 / 4)
-
-
-def test_a_rate_with_few_others():
-    ranked = one_client([2.0, 0.5], [1.0])
-    assert ranked.values("tpr_at_1_percent") == pytest.approx([0.5 + 1, 0.5 - 1, 0.5])  # one has no slope about it
-    two = one_client([2.0, 0.5], [1.0, 0.0])
-    assert two._slope(np.array([1.0, 0.0]), 0) == pytest.approx((1 - 0.5) * 2)
-    assert rate_at(np.array([2.0, 1.0]), np.array([True, False]), 0.99) == 1
-    assert rate_at(np.array([1.0, 1.0]), np.array([True, False]), 0.99) == 0
-
-
-@pytest.mark.parametrize("clients", [6, 12])
-def test_intervals_cover_where_few_answers_are_yes(clients):
-    draw, hits, truth = np.random.default_rng(clients), 0, norm.cdf(1 / (1 + 1.25) ** 0.5)
-    for _ in range(200):
-        yes = np.arange(30) < 3
-        scores = [draw.normal(size=30) + yes * (1 + 0.5 * draw.normal()) for _ in range(clients)]
-        low, high = Ranked.of(scores, [yes] * clients, range(clients)).rates().auc.ci95
-        hits += low <= truth <= high
-    assert hits / 200 >= 0.91  # 2.6 standard errors under 0.95
-
-
-def test_a_rate_is_above_its_chance_by_the_least_that_counts():
-    draw = np.random.default_rng(3)
-    found = Ranked.of(*trials(draw, 8, 100, 1.0)).against({}, {"members_found": "tpr_at_1_percent"})[0]
-    own = Ranked.of(*trials(np.random.default_rng(3), 8, 100, 1.0)).rates().tpr_at_1_percent
-    assert found.mean == pytest.approx(own.value - 0.01)
-    assert found.ci95 == pytest.approx([end - 0.01 for end in own.ci95])
-    assert (found.measure, found.against, found.n, found.n_clients) == ("members_found", "chance", 1600, 8)
-    assert found.least == pytest.approx(0.03 - 0.01)
-
-
-def test_a_guess_below_chance_is_not_the_strongest():
-    draw = np.random.default_rng(2)
-    own = Ranked.of(*trials(draw, 6, 20, 1.0))
-    wrong = Ranked(-own.scores, own.yes, own.unit)
-    found = own.against({"wrong": wrong}, {"membership": "auc"})[0]
-    assert found.against == "chance"
-    assert found.mean == pytest.approx(own.rate("auc") - 0.5)
-
-
-def test_a_guess_that_varies_has_a_spread_of_its_own():
-    draw = np.random.default_rng(4)
-    own, other = (Ranked.of(*trials(draw, 8, 20, shift)) for shift in (2.0, 0.8))
-    found = own.against({"other": other}, {"membership": "auc"})[0]
-    apart = own.values("auc") - other.values("auc")
-    assert found.against == "other"
-    assert found.ci95 == clustered(apart, own.unit, "difference", own.weights).interval()
-    assert found.ci95 != clustered(apart, own.unit, "difference", own.weights, 0.5).interval()

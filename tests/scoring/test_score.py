@@ -6,18 +6,15 @@ import json
 import numpy as np
 import pytest
 import torch
-from eval_cases import ABOUT, but, firsts, images, judge, reconstruction, truths
+from eval_cases import firsts, images, judge, reconstruction, truths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.scoring.convergence import Convergence, convergence
+from fedpriv.scoring.definitions import own_guesses
 from fedpriv.scoring.floors import FLOORS, guess
 from fedpriv.scoring.judgement import judge as judged
-from fedpriv.scoring.panel import own_guesses
-from fedpriv.scoring.records import RECORD_VERSION, SCORING_VERSION
 from fedpriv.scoring.verdict import words
-from fedpriv.util.errors import UserError
 
 
 def blind(name, secrets, ids, seed=0):
@@ -41,21 +38,6 @@ def test_an_attack_that_returns_a_floor_has_exactly_its_score(name):
     ids = reconstruction(firsts(secrets)).targets
     record = judge(reconstruction(blind(name, secrets, ids)), secrets)
     assert record.metrics.psnr_db.mean == pytest.approx(record.floors[name].psnr_db, abs=1e-9)
-    for definition in ("T1", "T2", "T3"):
-        part = record.definitions[definition]
-        assert part.mean == pytest.approx(part.floors[name], abs=1e-9)
-
-
-def test_the_best_floor_as_attack_has_no_advantage():
-    secrets = truths([1] * 8)
-    ids = reconstruction(firsts(secrets)).targets
-    best = judge(reconstruction(firsts(secrets)), secrets).advantage_db.best_floor
-    record = judge(reconstruction(blind(best, secrets, ids)), secrets)
-    assert record.advantage_db.best_floor == best
-    assert record.advantage_db.mean == pytest.approx(0, abs=1e-9)
-    assert record.advantage_db.ci95 == pytest.approx((0, 0), abs=1e-9)
-    assert record.advantage_db.share_3db == 0
-    assert judged(record).claims == ()
 
 
 def test_verdicts_follow_the_comparisons():
@@ -63,14 +45,14 @@ def test_verdicts_follow_the_comparisons():
     shuffled = reconstruction(firsts(secrets).roll(1, 0), per_client=1)
     below = judged(judge(reconstruction(1 - firsts(secrets), per_client=1), secrets, shuffled))
     assert (below.kind, below.reasons) == ("none", ())
-    assert words(below).startswith("Nothing is found beyond a guess, though tested hard enough: -")
+    assert words(below).startswith("No leak detected: -")
     mixed = firsts(secrets)
     mixed[::2] = 1 - mixed[::2]
     some = judged(judge(reconstruction(mixed, per_client=1), secrets, shuffled))
     assert some.overall("beyond_3db").value == 0.5
     alone = judged(judge(reconstruction(firsts(secrets)[:1]), secrets[:1]))
     assert alone.kind == "untested"
-    assert words(alone).startswith("1 of these 1 images came back, 3 dB or more beyond the best guess")
+    assert words(alone).startswith("1 of these 1 images came back, 3 dB or more above the baseline")
 
 
 def test_the_share_of_images_that_come_back_is_compared_with_the_luckiest_guess():
@@ -85,13 +67,6 @@ def test_the_share_of_images_that_come_back_is_compared_with_the_luckiest_guess(
     (share,) = (one for one in record.comparisons if one.measure == "beyond_3db")
     assert share.mean == pytest.approx(1 - max(lucky.values()))
     assert lucky[share.against] == max(lucky.values())
-
-
-def test_a_verdict_says_why_the_truth_need_not_be_what_was_searched_for():
-    secrets = truths([1] * 8)
-    failed = judge(reconstruction(1 - firsts(secrets)), secrets)
-    why = "The client's loss is known in part only."
-    assert why.rstrip(".") in words(judged(but(failed, caveat=why)))
 
 
 def test_a_diverged_row_counts_as_black_and_is_never_dropped():
@@ -132,23 +107,6 @@ def test_numbers_add_up():
     assert row.objective == 3.0
 
 
-def test_the_record_has_the_promised_keys():
-    secrets = truths([1] * 4)
-    record = judge(reconstruction(firsts(secrets)), secrets)
-    assert (record.kind, record.version, record.attack_version, record.scoring_version) == (
-        "reconstruction",
-        RECORD_VERSION,
-        ABOUT.attack_version,
-        SCORING_VERSION,
-    )
-    assert record.knowledge == ThreatModel()
-    assert record.n_targets == 4
-    assert list(record.metrics.measured) == [
-        *("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "identification_top1", "lpips"),
-    ]
-    assert {"python", "torch", "fedpriv"} <= set(record.versions)
-
-
 def test_small_images_have_no_ssim_but_everything_else():
     secrets = truths([1] * 4, shape=(1, 5, 5))
     record = judge(reconstruction(firsts(secrets)), secrets)
@@ -163,7 +121,6 @@ def test_batches_are_scored_by_assignment():
     pictures = torch.stack([truth.members.flip(0) for truth in secrets])
     record = judge(reconstruction(pictures), secrets)
     assert record.metrics.psnr_db.mean == pytest.approx(100)
-    assert record.definitions["T5"].mean == pytest.approx(100)
     assert record.n_guesses == 3
 
 
@@ -193,18 +150,6 @@ def test_the_control_is_judged():
     assert judge(perfect, secrets).control.passes is None
 
 
-def test_t2_stands_beside_nonmembers():
-    secrets = truths([5] * 6)
-    record = judge(reconstruction(firsts(secrets)), secrets)
-    part = record.definitions["T2"]
-    assert part.mean == 100
-    assert part.nonmembers.labels == {"same": 6}
-    assert part.own_minus_nonmembers_db.mean == pytest.approx(100 - part.nonmembers.mean)
-    scarce = truths([5] * 6, pool=3)
-    part = judge(reconstruction(firsts(scarce)), scarce).definitions["T2"]
-    assert dict(part.nonmembers) == {"mean": None, "ci95": None, "n": 0, "labels": {"none": 6}}
-
-
 @settings(max_examples=8, deadline=None)
 @given(st.permutations(range(6)), st.integers(0, 1000))
 def test_the_order_of_targets_does_not_matter(order, seed):
@@ -222,34 +167,6 @@ def test_the_order_of_targets_does_not_matter(order, seed):
     assert right.advantage_db.mean == pytest.approx(left.advantage_db.mean)
     assert right.advantage_db.ci95 == pytest.approx(left.advantage_db.ci95)
     assert [right.targets[p].psnr_db for p in range(6)] == [left.targets[i].psnr_db for i in order]
-
-
-def test_the_same_seed_gives_the_same_record():
-    secrets = truths([1, 2] * 3)
-    found = reconstruction(images(6, seed=5)[:, None])
-    assert judge(found, secrets, seed=3) == judge(found, secrets, seed=3)
-    assert judge(found, secrets, seed=3).floors["noise"] != judge(found, secrets, seed=4).floors["noise"]
-
-
-def test_wrong_input_is_named():
-    secrets = truths([1] * 4)
-    found = reconstruction(firsts(secrets))
-    with pytest.raises(UserError, match="4 targets, 4 rows of images, but 3 truths"):
-        judge(found, secrets[:3])
-    with pytest.raises(UserError, match="do not fit target 0"):
-        judge(reconstruction(images(4, shape=(1, 9, 9))[:, None]), secrets)
-    with pytest.raises(UserError, match="shuffled: 3 targets"):
-        judge(found, secrets, reconstruction(firsts(secrets)[:3]))
-
-
-def test_a_failing_attack_is_reported_with_its_objective_and_what_follows():
-    secrets = truths([1] * 8)
-    found = reconstruction(1 - firsts(secrets))
-    record = judge(found, secrets)
-    assert convergence(record) == Convergence(1.0, None, 3.5)  # objectives 0 .. 7, all converged
-    stuck = judge(dataclasses.replace(found, converged=torch.arange(8) < 2), secrets)
-    assert "its search converged for 25 % of the targets" in words(judged(stuck))
-    assert "converged" not in words(judged(record))
 
 
 def in_turn(guesses, most):
@@ -274,8 +191,6 @@ def test_a_small_batch_beside_large_ones_is_scored_as_if_alone():
         assert together.metrics.psnr_db.per_target[row] == alone.metrics.psnr_db.mean
         for name, floor in alone.floor_details.items():
             assert together.floor_details[name].psnr_db.per_target[row] == floor.psnr_db.mean, name
-        for name, part in alone.definitions.items():
-            assert together.definitions[name].per_target[row] == part.mean
 
 
 def test_only_repeats_are_left_out():

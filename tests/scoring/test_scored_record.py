@@ -35,31 +35,6 @@ def test_refusals_word_by_word():
         judge(found, mixed)
 
 
-def test_the_headline_says_which_rule_the_figure_is_by():
-    several = judge(reconstruction(firsts(truths([1, 2]))), truths([1, 2]))
-    assert several.headline == "T1: expected PSNR over the images that went into the target, by their weights"
-    alone = judge(reconstruction(firsts(truths([1, 1]))), truths([1, 1]))
-    assert alone.headline == "PSNR of the image itself"
-    assert (alone.n_guesses, alone.n_diverged, alone.n_targets, alone.n_clients) == (1, 0, 2, 1)
-    assert judge(reconstruction(torch.rand(2, 3, 1, 8, 8)), truths([1, 3])).n_guesses == 3
-
-
-def test_provenance_is_carried_over_and_the_seed_is_that_of_the_scores():
-    secrets = truths([1] * 4)
-    record = judge(reconstruction(firsts(secrets)), secrets, seed=9, caveat="So so.", groups={0: 3, 1: 3})
-    assert (record.target, record.attack, record.method, record.dataset) == (
-        "representation",
-        "dip",
-        "fedallrep",
-        "digits",
-    )
-    assert (record.seed, record.caveat, record.budget, record.n_clients) == (9, "So so.", None, 1)
-    assert record.groups == {0: 3, 1: 3}
-    assert record.cost == reconstruction(firsts(secrets)).cost
-    assert set(record.versions) == {"python", "fedpriv", "torch", "torchmetrics", "numpy", "scipy"}
-    assert record.versions["torch"].startswith(torch.__version__.partition("+")[0])
-
-
 def test_errors_of_images_by_hand():
     secrets = truths([1] * 4)
     offsets = torch.tensor([0.1, 0.2, 0.1, 0.4])[:, None, None, None, None]
@@ -89,24 +64,6 @@ def test_labels_are_counted_with_their_number():
     assert judge(unknown, secrets, **inferred).metrics.label_accuracy is None
     fewer = dataclasses.replace(found, labels=torch.tensor([[0], [2]]))
     assert judge(fewer, secrets, **inferred).metrics.label_accuracy is None
-
-
-def test_floors_have_the_means_of_their_details():
-    secrets = truths([1] * 4)
-    record = judge(reconstruction(firsts(secrets)), secrets, reconstruction(firsts(secrets).roll(1, 0)))
-    for name, floor in record.image_floors.items():
-        detail = record.floor_details[name]
-        assert floor.psnr_db == detail.psnr_db.mean
-        assert floor.psnr_of_mean_mse_db == detail.psnr_of_mean_mse_db.mean
-        assert floor.mse_255 == detail.mse_255.mean
-        assert floor.ssim == detail.ssim.mean
-        assert (floor.lpips, floor.relative_error, floor.feature_identification) == (None, None, None)
-    best = record.advantage_db.best_floor
-    assert record.floor_details[best].lpips.not_measured
-    assert all(detail.lpips is None for name, detail in record.floor_details.items() if name != best)
-    assert record.metrics.lpips.not_measured == record.floor_details[best].lpips.not_measured
-    assert record.control.floor != "shuffled"
-    assert record.control.shuffled.mean == record.floors["shuffled"].psnr_db
 
 
 def test_perceptual_distance_is_of_the_attack_and_its_strongest_guess(monkeypatch):

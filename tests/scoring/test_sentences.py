@@ -5,7 +5,7 @@ from typing import get_args
 from looped import each
 
 from fedpriv.scoring.records import JudgedComparison, Kind, Reason, Verdict
-from fedpriv.scoring.verdict import BADGES, gain, headline, inferred, percent, strata_words, untested, words
+from fedpriv.scoring.verdict import BADGES, gain, words
 
 
 def comparison(measure="images", value=20.0, mean=2.0, stands=True, **changes):
@@ -40,7 +40,7 @@ ALONE = comparison("membership", 1.0, 0.5, against="chance", ci95=(0.3, 0.5), st
 RARE = comparison("membership", 0.8, 0.3, against="chance", ci95=(0.2, 0.4), stratum="unusual")
 ASKED = comparison("property", 0.7, 0.2, against="chance", ci95=(0.1, 0.3))
 FEW, BARE = Reason(name="few_clients", value=4, beside=5), Reason(name="no_control")
-NOT_SHOWN = ("not shown to come back", "-1.0 dB against the best guess", "-2.0 to +0.0")
+NOT_SHOWN = ("not shown to come back", "-1.0 dB against the baseline", "-2.0 to +0.0")
 OPEN = verdict("untested", WORSE, APART.model_copy(update={"stands": False}), reasons=(BARE, FEW), units="groups")
 HALF = verdict("untested", BACK.model_copy(update={"stands": False}), reasons=(FEW,))
 STRATA = [comparison(stratum="1", value=25.0, mean=5.0), comparison(stratum=">10", value=22.0, mean=3.0)]
@@ -74,10 +74,14 @@ FACTS = {
         verdict("some", comparison("beyond_3db", 0.5, 0.4, stratum="4-10"), comparison(stands=False)),
         "50 % of the images of targets made of 4-10 images come back",
     ),
-    "told apart": (verdict("some", APART, WORSE), "75 % of the images are told from decoys", "shuffled uploads: 25 %"),
+    "told apart": (
+        verdict("some", APART, WORSE),
+        "75 % of the images are re-identified among decoys",
+        "shuffled uploads: 25 %",
+    ),
     "vectors": (verdict("vectors", WORSE, ERROR), "prototypes are recovered", "error 20 %", ": 50 %)", *NOT_SHOWN),
     "representations": (verdict("vectors", ERROR, subject="representations"), "Representations are recovered"),
-    "own vectors": (verdict("vectors", WORSE, OWN), "told from the client's others", "90 %", ": 30 %)", *NOT_SHOWN),
+    "own vectors": (verdict("vectors", WORSE, OWN), "matched among the client's", "90 %", ": 30 %)", *NOT_SHOWN),
     "vectors of strata": (
         verdict("vectors", *[comparison("vectors", a, 0.3, stratum=name) for a, name in ((0.2, "1"), (0.1, "4-10"))]),
         *("classes with 1 image or 4-10 images", "1 image: relative error 20 %", ": 50 %)"),
@@ -86,11 +90,11 @@ FACTS = {
     "classes": (verdict("classes", WORSE, CLASSES), "class of 60 %", "own prior guess: 20 %", *NOT_SHOWN),
     "nothing": (
         TRIED,
-        *("Nothing is found beyond a guess", "tested hard enough", "-1.0 dB", "10 % of images lie 3 dB beyond"),
-        *("20 % are told from decoys", "at most 15 points more", "110 % relative error", "mean image: 100 %"),
+        *("No leak detected", "-1.0 dB", "10 % of images lie 3 dB above"),
+        *("20 % are re-identified among decoys", "at most 15 points more", "110 % relative error", "mean image: 100 %"),
         *("30 % of class prototypes", "at most 80 points more", "40 % are of a class", "at most 9.0 points more"),
     ),
-    "open": (OPEN, "Not tested hard enough", "shuffled uploads", "4 groups, and 5", "So far -1.0 dB", "75 %", ": 25 %"),
+    "open": (OPEN, "Inconclusive", "shuffled uploads", "4 groups, and 5", "So far -1.0 dB", "75 %", ": 25 %"),
     "one group": (
         verdict("untested", reasons=(FEW.model_copy(update={"value": 1}),), units="groups"),
         "1 group, and 5",
@@ -98,15 +102,22 @@ FACTS = {
     "counted": (HALF, "4 of these 8 images came back", "nothing is claimed beyond them", "4 clients, and 5"),
     "none back": (
         verdict("untested", comparison("beyond_3db", 0.0, 0.0, stands=False), reasons=(FEW,)),
-        "Not tested hard enough to say: 4 clients",
+        "Inconclusive: 4 clients",
     ),
     "membership": (
         inference("membership", AREA, FOUND),
-        *("Leaks membership", "AUC 0.700", "chance: 0.500", "+0.100 to +0.300", "8.3 % of members", "uploads: 1.0 %"),
+        *(
+            "Leaks membership",
+            "AUC 0.700",
+            "chance: 0.500",
+            "+0.100 to +0.300",
+            "TPR 8.3 % at 1 % FPR",
+            "uploads: 1.0 %",
+        ),
     ),
     "no membership": (
         inference("none", AREA, FOUND.model_copy(update={"ci95": (0.0, 0.104)})),
-        *("no better than by a guess", "tested hard enough", "AUC 0.700", "at most 10 points more"),
+        *("No leak of membership detected", "AUC 0.700", "at most 10 points more"),
     ),
     "of two seeds": (
         inference("none", AREA.model_copy(update={"least": 0.05}), n_seeds=2),
@@ -114,24 +125,24 @@ FACTS = {
     ),
     "open membership": (
         inference("untested", AREA, reasons=(FEW, BARE)),
-        "whether membership leaks",
+        "Inconclusive on membership",
         "So far AUC 0.700",
     ),
-    "nothing of members": (inference("untested", reasons=(FEW,)), "whether membership leaks", "4 clients, and 5"),
+    "nothing of members": (inference("untested", reasons=(FEW,)), "Inconclusive on membership", "4 clients, and 5"),
     "no area": (inference("membership", comparison("membership", None, 0.2, ci95=None)), "AUC 0.000"),
     "best told": (
         inference("membership", AREA, ALONE, RARE),
-        *("AUC 0.700", "Told best of the client's only image of a class: AUC 1.000", "+0.300 to +0.500"),
+        *("AUC 0.700", "Most of the client's only image of a class: AUC 1.000", "+0.300 to +0.500"),
     ),
     "some members": (
         inference("membership", ALONE, RARE),
         *("membership of some images", "only image of a class: AUC 1.000", "unusual of their class: AUC 0.800"),
     ),
     "property": (inference("property", ASKED, question=QUESTION), f"Leaks a property ({QUESTION})", "AUC 0.700"),
-    "no property": (inference("none", ASKED, question=QUESTION), QUESTION, "no better than by a guess", "AUC 0.700"),
+    "no property": (inference("none", ASKED, question=QUESTION), "No leak of a property", QUESTION, "AUC 0.700"),
     "open property": (
         inference("untested", ASKED, question=QUESTION, reasons=(FEW,)),
-        f"whether a property ({QUESTION})",
+        f"Inconclusive on a property ({QUESTION})",
     ),
     "in clear": (inference("property", ASKED, question=QUESTION, clear=QUESTION), f"Sent in clear: {QUESTION}"),
 }
@@ -145,28 +156,6 @@ def test_words_hold_these_facts_in_this_order(name):
     for fact in facts:
         place = text.find(fact, place)
         assert place >= 0, (fact, text)
-
-
-def test_what_does_not_stand_is_not_said():
-    assert "members found" not in words(inference("membership", AREA, FOUND.model_copy(update={"stands": False})))
-    assert "only image" not in words(inference("none", AREA, ALONE.model_copy(update={"stands": False})))
-    assert words(verdict("leaks", comparison(stratum="1", mean=9.0), comparison())) == words(
-        verdict("leaks", comparison())
-    )
-
-
-@each("name", [name for name, (told, *_) in FACTS.items() if told.converged is not None])
-def test_a_headline_names_the_attack_and_says_no_other_figure(name):
-    told = FACTS[name][0]
-    text, whole = headline(told, "dip"), words(told)
-    assert "dip" in text
-    assert all(figure in whole for figure in text.replace("(", " ").split() if figure[0].isdigit())
-    assert (headline(told, "dip") == untested(told, "dip")) == (told.kind == "untested")
-
-
-def test_classes_named_in_an_upload_stand_beside_membership():
-    told = inference("membership", AREA, clear="the classes of 3 of 4 clients exactly")
-    assert inferred(told) == f"{words(inference('membership', AREA))} The upload names {told.clear}."
 
 
 @each(
@@ -185,15 +174,8 @@ def test_classes_named_in_an_upload_stand_beside_membership():
 def test_a_gain_says_whether_it_can_be_told_from_none(changes, added):
     one = comparison(**({"stands": False} | changes))
     figures, _, said = gain(verdict("none", one)).partition("), ") if one.ci95 else (gain(verdict("none", one)), "", "")
-    assert (figures.startswith("+2.0 dB against the best guess (mean image"), said) == (True, added)
+    assert (figures.startswith("+2.0 dB against the baseline (mean image"), said) == (True, added)
     assert one.ci95 is None or f"{one.ci95[0]:+.1f} to {one.ci95[1]:+.1f}" in figures
-
-
-def test_a_gain_of_nothing_and_of_groups():
-    for one in (verdict("none"), verdict("none", comparison(stratum="1"))):
-        assert gain(one) == "no image was compared with a guess"
-    groups = verdict("none", comparison(ci95=(-1.0, 3.0), stands=False), units="groups", n_clients=7)
-    assert gain(groups).endswith(", not distinguishable from 0 with 7 groups")
 
 
 @each(
@@ -211,10 +193,10 @@ def test_a_gain_of_nothing_and_of_groups():
         (Reason(name="at_chance", value=0.12, beside=0.0), "12 % of the test images, a constant guess for 0 %"),
         (Reason(name="undertrained", value=0.5, beside=0.9), "reaches 50 % accuracy, its method 90 % elsewhere"),
         (Reason(name="smaller_budget"), "larger budget too"),
-        (Reason(name="no_comparison"), "no guess to compare with"),
+        (Reason(name="no_comparison"), "no baseline to compare with"),
         (
             Reason(name="not_excluded", value=0.5, beside=0.05, measure="identified"),
-            "up to 50 points more of the images may be told from decoys",
+            "up to 50 points more of the images may be re-identified among decoys",
         ),
         (Reason(name="not_excluded", value=0.5, beside=0.05, measure="identified"), "5.0 points would count"),
         (
@@ -230,37 +212,11 @@ def test_a_gain_of_nothing_and_of_groups():
 )
 def test_every_reason_in_words(reason, why):
     text = words(verdict("untested", WORSE, reasons=(reason,)))
-    assert text.startswith("Not tested hard enough to say: ")
+    assert text.startswith("Inconclusive: ")
     assert why in text.partition(". So far -1.0 dB")[0]
-
-
-@each(
-    "strata, text",
-    [
-        (["1"], "1 image"),
-        (["2-3"], "2-3 images"),
-        ([">10"], "more than 10 images"),
-        (["1", "2-3"], "1-3 images"),
-        (["2-3", "4-10"], "2-10 images"),
-        (["2-3", "4-10", ">10"], "2 images or more"),
-        (["1", "4-10"], "1 image or 4-10 images"),
-        (["1", "4-10", ">10"], "1 image or 4 images or more"),
-        ([">10", "1"], "1 image or more than 10 images"),
-        (["1", "2-3", "4-10", ">10"], "any number of images"),
-    ],
-)
-def test_numbers_of_images(strata, text):
-    assert strata_words(strata) == text
-
-
-def test_per_cent():
-    assert [percent(share) for share in (0.0, 0.004, 0.006, 0.5, 1.0, -0.2, None)] == [
-        *("0 %", "0 %", "1 %", "50 %", "100 %", "-20 %", "not finite")
-    ]
-    assert (percent(0.12345, 1), percent(0.12345, 2), percent(-0.0001, 1)) == ("12.3 %", "12.35 %", "0.0 %")
 
 
 def test_badges():
     assert set(BADGES) == set(get_args(Kind))
     assert len(set(BADGES.values())) == len(BADGES)  # no two findings look alike
-    assert [kind for kind, badge in BADGES.items() if "leak" in badge] == ["leaks", "membership", "property"]
+    assert [kind for kind, badge in BADGES.items() if "leak" in badge] == ["leaks", "membership", "property", "none"]

@@ -94,12 +94,7 @@ def members_of_head(
 ) -> HeadMembers | None:
     """Return each image's inputs to a head; None where the equations have no solution that can be found.
 
-    Args:
-        weight: ``(C, d)`` gradient dW of the mean cross-entropy.
-        bias: ``(C,)`` gradient db.
-        head: W ``(C, d)`` and b ``(C,)`` before the step.
-        labels: ``(n,)``; n is at least 2 and less than C.
-        generator: draws the starts; on the CPU.
+    Of gradients dW ``(C, d)`` and db ``(C,)`` of the mean cross-entropy, W and b before the step, and labels ``(n,)``.
     """
     count, labels = len(labels), labels.cpu()
     given = [value.double().cpu() for value in (weight, bias, *head)]

@@ -61,33 +61,19 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True)
 class _Group:
-    """Candidates whose clients began from equal weights, with equally many images in equal batches, and one kind of loss.
+    """Candidates whose clients began from equal weights, with equally many images in equal batches, and one kind of loss."""
 
-    Attributes:
-        rows: ``(R,)`` int64 on the CPU, their numbers among all candidates.
-        weights: broadcast parameters by name, without leading axis.
-        fixed: parameters that the loss takes but the client did not send; each ``(R, ...)`` where ``own_fixed``.
-        target: observed gradients by name, each ``(R, ...)``.
-        norms: ``(R,)`` their norms.
-        sizes: images of each batch, in order.
-        readout: layer in whose output the loss is linear, or nothing.
-        own_fixed: whether every candidate has its own.
-        inputs: what went into the readout, whose distance is added; or None.
-        statistics: means and variances ``(R, C)`` before batch norms, whose distance is added; or nothing.
-        projection: what is compared of the gradients; None for everything.
-    """
-
-    rows: Tensor
-    weights: Weights
-    fixed: Weights
-    target: Weights
-    norms: Tensor
-    sizes: tuple[int, ...]
-    readout: str
-    own_fixed: bool
-    inputs: Inputs | None
-    statistics: Mapping[str, tuple[Tensor, Tensor]]
-    projection: Tangent | SentEntries | None = None
+    rows: Tensor  # (R,) int64 on the CPU, their numbers among all candidates
+    weights: Weights  # broadcast parameters by name, without leading axis
+    fixed: Weights  # parameters that the loss takes but the client did not send; each (R, ...) where own_fixed
+    target: Weights  # observed gradients by name, each (R, ...)
+    norms: Tensor  # (R,) their norms
+    sizes: tuple[int, ...]  # images of each batch, in order
+    readout: str  # layer in whose output the loss is linear, or nothing
+    own_fixed: bool  # whether every candidate has its own
+    inputs: Inputs | None  # of the readout, whose distance is added
+    statistics: Mapping[str, tuple[Tensor, Tensor]]  # means and variances (R, C) before batch norms
+    projection: Tangent | SentEntries | None = None  # of the gradients before they are compared
 
     @property
     def count(self) -> int:
@@ -113,15 +99,10 @@ class _Group:
 
 
 class Matcher:
-    """Compares what clients would have sent, had they trained on candidate images, with what they sent.
+    """Compares the updates that clients would have sent, had they trained on candidate images, with those they sent.
 
-    Args:
-        model: architecture; its weights do not matter.
-        image_shape: (channels, height, width).
-        facts: of the local steps, for those that do not say themselves what their batches were.
-        several_steps: what to do where there are several.
-        device: where to compute.
-        proximal: weight mu of mu / 2 |w - w_broadcast|^2 in the clients' loss, which unrolled steps have too.
+    ``facts`` are of steps that do not say themselves what their batches were; ``proximal`` is the weight mu of
+    mu / 2 |w - w_broadcast|^2 in the clients' loss, which unrolled steps have too.
     """
 
     def __init__(
@@ -149,15 +130,10 @@ class Matcher:
         statistics: Sequence[Statistics] = (),
         statistics_weight: float = 0.0,
     ) -> Matching:
-        """Return the comparison with N steps, one a candidate.
+        """Return the comparison with N steps of so many images, one a candidate.
 
-        Args:
-            steps: N.
-            counts: N numbers of images.
-            known: what is known to have gone into each step's readout, and the weight of the relative squared distance from
-                it, mean over images; None for nothing. Empty for none at all.
-            statistics: N statistics before batch norms. Empty for none.
-            statistics_weight: of the distance from them.
+        ``known`` has the known inputs of each step's readout, and the weight of the relative squared distance from them,
+        mean over images, or None; ``statistics`` are N before batch norms. Both may be empty.
         """
         kinds = [
             (step.sizes or tuple(batch_sizes(count, self.facts)), step.readout)

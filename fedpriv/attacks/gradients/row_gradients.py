@@ -126,12 +126,9 @@ class _Passage(NamedTuple):
 
 
 class RowGradients:
-    """The client's loss as a function of images, differentiated for all candidates that share weights in one pass.
+    """The loss of :class:`fedpriv.attacks.gradients.update.StepModel`, for all candidates that share weights in one pass.
 
-    Evaluated as :class:`fedpriv.attacks.gradients.update.StepModel` evaluates it.
-
-    Attributes:
-        supported: whether every parameter is of a layer of a known kind that is passed once.
+    It is ``supported`` where every parameter is of a layer of a known kind that is passed once.
     """
 
     def __init__(self, model: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> None:
@@ -190,11 +187,7 @@ class RowGradients:
     ) -> tuple[dict[str, Tensor | Factors], Tensor]:
         """Return the gradients of each candidate's mean loss, differentiable in the images, and the readout's inputs.
 
-        Args:
-            weights: by name; linear layers may have a candidate's own ``(R, ...)``.
-            images: ``(R, n, c, h, w)``.
-            labels: ``(R, n, C)``, as of :meth:`fedpriv.attacks.gradients.update.StepModel.gradient`.
-            readout: likewise; layers behind it are left out.
+        Of images ``(R, n, c, h, w)`` and labels ``(R, n, C)``; linear layers may have a candidate's own weights.
         """
         rows = len(images)
         differentiate = torch.is_grad_enabled() and images.requires_grad

@@ -297,13 +297,8 @@ def separate_batch(
 ) -> list[SeparatedBatch | None]:
     """Return, for each step whose images can be told apart, what is known of each; None for the others.
 
-    Args:
-        model: architecture.
-        compared: steps, of which candidates are asked for.
-        whole: the same steps with all that was sent, by which images are told apart.
-        labels: of each step's images; below zero where they are unknown.
-        problem: targets of the steps; what is read off is kept there.
-        always: also where labels say the loss; else only where private parts teach the network.
+    ``whole`` are the ``compared`` steps with all that was sent. ``always`` does it also where labels say the loss; else only
+    where private parts teach the network.
     """
     by_labels = problem.knowledge.loss.through == "cross_entropy"
     if (by_labels and not always) or all(len(step.sizes) != 1 for step in compared):

@@ -123,13 +123,7 @@ class LabelSlopes:
 
 
 def masked_columns(columns: Tensor, known: LabelSlopes, generator: torch.Generator) -> Tensor:
-    """Return unit directions ``(s, r)`` whose columns are the masked slopes of some label, each once.
-
-    Args:
-        columns: ``(u, r)`` L; a direction q stands for the column L q.
-        known: of the same u outputs.
-        generator: draws masks and predictions; on the CPU.
-    """
+    """Return unit directions ``(s, r)`` q whose columns L q, of L ``(u, r)``, are masked slopes of some label, each once."""
     basis, onto = torch.linalg.qr(columns)
     met = []
     for label, count in enumerate(known.counts.tolist()):
@@ -447,12 +441,7 @@ def separate(
 ) -> Separation:
     """Return the columns of D of as many images as can be told apart.
 
-    Args:
-        weight: ``(m, k)`` gradient dW, or its product with anything from the right that keeps its rank.
-        bias: ``(m,)`` gradient db.
-        count: n.
-        generator: draws starts, masks and sets of outputs; on the CPU.
-        by_label: what the labels make of the outputs that are positive, or None.
+    ``weight`` is dW ``(m, k)``, or its product with anything from the right that keeps its rank; ``bias`` is db ``(m,)``.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     if count == 1:
@@ -516,36 +505,22 @@ def lone_inputs(weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class Parts(NamedTuple):
-    """The images of one step at a linear layer, in no particular order.
+    """The images of one step at a linear layer, in no particular order."""
 
-    Attributes:
-        derivatives: ``(n, m)`` of the loss of each image at the layer's outputs.
-        inputs: ``(n, k)`` what each put into the layer.
-        explained: whether they leave next to nothing of the layer's gradient.
-        attested: whether each shows by itself that it is no mixture, by how often it vanishes.
-    """
-
-    derivatives: Tensor
-    inputs: Tensor
-    explained: bool
-    attested: bool
+    derivatives: Tensor  # (n, m) of the loss of each image at the layer's outputs
+    inputs: Tensor  # (n, k) of the layer
+    explained: bool  # whether they leave next to nothing of the layer's gradient
+    attested: bool  # whether each shows by itself that it is no mixture, by how often it vanishes
 
 
 @dataclass(frozen=True)
 class LinearGradient:
-    """The gradient of a linear layer as far as an update says it, float64 on the CPU.
+    """The gradient of a linear layer as far as an update says it, float64 on the CPU."""
 
-    Attributes:
-        weight: ``(m, k)`` of its weight.
-        bias: ``(m,)`` of its bias.
-        left: factor that the columns of a truncated layer are known along, or None.
-        onto: ``(k, r)``, its rows likewise.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    left: Tensor | None
-    onto: Tensor | None
+    weight: Tensor  # (m, k)
+    bias: Tensor  # (m,)
+    left: Tensor | None  # factor that the columns of a truncated layer are known along
+    onto: Tensor | None  # (k, r), its rows likewise
 
     @property
     def rows(self) -> Tensor:
@@ -584,13 +559,7 @@ class LinearGradient:
 
 
 def linear_gradient(gradient: Mapping[str, Tensor], project: Any, layer: str) -> LinearGradient:
-    """Return the gradient of a layer as an update says it.
-
-    Args:
-        gradient: by name of the parameter, already projected where the upload is truncated.
-        project: the projection, of truncated uploads a :class:`fedpriv.attacks.inputs.updates.Tangent`.
-        layer: name of the layer.
-    """
+    """Return the gradient of a layer as an update says it, already projected where the upload is truncated."""
     name = f"{layer}.weight"
     tangent = project if isinstance(project, Tangent) else Tangent()
     left, right = tangent.left.get(name), tangent.right.get(name)

@@ -16,15 +16,9 @@ and then asks G for a class j that the client was trained on: for what the clien
 
     client: 1 at j;      others: e^(1 / alpha) / (C - 1 + e^(1 / alpha)) at j, 1 / (C - 1 + e^(1 / alpha)) elsewhere.
 
-The gap between the two comes of training on private images of class j. G never saw such an image: it answers with what
-public images have in common of which the client is surer than the others. How much of that is the client's own shows
-against the baseline and against the shuffled control.
-
 Source: Takahashi, Liu and Liu, "Breaching FedMD: image recovery via paired-logits inversion attack" (CVPR 2023). There the
-others' output is that of a model of the server's; here it is the mean of the other clients' softmax vectors. There classes
-are persons, of whom the public set holds masked or blurred pictures, and a translation of these pulls G towards the person:
-no such translation here, where the public images are of the private classes' own domain. The default of alpha is that of
-the authors' code.
+others' output is that of a model of the server's; here it is the mean of the other clients' softmax vectors, and masked
+pictures of the private classes are not translated.
 """
 
 from __future__ import annotations
@@ -113,12 +107,7 @@ class ClassInversion(DipFitting, FittedInversion):
 
 
 class Answers:
-    """The models of clients as one map of images of several.
-
-    Args:
-        knowledge: extractors and heads.
-        device: of the images.
-    """
+    """The models of clients as one map of images of several."""
 
     def __init__(self, knowledge: Knowledge, device: torch.device) -> None:
         self._classes, self._extracted = knowledge.n_classes, OwnExtractors(knowledge)
@@ -144,8 +133,7 @@ class PairedLogits(Attack):
     It is a decoder (:mod:`fedpriv.attacks.inversion.decoder_network`).
 
     Attributes:
-        temperature: tau of both softmax vectors; 3 in the authors' code, whose network ends in a function that saturates. At
-            1 a query is nearer to what was seen.
+        temperature: tau of both softmax vectors.
         alpha: how uncertain of the class the others are to be: near zero as certain as the client, then less and less.
         paired: whether the others' outputs stand beside the client's; without them G has the client's alone.
         iterations: most training steps of the network.
@@ -171,12 +159,7 @@ class PairedLogits(Attack):
     needs = Needs(labels=("given",), attacker_data=("same_domain",))
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Train a network for each client and ask it for the targets' classes.
-
-        Raises:
-            UserError: when the attacker does not hold the public samples, too few outputs were seen, there is no other
-                client to pair a client with, or a target's class is not known.
-        """
+        """Train a network for each client and ask it for the targets' classes, or refuse where something is missing."""
         n_classes, targets = problem.knowledge.n_classes, problem.targets
         for target in targets:
             if not 0 <= target.label < n_classes:

@@ -164,9 +164,7 @@ class DecoderInversion(Attack):
             chosen=torch.zeros(len(targets), dtype=torch.int64, device=device),
             labels=labels.unsqueeze(1),
             cost=Cost(
-                iterations=decoder.steps + finished.iterations,
-                rows=len(targets),
-                evaluations=finished.iterations,
+                iterations=decoder.steps + finished.iterations, rows=len(targets), evaluations=finished.iterations
             ),
             converged=finished.converged,
             features=vectors,
@@ -203,10 +201,8 @@ class DecoderInversion(Attack):
     def _frame(self, problem: AttackProblem, decoded: Tensor, classes: Tensor | None) -> Frame | None:
         """Return the coordinates in which decoded images ``(N, c, h, w)`` are fitted; None for pixels.
 
-        They are around the middle between a class mean and the decoded image where images of the same data set are granted:
-        around the mean alone a fit leads away where representations hold little, around the decoded image alone it stays too
-        near to it where they hold much (``docs/attacks/decoder.md``). The means are of the decoder's training images, so
-        that they tell no more of the images on which the worth of a fit is learned than of the targets.
+        They are around the middle between a class mean and the decoded image where images of the same data set are granted,
+        the means being of the decoder's training images alone.
         """
         if not has_spectrum(problem.knowledge.image_shape):
             return None
@@ -226,16 +222,8 @@ class DecoderInversion(Attack):
         clients = tuple(sorted(extractors))
         training = DecoderTraining(self.iterations, self.learning_rate, self.batch_size, self.width)
         defended = self._defended(problem, clients)
-        key = (
-            "decoder",
-            training,
-            seed,
-            clients,
-            *(Same(extractors[k]) for k in clients),
-            Same(images),
-            problem.device,
-        )
-        key = (*key, current.labels is None, *(Same(defense) for defense in defended))
+        own = tuple(Same(value) for value in (*(extractors[k] for k in clients), images, *defended))
+        key = ("decoder", training, seed, clients, own, problem.device, current.labels is None)
 
         def tick(done: int) -> None:
             if problem.progress is not None:
@@ -469,26 +457,13 @@ def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsa
 def pairs(
     extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed: int, labels: Tensor | None = None
 ) -> tuple[Pairs, Pairs]:
-    """Return the pairs that a decoder is trained on, and those held out of them.
-
-    Args:
-        extractors: from images ``(n, c, h, w)`` to representations ``(n, d)``.
-        images: ``(n, c, h, w)`` of the attacker's own.
-        seed: draws which are held out.
-        labels: ``(n,)`` classes of the images, or None.
-    """
+    """Return the pairs of images ``(n, c, h, w)`` that a decoder is trained on, and those held out of them."""
     features = [represented(extractor, images, images.device) for extractor in extractors]
     return divided(Pairs(features, images, labels), seed)
 
 
 def through_defenses(known: Pairs, defended: Sequence[Rehearsal | None], seed: int) -> Pairs:
-    """Return pairs whose representations went through the clients' defenses, several times where these draw.
-
-    Args:
-        known: pairs of K extractors.
-        defended: K defenses, or None where an extractor's representations are sent as they are.
-        seed: of the draws.
-    """
+    """Return pairs of K extractors whose representations went through K defenses, several times where these draw."""
     if all(defend is None for defend in defended) or not len(known.images):
         return known
     times = max(1, min(_TIMES, _DRAWN_ROWS // len(known.images)))

@@ -122,31 +122,18 @@ class ClassMeans:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A trained decoder of K extractors; those of less width are filled up with zeros.
-
-    Attributes:
-        network: entries and body.
-        readout: ``(K, m, pixels)`` of codes.
-        mean_image: ``(pixels,)``.
-        mean, spread: ``(K, 1, d)`` of the training representations.
-        basis: ``(K, d, m)`` of the leading directions of wide representations; None where codes are all d numbers.
-        classes: means by class, where it learned with classes; else None.
-        image_shape: (channels, height, width).
-        held_out_error: mean squared error on the held-out pairs, on [0, 1].
-        settled: whether training ended by its own rule before the steps were used up.
-        steps: steps taken.
-    """
+    """A trained decoder of K extractors; those of less width are filled up with zeros."""
 
     network: _Network
-    readout: Tensor
-    mean_image: Tensor
-    mean: Tensor
-    spread: Tensor
-    basis: Tensor | None
-    classes: ClassMeans | None
+    readout: Tensor  # (K, m, pixels) of codes
+    mean_image: Tensor  # (pixels,)
+    mean: Tensor  # (K, 1, d) of the training representations
+    spread: Tensor  # (K, 1, d)
+    basis: Tensor | None  # (K, d, m) leading directions of wide representations; None where codes are all d numbers
+    classes: ClassMeans | None  # where it learned with classes
     image_shape: tuple[int, int, int]
-    held_out_error: float
-    settled: bool
+    held_out_error: float  # mean squared error on [0, 1]
+    settled: bool  # whether training ended by its own rule before the steps were used up
     steps: int
 
     def __call__(self, features: Tensor, extractor: int, labels: Tensor | None = None) -> Tensor:
@@ -170,15 +157,7 @@ class Decoder:
 def train_decoder(
     inside: Pairs, outside: Pairs, training: DecoderTraining, seed: int, tick: Callable[[int], None] | None = None
 ) -> Decoder:
-    """Train one decoder for several extractors.
-
-    Args:
-        inside: what is trained on, at least two pairs.
-        outside: held-out pairs, at least one, by which penalties and the moment to stop are chosen.
-        training: how.
-        seed: of initial weights, and of the order of pairs.
-        tick: called with the steps done.
-    """
+    """Train one decoder for several extractors; penalties and the moment to stop are chosen on the pairs ``outside``."""
     width = max(part.shape[1] for part in inside.features)
     known, kept = (torch.stack([_filled(part, width) for part in pairs.features]) for pairs in (inside, outside))
     mean, spread = known.mean(1, keepdim=True), known.std(1, keepdim=True)

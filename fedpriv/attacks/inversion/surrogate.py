@@ -123,7 +123,13 @@ def shadow_extractor(
 
 
 def shadow_model(
-    observations: Sequence[Observation], client: int, round_: int, samples: Samples, n_classes: int, seed: int
+    observations: Sequence[Observation],
+    client: int,
+    round_: int,
+    samples: Samples,
+    n_classes: int,
+    seed: int,
+    training: ShadowTraining | None = None,
 ) -> ShadowModel:
     """Train a shadow of a client's whole model by its class outputs; arguments as of :func:`shadow_extractor`.
 
@@ -142,7 +148,7 @@ def shadow_model(
         apart = output_distance(logits, table[labels], softmax=softmax) * known[labels]
         return functional.cross_entropy(logits, labels) + apart.mean()
 
-    train_substitute(model.parameters(), samples, loss, None, generator(seed, "shadow order", client), least=2)
+    train_substitute(model.parameters(), samples, loss, training, generator(seed, "shadow order", client), least=2)
     model.eval().requires_grad_(False)
     return model.represent, (model.head.weight.detach(), model.head.bias.detach())
 

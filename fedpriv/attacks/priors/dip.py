@@ -87,14 +87,7 @@ class DeepImagePrior(Prior):
     """The generators of N rows of M images, all N x M networks computed as one.
 
     A row is one picture ``(M * c, h, w)``, its images one after the other along the channels, so that it has one objective,
-    one stop rule and one running mean.
-
-    Args:
-        generators: N * M CPU generators, row by row; each draws its image's weights, input and noise.
-        image_shape: (channels, height, width) of an image.
-        shape: shape of each generator.
-        device: where to compute. Draws are made on the CPU and moved.
-        images: M.
+    one stop rule and one running mean. Each of N * M CPU generators draws its image's weights, input and noise.
     """
 
     def __init__(

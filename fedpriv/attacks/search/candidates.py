@@ -37,13 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Row:
-    """One target with one restart.
-
-    Attributes:
-        target: the private thing that the row tries to recover.
-        position: the target's place among the attack's targets, 0..T-1.
-        restart: 0..R-1.
-    """
+    """One target, at its position among the attack's targets, with one restart."""
 
     target: TargetId
     position: int
@@ -167,14 +161,8 @@ def in_chunks(
 ) -> Iterator[tuple[Sequence[Row], T]]:
     """Work on rows in chunks, in order; yield each chunk with its result.
 
-    Where a GPU runs out of memory, the chunk is halved and tried again, and so are those that follow.
-
-    Args:
-        problem: has the device, the number of rows at a time, and the listener.
-        rows: in order.
-        work: on a chunk; called again with its first half where memory ran out.
-        bytes_per_row: estimate of a row's memory, from which the chunk size follows where the problem names none.
-        together: rows side by side that are never in different chunks, though a chunk may then have more rows than named.
+    Where a GPU runs out of memory, the chunk is halved and tried again, and so are those that follow. ``together`` rows side
+    by side are never in different chunks.
 
     Raises:
         UserError: for a chunk of fewer than one row, or one that the CPU's memory cannot hold.
@@ -233,14 +221,8 @@ def solve_rows(
 ) -> Reconstruction:
     """Solve every row in chunks and keep the restart with the lowest objective of each target.
 
-    Args:
-        problem: T targets, the device, the number of rows at a time, and whom to tell of progress.
-        solve: solves one chunk.
-        restarts: R, rows per target.
-        iterations: iterations planned for a row, for progress.
-        bytes_per_row: estimate of a row's memory, from which the chunk size follows where the problem names none.
-        features: ``(T, d)`` vectors that the images are fitted to, or None.
-        together: whether a chunk must hold all rows of its targets.
+    The chunk size follows from ``bytes_per_row`` where the problem names none; ``together`` keeps all rows of a target in
+    one chunk. Images are fitted to ``features`` ``(T, d)``, if any.
 
     Raises:
         UserError: for fewer than one restart or row of a chunk, or more than memory holds.

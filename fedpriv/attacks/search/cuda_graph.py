@@ -28,14 +28,8 @@ _Place = tuple[int, str]
 class Replay:
     """A step that is done again and again.
 
-    Args:
-        step: does the step. Between two calls it keeps numbers in attributes of the ``owners`` only: tensors, or tuples and
-            lists of them, which it changes in place or replaces. It depends on nothing else but the ``kind`` of a call.
-        owners: objects with these attributes. Callers may replace tensors there between two calls.
-        recorder: of the device; None to record nothing.
-
-    Attributes:
-        replays: number of replayed steps.
+    Between two calls it keeps numbers in attributes of the ``owners`` only: tensors, or tuples and lists of them, which it
+    changes in place or replaces; callers may replace them too. It depends on nothing else but the ``kind`` of a call.
     """
 
     def __init__(self, step: Callable[[], None], owners: Sequence[object], recorder: CudaRecorder | None) -> None:
@@ -48,8 +42,8 @@ class Replay:
         self.replays = 0
 
     def __call__(self, kind: Hashable = 0) -> None:
-        """Do a step; calls of one ``kind`` do the same operations. None is a kind that is never recorded."""
-        if self._recorder is None or kind is None:
+        """Do a step; calls of one ``kind`` do the same operations."""
+        if self._recorder is None:
             self._step()
             return
         if kind != self._kind or not self._bring_back():
@@ -75,7 +69,7 @@ class Replay:
         self._warm = 0
 
     def _recorded(self, recorder: CudaRecorder) -> Callable[[], None] | None:
-        """Return a recording of the step that leaves its numbers where the next replay reads them; None if that fails."""
+        """Return a recording that leaves the step's numbers where the next replay reads them; None if that fails."""
         # What a step replaces gets memory of its own: what two attributes share must not change in both.
         self._state = {
             name: _copied(value) if name in self._replaced else value for name, value in self._attributes().items()
@@ -84,8 +78,7 @@ class Replay:
 
         def step() -> None:
             self._step()
-            if not self._bring_back():
-                raise RuntimeError("a step replaces other numbers than those before it")
+            self._bring_back()
 
         try:
             return recorder.record(step)
@@ -108,7 +101,6 @@ class Replay:
         return True
 
     def _attributes(self) -> dict[_Place, Any]:
-        """Return the attributes of the owners that are tensors, or several together."""
         return {
             (number, name): value
             for number, owner in enumerate(self._owners)
@@ -186,16 +178,12 @@ def recorder_on(device: torch.device, *, recorded: bool = True) -> CudaRecorder 
 
 
 def _replay(graph: torch.cuda.CUDAGraph, inputs: list[Tensor]) -> None:
-    """Replay a graph; its ``inputs`` stay alive as long as the recording, whoever else drops them."""
+    """Replay a graph; its ``inputs`` stay alive as long as the recording."""
     graph.replay()
 
 
 class Inputs(TorchDispatchMode):
-    """Watches operations within its block.
-
-    Attributes:
-        tensors: each tensor that an operation read and that none of them had made before.
-    """
+    """Watches operations within its block: ``tensors`` are those that they read and none of them had made before."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -204,14 +192,12 @@ class Inputs(TorchDispatchMode):
         self._made: list[Tensor] = []  # kept, so that no other tensor gets their memory meanwhile
 
     def __exit__(self, *error: Any) -> None:
-        """Let go of intermediate results."""
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._made = []
 
     def __torch_dispatch__(
         self, operation: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Do an operation, and note its new inputs."""
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, torch.Tensor) and _address(tensor) not in self._known:
                 self._known.add(_address(tensor))

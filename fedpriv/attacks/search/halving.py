@@ -20,12 +20,7 @@ from fedpriv.attacks.search.candidates import Row, Solved, best_restarts, in_chu
 
 @dataclass(frozen=True)
 class Rung:
-    """A part of the budget of a target.
-
-    Attributes:
-        rows: of the target that take part.
-        iterations: of each of them.
-    """
+    """A part of the budget of a target: rows that take part, and the iterations of each."""
 
     rows: int
     iterations: int
@@ -38,11 +33,7 @@ Search = Callable[[Sequence[Row], int, Tensor | None, Callable[[int], None]], So
 def ladder(rows: int, budget: int, trial: float, least: int) -> tuple[Rung, ...]:
     """Return rungs of fewer and fewer rows, which together take ``budget`` iterations of a target, neither more nor fewer.
 
-    Args:
-        rows: that would begin.
-        budget: iterations of all of a target's rows together, at least one.
-        trial: share of it that the rungs of more than one row may take.
-        least: iterations of a row below which nothing can be seen; so few rows begin that each has as many.
+    Rungs of more than one row take at most a share ``trial``; so few rows begin that each has ``least`` iterations.
     """
     most = max(1, int(trial * budget / max(least, 1)))  # as many as the first rung can give so much
     for begin in range(min(rows, most), 0, -1):
@@ -62,12 +53,6 @@ def climb(problem: AttackProblem, search: Search, rungs: Sequence[Rung], bytes_p
 
     A row goes on from its best images. Which rows go on depends on their own target alone, so results do not depend on
     chunks or on which targets are attacked together.
-
-    Args:
-        problem: T targets, the device, the number of rows at a time, and whom to tell of progress.
-        search: goes on with a chunk of rows.
-        rungs: as of :func:`ladder`.
-        bytes_per_row: estimate of a row's memory.
 
     Raises:
         UserError: for more rows than memory holds.

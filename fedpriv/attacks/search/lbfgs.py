@@ -214,7 +214,7 @@ class _Descent:
 
 
 class _Curvature:
-    """The inverse Hessians of N rows, in compact form.
+    """The inverse Hessians of N rows, in compact form; ``depth`` places were computed with last, -1 before the first.
 
     Byrd, Nocedal and Schnabel, "Representations of quasi-Newton matrices and their use in limited memory methods" (1994),
     theorem 2.2: with the steps S and the changes Y of the gradient as columns, R the upper triangle of S'Y (in the order in
@@ -225,9 +225,6 @@ class _Curvature:
     All sums over variables are two products with the whole history, instead of two for each pair one after the other.
     R^-1 is kept as it is: a new pair adds a column to it, and where the oldest pair goes its row and column go too, whatever
     the order of places in memory. So each row has its own ring of places, and nothing is moved or solved.
-
-    Attributes:
-        depth: places that were computed with for the last direction; -1 before the first.
     """
 
     def __init__(self, size: int, start: Tensor) -> None:
@@ -243,13 +240,9 @@ class _Curvature:
         self.depth = -1
 
     def direction(self, gradient: Tensor, step: Tensor, change: Tensor, taken: Tensor) -> Tensor:
-        """Take in the pairs of the rows that took a step, and return minus the inverse Hessian times the gradients.
+        """Take in the pairs of the rows that took a step, and return minus the inverse Hessian times gradients ``(N, D)``.
 
-        Args:
-            gradient: ``(N, D)``.
-            step: ``(N, D)``.
-            change: ``(N, D)`` of the gradient along the step.
-            taken: ``(N,)`` bool; of other rows ``step`` and ``change`` have no part. The first time, of all rows.
+        Of rows that are not ``taken`` ``(N,)`` (bool), ``step`` and ``change`` of the gradient have no part.
         """
         whole = self.depth >= 0 and gradient.is_cuda  # recorded steps have equal shapes
         depth = self.depth = self._size if whole else min(self.depth + 1, self._size)  # so many pairs a row may have

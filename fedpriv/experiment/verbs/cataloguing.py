@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedpriv.attacks.observation import Needs
     from fedpriv.util.registry import Registry
 
-Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "metrics", "targets", "claims"]
+Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims"]
 Row = dict[str, str]
 
 REGISTRIES: Mapping[str, str] = {
@@ -24,7 +24,6 @@ REGISTRIES: Mapping[str, str] = {
     "attacks": "fedpriv.attacks:ATTACKS",
     "defenses": "fedpriv.defenses:DEFENSES",
     "payloads": "fedpriv.wire.payloads:PAYLOADS",
-    "metrics": "fedpriv.scoring.leakage:METRICS",
     "datasets": "fedpriv.datasets:DATASETS",
     "models": "fedpriv.models:MODELS",
 }
@@ -67,8 +66,7 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     ['membership', 'property']
 
     Args:
-        kind: ``methods``, ``attacks``, ``defenses``, ``datasets``, ``models``, ``payloads``, ``metrics``, ``targets`` or
-            ``claims``.
+        kind: ``methods``, ``attacks``, ``defenses``, ``datasets``, ``models``, ``payloads``, ``targets`` or ``claims``.
         target: with ``attacks``: only those for this kind of upload.
 
     Raises:
@@ -203,15 +201,6 @@ def _payload(name: str, kind: Any) -> Row:
     }
 
 
-def _metric(_: str, metric: Any) -> Row:
-    return {
-        "of": metric.of,
-        "unit": metric.unit or "none",
-        "more leakage is": "higher" if metric.higher_is_better else "lower",
-        "measures": metric.description,
-    }
-
-
 def _targets() -> list[Row]:
     from fedpriv.attacks import attacks_for, target_names, told_in_clear
     from fedpriv.methods import default_method
@@ -250,7 +239,6 @@ _ROWS: dict[str, Callable[..., Any]] = {
     "datasets": _dataset,
     "models": lambda name, _: {"kind": "model", "is": _sentence("models", name)},
     "payloads": _payload,
-    "metrics": _metric,
     "targets": _targets,
     "claims": _claims,
 }

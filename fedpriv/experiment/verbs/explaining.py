@@ -48,7 +48,7 @@ class Explanation:
 
 @imports_what_is_named
 def explain(name: str) -> Explanation:
-    """Say all there is to say of a method, attack, defense, kind of payload, metric, data set, model or claim.
+    """Say all there is to say of a method, attack, defense, kind of payload, data set, model or claim.
 
     >>> import fedpriv
     >>> fedpriv.explain("fedgh").facts["does"]
@@ -112,7 +112,7 @@ def _text(kind: str, name: str) -> str:
         claim = claims()[name]
         lines = [*(f"- known: {line}" for line in claim.known), *(f"- not said: {line}" for line in claim.unknown)]
         return "\n\n".join([f"`fedpriv reproduce {name}` puts it to the test.", "\n".join(lines)])
-    if kind == "metrics" or name not in registry(kind):
+    if name not in registry(kind):
         return ""
     options = getattr(registry(kind).load(name), "options", None) if kind == "methods" else None
     details = inspect.getdoc(options) or "" if is_dataclass(options) else ""

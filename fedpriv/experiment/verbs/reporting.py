@@ -13,8 +13,8 @@ from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.pages.baselines import baselines
-from fedpriv.pages.left_out import readable
-from fedpriv.pages.report import Others, load_scored, write_results
+from fedpriv.pages.page import readable
+from fedpriv.pages.report import load_scored, write_results
 from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import read_results, together
@@ -136,7 +136,8 @@ def report(
                 runs=PAGE if runs else None,
                 study=together({path: own.facts for path, own in studies.items() if path not in trained_only}),
                 alone=baselines([*runs, *(run for own in studies.values() for run in own.runs)]),
-                others=Others(left_out, list(audits.values())),
+                left_out=left_out,
+                audits=list(audits.values()),
                 redact=rule,
             )
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)

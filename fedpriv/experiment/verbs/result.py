@@ -64,7 +64,7 @@ class AttackResult(Tabular):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """One finding an upload, the gravest first, as the page has them; each with one sentence in short."""
+        """One finding an upload, the most severe first, as the page has them; each with one sentence in short."""
         from fedpriv.pages.alike import by_folder, judge_results
         from fedpriv.pages.findings import findings
         from fedpriv.scoring.ranking import largest_budgets
@@ -79,7 +79,7 @@ class AttackResult(Tabular):
     def reach(self) -> Sequence[Mapping[str, Any]]:
         """The columns of ``reach.csv``, one row an attack and setting of local work; empty where one alone was attacked."""
         from fedpriv.pages.alike import by_folder, judge_results
-        from fedpriv.pages.reach_curve import reach_curves, reach_rows
+        from fedpriv.pages.reach import reach_curves, reach_rows
 
         attacks = [self.load(name) for name in self.records]
         scores = {self.path / name: record for name, record in self.scores.items()}
@@ -110,7 +110,7 @@ class AttackResult(Tabular):
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the columns of ``results.csv``, one row an attack that returns images."""
-        from fedpriv.pages.csv_table import csv_rows
+        from fedpriv.pages.report import csv_rows
 
         verdicts: dict[tuple[Path, ...], Verdict] = {
             (self.path / name,): verdict for name, verdict in self.verdicts.items()

@@ -26,7 +26,6 @@ from fedpriv.scoring.storage import (
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pairs import texts
 
 _NOT_STORED = "inference stores no scores of single candidates; attack again"
 
@@ -38,7 +37,6 @@ def score(
     results: Scorable | Sequence[Scorable],
     *,
     seed: int | None = None,
-    metrics: str | Sequence[str] = (),
     redact: str | None = None,
     allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
@@ -50,7 +48,6 @@ def score(
     Args:
         results: what :func:`fedpriv.attack` returned, attack directories, folders that hold some; one or several.
         seed: of floors and decoys (default: the attack's own), at least 0.
-        metrics: measures of your own, ``package.module:NAME``; one or several. Those of installed packages need no naming.
         redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
             (docs/redaction.md). Pages that were made before are not made again.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
@@ -60,7 +57,7 @@ def score(
         The new records by attack directory.
 
     Raises:
-        UserError: for a folder that is missing or holds no attack, an attack without its private truth, an unknown measure.
+        UserError: for a folder that is missing or holds no attack, an attack without its private truth.
     """
     if seed is not None and seed < 0:
         raise UserError(f"seed={shown(seed)}: expected at least 0")
@@ -71,7 +68,7 @@ def score(
     with listener.progress("scoring") as report:
         for done, directory in enumerate(directories, start=1):
             with folders.held_with_those_around(directory):
-                records[directory] = _score(directory, seed, texts("metrics", metrics), rule)
+                records[directory] = _score(directory, seed, rule)
             report(done, len(directories), directory.name)
     if rule != NONE:
         listener.say("pages that were made of these before show what they showed; make them again with report")
@@ -80,13 +77,13 @@ def score(
     return records
 
 
-def _score(directory: Path, seed: int | None, metrics: Sequence[str], rule: str) -> ReconstructionRecord:
+def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord:
     saved = load_attack(directory, scores=False)
     if saved.truths is None:
         raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
     used = saved.about.seed if seed is None else seed
     given = (saved.reconstruction, saved.truths, saved.shuffled)
-    record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge, metrics=metrics)
+    record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge)
     about = saved.about.model_copy(update={"redacted": rule})
     draw(replace(saved, metrics=record, about=about))
     if rule == NONE:

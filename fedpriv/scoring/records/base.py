@@ -1,4 +1,4 @@
-"""The base of all records: frozen, closed to unknown fields, and of one version of the format."""
+"""The parts of records: frozen models, closed to unknown fields, of one version of the format."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fedpriv.util.record import Record
 RECORD_VERSION: Literal[4] = 4
 """Of the format of all records."""
 
-SCORING_VERSION = 6
-"""Of what the numbers in a record mean. It changes with a metric, a floor, an interval or a verdict."""
+SCORING_VERSION = 7
+"""Of what the numbers in a record mean. It changes with a metric, a baseline, an interval or a verdict."""
 
 Measure = Literal[
     "images",
@@ -26,13 +26,24 @@ Measure = Literal[
     "property",
     "accuracy",
 ]
-"""Quantities compared with a guess: PSNR of images, images 3 dB beyond the strongest guess, images told from decoys, the
-error of recovered vectors, vectors told from the client's others, classes recognised, areas under the curve of membership
-and of a property, members found at 1 % false positives; and of no attack, accuracy
-beside that without any exchange."""
+"""Quantities compared with a baseline: PSNR of images, images 3 dB above it, images re-identified among decoys, the error
+of recovered vectors, vectors nearest to their own, classes recognised, areas under the curve of membership and of a
+property, members found at 1 % false positives; and of no attack, accuracy beside that without any exchange."""
 
 Interval = tuple[FiniteFloat, FiniteFloat]
 """Lower and upper end of a 95 % interval."""
+
+# Least effects: a difference smaller than these is no leak, however sure it is. Records carry theirs.
+DECIBELS = 0.5
+"""Of mean PSNR above the baseline."""
+ERROR_SHARE = 0.1
+"""Of a recovered vector's relative error, as a share of the baseline's error."""
+IDENTIFIED = 0.05
+"""Of a rate (images or vectors re-identified, classes recognised) above what the baseline reaches."""
+AUC = 0.55
+"""Area under the ROC curve that membership and property inference must exceed."""
+FOUND_AT_1_PERCENT = 0.03
+"""True-positive rate at 1 % false positives that membership inference must exceed."""
 
 
 class Estimate(Record):
@@ -82,14 +93,14 @@ class FiniteSummary(Summary):
 
 
 class Comparison(Estimate):
-    """A paired difference, target by target, between an attack and the strongest guess; positive where the attack is better.
+    """A paired difference, target by target, between an attack and the baseline; positive where the attack is better.
 
     Every claim that a page makes rests on one of these, so that a page knows how many it makes.
 
     Attributes:
         measure: the quantity compared.
         stratum: targets by how many images went into each, or ``all``.
-        against: the guess by name.
+        against: the guess that is the baseline, by name.
         n_clients: independent units over which the interval goes.
         least: the least effect that counts, in the unit of the mean.
         p_value: one-sided, of a difference no larger than ``least``; None for fewer than two units.

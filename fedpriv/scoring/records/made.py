@@ -31,7 +31,7 @@ class Stage(Record):
 
 
 class Reach(Record):
-    """One of the settings by which a run of attacks asks how far a leak reaches: the local work behind the upload.
+    """One of the settings of a sweep over the local work behind the upload.
 
     Attributes:
         setting: as it was asked for: ``1``, ``4``, ``8x1``, ``epoch``.
@@ -142,7 +142,7 @@ class Identity(Record):
         target: kind of upload.
         attack, attack_version: registry name, and the version of what it does.
         method, dataset: names; a folder of images goes by its own.
-        knowledge: what the attacker was granted.
+        knowledge: the threat model.
         seed: of the attack and its scoring.
         stage: that was attacked, or None.
         reach: which of several settings of local work was attacked, or None.

@@ -1,7 +1,8 @@
-"""``metrics.json``: how good the images of an attack are, beside blind guesses and its control."""
+"""``metrics.json``: how good the images of an attack are, beside baselines and its control."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import Literal
 
@@ -12,14 +13,15 @@ from fedpriv.scoring.records.base import SCORING_VERSION, Comparison, Estimate, 
 from fedpriv.scoring.records.made import Budget, Identity
 from fedpriv.util.record import Record
 
+SPECIFIC = 0.1
+"""Share of the objective of auxiliary images that images found from an upload must stay below to be specific.
+
+One step from the same start already leads below the objective of other images, so that below alone would say nothing.
+"""
+
 
 class Control(Record):
-    """Scores of the same attack on shuffled uploads.
-
-    Attributes:
-        mean, median: over targets; the median is None where some value is not finite.
-        difference: attack less control, target by target; None where some value is not finite.
-    """
+    """Scores of the same attack on shuffled uploads; median and difference are None where some value is not finite."""
 
     mean: FiniteFloat | None
     median: FiniteFloat | None
@@ -36,7 +38,7 @@ class FeatureIdentification(FiniteSummary):
     """Rate at which a recovered vector is nearest to its own true one among the client's.
 
     Attributes:
-        chance: what the strongest guess reaches by the same rule.
+        chance: what the baseline reaches by the same rule.
         chance_of: which that is; ``vectors`` for one over the number of the client's vectors, where there was no guess.
         shuffled: the control, or None.
         blind: rates of all guesses by name.
@@ -49,10 +51,10 @@ class FeatureIdentification(FiniteSummary):
 
 
 class Identification(Summary):
-    """Share of images told first among decoys of their class; one value a target, None where it had fewer than ten.
+    """Share of images re-identified among decoys of their class; one value a target, None where it had fewer than ten.
 
     Attributes:
-        chance: what the strongest guess reaches on the very targets and decoys; None where no target had enough.
+        chance: what the baseline reaches on the very targets and decoys; None where no target had enough.
         chance_of: which that is.
         mean_rank: mean rank of the true image; 1 is first.
         decoys: how many there were, of all targets.
@@ -75,8 +77,7 @@ class ClassAccuracy(FiniteSummary):
 
     Attributes:
         real: on the true images.
-        chance: on the strongest guess.
-        chance_of: which that is.
+        chance, chance_of: on the baseline, and which that is.
         floors: on all guesses and shuffled uploads, by name.
         trained_on: images that each classifier was trained on.
     """
@@ -94,35 +95,13 @@ class Perceptual(Summary):
     backbone: str | None = None
 
 
-class OtherMeasure(Summary):
-    """A measure of another package, with what a table needs to know of it.
-
-    Attributes:
-        unit: empty for none.
-        higher_is_better: whether a higher value means more leakage.
-        description: one line.
-        shuffled: of vectors: the control, or None where it was not run.
-    """
-
-    unit: str
-    higher_is_better: bool
-    description: str
-    shuffled: Control | None = None
-
-
 class ImageMeasures(Record):
-    """Likeness of images; ``ssim`` and ``lpips`` may not be measured. ``others`` are other packages' measures by name."""
+    """Likeness of images; ``ssim`` and ``lpips`` may not be measured."""
 
     psnr_db: FiniteSummary
     psnr_of_mean_mse_db: Summary
     mse_255: FiniteSummary
     ssim: Summary
-    others: Mapping[str, OtherMeasure] = Field(default_factory=dict)
-
-
-class FloorMeasures(ImageMeasures):
-    """Of a blind guess or the control; ``lpips`` of the strongest alone."""
-
     lpips: Perceptual | None = None
 
 
@@ -144,22 +123,15 @@ class Metrics(ImageMeasures):
     direction_identification: FeatureIdentification | None = None
     label_accuracy: FiniteSummary | None = None
     class_accuracy: ClassAccuracy | None = None
-    lpips: Perceptual | None = None
 
     @property
     def measured(self) -> dict[str, Summary]:
         """Measures that apply, by name."""
-        return {name: value for name, value in self if isinstance(value, Summary)} | dict(self.others)
+        return {name: value for name, value in self if isinstance(value, Summary)}
 
 
 class VectorMeans(Record):
-    """Of guesses at recovered vectors; None where none were recovered, or nothing was guessed at them.
-
-    Attributes:
-        relative_error: mean distance from the true vector over its norm.
-        feature_identification: share nearest to their own among the client's.
-        direction_identification: the same by direction from the mean of the client's.
-    """
+    """Of guesses at recovered vectors, as in :class:`Metrics`; None where none were recovered or guessed at."""
 
     relative_error: FiniteFloat | None = None
     feature_identification: FiniteFloat | None = None
@@ -167,7 +139,7 @@ class VectorMeans(Record):
 
 
 class FloorMeans(VectorMeans):
-    """Means of :class:`FloorMeasures`."""
+    """Means of :class:`ImageMeasures` of a guess or the control."""
 
     psnr_db: FiniteFloat
     psnr_of_mean_mse_db: FiniteFloat
@@ -177,12 +149,7 @@ class FloorMeans(VectorMeans):
 
 
 class Advantage(FiniteSummary):
-    """PSNR above the strongest floor, dB.
-
-    Attributes:
-        best_floor: which that is.
-        share_3db: share of targets that beat it by 3 dB or more, in [0, 1].
-    """
+    """PSNR above the baseline, dB; which that is, and the share of targets that beat it by 3 dB or more, in [0, 1]."""
 
     best_floor: str
     share_3db: FiniteFloat
@@ -201,6 +168,19 @@ class Fit(Record):
     shuffled: FiniteFloat | None
     auxiliary: FiniteFloat | None
 
+    @property
+    def specific(self) -> bool:
+        """True where the images explain their own upload better than images that were found without it.
+
+        Far better (:data:`SPECIFIC`) than auxiliary images; better than images found from shuffled uploads, which may be
+        good guesses where an attack starts from what it knows of the class. A network that maps all images alike lets any
+        image explain any upload; then a search converges at once, and neither its success nor its failure says anything.
+        """
+        if self.own is None:
+            return False
+        shuffled = self.shuffled is None or self.own < self.shuffled
+        return shuffled and (self.auxiliary is None or self.own < SPECIFIC * self.auxiliary)
+
 
 class Target(Record):
     """One target.
@@ -208,12 +188,12 @@ class Target(Record):
     Attributes:
         round, client, index, label: which it is; the label is -1 where none was said.
         n_c, stratum: how many images went into it.
-        psnr_db, floor_psnr_db, advantage_db: of the attack, of the strongest floor, and their difference.
+        psnr_db, floor_psnr_db, advantage_db: of the attack, of the baseline, and their difference.
         objective: of the chosen restart; None where it is not finite.
         converged: by the attack's own rule.
         fit: how well the images explain the upload, beside images found without it; None without a control, and where
             nothing leads from images to uploads.
-        specific: whether they do so better than those, as ``convergence.is_specific`` has it; None with ``fit``.
+        specific: whether they do so better than those (:attr:`Fit.specific`); None with ``fit``.
         diverged: it was not finite, and counts as black.
     """
 
@@ -249,38 +229,13 @@ class Stratum(Record):
     advantage_db: StratumAdvantage
 
 
-class NonMembers(Estimate):
-    """The best PSNR over images that the upload had nothing to do with; ``labels``: targets by how those were chosen."""
-
-    labels: Mapping[str, int]
-
-
-class Definition(FiniteSummary):
-    """One way of counting a hit, in dB, with floors under the same rule.
-
-    Attributes:
-        text: the rule.
-        floors: means of the floors by name.
-        best_floor: the strongest.
-        advantage_db: above that.
-        nonmembers, own_minus_nonmembers_db: of T2 alone: the same maximum over non-members, and the difference to it.
-    """
-
-    text: str
-    floors: Mapping[str, FiniteFloat]
-    best_floor: str
-    advantage_db: FiniteSummary
-    nonmembers: NonMembers | None = None
-    own_minus_nonmembers_db: Estimate | None = None
-
-
 class ControlResult(Record):
-    """Judgement on whether the attack on shuffled uploads stays at the best blind floor.
+    """Judgement on whether the attack on shuffled uploads stays at the best blind guess.
 
     Attributes:
         shuffled: its PSNR; None where it was not run, as are the following.
         floor: the best blind guess.
-        difference_db: control less floor.
+        difference_db: control less that guess.
         passes: whether the interval of the difference reaches zero; None for one target.
         verdict: in words.
     """
@@ -303,12 +258,11 @@ class ReconstructionRecord(Identity):
         metrics: of the attack.
         floors: means of guesses by name: blind ones, what the upload picks among these, the control; and guesses at
             recovered vectors.
-        floor_details: all of it, of those that are images.
+        floor_details: all of it, of those that are images; ``lpips`` of the baseline alone.
         advantage_db: above the strongest of them.
-        comparisons: with the strongest guess, by measure and stratum; what verdicts rest on.
+        comparisons: with the baseline, by measure and stratum; what verdicts rest on.
         targets: one a target.
         strata: by how many images went into a target; empty ones are left out.
-        definitions: every way of counting a hit: T1, T2, T3, and T5 where there are several guesses.
         control: whether the attack on shuffled uploads stays at a blind guess.
         cost: of the attack without its control.
         budget, caveat: as in ``about.json``.
@@ -324,12 +278,11 @@ class ReconstructionRecord(Identity):
     headline: str
     metrics: Metrics
     floors: Mapping[str, FloorMeans | VectorMeans]
-    floor_details: Mapping[str, FloorMeasures]
+    floor_details: Mapping[str, ImageMeasures]
     advantage_db: Advantage
     comparisons: tuple[Comparison, ...]
     targets: tuple[Target, ...]
     strata: Mapping[str, Stratum]
-    definitions: Mapping[str, Definition]
     control: ControlResult
     cost: Cost
     budget: Budget | None
@@ -340,3 +293,23 @@ class ReconstructionRecord(Identity):
     def image_floors(self) -> dict[str, FloorMeans]:
         """Guesses at images by name."""
         return {name: means for name, means in self.floors.items() if isinstance(means, FloorMeans)}
+
+    @property
+    def converged_share(self) -> float:
+        """Share of targets that met the attack's own convergence rule, in [0, 1]."""
+        return sum(row.converged for row in self.targets) / len(self.targets)
+
+    @property
+    def specific_share(self) -> float | None:
+        """Share of targets of a single image whose fit is specific to their upload; None where it was measured of none.
+
+        A mean does not determine its images, and guesses at the class fit it too, so means of two and more are left out.
+        """
+        known = [row.specific for row in self.targets if row.n_c == 1 and row.specific is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def objective_median(self) -> float | None:
+        """Median over targets of the final objective of the chosen restart; None where none is finite."""
+        finite = [row.objective for row in self.targets if row.objective is not None]
+        return statistics.median(finite) if finite else None

@@ -12,9 +12,9 @@ from fedpriv.scoring.records.made import Premise, Units
 from fedpriv.util.record import Record
 
 Kind = Literal["leaks", "some", "vectors", "classes", "membership", "property", "none", "untested"]
-"""The gravest thing that stands: images leak on average; some come back; recovered vectors, or classes of images, are told
-better than by a guess; members, or a property of clients, are told. ``none``: nothing of it, though the attack was tested
-hard enough to show it. ``untested``: nothing of it, and reasons why that says little."""
+"""The most severe thing that stands: images leak on average; some come back; recovered vectors, or classes of images, beat
+the baseline; members, or a property of clients, leak. ``none``: no leak detected, though the attack was able to show one.
+``untested``: inconclusive, with reasons."""
 
 ReasonName = Literal[
     "premise",
@@ -32,27 +32,27 @@ ReasonName = Literal[
     "not_sure",
     "not_excluded",
 ]
-"""Why a result without a leak says little. ``premise``: true images, put through the computation that attacks assume, do
-not give the uploads. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked targets.
-``no_control``: shuffled uploads were not attacked. ``no_held_out``: non-members are others' images, so that members may be
-told by how their client's images look, and no leak is claimed. ``not_converged``: the search converged for fewer than half
-of the targets. ``not_specific``: for fewer than half of the targets of a single image the fit is much better than that of
-other images. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more search
-still helped at the largest budget. ``at_chance``: the attacked model is hardly better than a constant guess;
-``undertrained``: it is far from what its method reaches elsewhere on the page. ``smaller_budget``: the same attack ran with
-a larger budget, which is judged. ``no_comparison``: there was no guess to compare with. ``not_sure``: something lies beyond
-the best guess by its own interval, but does not stand among all comparisons of the page. ``not_excluded``: too few targets
-or clients to exclude an effect that counts (:mod:`fedpriv.scoring.left_open`)."""
+"""Why a result without a leak is inconclusive. ``premise``: true images, put through the computation that attacks assume,
+do not give the uploads. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked targets.
+``no_control``: shuffled uploads were not attacked. ``no_held_out``: non-members are others' images, which their client's
+look gives away. ``not_converged``: the search converged for fewer than half of the targets. ``not_specific``: for fewer
+than half of the targets of a single image the fit is much better than that of other images. ``caveat``: the attack says of
+itself that its search tells nothing here. ``budget_rising``: more search still helped at the largest budget.
+``at_chance``: the attacked model is hardly better than a constant guess; ``undertrained``: it is far from what its method
+reaches elsewhere on the page. ``smaller_budget``: the same attack ran with a larger budget, which is judged.
+``no_comparison``: there was no guess to compare with. ``not_sure``: something lies above the baseline by its own interval,
+but does not stand among all comparisons of the page. ``not_excluded``: too few targets or clients to exclude an effect
+that counts."""
 
 
 class Reason(Record):
-    """Why a result without a leak says little.
+    """Why a result without a leak is inconclusive.
 
     Attributes:
         name: which reason.
         value: number of independent units, share of targets that converged or are specific, dB that the last budget gained,
             accuracy, or the end of an interval: the lower one for ``not_sure``, the upper one for ``not_excluded``.
-        beside: what the value is held against: five units, half of the targets, the least effect, accuracy of a constant
+        beside: what the value is compared with: five units, half of the targets, the least effect, accuracy of a constant
             guess or elsewhere.
         text: the attack's own words, for ``caveat``.
         measure: of the comparison that says little; None where the whole attack says little.
@@ -84,7 +84,7 @@ class JudgedComparison(Comparison):
 
     @property
     def guess(self) -> float | None:
-        """The strongest guess's value over the same targets. Of an error less is better."""
+        """The baseline's value over the same targets. Of an error less is better."""
         if self.value is None or self.mean is None:
             return None
         return self.value + self.mean if self.measure == "vectors" else self.value - self.mean
@@ -98,7 +98,7 @@ class Verdict(Record):
         target: kind of upload.
         subject: the vectors that it recovers, in the plural.
         question: what was asked, of a property; else empty.
-        kind: the gravest thing that stands.
+        kind: the most severe thing that stands.
         compared: every comparison of the attack, as judged.
         reasons: why the absence of a leak would say little; also beside leaks.
         n_targets: of attacks that make images, over all seeds; else 0.
