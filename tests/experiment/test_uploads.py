@@ -109,6 +109,19 @@ def test_intervals_go_by_the_groups_that_are_declared(tmp_path):
     assert one.n_clients == 1
 
 
+@pytest.fixture(scope="module")
+def asked():
+    images = [smooth(12, seed) for seed in range(20, 26)]
+    labels = [torch.tensor([k % 3, (k + 1) % 3]).repeat_interleave(torch.tensor([9, 3])) for k in range(6)]
+    uploads = [fedpriv.Representations(NETWORK(own).detach(), told) for own, told in zip(images, labels, strict=True)]
+    auxiliary, classes = smooth(90, 30), torch.arange(90) % 3
+    given = {"images": images, "labels": labels, "auxiliary": auxiliary, "auxiliary_labels": classes}
+    return lambda **changes: attack(
+        uploads,
+        **{**given, "target": "representation", "attacks": ["membership", "property"], "iterations": None, **changes},
+    )
+
+
 def test_members_are_told_from_the_clients_held_out_images_or_nothing_is_claimed(asked):
     without = asked(attacks="membership")
     record, verdict = without.scores["membership"], without.verdicts["membership"]

@@ -109,13 +109,13 @@ def test_what_is_beyond_bounds_stops_it_in_one_line(tmp_path, call):
     assert "recording stops" in said[0]
 
 
-def test_another_federation_is_not_mixed_into_a_recorded_one(tmp_path):
+def test_a_recorded_run_is_not_written_to_again(tmp_path):
     recorded(tmp_path / "run", rounds=(1, 2)).close()
     said = []
     other = Recorder(tmp_path / "run", "test 1.0", say=said.append)
     other.broadcast(1, ["12", "13"], weights(99))
     assert other.stopped
-    assert "of another federation" in said[-1]
+    assert "already exists" in said[-1]
     assert len(RecordedRun.open(tmp_path / "run").messages(1)) == 3
 
 
