@@ -69,7 +69,6 @@ def write_claim_card(folder: Path, card: ClaimCard) -> None:
 
 
 def _whys(tried: Sequence[ClaimCell]) -> list[tuple[str, str]]:
-    """Return the reasons of what was tried, each once with the cells it is of."""
     cells: dict[str, list[str]] = {}
     for cell in tried:
         if cell.why:
@@ -112,7 +111,6 @@ def _estimate(estimate: Estimate | None, digits: int) -> str:
 
 
 def _order(order: ClaimedOrder) -> dict[str, str]:
-    """Return the words of a comparison by column."""
     ends = f" [{order.ci95[0]:+,.2f}, {order.ci95[1]:+,.2f}]" if order.ci95 else ""
     return {
         "what": f"{order.better} ahead of {order.than}",

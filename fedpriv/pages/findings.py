@@ -211,7 +211,6 @@ def _of_images(first: Attacked) -> str:
 
 
 def _inference(verdict: Verdict, inferences: Sequence[Verdict]) -> str:
-    """Return the sentence on an inference, with its stage where it was asked at several."""
     names = {other.attack for other in inferences if other.question == verdict.question}
     return f"{verdict.attack}: {inferred(verdict)}" if len(names) > 1 else inferred(verdict)
 
@@ -232,7 +231,6 @@ def _sentence(severe: Kind | None, images: Sequence[Attacked]) -> str:
 
 
 def _by_card(images: Sequence[Attacked]) -> list[Attacked]:
-    """Return the strongest under each threat model."""
     cards: dict[str, list[Attacked]] = {}
     for image in images:
         cards.setdefault(card_key(image.card), []).append(image)

@@ -316,7 +316,6 @@ def _effect(name: str, group: Sequence[Judged]) -> Effect | None:
 
 
 def _of_attack(name: str, verdict: Verdict, *, tested: bool) -> tuple[tuple[bool, float], Effect]:
-    """Return an attack's nearness to a claim by a measure, and its value."""
     compared = [item for item in verdict.compared if item.measure in MEASURES[name]]
     drawn = verdict.overall(MEASURES[name][0])
     assert drawn is not None

@@ -92,7 +92,6 @@ def effect_words(name: str, effect: Effect) -> str:
 
 
 def _drawn(frontier: Frontier) -> list[str]:
-    """Return the sorts of leakage with a value to draw."""
     return [
         name
         for name in frontier.measured

@@ -175,7 +175,6 @@ def grid_columns(
 
 
 def _picked(values: Sequence[float], every: bool | None, quantiles: Sequence[float]) -> list[tuple[int, str]]:
-    """Return which positions to show, each with its heading."""
     if len(values) <= FEW if every is None else every:
         return [(position, "") for position in range(len(values))]
     return list(zip(at_quantiles(values, quantiles), [f"{100 * q:.0f} % quantile" for q in quantiles], strict=True))
@@ -236,7 +235,6 @@ def _wrapped(text: str, size: float, width: float, *, bold: bool = False) -> str
 
 
 def _high(text: str, size: float, spacing: float = 1.2) -> float:
-    """Return the inches that lines of so many points take."""
     return (text.count("\n") + 1) * size * spacing / 72
 
 

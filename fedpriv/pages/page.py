@@ -64,7 +64,6 @@ def with_script(page: str, script: str, values: Mapping[str, Any], filters: Mapp
 
 
 def _shown(value: Any) -> Any:
-    """Return a value as HTML may show it, before jinja escapes it; what is HTML already stays."""
     return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

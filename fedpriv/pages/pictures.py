@@ -95,7 +95,6 @@ def _cell(name: str, column: Column, uri: str, row: int) -> Cell:
 
 
 def _data_uri(image: np.ndarray, colours: int | None, shrink: int) -> str:
-    """Return an image ``(c, h, w)`` in [0, 1] as a PNG data URI."""
     values = np.round(255 * image).astype(np.uint8)
     picture = Image.fromarray(values[0] if len(values) == 1 else np.moveaxis(values, 0, 2))
     if shrink > 1:

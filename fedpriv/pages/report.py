@@ -208,7 +208,6 @@ def _labelled(about: P, folder: Path, called: Mapping[Path, Labels]) -> P:
 
 
 def _shown(attack: AttackRecord, called: Mapping[Path, Labels], rule: str) -> AttackRecord:
-    """Return an attack with its study's labels, its pictures by a rule or the stricter one by which it is stored."""
     about = _labelled(attack.about, attack.directory, called)
     return replace(attack, about=about.model_copy(update={"redacted": stricter(about.redacted, rule)}))
 

@@ -184,7 +184,6 @@ def _how_far(row: Cell) -> tuple[int, int]:
 
 
 def _settled(account: Path) -> list[Cell]:
-    """Return the list of a shard that may be at work: what it replaces while it is read is read once more."""
     until = time.monotonic() + PATIENCE
     while True:
         try:

@@ -130,7 +130,6 @@ def _labels(cell: Cell) -> Labels:
 
 
 def _names(cell: Cell) -> tuple[str, str]:
-    """Return the names of method and defenses."""
     called = _labels(cell)
     chain = " + ".join(choice.label or choice.name for choice in cell.defenses or ()) or called.defense
     method = labelled(called.method, called.method_title, cell.method)

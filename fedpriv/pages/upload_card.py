@@ -122,7 +122,6 @@ def marks(verdicts: Sequence[Verdict]) -> tuple[Mark, ...]:
 
 
 def _mark(question: str, verdicts: Sequence[Verdict], measures: tuple[str, ...] | None, leaks: str) -> Mark:
-    """Return one mark: ``measures`` are those whose claims answer; None where any claim or outright answer does."""
     if not verdicts:
         return Mark(question, "unasked", MEANINGS["unasked"])
     if measures is None:

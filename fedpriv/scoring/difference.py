@@ -94,7 +94,6 @@ def separated(differences: Sequence[Difference]) -> list[bool]:
 
 
 def _pairs(before: ReconstructionRecord, after: ReconstructionRecord) -> list[tuple[float, float, int]] | None:
-    """Return both scores and the unit of each target; None where the targets are not the same images."""
     first, second = (
         {(target.client, target.index, target.label): target for target in current.targets}
         for current in (before, after)
@@ -111,7 +110,6 @@ def _pairs(before: ReconstructionRecord, after: ReconstructionRecord) -> list[tu
 
 
 def _advantage(record: ReconstructionRecord) -> Comparison | None:
-    """Return the comparison with the strongest guess over all images."""
     return next(
         (
             comparison

@@ -181,7 +181,6 @@ def blind_floors(floors: Container[str]) -> tuple[str, ...]:
 
 
 def _classes(truth: Truth, n_guesses: int) -> list[int]:
-    """Return the class of each guess: of member j mod m."""
     return [int(truth.labels[j % truth.n_c]) for j in range(n_guesses)]
 
 

@@ -132,7 +132,6 @@ def judge(result: Judged) -> Verdict:
 
 
 def _adjusted(tests: Mapping[W, Comparison], level: float) -> dict[W, float]:
-    """Return p-values of tests adjusted so that, at :data:`FALSE_CLAIMS`, a part of it, ``level``, is kept."""
     p_values = holm([one.p_value or 0.0 for one in tests.values()], level, [attainable(one) for one in tests.values()])
     return {where: min(1.0, value * FALSE_CLAIMS / level) for where, value in zip(tests, p_values, strict=True)}
 
@@ -184,7 +183,6 @@ def attainable(comparison: Comparison) -> float:
 
 
 def _compared(records: Sequence[Record]) -> list[tuple[Comparison, float | None]]:
-    """Return the tests, over all seeds, with the attack's values, mean over them."""
     group = [{(item.measure, item.stratum): item for item in _tested(record)} for record in records]
     results = []
     for what in group[0]:
@@ -197,7 +195,6 @@ def _compared(records: Sequence[Record]) -> list[tuple[Comparison, float | None]
 
 
 def _tested(record: Record) -> tuple[Comparison, ...]:
-    """Return the comparisons that are tested: of vectors that an upload sends one by one there is nothing to recover."""
     if isinstance(record, ReconstructionRecord) and record.upload.separate:
         return tuple(one for one in record.comparisons if one.measure not in ("vectors", "vectors_identified"))
     return record.comparisons
@@ -347,7 +344,6 @@ def _question(record: PropertyRecord) -> str:
 
 
 def _baseline(record: Record) -> str:
-    """Return the level of membership that the assumed networks reach without the upload, in words."""
     if record.kind != "membership" or record.baseline is None:
         return ""
     name, auc = LABELS.get(record.baseline.name, record.baseline.name), record.baseline.auc
@@ -356,7 +352,6 @@ def _baseline(record: Record) -> str:
 
 
 def _clear(record: Record) -> str:
-    """Return the facts that an upload says outright."""
     if record.kind == "property" and record.learned_from in IN_CLEAR and record.auc.value == 1:
         return _question(record)
     if record.kind == "membership" and record.classes is not None:

@@ -178,7 +178,6 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
 
 
 def _classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
-    """Return for how many clients uploads say exactly which classes, and how many images of each, they hold."""
     if all(item.classes is None for item in lines.values()):
         return None
     right, counted, counts_right = 0, 0, 0

@@ -88,7 +88,6 @@ def undominated(points: Sequence[Objectives]) -> list[bool]:
 
 
 def _order(effect: Effect | None, two: Effect | None) -> int | None:
-    """Return -1, 0 or 1 as ``effect`` leaks less, as much or more; None where that is not known to be at most as much."""
     if effect is None or not effect.known:
         return None
     if two is None or not two.known:

@@ -130,14 +130,12 @@ def _shares(
 
 
 def _equal(classes: Sequence[int] | None, n_classes: int) -> Tensor:
-    """Return equal shares ``(C,)`` of the classes that a client names, or of all."""
     result = torch.zeros(n_classes, dtype=torch.float64)
     result[list(range(n_classes)) if classes is None else list(classes)] = 1
     return result / result.sum()
 
 
 def _of_the_next(ndarrays: Sequence[NDArray[np.int64]], scores: Sequence[Values]) -> list[Values]:
-    """Return, for each client's classes, what the next client's upload scores them; a class that it lacks comes last."""
     results = []
     for index, classes in enumerate(ndarrays):
         other = (index + 1) % len(ndarrays)
@@ -148,5 +146,4 @@ def _of_the_next(ndarrays: Sequence[NDArray[np.int64]], scores: Sequence[Values]
 
 
 def _crowd(details: Said, number: int) -> Values:
-    """Return the score of each class that knows only how many classes uploads name."""
     return np.full(number, 0.0 if details.classes is None else 1 / max(1, len(details.classes)))

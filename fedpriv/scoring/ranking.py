@@ -94,7 +94,6 @@ def largest_budgets(
 
 
 def _apart_from_budget(record: ReconstructionRecord, about: About | None) -> str:
-    """Return the key that attacks of one series share; nothing where no budget was named."""
     if record.budget is None:
         return ""
     group = [record.target, record.attack, record.method, record.dataset, plain(record.knowledge), record.seed]

@@ -105,7 +105,6 @@ def _method(record: Record) -> tuple[str, str, str]:
 
 
 def _reached_elsewhere(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
-    """Return the largest share that each method gains, on each data set, of what a constant guess leaves to be gained."""
     values: dict[tuple[str, str, str], float] = {}
     for record in records:
         if record.training is not None:
@@ -125,5 +124,4 @@ def _training(training: Training | None, elsewhere: float) -> list[Reason]:
 
 
 def _gained(training: Training) -> float:
-    """Return the share of what a constant guess leaves; clients of another seed leave more or less to be gained."""
     return (training.accuracy - training.guess) / max(1 - training.guess, 1e-9)

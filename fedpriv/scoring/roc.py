@@ -121,7 +121,6 @@ class Ranked:
 
 
 def _below(scores: Values, others: Values) -> Values:
-    """Return the share of sorted ``others`` below each score, ties counting half."""
     twice = np.searchsorted(others, scores, "left") + np.searchsorted(others, scores, "right")
     return np.asarray(twice / (2 * len(others)), dtype=np.float64)
 

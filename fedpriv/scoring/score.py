@@ -142,7 +142,6 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
 def _label_metrics(
     reconstruction: Reconstruction, truths: tuple[Truth, ...], means: Means, *, given: bool
 ) -> dict[str, Any]:
-    """Return the count of recovered labels; nothing where they were handed over, or none were named."""
     labels = reconstruction.labels
     if given or not all(labels.shape[1] == truth.n_c for truth in truths) or bool((labels < 0).any()):
         return {}
@@ -154,7 +153,6 @@ def _label_metrics(
 
 
 def _image_metrics(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> dict[str, Any]:
-    """Return the fields of :class:`ImageMeasures`, all but LPIPS."""
     error = means.finite(panel.mse)
     # The dB of a mean error falls as the error grows: the interval's ends change places. No error is negative.
     interval = None if error.ci95 is None else (_db(error.ci95[1]), _db(max(0.0, error.ci95[0])))
@@ -177,7 +175,6 @@ def _db(error: float) -> float:
 def _floors(
     images: Mapping[str, ImageMeasures], vectors: Mapping[str, VectorMeans]
 ) -> dict[str, FloorMeans | VectorMeans]:
-    """Return the means of guesses by name: at images, and at recovered vectors; the control is both."""
     fields = [name for name in FloorMeans.model_fields if name not in VectorMeans.model_fields]
     floor_means: dict[str, FloorMeans | VectorMeans] = dict(vectors)
     for name, detail in images.items():

@@ -145,7 +145,6 @@ def identify_directions(
 def _rated(
     hits: list[float], guessed: Mapping[str, list[float]], formula: float, means: Means
 ) -> FeatureIdentification:
-    """Return a rate beside that of the strongest guess, or of the formula where there is no guess."""
     details, rates = means.finite(hits, "share"), {name: float(np.mean(item)) for name, item in guessed.items()}
     of = max(rates, key=lambda name: rates[name], default="vectors")
     beside = control_of(details, guessed[SHUFFLED], means, "difference") if SHUFFLED in guessed else None
@@ -157,7 +156,6 @@ def _rated(
 def _compared(
     values: Tensor, guesses: Mapping[str, Tensor], true: Tensor, strata: Sequence[str], means: Means
 ) -> tuple[Comparison, ...]:
-    """Return the differences of relative error; a true vector of zero has none and is left out."""
     rows = (true.norm(dim=1) > 0).nonzero().squeeze(1).tolist()
     reached = relative_error(_settled(values), true).numpy()[rows]
     errors = {name: relative_error(_settled(guess), true).numpy()[rows] for name, guess in guesses.items()}
@@ -179,5 +177,4 @@ def _means(guess: Tensor, true: Tensor, rate: float, straight: float) -> dict[st
 
 
 def _settled(features: Tensor) -> Tensor:
-    """Return vectors of which those that are not finite are zero, as images that are not count as black."""
     return torch.where(features.isfinite().all(1, keepdim=True), features, torch.zeros(()))

@@ -149,7 +149,6 @@ _OF_KIND: dict[Kind, tuple[str, ...]] = {
 
 
 def _claims(verdict: Verdict, measure: str) -> list[JudgedComparison]:
-    """Return the claims by a measure: over all targets where that stands, else of each stratum where it does."""
     results = [claim for claim in verdict.claims if claim.measure == measure]
     return [item for item in results if item.stratum == "all"] or results
 
@@ -201,7 +200,6 @@ def _difference(item: JudgedComparison) -> str:
 
 
 def _guess(item: JudgedComparison) -> str:
-    """Return the baseline's value by the same measure."""
     if item.against == DECOYS:
         return f"by chance: {percent(item.guess)}"
     rank = "next best baseline" if item.measure == "beyond_3db" else "baseline"
@@ -213,7 +211,6 @@ def _called(item: JudgedComparison) -> str:
 
 
 def _score(item: JudgedComparison, *, limit: bool = False) -> str:
-    """Return an area under the curve, or the TPR at 1 % FPR, beside what the baseline reaches."""
     guess = f"baseline, {_called(item)}"
     if item.measure == "members_found":
         text = f"TPR {percent(item.value, 1)} at 1 % FPR"
@@ -225,7 +222,6 @@ def _score(item: JudgedComparison, *, limit: bool = False) -> str:
 
 
 def _of_whom(claims: Claims) -> str:
-    """Return the figures that stand: over all that was asked and where they are best; else of the strata alone."""
     text = "; ".join(_score(entry) for entry in claims if entry.stratum == "all")
     strata = [claim for claim in claims if claim.stratum != "all"]
     if text and strata:
@@ -236,21 +232,18 @@ def _of_whom(claims: Claims) -> str:
 
 
 def _each_seed(verdict: Verdict) -> str:
-    """Return that seeds exclude by themselves what the interval over them does not, where that is so."""
     means = [item for item in verdict.compared if item.measure not in RATES and item.stratum == "all"]
     wide = verdict.n_seeds > 1 and any(item.ci95 is not None and item.ci95[1] > item.least for item in means)
     return f"; each of the {verdict.n_seeds} seeds by itself excludes an effect that counts" if wide else ""
 
 
 def _limit(item: JudgedComparison) -> str:
-    """Return the most that a rate may lie above the baseline's: where nothing was seen there may still be something."""
     if item.measure not in RATES or item.ci95 is None or item.ci95[1] <= 0:
         return ""
     return f"; by its interval at most {_amount(item.measure, within_reach(item, item.ci95[1]))} more"
 
 
 def _beside(verdict: Verdict, *, limits: bool = False) -> str:
-    """Return the other rates that an attack without a claim reaches, each beside the baseline's."""
     lines = {
         "beyond_3db": "of images lie 3 dB above it",
         "identified": "are re-identified among decoys",
@@ -297,7 +290,6 @@ def objective_words(value: float | None) -> str:
 
 
 def _amount(measure: str, value: float) -> str:
-    """Return a difference in the unit in which sentences have it."""
     if measure == "images":
         return f"{value:.1f} dB"
     if measure in ("membership", "property"):
@@ -340,7 +332,6 @@ def _number_words(stratum: str) -> str:
 
 
 def _alike(stratum: str) -> str:
-    """Return the trait that candidates of a stratum of membership share, in words."""
     if stratum in STRATA:
         return "the client's only image of a class" if stratum == "1" else f"classes with {_number_words(stratum)}"
     return f"images that are {stratum} of their class"
@@ -416,7 +407,6 @@ def why(reason: Reason, verdict: Verdict) -> str:
 
 
 def _left_open(reason: Reason, verdict: Verdict) -> str:
-    """Return the effect that one comparison leaves open."""
     measure, value, sure = reason.measure or "images", reason.value or 0.0, reason.name == "not_sure"
     stratum, among = reason.stratum, ""
     if stratum != "all":

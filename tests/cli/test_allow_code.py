@@ -127,7 +127,7 @@ def test_typed_modules_are_imported_and_later_commands_say_what_they_need(tmp_pa
     assert not mark.exists()
     assert typed(*attack, "--out", "second", "--allow-code", "mine") == 0
     capsys.readouterr()
-    assert typed("score", "second", "--metric", "mine:BRIGHTNESS", "--quiet") == 0
+    assert typed("score", "second", "--quiet") == 0
     assert typed("report", "second", "run", "--out", "page", "--quiet") == 0
     assert typed("compare", "first", "second", "--quiet") == 0
     for name in ("run", "first", "second", "page"):

@@ -17,7 +17,6 @@ from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.defenses.shared.signals import require, transform
 from fedpriv.federation.defense import Defense
 from fedpriv.methods import fedproto
-from fedpriv.scoring.leakage import Metric
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import SIGNALS, VECTORS
 from fedpriv.wire.payloads import Payload, Prototypes, get_payload, tensor
@@ -107,14 +106,6 @@ class Jitter(Defense):
             return value * (1 + self.spread * torch.randn(value.shape, generator=context.rng).to(value))
 
         return transform(message, context.broadcast, jittered)
-
-
-def mean_gap(found, truth):
-    """Return the difference of each image's mean brightness to the true one's."""
-    return (found.mean((1, 2, 3)) - truth.mean((1, 2, 3))).abs()
-
-
-BRIGHTNESS = Metric("brightness_gap", "", False, "difference of mean brightness", mean_gap)
 
 
 def load_stripes(options: SourceOptions) -> Dataset:

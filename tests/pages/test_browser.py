@@ -89,16 +89,6 @@ def test_every_page_is_read_on_any_screen_and_on_paper(driver, report, small):
     white_on_paper(driver, report)
 
 
-def test_without_the_script_all_is_there(driver, report):
-    driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        show(driver, report)
-        assert driver.find_elements("css selector", "th button") == []
-        assert len(driver.find_elements("css selector", "#card-1 tbody tr")) > 5
-    finally:
-        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-
-
 def test_nothing_is_fetched_and_nothing_is_complained_of(driver, report, small):
     for page in (report, small):
         driver.get_log("performance")

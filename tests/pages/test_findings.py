@@ -134,18 +134,6 @@ def test_uploads_are_apart_and_the_most_severe_comes_first():
     assert [one.kinds for one in found] == [("leaks",), ("untested",), ("none",), ("none",)]
 
 
-def test_what_is_tested_together_is_the_whole_page():
-    lone = attack(images(3.0).model_copy(update={"p_value": 0.02}))
-    assert only([lone]).kinds == ("leaks",)
-    others = [attack(-3.0, method=f"m{n}") for n in range(9)]
-    first, *rest = all_of([lone, *others])
-    assert (first.kinds, [reason.name for reason in first.attacks[0].verdict.reasons]) == (("untested",), ["not_sure"])
-    assert (
-        "2.5 dB above the baseline by its own interval, but that is not sure among the 10 comparisons" in first.sentence
-    )
-    assert {one.kinds for one in rest} == {("none",)}
-
-
 # ---------------------------------------------------------------- membership and properties
 
 

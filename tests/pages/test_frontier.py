@@ -9,7 +9,6 @@ from frontier_cases import LOOSE, image, judged, member, page
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
 from fedpriv.federation.summary import ReachedAccuracy
 from fedpriv.pages.baselines import baselines, beside, gain_over_local, same_clients
@@ -61,13 +60,6 @@ def test_one_point_an_upload_with_the_most_severe_of_all_its_attacks():
     assert (point.effects["representations"].value, point.effects["representations"].attack) == (0.3, "unmix")
     assert point.effects["membership"].stands
     assert found.card.rounds_seen == 30
-
-
-def test_what_is_sent_one_by_one_needs_no_recovery():
-    (found,) = page(image())
-    assert found.points[0].effects["representations"].found == "outright"
-    (found,) = page(image(defenses=NOISE))
-    assert "representations" not in found.points[0].effects
 
 
 def test_untested_points_are_never_better():
@@ -203,12 +195,6 @@ def test_what_lies_within_the_spread_is_said_to():
     assert settled(image(-1.0, method="fedre", accuracy=0.95), image(-1.0, accuracy=0.8)) == (False, False)
     assert settled(image(-1.0, method="fedre", scalars=22603), image(-1.0, scalars=22611)) == (False, False)
     assert settled(image(-1.0, method="fedre", scalars=1000), image(-1.0, scalars=1020)) == (False, True)
-
-
-def test_one_step_is_never_compared_with_epochs():
-    one_step = LocalTraining(max_steps=1, batch_size=1)
-    found = page(image(40.0, target="model", training=one_step), image(0.1, target="model"))
-    assert sorted(frontier.task["local work"] for frontier in found) == ["", "one local step on one image a round"]
 
 
 def test_what_another_card_gives_away_is_told():

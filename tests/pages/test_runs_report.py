@@ -79,18 +79,6 @@ def test_the_page_and_its_table_name_every_accuracy(two, tmp_path):
         write_runs_report(two, tmp_path / "no", target_of="median")
 
 
-def test_other_ways_to_predict_have_their_own_line(tmp_path):
-    home = make_run(
-        tmp_path / "a", extra={"after_training_head": [[1, 10], [7, 30]], "after_broadcast_head": [[0, 10], [4, 30]]}
-    )
-    run = load_runs([home])[0]
-    assert run.predictors == ("", "head")
-    assert run.at("after_training", "head").pooled.tolist() == [0.2] * 3
-    write_runs_report([home], tmp_path / "out")
-    rows = told(tmp_path / "out" / "runs.csv")
-    assert [(row["predictor"], row["after_broadcast_final"]) for row in rows] == [("own", "0.225"), ("head", "0.1")]
-
-
 # ---------------------------------------------------------------- pages
 
 

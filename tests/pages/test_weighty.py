@@ -17,7 +17,6 @@ from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
-from fedpriv.util.errors import UserError
 
 CARD = ThreatModel()
 RATE = 0.05
@@ -100,19 +99,6 @@ def test_the_gradient_of_plain_cross_entropy_is_the_uploads_own(method, world):
             torch.testing.assert_close(own[name], value, rtol=1e-3, atol=5e-6)
 
 
-def test_fml_is_cross_entropy_with_labels_softened_by_the_private_model(world):
-    directory, federation = world("fml")
-    evidence, found, steps = steps_of(directory, federation, "small-model")
-    for target, truth, step in zip(evidence.targets, found, steps, strict=True):
-        private, _ = private_logits(federation, target.client, truth, step)
-        soft = 0.5 * hot(truth) + 0.5 * private.softmax(1)
-        own = candidate(evidence.knowledge, step, truth, soft)
-        for name, value in step.gradient.items():
-            torch.testing.assert_close(own[name], value, rtol=1e-3, atol=5e-6)
-        plain = cosine(candidate(evidence.knowledge, step, truth, hot(truth)), step.gradient)
-        assert 0.8 < plain < 0.999  # what an attacker who ignores the private model can reach
-
-
 @each("method", KINDS)
 @each("batch_size", [1, 4])
 def test_whatever_the_loss_the_first_layer_gives_the_batch_away(method, batch_size, world):
@@ -125,9 +111,3 @@ def test_whatever_the_loss_the_first_layer_gives_the_batch_away(method, batch_si
         errors = (images[:, None] - truth.members[None]).square().flatten(2).mean(2).min(0).values
         assert float(errors.max()) < 1e-6  # 60 dB
     assert result.converged.all()
-
-
-def test_a_private_head_of_a_round_without_checkpoint_is_refused(world):
-    directory, federation = world("fedrep", rounds=3)
-    with pytest.raises(UserError, match="needs its checkpoint"):
-        build_case(RunSource(directory, federation, "extractor"), CARD, n_targets=2, seed=0, round_=1)

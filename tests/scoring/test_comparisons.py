@@ -44,40 +44,6 @@ def test_an_attack_that_does_as_well_on_shuffled_uploads_identifies_nothing():
     assert "re-identified among decoys" in words(judged(something))
 
 
-def test_single_images_stand_beside_their_control_as_well():
-    secrets = truths([1] * 8)
-    right = reconstruction(firsts(secrets), per_client=1)
-    leaky = judge(right, secrets, right)  # the same on shuffled uploads: known from elsewhere than the upload
-    told = leaky.metrics.identification_top1
-    assert (told.mean, told.shuffled.mean) == (1, 1)
-    assert told.shuffled.difference.mean == 0
-    assert told.shuffled.difference.ci95 == pytest.approx(
-        (-0.37, 0.37), abs=0.01
-    )  # eight clients are not all there are
-    assert judged(leaky).kind == "none"
-    fine = judge(right, secrets, reconstruction(firsts(secrets).roll(1, 0), per_client=1))
-    told = fine.metrics.identification_top1
-    assert (told.mean, told.shuffled.mean, told.n_left_out, told.decoys) == (1, 0, 0, (20,))
-    assert "100 % of the images are re-identified among decoys (" in words(judged(fine))
-
-
-def test_targets_without_ten_decoys_of_their_class_are_left_out_and_counted():
-    secrets = truths([1] * 6)
-    scarce = tuple(dataclasses.replace(truth, labels=truth.labels + 7) for truth in secrets[:2])
-    record = judge(reconstruction(firsts(secrets)), (*scarce, *secrets[2:]))
-    told = record.metrics.identification_top1
-    assert told.per_target == (None, None, 1, 1, 1, 1)
-    assert (told.n, told.n_left_out, told.mean) == (4, 2, 1)
-    compared = {one.measure: one for one in record.comparisons}
-    assert (compared["identified"].n, compared["identified"].n_clients) == (4, 2)
-    nothing = tuple(dataclasses.replace(truth, labels=truth.labels + 7) for truth in secrets)
-    record = judge(reconstruction(firsts(secrets)), nothing)
-    told = record.metrics.identification_top1
-    assert (told.n_left_out, told.mean, told.chance, told.blind) == (6, None, None, {})
-    assert "ten" in told.not_measured or "10" in told.not_measured
-    assert {one.measure for one in record.comparisons} == {"images", "beyond_3db"}
-
-
 def test_the_strongest_guess_of_each_stratum_is_what_counts():
     secrets = truths([1, 2] * 4)
     record = judge(reconstruction(firsts(secrets)), secrets, reconstruction(images(8, seed=7)[:, None]))

@@ -108,42 +108,6 @@ def test_class_mean_of_an_entangled_target_is_mixed_by_its_weights():
     assert both[:, 0, 0, 0].tolist() == pytest.approx([0.2, 0.6])
 
 
-def test_an_optimal_image_of_a_class_without_auxiliary_is_that_of_all():
-    truth = a_truth([0.9, 0.8], labels=[7, 1], pool=[0.1, 0.2, 0.8], pool_labels=[0, 0, 1])
-    of_all = floor("optimal_image", truth)
-    assert of_all.unique().item() == pytest.approx(truth.pool.optimal[0, 0, 0].item())
-    both = floor("optimal_class_image", truth, 2)
-    expect_same(both[:1], of_all)
-    assert both[1].unique().item() == pytest.approx(0.8)
-    alone = a_truth([0.9], labels=[7], pool=[0.1, 0.2, 0.8], pool_labels=[0, 0, 1])
-    expect_same(floor("optimal_class_image", alone), of_all)
-    mixed = a_truth([0.9, 0.8], labels=[7, 8], pool=[0.1, 0.2, 0.8], pool_labels=[0, 0, 1])
-    expect_same(floor("optimal_class_image", mixed), of_all)  # nobody is of either class
-
-
-def test_a_single_random_guess_is_of_a_class_drawn_by_the_weights():
-    truth = a_truth([0.9, 0.8], weights=[0.2, 0.8], labels=[0, 1], pool=[0.1, 0.6], pool_labels=[0, 1])
-    drawn = [floor("random_same_class", truth, index=index).unique().item() for index in range(400)]
-    share = sum(value > 0.3 for value in drawn) / 400
-    assert share == pytest.approx(0.8, abs=0.06)  # three standard deviations
-    torch.manual_seed(1)
-    again = [floor("random_same_class", truth, index=index).unique().item() for index in range(50)]
-    assert again == drawn[:50]  # by the seed of the scores and nothing else
-    assert floor("random_same_class", truth, seed=1, index=0).unique().item() in (
-        pytest.approx(0.1),
-        pytest.approx(0.6),
-    )
-
-
-def test_draws_depend_on_seed_name_and_target():
-    truth = truths([1])[0]
-    first = guess("noise", truth, TargetId(0, 0, 0), 1, 0)
-    for other in (TargetId(1, 0, 0), TargetId(0, 1, 0), TargetId(0, 0, 1)):
-        assert not torch.equal(first, guess("noise", truth, other, 1, 0))
-    assert not torch.equal(first, guess("noise", truth, TargetId(0, 0, 0), 1, 1))
-    expect_same(first, guess("noise", truth, TargetId(0, 0, 0, 5), 1, 0))  # whatever its class
-
-
 @pytest.mark.parametrize("name", FLOORS)
 def test_floors_never_look_at_the_members_pixels(name):
     truth, other = truths([2])[0], truths([2])[0]

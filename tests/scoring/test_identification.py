@@ -93,13 +93,6 @@ def test_an_image_of_a_batch_is_told_by_whichever_guess_it_stands_out_to():
     assert told(batch, 0.8, 0.8) == 0.25
 
 
-def test_ties_are_shared():
-    batch = a_batch([0.75, 0.75, *SPREAD], 1.0)
-    assert told(batch, 0.875) == pytest.approx(1 / 3)
-    assert told(batch, 0.9) == 1
-    assert told(batch, 0.85) == 0
-
-
 @pytest.mark.parametrize("number", [1, 5])
 def test_whoever_knows_nothing_tells_one_image_in_as_many_as_there_are(number):
     rng = torch.Generator().manual_seed(number)
@@ -148,15 +141,6 @@ def test_shuffled_uploads_that_find_images_are_what_counts():
     name, known = against(0.0, 0.0, 0.0, 0.0, 0.9)  # one of five by luck: more than chance, and known as that
     assert (name, known.rates.tolist(), known.decoys) == (SHUFFLED, [0.2] * 5, 20)
     assert against(0.0, 0.9, 0.9, 0.9, 0.9) == (SHUFFLED, None)
-
-
-def test_images_that_a_baseline_finds_were_not_drawn_alike():
-    many = tuple(drawn_alike(a_truth(0.9, 20)) for _ in range(5))
-    targets, means = [TargetId(1, client, 0, 0) for client in range(5)], Means(tuple(range(5)))
-    nothing = panel(*[0.0] * 5, of=many)
-    floors = {"noise": nothing, "mean_image": panel(*[0.9] * 5, of=many), SHUFFLED: nothing}
-    found = identification(targets, many, panel(*[0.9] * 5, of=many), floors, means)
-    assert (found.by_design, found.record.chance_of) == (None, "mean_image")
 
 
 def test_a_rate_known_by_design_makes_few_clients_enough():

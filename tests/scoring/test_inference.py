@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from eval_cases import ABOUT, but
+from eval_cases import ABOUT
 
 from fedpriv.attacks.inference.base import Asked, Inference, Scores
 from fedpriv.attacks.inputs.targets import Said
@@ -170,24 +170,6 @@ def test_membership_is_told_by_the_number_of_images_of_a_class():
     assert [one.against for one in found.comparisons] == ["chance", "chance"]
     crowd = Holdings(SAMPLES, {0: np.arange(0, 36, 4), 1: HELD[1]}, held_out={0: np.array([36]), 1: HELD_OUT[1]})
     assert list(judged.evaluate(Knows(), case_of(OWN, truth=crowd), PROVENANCE).strata) == ["1", "2-3", "4-10"]
-
-
-def test_declared_groups_of_clients_are_one_unit():
-    grouped = but(PROVENANCE, groups={0: 7, 1: 7})
-    assert judged.evaluate(Knows(), case_of(OWN), grouped).n_clients == 1
-    assert judged.evaluate(Knows(), case_of(OWN), grouped).auc.ci95 is None
-
-
-def test_classes_that_uploads_name_by_hand():
-    told = {0: Said((0, 1, 2, 3), {0: 5, 1: 1, 2: 3, 3: 1}), 1: Said((0, 1), None)}
-    found = judged.evaluate(Knows(), case_of(OWN, told=told), PROVENANCE).classes
-    assert dict(found) == {"clients": 2, "exact": 1, "counted": 1, "counts_exact": 1}
-    told = {0: Said((0, 1, 2, 3), {0: 4, 1: 1, 2: 3, 3: 1}), 1: Said((0, 1, 3), None)}
-    found = judged.evaluate(Knows(), case_of(OWN, told=told), PROVENANCE).classes
-    assert dict(found) == {"clients": 2, "exact": 2, "counted": 1, "counts_exact": 0}
-    told = {0: Said((0, 1, 2, 3), None), 1: Said(None, None)}
-    found = judged.evaluate(Knows(), case_of(OWN, told=told), PROVENANCE).classes
-    assert dict(found) == {"clients": 2, "exact": 1, "counted": 0, "counts_exact": 0}
 
 
 # ---------------------------------------------------------------- properties

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from eval_cases import images
-from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+from skimage.metrics import structural_similarity
 
 from fedpriv.scoring import leakage
 from fedpriv.util.errors import UserError
@@ -22,12 +22,6 @@ def test_psnr_is_capped_and_images_are_clamped():
     assert leakage.psnr(white * 7, white).item() == 100.0
     assert leakage.psnr(-white, torch.zeros(1, 1, 4, 4)).item() == 100.0
     assert leakage.psnr(torch.zeros(1, 1, 4, 4), -white).item() == leakage.psnr(white, white * 7).item() == 100.0
-
-
-def test_psnr_agrees_with_scikit_image():
-    left, right = images(4, shape=(3, 16, 16), seed=1), images(4, shape=(3, 16, 16), seed=2)
-    expected = [peak_signal_noise_ratio(b.numpy(), a.numpy(), data_range=1) for a, b in zip(left, right, strict=True)]
-    np.testing.assert_allclose(leakage.psnr(left, right).numpy(), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 11, 28), (1, 8, 8), (3, 7, 9)])

@@ -1,6 +1,6 @@
 """Rankings: one a knowledge card, the strongest first; budgets in series; what attacks are called."""
 
-from eval_cases import attacked, but, result, summary
+from eval_cases import attacked, result, summary
 
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.scoring.ranking import (
@@ -12,7 +12,7 @@ from fedpriv.scoring.ranking import (
     largest_budgets,
     strongest_first,
 )
-from fedpriv.scoring.records.made import Budget, Stage
+from fedpriv.scoring.records.made import Stage
 from fedpriv.scoring.records.reconstruction import Advantage
 
 MIDDLE = Stage(name="middle", round=2, of=4, accuracy={})
@@ -53,19 +53,3 @@ def test_budgets_of_one_attack_are_a_series_in_ascending_order():
     assert series_of([many, few, result()]) == [[20, 300], [None]]
     assert series_of([result(), result()]) == [[None], [None]]  # no budgets were named: not one attack
     assert largest_budgets([many, few], lambda item: item.metrics, lambda item: item.about) == [many]
-
-
-def test_whatever_else_differs_makes_another_series():
-    own = result(budget=20)
-    for changes in (
-        {"seed": 1},
-        {"rounds_seen": 2},
-        {"attack": "inversion"},
-        {"target": "entangled"},
-        {"method": "fedgh"},
-    ):
-        assert len(series_of([own, result(budget=300, **changes)])) == 2, changes
-    records = [own.metrics, but(own.metrics, budget=Budget(field="iterations", value=9))]
-    for changes in ({}, {"n_targets": 3}, {"stage": MIDDLE}, {"dataset": "fashion"}):
-        found = by_budget([records[0], but(records[1], **changes)], record_of, lambda item: None)
-        assert len(found) == (2 if changes else 1), changes

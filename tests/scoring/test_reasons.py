@@ -14,13 +14,6 @@ def told(record, *beside):
     return [(one.name, one.value, one.beside, one.text) for one in reasons_by_key(page)["own"]]
 
 
-@each("number", [4, 5])
-def test_few_clients(number):
-    expected = [("few_clients", number, 5, "")] if number < 5 else []
-    assert told(attacked(compared(), n_clients=number)) == expected
-    assert told(asked(control=0.5, n_clients=number, comparisons=(compared("membership"),))) == expected
-
-
 def test_what_is_missing():
     assert told(attacked()) == [("no_comparison", None, None, "")]
     bare = attacked(compared())

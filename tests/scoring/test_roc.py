@@ -28,12 +28,6 @@ def test_intervals_of_area_and_rate_cover(clients):
     assert (hits / 200 >= 0.91).all()  # 2.6 standard errors under 0.95
 
 
-def test_values_have_the_rate_as_their_mean():
-    ranked = Ranked.of(*trials(np.random.default_rng(0), 4, 200, 1.0))
-    for name, rate in ranked.rates():
-        assert ranked.weights @ ranked.values(name) == pytest.approx(rate.value, abs=1e-9)
-
-
 def test_a_perfect_area_is_not_certain():
     told = [np.array([True, False] * 5)] * 6
     found = Ranked.of([one.astype(float) for one in told], told, range(6)).rates()
@@ -70,14 +64,6 @@ def test_the_strongest_guess_is_compared_answer_by_answer():
     low, high = own.rates().auc.ci95
     assert found.ci95[1] - found.ci95[0] < 0.2 * (high - low)  # what both share cancels
     assert found.p_value > 0.9
-
-
-def test_a_perfect_area_is_bounded_by_the_lowest_that_it_could_be():
-    told = [np.array([True, True, False, False])] * 10
-    found = Ranked.of([one.astype(float) for one in told], told, range(10)).against({}, {"property": "auc"})[0]
-    assert found.mean == pytest.approx(0.5)
-    assert found.p_value == pytest.approx(0.55**16)  # of 16 values that say as much, none below one; the lowest is 0
-    assert found.ci95[1] == pytest.approx(0.5)
 
 
 # ---------------------------------------------------------------- by hand

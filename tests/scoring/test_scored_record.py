@@ -5,13 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from eval_cases import ABOUT, firsts, images, judge, reconstruction, truths
+from eval_cases import firsts, images, judge, reconstruction, truths
 
-from fedpriv.attacks.observation import ThreatModel
 from fedpriv.scoring import score as scores
-from fedpriv.scoring.floors import FLOORS
-from fedpriv.scoring.judge import ClassEvaluator
-from fedpriv.scoring.score import score
 from fedpriv.util.errors import UserError
 
 
@@ -52,20 +48,6 @@ def test_errors_of_images_by_hand():
     assert judge(reconstruction(firsts(flat) + offsets, per_client=4), flat).metrics.psnr_of_mean_mse_db.ci95 is None
 
 
-def test_labels_are_counted_with_their_number():
-    secrets = truths([2, 2])
-    secrets = tuple(
-        dataclasses.replace(one, labels=torch.tensor(own)) for one, own in zip(secrets, ([0, 0], [1, 2]), strict=True)
-    )
-    found = dataclasses.replace(reconstruction(images(4).reshape(2, 2, 1, 8, 8)), labels=torch.tensor([[0, 1], [2, 1]]))
-    inferred = {"knowledge": ThreatModel(labels="inferred")}
-    assert judge(found, secrets, **inferred).metrics.label_accuracy.per_target == (0.5, 1.0)
-    unknown = dataclasses.replace(found, labels=torch.tensor([[0, -1], [2, 1]]))
-    assert judge(unknown, secrets, **inferred).metrics.label_accuracy is None
-    fewer = dataclasses.replace(found, labels=torch.tensor([[0], [2]]))
-    assert judge(fewer, secrets, **inferred).metrics.label_accuracy is None
-
-
 def test_perceptual_distance_is_of_the_attack_and_its_strongest_guess(monkeypatch):
     monkeypatch.setattr(scores, "lpips_unavailable", lambda: None)
     monkeypatch.setattr(scores, "lpips_backbone", lambda: "squeeze")
@@ -80,23 +62,3 @@ def test_perceptual_distance_is_of_the_attack_and_its_strongest_guess(monkeypatc
     assert (best.backbone, best.n) == ("squeeze", 4)
     assert best.mean == record.floors[record.advantage_db.best_floor].lpips
     assert best.ci95 is not None
-
-
-def test_class_images_are_judged_by_an_independent_classifier():
-    def bright(pictures):
-        return torch.stack([0.5 - pictures.mean((1, 2, 3)), pictures.mean((1, 2, 3)) - 0.5], 1)
-
-    secrets = truths([1, 2] * 3, classes=2)
-    found = reconstruction(torch.cat([torch.full((5, 1, 1, 8, 8), 0.9), torch.zeros(1, 1, 1, 8, 8)]))
-    evaluator = ClassEvaluator((bright,), {0: 0, 1: 0, 2: 0}, (7,))
-    record = score(found, secrets, None, seed=0, about=ABOUT, judge=evaluator)
-    told = record.metrics.class_accuracy
-    assert told.per_target == (0, 1, 0, 1, 0, 0)  # targets are of classes 0 and 1 in turn
-    assert set(told.floors) == {*FLOORS}
-    compared = [one for one in record.comparisons if one.measure == "classes"]
-    assert [(one.stratum, one.n, one.n_clients, one.least) for one in compared] == [
-        *(("all", 6, 3, 0.05), ("1", 3, 3, 0.05), ("2-3", 3, 3, 0.05)),
-    ]
-    assert compared[0].against == told.chance_of
-    assert compared[0].mean == pytest.approx(told.mean - told.chance)
-    assert judge(found, secrets).metrics.class_accuracy is None

@@ -8,16 +8,14 @@ import pytest
 import torch
 from eval_cases import reconstruction, truths
 
-from fedpriv.scoring.definitions import ScoredGuesses, TargetScore, settle
+from fedpriv.scoring.definitions import ScoredGuesses, TargetScore
 from fedpriv.scoring.floors import NEAREST, SHUFFLED
-from fedpriv.scoring.intervals import clustered
 from fedpriv.scoring.records.reconstruction import Fit
 from fedpriv.scoring.sections import (
     Means,
     best_floor,
     control_part,
     image_comparisons,
-    strata_part,
     target_rows,
 )
 
@@ -102,32 +100,6 @@ def test_rows_by_hand():
     assert rows[0].fit.own == pytest.approx(0.05)
     bare = target_rows(found(), truths([1] * 4), ATTACK, FLOORS["noise"], [False] * 4)
     assert [(row.fit, row.specific) for row in bare] == [(None, None)] * 4
-
-
-def test_a_target_diverged_where_any_of_its_images_did():
-    images = torch.full((3, 2, 1, 2, 2), 0.5)
-    images[0, 1, 0, 0, 0], images[1] = nan, 7.0
-    images[2, 0] = -inf
-    clean, diverged = settle(images)
-    assert diverged == [True, False, True]
-    assert clean[:, :, 0, 1, 1].tolist() == [[0.5, 0.0], [1.0, 1.0], [0.0, 0.5]]
-    assert clean.dtype == torch.float32
-
-
-# ---------------------------------------------------------------- strata, definitions
-
-
-def test_strata_by_hand():
-    parts = strata_part(truths([1, 1, 12, 1]), ATTACK, FLOORS["mean_image"], MEANS)
-    assert list(parts) == ["1", ">10"]
-    one, many = parts["1"], parts[">10"]
-    assert (one.n, one.share, many.n, many.share) == (3, 0.75, 1, 0.25)
-    assert (one.psnr_db.mean, one.floor_psnr_db) == (pytest.approx(56 / 3), 12)
-    assert (one.advantage_db.mean, one.advantage_db.share_3db) == (pytest.approx(20 / 3), pytest.approx(2 / 3))
-    assert one.advantage_db.ci95 == clustered([8.0, 10.0, 2.0], [0, 0, 2]).interval()
-    assert (many.psnr_db.mean, many.advantage_db.mean, many.advantage_db.share_3db) == (10, -3, 0)
-    exactly = strata_part(truths([1] * 4), panel(15.0, 15.0, 15.0, 1.0), FLOORS["mean_image"], MEANS)["1"]
-    assert exactly.advantage_db.share_3db == 0.5  # 3 dB suffice
 
 
 # ---------------------------------------------------------------- the control

@@ -102,22 +102,6 @@ def test_equal_results_are_equal_files(tmp_path):
         assert len({(tmp_path / str(number) / name).read_bytes() for number in range(4)}) == 1
 
 
-def test_a_diverged_reconstruction_is_kept(tmp_path):
-    secrets = truths([1, 1])
-    pictures = firsts(secrets)
-    pictures[0] = float("nan")
-    save_attack(tmp_path, reconstruction=reconstruction(pictures), truths=secrets, about=ABOUT)
-    assert load_attack(tmp_path).reconstruction.images[0].isnan().all()
-
-
-def test_without_the_private_truth_the_rest_still_reads(tmp_path):
-    stored(tmp_path)
-    (tmp_path / "truth.safetensors").unlink()
-    again = load_attack(tmp_path)
-    assert again.truths is None
-    assert again.metrics is not None
-
-
 @pytest.mark.parametrize("name", ["reconstruction.safetensors", "shuffled.safetensors", "truth.safetensors"])
 def test_an_altered_file_is_noticed(tmp_path, name):
     stored(tmp_path)
@@ -220,15 +204,6 @@ def test_records_of_inference_round_trip(tmp_path, kind):
     (tmp_path / "new" / f"{kind}.json").write_text('{"schema": 1}')
     with pytest.raises(UserError, match=f"{kind}.json: a record of format None.*attack again"):
         load_scores(tmp_path / "new")
-
-
-def test_what_is_no_attack_directory(tmp_path):
-    assert not is_attack_directory(tmp_path)
-    assert not is_attack_directory(tmp_path / "absent")
-    (tmp_path / "about.json").write_text("[1, 2")
-    assert not is_attack_directory(tmp_path)
-    with pytest.raises(UserError, match="not readable as JSON"):
-        load_attack(tmp_path)
 
 
 def test_expected_distances_and_directions_come_back_and_older_files_have_none(tmp_path):
