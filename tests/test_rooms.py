@@ -61,7 +61,7 @@ BUDGET: dict[str, int] = {
     "scoring": 6304,
     "claims": 248,
     "pages": 4291,
-    "experiment": 5857,
+    "experiment": 5828,
     "cli": 1095,
     "pipeline": 1283,
     "sources": 3269,
