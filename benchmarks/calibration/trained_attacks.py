@@ -110,7 +110,7 @@ class Line:
         attack: with its options.
         kind: of upload.
         settings: of the federations, and ``method`` where it is not the usual one; the images are drawn.
-        knowledge: changes to the knowledge card.
+        knowledge: changes to the threat model.
         note: what sets it apart from another line of the same attack and kind.
         targets: of each client, of an attack that returns images.
         clients: of a federation; at least five, since fewer support no claim.
@@ -278,7 +278,7 @@ def _claims(line: Line, home: Path, null: str, truth: RunConfig, seed: int) -> b
 
 
 def own_line(attack: str, kind: str, settings: Sequence[str], knowledge: Sequence[str]) -> Line:
-    """Return the line of an attack that is written as in a study, with ``KEY=VALUE`` of federations and the knowledge card.
+    """Return the line of an attack that is written as in a study, with ``KEY=VALUE`` of federations and the threat model.
 
     Raises:
         UserError: when the attack is unknown, or is not on this kind of upload.
@@ -330,7 +330,7 @@ def main() -> None:
     given.add_argument("--attack", help="NAME or package.module:NAME, with :OPTION=VALUE,..., in place of the lines")
     given.add_argument("--kind", default="representation", help="of upload, for --attack")
     given.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the federations")
-    given.add_argument("--knowledge", action="append", default=[], metavar="KEY=VALUE", help="of the knowledge card")
+    given.add_argument("--knowledge", action="append", default=[], metavar="KEY=VALUE", help="of the threat model")
     given.add_argument("--out", type=Path, required=True)
     chosen = given.parse_args()
     if unknown := set(chosen.lines or ()) - {line.name for line in LINES}:

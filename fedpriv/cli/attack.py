@@ -1,4 +1,4 @@
-"""``fedpriv attack`` and ``fedpriv score``: invert what clients upload, and show what that is worth beside a blind guess."""
+"""``fedpriv attack`` and ``fedpriv score``: invert what clients upload, and show what that is worth beside a baseline."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _show(result: AttackResult, *, verbose: bool) -> None:
 
 
 def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mapping[Path, Verdict]) -> None:
-    """Print a table for each knowledge card, strongest attack first."""
+    """Print a table for each threat model, strongest attack first."""
     from fedpriv.pages.labels import differing
     from fedpriv.scoring.ranking import strongest_first
 

@@ -90,7 +90,7 @@ class Auxiliary:
     """Images of the clients' domain that no client holds."""
 
     attacker: Samples  # those that whoever attacks owns, as float in [0, 1]
-    others: Samples  # those that it does not: blind guesses and decoys are made of them
+    others: Samples  # those that it does not: baselines and decoys are made of them
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From scores of canaries to a verdict on a claim: contradicted, not contradicted, or not tested hard enough."""
+"""From scores of canaries to a verdict on a claim: contradicted, not contradicted, or inconclusive."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def sentence(
 
 def opening(claimant: str, claim: ClaimedPrivacy, verdict: AuditWord) -> str:
     """Return the verdict and the claim."""
-    start = "Not tested hard enough to say" if verdict == "untested" else f"The claim is {verdict}"
+    start = "Inconclusive" if verdict == "untested" else f"The claim is {verdict}"
     implied = "" if claim.implied is None else f"; clip and noise imply {figure(claim.implied)}"
     if not follows(claim):
         implied += ", so that it does not follow from them"

@@ -39,7 +39,7 @@ class FederationSettings(TypedDict, total=False):
         clients: number of clients K (default 10).
         public: images set aside as public data (default 0).
         auxiliary: share of every class that no client holds, in [0, 1): half of it is what an attacker owns, the other
-            half what blind guesses are made of (default 0.5; published divisions take 0).
+            half what baselines are made of (default 0.5; published divisions take 0).
         rounds: number of rounds (default 20).
         participation: share of clients in a round, in (0, 1] (default 1).
         unsampled: clients that no round has sampled yet are ``counted`` in accuracies (default) or ``left_out``.

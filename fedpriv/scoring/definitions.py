@@ -1,4 +1,4 @@
-"""One guesser scored at every target: the attack, its control and each blind guess go through this one door.
+"""One guesser scored at every target: the attack, its control and each baseline go through this one door.
 
 The score of a target that several images went into is the expected PSNR: the mean over its members, by their weights, of
 the PSNR between each and the guess assigned to it. One guess is compared with every member; with M guesses the assignment
@@ -112,7 +112,7 @@ def own_guesses(images: Tensor, truths: Sequence[Truth]) -> tuple[Tensor, ...]:
     """Return each target's own guesses ``(M_t, c, h, w)`` from images ``(T, M, c, h, w)``.
 
     Where batches differ in size, M is the largest, and a smaller batch shows its own guesses again to fill its row. A
-    repeat is no new guess, but blind guesses to its number would be new: so trailing repeats are left out, down to as many
+    repeat is no new guess, but baselines to its number would be new: so trailing repeats are left out, down to as many
     guesses as the target has images.
     """
     return tuple(row[: _own_number(row, truth.n_c)] for row, truth in zip(images, truths, strict=True))

@@ -119,7 +119,7 @@ CLASS_FLOORS: dict[str, Guesser] = {
     "optimal_class_image": optimal_class_image,
     "random_same_class": random_same_class,
 }
-"""Blind guesses that take the classes: only of targets whose classes the attacker is told."""
+"""Baselines that take the classes: only of targets whose classes the attacker is told."""
 
 FLOORS: dict[str, Guesser] = {
     "mean_colour": mean_colour,
@@ -130,7 +130,7 @@ FLOORS: dict[str, Guesser] = {
     "noise": noise,
     "mid_grey": mid_grey,
 }
-"""Blind guesses by name."""
+"""Baselines by name."""
 
 LABELS = {
     "mean_colour": "mean colour",
@@ -160,7 +160,7 @@ CONTROL = "shuffled uploads (negative control)"
 
 
 def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) -> Tensor:
-    """Return the blind guesses ``name`` at one target ``(M, c, h, w)``.
+    """Return the baselines ``name`` at one target ``(M, c, h, w)``.
 
     The draw depends on the seed, the floor and the target alone, so neither order nor company of targets matters.
     """

@@ -35,7 +35,7 @@ FOUND_BY_CHANCE = 0.05
 """Where so good a result of shuffled uploads is rarer than this by chance, they tell images apart, and are compared with."""
 
 NOT_ALIKE = 0.01
-"""Where so good a result of any blind guess is rarer than this by chance, over all of them, images were not drawn alike."""
+"""Where so good a result of any baseline is rarer than this by chance, over all of them, images were not drawn alike."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _by_design(
 
     Guesses are measured of clients with images of their own; where shuffled uploads surely find more than chance does, for
     what they show came from elsewhere than the client's upload, and the attack is to be better than they are, target by
-    target; and where a blind guess does, for then images are not alike, whoever said so.
+    target; and where a baseline does, for then images are not alike, whoever said so.
     """
     if not all(truth.pool.alike for truth in truths):
         return None

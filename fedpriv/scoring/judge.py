@@ -2,7 +2,7 @@
 
 Class inversion makes class images, which PSNR cannot judge: no single image is right. What can be asked is whether another
 classifier gives a reconstruction the right class (attack accuracy; Zhang et al., "The secret revealer", CVPR 2020). The
-same classifier's answers to the client's true images and to the blind guesses stand beside it.
+same classifier's answers to the client's true images and to the baselines stand beside it.
 
 Clients are divided in two halves, and each half is judged by a classifier trained on images of the data set that are in
 no training set of the half and are not the attacker's. So no judge has seen a true image behind a target it judges.

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def strongest_first(items: Sequence[T], record: Callable[[T], ReconstructionRecord]) -> list[list[T]]:
-    """Return one ranking for each knowledge card, by mean advantage; the card with the strongest attack comes first.
+    """Return one ranking for each threat model, by mean advantage; the card with the strongest attack comes first.
 
     Args:
         items: attacks.
@@ -32,7 +32,7 @@ def strongest_first(items: Sequence[T], record: Callable[[T], ReconstructionReco
 
 
 def card_key(knowledge: ThreatModel) -> str:
-    """Return the key that is the same for all attacks under one knowledge card."""
+    """Return the key that is the same for all attacks under one threat model."""
     return json.dumps(plain(knowledge), sort_keys=True)
 
 

@@ -50,7 +50,7 @@ def score(
         reconstruction: what the attack returned, T targets.
         truths: T truths in the same order.
         shuffled: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
-        seed: seed of blind guesses and decoys.
+        seed: seed of baselines and decoys.
         about: how the reconstruction was made.
         judge: an independent classifier, for attacks that make class images; adds the metric ``class_accuracy``.
 

@@ -68,7 +68,7 @@ def read_uploads(
     ``summed`` says that every upload is the sum over a round's clients.
     """
     device = pick_device(settings.get("device", "auto"))
-    rounds = _by_round(uploads)
+    rounds = _by_round(uploads, target)
     clients = sorted({k for given in rounds for k in given})
     classes: Mapping[int, Any] = dict.fromkeys(clients) if labels is None else _of_clients("labels", labels, clients)
     n_classes = settings.get("n_classes")
@@ -138,9 +138,9 @@ def read_uploads(
     return source
 
 
-def _by_client(name: str, given: Any) -> dict[int, Any]:
+def _by_client(name: str, given: Any, target: str) -> dict[int, Any]:
     """Return one upload, a list or a mapping as a mapping from the client's number."""
-    if is_one_upload(given):
+    if is_one_upload(given, target):
         return {0: given}
     if isinstance(given, Mapping):
         result = dict(given)
@@ -159,17 +159,22 @@ def _by_client(name: str, given: Any) -> dict[int, Any]:
     return dict(sorted(result.items()))
 
 
-def _by_round(given: Any) -> list[dict[int, Any]]:
+def _by_round(given: Any, target: str) -> list[dict[int, Any]]:
     """Return uploads as one mapping from the client's number for each round, the oldest first.
 
-    Several rounds are a list whose entries are lists, or mappings from client numbers; anything else is one round.
+    Several rounds are a list whose entries are lists, or mappings from client numbers; anything else is one round. A mapping
+    from whole numbers to vectors is one client's upload where the target has a row a class, by client otherwise.
     """
     several = isinstance(given, list) and all(
         isinstance(entry, list)
-        or (isinstance(entry, Mapping) and all(isinstance(key, int) for key in entry) and not is_one_upload(entry))
+        or (
+            isinstance(entry, Mapping)
+            and all(isinstance(key, int) for key in entry)
+            and not is_one_upload(entry, target)
+        )
         for entry in given
     )
-    return [_by_client("uploads", item) for item in (given if several and given else [given])]
+    return [_by_client("uploads", item, target) for item in (given if several and given else [given])]
 
 
 def _each(name: str, given: Any, clients: Sequence[int]) -> dict[int, Any]:

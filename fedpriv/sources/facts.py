@@ -72,7 +72,7 @@ class Facts:
             were trained on, and their classes ``(n,)``. For scoring alone.
         held_out: of a partition: images that its client holds and did not train on, and their classes: the non-members of
             membership inference, without which it claims no leak.
-        auxiliary: of no argument: images that no client has, and their classes; blind guesses are made of them.
+        auxiliary: of no argument: images that no client has, and their classes; baselines are made of them.
         auxiliary_alike: whether one data set was divided, and chance alone decided which images of a class clients hold and
             which are auxiliary images: what attacks tell from decoys is then held against chance itself.
         public: of no argument: the attacker's own images and their classes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -16,7 +17,7 @@ from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
 from fedpriv.wire.payload import Message, Payload
 from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes, Representations
-from fedpriv.wire.plain_tensor import check_names, check_plain, from_array
+from fedpriv.wire.plain_tensor import check_names, check_plain, from_array, from_numbers
 
 MOST_CLASSES: Final = 100_000
 """Classes that an upload or labels may speak of: tables of baselines have one row a class. ImageNet in full has 21,841."""
@@ -64,10 +65,19 @@ def is_pair(given: object) -> bool:
     return mappings and not any(isinstance(key, int) for entry in given for key in entry)  # type: ignore[attr-defined]
 
 
-def is_one_upload(given: object) -> bool:
+def is_class_vectors(given: object, target: str) -> bool:
+    """True for ``{class: vector}`` where the target takes one row a class and nothing else; for others keys are clients."""
+    kind = payload_kind(target)
+    needed = {spec.name for spec in fields(kind) if not spec.metadata["optional"]}
+    by_class = kind.computed_from == "class" and needed == {kind.values_field(), kind.field_that_says("classes")}
+    return by_class and isinstance(given, Mapping) and any(_is_vector(value) for value in given.values())
+
+
+def is_one_upload(given: object, target: str) -> bool:
     """True for one upload, not one a client."""
-    single = isinstance(given, (Payload, Tensor, np.ndarray, Update, Gradient))
-    return single or is_state(given) or is_pair(given) or _is_message(given)
+    if isinstance(given, (Payload, Tensor, np.ndarray, Update, Gradient)) or is_class_vectors(given, target):
+        return True
+    return is_state(given) or is_pair(given) or _is_message(given)
 
 
 def is_weights(target: str) -> bool:
@@ -78,6 +88,12 @@ def is_weights(target: str) -> bool:
 
 def _is_message(given: object) -> bool:
     return isinstance(given, tuple) and bool(given) and all(isinstance(item, Payload) for item in given)
+
+
+def _is_vector(value: object) -> bool:
+    if isinstance(value, (Tensor, np.ndarray)):
+        return value.ndim == 1
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(item, (int, float)) for item in value)
 
 
 # ---------------------------------------------------------------- reading
@@ -92,10 +108,12 @@ def read_message(
         return given
     if is_pair(given):
         return Update(*given)
-    if isinstance(given, Mapping):
+    if is_class_vectors(given, target):
+        message: Message = (_class_vectors(where, given, target),)
+    elif isinstance(given, Mapping):
         return _update_of(where, given, target, answered)
-    if isinstance(given, (Tensor, np.ndarray)):
-        message: Message = (_from_tensor(where, plain_tensor(where, given), target, labels, n_classes),)
+    elif isinstance(given, (Tensor, np.ndarray)):
+        message = (_from_tensor(where, plain_tensor(where, given), target, labels, n_classes),)
     elif isinstance(given, Payload) or _is_message(given):
         message = (given,) if isinstance(given, Payload) else given
     else:
@@ -146,6 +164,36 @@ def _from_tensor(where: str, given: Tensor, target: str, labels: Any, n_classes:
     raise UserError(
         f"{where}: a tensor of shape {tuple(given.shape)} does not say what it is an upload of; pass a payload: {name}"
     )
+
+
+def _class_vectors(where: str, given: Mapping[Any, Any], target: str) -> Payload:
+    """Return ``{class: vector}``, as FedProto's own code has it, as a payload that counts no images."""
+    rows: dict[int, Tensor] = {}
+    for key, value in given.items():
+        try:
+            label = -1 if isinstance(key, (bool, np.bool_, Tensor)) else operator.index(key)
+        except TypeError:
+            label = -1
+        if not 0 <= label < MOST_CLASSES:
+            raise UserError(
+                f"{where}: class {shown(key)}; expected a whole number in 0..{MOST_CLASSES - 1} as the key of each vector"
+            )
+        text = f"{where}: class {label}"
+        if not _is_vector(value):
+            got = tuple(value.shape) if isinstance(value, (Tensor, np.ndarray)) else type(value).__name__
+            raise UserError(f"{text}: expected a vector (d,), got {got}")
+        vector = check_plain(text, from_numbers(text, value, integer=False)).detach().cpu()
+        if not vector.is_floating_point() or not bool(vector.float().isfinite().all()):
+            raise UserError(f"{text} holds {vector.dtype}, NaN or infinity; expected finite floats")
+        first = next(iter(rows), label)
+        if rows and len(vector) != len(rows[first]):
+            raise UserError(
+                f"{text}: a vector of {len(vector)} values, but that of class {first} has {len(rows[first])}"
+            )
+        rows[label] = vector.float()
+    kind = payload_kind(target)
+    values, classes = str(kind.values_field()), str(kind.field_that_says("classes"))
+    return kind(**{values: torch.stack([*rows.values()]), classes: torch.tensor([*rows])})
 
 
 # ---------------------------------------------------------------- payloads against what was announced

@@ -1,4 +1,4 @@
-"""The private images behind targets, and the images that blind guesses and decoys are drawn from. For scorers alone."""
+"""The private images behind targets, and the images that baselines and decoys are drawn from. For scorers alone."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class Truth:
             of the batch for a gradient. Private.
         weights: ``(m,)`` >= 0, summing to one: each member's share in the upload.
         labels: ``(m,)`` int64 classes of the members. Private.
-        pool: auxiliary images, drawn by seed. Blind guesses and decoys are made of these alone.
+        pool: auxiliary images, drawn by seed. Baselines and decoys are made of these alone.
         feature: ``(d,)`` the true representation that an attack with linear algebra tries to recover, or None.
         told: whether threat model or upload give the attacker the members' classes; a guess may use them only then.
         nearest: ``(k,)`` int64 positions in ``pool.guesses`` of the images whose representations are nearest to the

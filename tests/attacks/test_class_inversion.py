@@ -152,7 +152,7 @@ def test_an_independent_classifier_recognises_the_classes_and_not_the_controls(s
     assert found["mean"] > 2 * found["floors"]["random_image"]
     assert found["chance"] == found["floors"][found["chance_of"]] == max(found["floors"].values())
     text = (suite / "report.md").read_text()
-    assert "are of a class that is recognised (best guess, class mean image: 100 %)" in text
+    assert "are of a class that is recognised (baseline, class mean image: 100 %)" in text
     assert "class recognised by an independent classifier" in text
 
 

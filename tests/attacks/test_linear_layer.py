@@ -69,7 +69,7 @@ def run(model, seen, labels, attack=None, steps=1, given=True, **rest):
 
 
 def psnr(guess, truth):
-    """Return the PSNR of the best guess for each true image."""
+    """Return the PSNR of the baseline for each true image."""
     errors = (guess[:, None] - truth[None]).square().flatten(2).mean(2)
     return -10 * errors.min(0).values.clamp_min(1e-10).log10()
 

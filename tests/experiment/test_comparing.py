@@ -59,7 +59,7 @@ def test_a_result_and_itself_differ_in_nothing(home):
 def test_other_knowledge_is_not_compared(home):
     found = fedpriv.compare(home / "a", home / "c")
     (row,) = found.rows
-    assert row["verdict"] == "not compared: under different knowledge cards"
+    assert row["verdict"] == "not compared: under different threat models"
     assert row["difference"] is None
     assert found.settings == ("knowledge.extractor: white_box -> query",)
 

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -72,6 +73,56 @@ def test_state_dicts_before_and_after_are_a_gradient():
     ):
         found = fedpriv.attack_uploads(uploads, **given, **more).records["dlg"]
         assert found.metrics.psnr_db.mean > 40 or "iterations" in more
+
+
+def test_state_dicts_alone_are_refused_with_what_to_pass_instead():
+    """Weights after training would otherwise be attacked as if they were gradients, with a confident wrong answer."""
+    state = MODEL.state_dict()
+    given = {"images": [smooth(1, 4)] * 2, "labels": [torch.tensor([3])] * 2, "auxiliary": AUXILIARY}
+    for uploads in (state, [state, state], {0: state, 1: state}, [[state, state], [state, state]]):
+        alone = {name: one[:1] for name, one in given.items() if name != "auxiliary"} if uploads is state else {}
+        for target in ("model", "classifier"):
+            with pytest.raises(fedpriv.UserError) as caught:
+                fedpriv.attack_uploads(uploads, **{**given, **alone}, model=MODEL, target=target)
+            told = str(caught.value)
+            assert all(way in told for way in ("Update(before, after)", "Gradient(", "broadcasts="))
+            assert told.isprintable()
+
+
+def test_vectors_by_class_are_prototypes():
+    """FedProto's own code keeps a client's prototypes as ``{class: vector}``."""
+
+    def reached(uploads):
+        return [(row.client, row.label, row.psnr_db) for row in attack(uploads).records["pixels"].targets]
+
+    tensors = [dict(enumerate(one.features)) for one in UPLOADS]
+    arrays = [{np.int64(label): row.numpy() for label, row in one.items()} for one in tensors]
+    lists = {client: {label: row.tolist() for label, row in one.items()} for client, one in enumerate(tensors)}
+    by_field = [fedpriv.Prototypes(one.features.tolist(), CLASSES.tolist()) for one in UPLOADS]
+    rows = [one.features.double().numpy() for one in UPLOADS]
+    wanted = reached(UPLOADS)
+    for uploads in (tensors, tuple(tensors), arrays, lists, by_field, rows):
+        assert reached(uploads) == wanted
+    assert reached([tensors, lists]) == reached([UPLOADS, UPLOADS])
+    alone = attack(tensors[1], images=IMAGES[1], labels=CLASSES).records["pixels"]
+    assert {row.client for row in alone.targets} == {0}
+
+
+def test_vectors_by_class_are_refused_by_client_and_class():
+    good = dict(enumerate(UPLOADS[0].features))
+    for wrong, words in (
+        ({**good, "3": good[0]}, "client 1: class '3'; expected a whole number"),
+        ({**good, 1.5: good[0]}, "client 1: class 1.5; expected a whole number"),
+        ({**good, 2: good[0][:5]}, "client 1: class 2: a vector of 5 values, but that of class 0 has 64"),
+        ({**good, 2: good[0] / 0}, "client 1: class 2 holds torch.float32, NaN or infinity"),
+        ({**good, 2: good[0][None]}, "client 1: class 2: expected a vector"),
+        ({**good, 1 << 80: good[0]}, "client 1: class 1208925819614629174706176; expected a whole number in 0.."),
+        ({**good, -1: good[0]}, "client 1: class -1; expected a whole number in 0.."),
+    ):
+        with pytest.raises(fedpriv.UserError) as caught:
+            attack([good, wrong])
+        assert words in str(caught.value)
+        assert str(caught.value).isprintable()
 
 
 def test_nothing_that_was_handed_in_is_changed():

@@ -1,4 +1,4 @@
-"""One finding an upload: the gravest that its attacks support together, and never more."""
+"""One finding an upload: the most severe that its attacks support together, and never more."""
 
 import dataclasses
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_finding_names_the_strata_that_it_holds_for():
     assert found.sentence.startswith(
         "Prototypes of classes with 1-3 images are recovered by dip: 1 image: relative error 6 %"
     )
-    assert ": 36 %)" in found.sentence  # of the best guess
+    assert ": 36 %)" in found.sentence  # of the baseline
     assert "Images are not shown to come back: dip comes nearest: -1.0 dB" in found.sentence
 
 

@@ -31,7 +31,7 @@ RECORD = PrivacyAuditRecord(
     verdict="contradicted",
     sentence="The claim is contradicted: <b>local-dp</b> claims epsilon 1.",
 )
-OTHER = RECORD.model_copy(update={"verdict": "untested", "sentence": "Not tested hard enough.", "method": "fedprox"})
+OTHER = RECORD.model_copy(update={"verdict": "untested", "sentence": "Inconclusive.", "method": "fedprox"})
 
 
 def written(tmp_path, audits):

@@ -1,4 +1,4 @@
-"""What a page may claim: all its comparisons are tested together, and what was not tested hard enough is said to be so."""
+"""What a page may claim: all its comparisons are tested together, and what was inconclusive is said to be so."""
 
 import numpy as np
 import pytest
@@ -160,7 +160,7 @@ def test_a_claim_carries_what_attack_and_guess_reach_over_its_targets():
     assert images.guess == pytest.approx(images.value - 3.0)
 
 
-# ---------------------------------------------------------------- not tested hard enough
+# ---------------------------------------------------------------- inconclusive
 
 
 def test_fewer_than_five_clients_claim_nothing():

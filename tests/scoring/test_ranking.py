@@ -1,4 +1,4 @@
-"""Rankings: one a knowledge card, the strongest first; budgets in series; what attacks are called."""
+"""Rankings: one a threat model, the strongest first; budgets in series; what attacks are called."""
 
 from eval_cases import attacked, result, summary
 

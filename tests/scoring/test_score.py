@@ -148,7 +148,7 @@ def in_turn(guesses, most):
 
 
 def test_a_small_batch_beside_large_ones_is_scored_as_if_alone():
-    """Its own guesses fill its row again and again; blind guesses must not gain by that."""
+    """Its own guesses fill its row again and again; baselines must not gain by that."""
     sizes = [3, 12, 5, 12]
     secrets = truths(sizes, pool=300)
     own = [(truth.members * 0.7).roll(1, 0) for truth in secrets]

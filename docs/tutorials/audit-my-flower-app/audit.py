@@ -18,5 +18,5 @@ def data(partition: int) -> tuple[Tensor, Tensor]:
 
 
 def auxiliary() -> tuple[Tensor, Tensor]:
-    """Return images that no hospital has: blind guesses are made of them."""
+    """Return images that no hospital has: baselines are made of them."""
     return images("data/strangers")

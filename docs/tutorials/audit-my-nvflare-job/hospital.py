@@ -32,5 +32,5 @@ def load_data(site: str, *, folder: str | Path = BESIDE) -> tuple[Tensor, Tensor
 
 
 def auxiliary() -> tuple[Tensor, Tensor]:
-    """Return images that no site has, and their classes: blind guesses are made of them."""
+    """Return images that no site has, and their classes: baselines are made of them."""
     return load_data("auxiliary")

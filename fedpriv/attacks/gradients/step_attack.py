@@ -314,7 +314,7 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
     given = knowledge.labels.get((target.round, target.client))
     if given is None:
         raise UserError(
-            f"attack {attack!r}: the knowledge card gives labels, but none were handed over for {where}; "
+            f"attack {attack!r}: the threat model gives labels, but none were handed over for {where}; "
             f"pass knowledge={shown({'labels': 'inferred'})}"
         )
     if not 0 < len(given) <= most + facts.steps:  # a step may have taken a tail of one image along

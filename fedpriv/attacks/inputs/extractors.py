@@ -1,4 +1,4 @@
-"""Representations by the extractors that a knowledge card grants: whose, and one batch a client."""
+"""Representations by the extractors that a threat model grants: whose, and one batch a client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def require_extractors(knowledge: Knowledge, targets: Sequence[TargetId]) -> Non
     """Refuse where there is no extractor for an attacked client, naming the first."""
     for client in sorted({target.client for target in targets} - set(knowledge.extractors)):
         raise UserError(
-            f"no extractor of client {client} was handed over, though the knowledge card grants "
+            f"no extractor of client {client} was handed over, though the threat model grants "
             f"extractor={knowledge.card.extractor}; expected one for each attacked client"
         )
 

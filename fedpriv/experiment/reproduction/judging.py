@@ -189,7 +189,7 @@ def counted(claim: Claim, position: Place) -> Measured:
 
 
 def trained(claim: Claim, position: Place, outcome: StudyOutcome, scale: str) -> Measured:
-    """Return the value of a cell that a study trained, or attacked, with its floor: the best guess, or clients alone."""
+    """Return the value of a cell that a study trained, or attacked, with its floor: the baseline, or clients alone."""
     measure, inverted = measure_of(claim, position, scale), claim.quantity == "inversion"
     seeds: dict[int, PerUnit | None] = {}
     guesses: dict[int, PerUnit | None] = {}

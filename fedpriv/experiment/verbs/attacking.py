@@ -1,4 +1,4 @@
-"""The verb ``attack``: invert what clients upload, and show what that is worth beside a blind guess."""
+"""The verb ``attack``: invert what clients upload, and show what that is worth beside a baseline."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def attack(
     listener: Listener = SILENT,
     **settings: Unpack[AttackSettings],
 ) -> AttackResult:
-    """Attack one kind of upload of a run; score what comes out beside blind guesses and shuffled uploads.
+    """Attack one kind of upload of a run; score what comes out beside baselines and shuffled uploads.
 
     Without a run a federation is trained first, with quick settings of the target where none are given.
 
@@ -141,7 +141,7 @@ def attack(
         run: a finished run or its folder, or the folder of a recorded one; None trains one first.
         target: kind of upload to attack: ``fedpriv list targets``.
         attacks: names of attacks; none for all that fit.
-        knowledge: changes to the knowledge card: extractor, labels, batch, batch_norm, attacker_data. Where
+        knowledge: changes to the threat model: extractor, labels, batch, batch_norm, attacker_data. Where
             images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain`` by default.
         seed: of targets, attacks and scores, and of the run that is trained.
         out: folder to make; None for a temporary result, which is gone with the returned object.

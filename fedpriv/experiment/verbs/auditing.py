@@ -33,7 +33,7 @@ class StudySettings(FederationSettings, total=False):
         defenses: ``none``, names, or mappings; a list of values makes a grid (default ``none``).
         attacks: names or mappings, ``all`` that fit and are granted (default), or ``none``: methods are trained only.
         seeds: of training, targets and attacks (default 0).
-        knowledge: changes to the knowledge card.
+        knowledge: changes to the threat model.
         targets: how many targets a cell at most (default 48).
         control: also attack shuffled uploads (default True).
         local: also train the clients of each federation without any exchange, where no method is ``local`` (default True).

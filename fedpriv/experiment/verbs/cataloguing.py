@@ -137,7 +137,7 @@ def _attacks(target: str | None) -> list[Row]:
             "name": name,
             "gives": made.summary,
             **({} if target else {"targets": ", ".join(made.targets)}),
-            "needs from the knowledge card": _needs(made.requirements_for(target), made.needs_in_words),
+            "needs from the threat model": _needs(made.requirements_for(target), made.needs_in_words),
             "one target is": _UNITS[getattr(made, "unit", None)],
             "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
         }

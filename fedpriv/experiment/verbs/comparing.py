@@ -66,7 +66,7 @@ def compare(
     """Say what changed between two results of attacks, or two studies, and which of it is more than noise.
 
     Results are compared by their names (``dip``, ``unmix-early``; in studies with their cell's). Where both attacked the
-    same images, image by image; else by what each is ahead of its best guess. Results under different knowledge cards, or of
+    same images, image by image; else by what each is ahead of its baseline. Results under different threat models, or of
     different kinds or versions of scoring, are not compared. Accuracies are of one training each and have no interval.
 
     Args:
@@ -139,7 +139,7 @@ def _difference(item: Record, other: Record) -> Difference | str:
     if item.kind != other.kind or item.target != other.target:
         return f"{item.kind} of {item.target}, and {other.kind} of {other.target}"
     if item.knowledge != other.knowledge:
-        return "under different knowledge cards"
+        return "under different threat models"
     if item.scoring_version != other.scoring_version:
         return "scored by different versions; score both again"
     compare_records: Any = of_reconstructions if item.kind == "reconstruction" else of_inferences

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttackResult(Tabular):
-    """Results of attacks, scored beside blind guesses and the negative control.
+    """Results of attacks, scored beside baselines and the negative control.
 
     A temporary result (no ``out``) is removed when nothing refers to this object any more; :meth:`save` keeps it. A
     notebook shows it by itself.
@@ -126,7 +126,7 @@ class AttackResult(Tabular):
         return AttackResult(Path(out), self.records, self.scores, self.notices, run)
 
     def _ranked(self) -> list[str]:
-        """Return the names of the attacks, the strongest of each knowledge card first."""
+        """Return the names of the attacks, the strongest of each threat model first."""
         from fedpriv.scoring.ranking import strongest_first
 
         return [name for group in strongest_first(list(self.records), self.records.__getitem__) for name in group]

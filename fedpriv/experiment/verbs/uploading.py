@@ -45,7 +45,7 @@ class UploadSettings(TypedDict, total=False):
             are the non-members of membership inference, without which it claims no leak.
         auxiliary_alike: True where one data set was divided and chance alone decided which images of a class a client holds
             and which are auxiliary images (default False): what attacks tell from decoys is then held against chance itself,
-            which takes fewer images. Needs ``auxiliary_labels``. Not believed where a blind guess finds more than chance.
+            which takes fewer images. Needs ``auxiliary_labels``. Not believed where a baseline finds more than chance.
         public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
         public_labels: ``(p,)`` their classes.
         n_classes: C (default: what uploads, model and labels say).
@@ -116,9 +116,9 @@ def attack_uploads(
     attacks: str | Sequence[str] = (),
     **settings: Unpack[UploadSettings],
 ) -> AttackResult:
-    """Attack uploads that were made elsewhere; score what comes out beside blind guesses and shuffled uploads.
+    """Attack uploads that were made elsewhere; score what comes out beside baselines and shuffled uploads.
 
-    Attacks see the uploads and what the knowledge card grants; images, labels and auxiliary images are for the scores alone,
+    Attacks see the uploads and what the threat model grants; images, labels and auxiliary images are for the scores alone,
     except that labels of a gradient's batch are granted unless ``knowledge={"labels": "inferred"}``.
 
     Args:
@@ -129,7 +129,7 @@ def attack_uploads(
             mapping a round, the oldest first; the last round is attacked.
         target: kind of upload to attack: ``fedpriv list targets``.
         images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
-        auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: blind guesses are made of them.
+        auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: baselines are made of them.
         labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it.
         extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
             client. It is copied and used in evaluation mode. None where the attacker has none.

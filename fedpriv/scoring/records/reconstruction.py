@@ -230,11 +230,11 @@ class Stratum(Record):
 
 
 class ControlResult(Record):
-    """Judgement on whether the attack on shuffled uploads stays at the best blind guess.
+    """Judgement on whether the attack on shuffled uploads stays at the strongest baseline guess.
 
     Attributes:
         shuffled: its PSNR; None where it was not run, as are the following.
-        floor: the best blind guess.
+        floor: the strongest baseline guess.
         difference_db: control less that guess.
         passes: whether the interval of the difference reaches zero; None for one target.
         verdict: in words.
@@ -263,7 +263,7 @@ class ReconstructionRecord(Identity):
         comparisons: with the baseline, by measure and stratum; what verdicts rest on.
         targets: one a target.
         strata: by how many images went into a target; empty ones are left out.
-        control: whether the attack on shuffled uploads stays at a blind guess.
+        control: whether the attack on shuffled uploads stays at a baseline.
         cost: of the attack without its control.
         budget, caveat: as in ``about.json``.
         versions: of the packages that scored.
