@@ -39,7 +39,7 @@ def audit(
     given = common.given_values(flags)
     _refuse_parts(given, dry_run=dry_run)
     if dry_run:
-        given = {name: value for name, value in given.items() if name != "force"}
+        given = {name: value for name, value in given.items() if name not in ("force", "share_group")}
         quietly = common.Terminal(quiet=quiet, as_json=True)
         outcome = fedpriv.plan(study, out=out if resume else None, resume=resume, listener=quietly, **given)
         if as_json:

@@ -86,7 +86,7 @@ def data_name(flags: Mapping[str, Any]) -> str:
     return "-".join(telling_name(Path(flags["data_dir"]))) if current else str(name)
 
 
-_SWITCHES = ("--force", "--resume")
+_SWITCHES = ("--force", "--resume", "--share-group")
 _HOW = ("--shard", "--submit", "--shards", "--job")
 """Flags with a value that say which part of the work a process does, and nothing of what results."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from itertools import accumulate
 
 import torch
@@ -15,6 +16,7 @@ from fedpriv.federation.defense import Loss, Work, guarded
 from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining
 from fedpriv.federation.states import State, put
 from fedpriv.federation.trace import Trace
+from fedpriv.models.layout import channels_last, takes_channels_last, weights_channels_last
 from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import generator, global_seed
 
@@ -130,10 +132,13 @@ def train(
     for parameter in moved:
         parameter.grad = None
     total = torch.zeros((), device=samples.labels.device)
-    with global_seed(noise):
+    # Guards take gradients apart in ways of their own, which need not fit another order of them.
+    turned = not guards and samples.images.dim() == 4 and takes_channels_last(module, loss)
+    layout = weights_channels_last(module) if turned else nullcontext()
+    with global_seed(noise), layout:
         for index in _moved(batches, samples.labels.device):
             images, labels = samples.batch(index)
-            total += step(work, images, labels)
+            total += step(work, channels_last(images) if turned else images, labels)
             optimiser.step()
     return float(total) / len(batches) if batches else float("nan")
 

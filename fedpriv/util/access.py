@@ -1,14 +1,17 @@
 """Access to files: those that are written where they stand are opened safely, and modes say who may read what is made.
 
 What holds private images is its owner's alone, whatever the umask: folders 0700, files 0600. A folder that fedpriv made may
-be made to be passed on (0755, files 0644), or opened to the group by its owner (0750); what is made in it follows its mode.
+be shared with the owner's group (0750, files 0640) or be made to be passed on (0755, files 0644); its own mode says which.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +19,23 @@ from fedpriv.util.errors import UserError
 
 PRIVATE, GROUP, PUBLIC = 0o700, 0o750, 0o755
 """Modes of folders; their files have the same without the right to execute."""
+
+_group: ContextVar[bool] = ContextVar("share_group", default=False)
+
+
+@contextlib.contextmanager
+def sharing(group: bool) -> Iterator[None]:
+    """Let the owner's group read the folders that are made, or gone on with, in the block."""
+    token = _group.set(group)
+    try:
+        yield
+    finally:
+        _group.reset(token)
+
+
+def shared() -> bool:
+    """True where the owner's group is to read what is made."""
+    return _group.get()
 
 
 def in_place(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int | None = None) -> BinaryIO:

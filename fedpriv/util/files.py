@@ -72,8 +72,9 @@ def make(folder: Path, least: int = 0) -> None:
 
 
 def new_mode(folder: Path, *, public: bool = False) -> int:
-    """Return the mode of a folder to mark: public where asked, else that of the marked one around it, else private."""
-    return access.PUBLIC if public else mode_of(folder.parent) or access.PRIVATE
+    """Return the mode of a folder to mark: public or the group's where asked, else that of the marked one around it."""
+    requested = access.PUBLIC if public else access.GROUP if access.shared() else None
+    return requested or mode_of(folder.parent) or access.PRIVATE
 
 
 def mark(folder: Path, kind: str, *, public: bool = False) -> str:

@@ -48,6 +48,8 @@ def held(folder: Path) -> Iterator[None]:
         file.write(f"{os.getpid()}\n".encode())
         file.flush()
         sweep(folder)
+        if access.shared():
+            _open_to_group(folder)
         try:
             yield
         finally:
@@ -95,6 +97,14 @@ def sweep(folder: Path) -> None:
         for name in [name for name in (*names, *others) if name.endswith(PARTIAL)]:
             files.remove(Path(top) / name)
         names[:] = [name for name in names if not name.endswith(PARTIAL)]
+
+
+def _open_to_group(folder: Path) -> None:
+    for top, _, names in os.walk(folder):
+        access.set_mode(Path(top), access.GROUP)
+        for path in (Path(top) / name for name in names):
+            if not path.is_symlink():
+                access.set_mode(path, access.GROUP & 0o666)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,9 @@
 import itertools
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from command_line import call
@@ -35,15 +38,15 @@ def interrupted(folder):
     shutil.rmtree(folder / "checkpoints" / "round-0002")
 
 
-def make(home, *, umask):
+def make(home, *, umask, share=()):
     before = os.umask(umask)
     try:
         for command in (
-            [*TRAIN, "--out", "runs/a"],
-            ["attack", "--run", "runs/a", *PIXELS, "--out", "result"],
-            ["report", "result", "runs/a", "--out", "page", "--quiet"],
+            [*TRAIN, "--out", "runs/a", *share],
+            ["attack", "--run", "runs/a", *PIXELS, "--out", "result", *share],
+            ["report", "result", "runs/a", "--out", "page", "--quiet", *share],
             ["report", "result", "runs/a", "--out", "redacted", "--redact", "omit", "--quiet"],
-            [*AUDIT, "--out", "study", "--workers", "1"],
+            [*AUDIT, "--out", "study", "--workers", "2" if share else "1", *share],
         ):
             assert run(command) == 0, command
         shutil.copytree(home / "runs" / "a", home / "half")
@@ -59,6 +62,14 @@ def private(tmp_path_factory):
         home = tmp_path_factory.mktemp("private")
         patch.chdir(home)
         return make(home, umask=0o022)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("shared")
+        patch.chdir(home)
+        return make(home, umask=0o077, share=["--share-group"])
 
 
 @pytest.fixture
@@ -131,3 +142,78 @@ def test_what_is_private_is_its_owner_s_alone_and_what_is_redacted_everybody_s(p
     """Of umask 022, which would let everybody read."""
     assert {name: modes(private / name) for name in MADE} == dict.fromkeys(MADE, ({0o600}, {0o700}))
     assert modes(private / "redacted") == ({0o644}, {0o755})
+
+
+def test_what_is_shared_is_the_group_s_as_well(shared):
+    """Of umask 077, which would let nobody read."""
+    assert {name: modes(shared / name) for name in MADE} == dict.fromkeys(MADE, ({0o640}, {0o750}))
+    assert modes(shared / "redacted") == ({0o644}, {0o755})
+    assert (shared / "runs").stat().st_mode & 0o777 == 0o750  # else nobody would come as far as the run
+
+
+def test_going_on_keeps_the_modes_or_shares_all(shared, home, capsys):
+    shutil.copytree(shared / "half", home / "goes-on")
+    for name, flags in (("goes-on", []), ("half", ["--share-group"])):
+        assert call(capsys, "train", "--resume", "--out", name, "--quiet", *flags)[0] == 0
+        assert modes(home / name) == ({0o640}, {0o750})
+    for command in (["score", "result"], ["audit", "--resume", "--out", "study", "--quiet"]):
+        (home / command[-2 if "--quiet" in command else -1] / "notes.txt").write_text("mine")
+        assert call(capsys, *command, "--share-group")[0] == 0
+    for name in ("result", "study"):
+        (home / name / "notes.txt").chmod(0o600)
+        (home / name / "notes.txt").rename(home / f"{name}.txt")
+        assert modes(home / name) == ({0o640}, {0o750})
+
+
+def test_a_folder_that_was_there_is_made_private_too(home, capsys):
+    (home / "mine").mkdir(mode=0o755)
+    assert call(capsys, "report", "result", "--out", "mine", "--quiet")[0] == 0
+    assert modes(home / "mine") == ({0o600}, {0o700})
+
+
+COLLEAGUE = """
+import os, sys
+from fedpriv.cli.main import run
+*attack, folder = sys.argv[1:]
+assert run([*attack, "--run", "shared/runs/a", "--out", "warm"]) == 0  # all is imported now, wherever it lies
+os.setgroups([])
+os.setgid(int(folder.partition(":")[2]))
+os.setuid(65534)
+for name in ("shared", "private"):
+    place = f"{name}/runs/a"
+    print(name, run([*attack, "--run", place, "--out", f"{folder.partition(':')[0]}/{name}"]), flush=True)
+"""
+
+
+def readable_by_all(path):
+    """True where everybody may enter a folder and all above it."""
+    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (Path(path), *Path(path).parents))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(not readable_by_all(sys.prefix), reason="others may not read the installed packages")
+def test_a_colleague_of_the_group_attacks_a_shared_run_and_no_private_one(private, shared, monkeypatch):
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as made:
+        home = Path(made)
+        home.chmod(0o755)
+        (home / "theirs").mkdir()
+        os.chown(home / "theirs", 65534, os.getegid())
+        for name, source in (("private", private), ("shared", shared)):
+            shutil.copytree(source / "runs", home / name / "runs")
+            (home / name).chmod(0o755)
+            (home / name / "runs").chmod(0o755)
+        before = contents(home / "shared")
+        own = {"HOME": made, "MPLCONFIGDIR": f"{made}/theirs", "TORCH_HOME": made}
+        told = subprocess.run(
+            [sys.executable, "-c", COLLEAGUE, "attack", *PIXELS, f"theirs:{os.getegid()}"],
+            cwd=home,
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert told.stdout.splitlines()[-2:] == ["shared 0", "private 2"], told.stderr
+        assert contents(home / "shared") == before
+        assert (home / "theirs" / "shared" / "report.html").stat().st_uid == 65534

@@ -121,7 +121,7 @@ def test_a_control_that_reaches_no_more_than_a_guess():
     below = controlled(6.0, 7.0, 7.0, 8.0)
     assert (below.passes, below.floor, below.shuffled.mean, below.difference_db.mean) == (True, "noise", 7, -1.25)
     assert below.verdict == (
-        "Shuffled uploads (negative control): the attack scores 1.2 dB below the strongest baseline guess (uniform noise): no leak, "
+        "Shuffled uploads (negative control): the attack scores 1.2 dB below the baseline (uniform noise): no leak, "
         "as it should be."
     )
     assert " 0.0 dB above the strongest baseline guess " in controlled(8.0, 8.0, 8.0, 9.0).verdict
@@ -135,6 +135,6 @@ def test_a_control_that_reaches_more():
     above = controlled(18.0, 18.0, 18.0, 18.5)
     assert above.passes is False
     assert above.verdict == (
-        "Shuffled uploads (negative control): the attack scores 9.9 dB above the strongest baseline guess (uniform noise): part "
+        "Shuffled uploads (negative control): the attack scores 9.9 dB above the baseline (uniform noise): part "
         "of what it reaches comes from what uploads share or from its own prior, not from the target."
     )

@@ -54,7 +54,7 @@ from fedpriv.sources.federation import prepare
 from fedpriv.sources.recorded import read_recording
 from fedpriv.sources.run import refuse_mixed, rounds_with_networks
 from fedpriv.sources.source import read_card
-from fedpriv.util import folders
+from fedpriv.util import access, folders
 from fedpriv.util.code import allowed
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, shown
@@ -96,6 +96,7 @@ class AttackSettings(FederationSettings, total=False):
             (docs/redaction.md); ``none`` keeps them (default, but for runs of another framework: ``omit``).
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
         force: replace ``out`` if it exists.
+        share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
     """
 
     method: str | None
@@ -118,6 +119,7 @@ class AttackSettings(FederationSettings, total=False):
     redact: str | None
     resume: bool
     force: bool
+    share_group: bool
 
 
 @imports_what_is_named
@@ -163,7 +165,7 @@ def attack(
         "seed": seed,
         "listener": listener,
     }
-    with reading:
+    with access.sharing(settings.get("share_group", False)), reading:
         extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
         if path is not None and extra:
             raise UserError(f"run {path}: the run is trained already; drop {', '.join(extra)}")

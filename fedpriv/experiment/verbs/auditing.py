@@ -16,6 +16,7 @@ from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
 from fedpriv.experiment.study.shards import Shard
 from fedpriv.experiment.study.written import overridden
+from fedpriv.util import access
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path, toml_file
@@ -83,6 +84,7 @@ def audit(
     resume: bool = False,
     shard: str | None = None,
     force: bool = False,
+    share_group: bool = False,
     allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
@@ -98,6 +100,7 @@ def audit(
         shard: do the part ``"I/N"`` of the study alone, beside other processes that do the others in the same ``out``
             (docs/shards.md); the last one merges and reports.
         force: replace ``out`` if it holds another study.
+        share_group: let your group read the study; it is yours alone otherwise (docs/folders.md).
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of every cell that ends, and of the progress.
         settings: see :class:`StudySettings`; they win over ``study``.
@@ -111,7 +114,8 @@ def audit(
     part = None if shard is None else _shard(shard, out, force=force)
     folder, scratch = place(out)
     command = listener.command or call("audit", "...")
-    result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
+    with access.sharing(share_group):
+        result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
     return replace(result, lifetime=scratch)
 
 

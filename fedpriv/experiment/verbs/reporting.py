@@ -20,7 +20,7 @@ from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write
 from fedpriv.pages.study_report import read_results, together
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores
-from fedpriv.util import folders
+from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 
@@ -59,6 +59,7 @@ def report(
     strict: bool = False,
     redact: str | None = None,
     force: bool = False,
+    share_group: bool = False,
     allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> Report:
@@ -77,6 +78,8 @@ def report(
         redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
             is stored redacted is never shown by a milder rule.
         force: replace ``out`` if it exists.
+        share_group: let your group read the report. It is yours alone otherwise, and with ``redact`` everybody's
+            (docs/folders.md).
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of what is left out.
 
@@ -124,7 +127,7 @@ def report(
     for line in complaints:
         listener.warn(line)
     folder, scratch = place(out)
-    with folders.output(folder, "report", force=force, public=rule != NONE):
+    with access.sharing(share_group), folders.output(folder, "report", force=force, public=rule != NONE):
         if runs:
             beside = "report.html" if leaks else None
             write_runs_report(list(runs), folder, target_accuracy=target, attacks=beside, left_out=left_out)

@@ -23,7 +23,7 @@ from fedpriv.scoring.storage import (
     save_attack,
     write_record,
 )
-from fedpriv.util import folders
+from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT, Listener
 
@@ -38,6 +38,7 @@ def score(
     *,
     seed: int | None = None,
     redact: str | None = None,
+    share_group: bool = False,
     allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> dict[Path, ReconstructionRecord]:
@@ -50,6 +51,7 @@ def score(
         seed: of floors and decoys (default: the attack's own), at least 0.
         redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
             (docs/redaction.md). Pages that were made before are not made again.
+        share_group: let your group read these folders, with the whole result or study that they lie in (docs/folders.md).
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress, and of what is not scored again.
 
@@ -67,7 +69,7 @@ def score(
     directories = attack_directories(paths)
     with listener.progress("scoring") as report:
         for done, directory in enumerate(directories, start=1):
-            with folders.held_with_those_around(directory):
+            with access.sharing(share_group), folders.held_with_those_around(directory):
                 records[directory] = _score(directory, seed, rule)
             report(done, len(directories), directory.name)
     if rule != NONE:

@@ -12,6 +12,7 @@ from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.run import run_study, saved_study
 from fedpriv.experiment.study.shards import Shard, join
 from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
+from fedpriv.util import access
 from fedpriv.util.code import code_flags, exported
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call, command_line
@@ -46,6 +47,7 @@ def submit(
     cluster: str = "slurm",
     job: Mapping[str, Any] | Sequence[str] = (),
     resume: bool = False,
+    share_group: bool = False,
     allow_code: str | Sequence[str] = (),
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
@@ -61,6 +63,7 @@ def submit(
         cluster: of submitit: ``slurm``, or ``local`` for processes of this machine.
         job: parameters of submitit for every job: ``{"timeout_min": 600, "gpus_per_node": 1}``, or texts ``KEY=VALUE``.
         resume: go on with the study in ``out`` as it is.
+        share_group: as of :func:`fedpriv.audit`.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears what else is to be known.
         settings: as of :func:`fedpriv.audit`.
@@ -84,7 +87,8 @@ def submit(
     try:
         queue = AutoExecutor(logs, cluster=cluster)
         queue.update_parameters(**{"name": "fedpriv", **mapping("job", job)})
-        join(folder, described, cells, command=listener.command or call("audit", "..."))
+        with access.sharing(share_group):
+            join(folder, described, cells, command=listener.command or call("audit", "..."))
         with exported():
             parts = [str(Shard(number, shards)) for number in range(1, shards + 1)]
             jobs = tuple(str(item.job_id) for item in queue.map_array(ShardJob(str(folder), execution), parts))

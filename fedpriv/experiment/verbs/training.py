@@ -13,6 +13,7 @@ from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util import access
 from fedpriv.util.code import allowed
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
@@ -76,6 +77,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
+    share_group: bool = False,
     device: str = "auto",
     workers: int | str = 1,
     download: bool = False,
@@ -100,6 +102,7 @@ def train(
         out: run directory to make; None for a temporary run, which is gone with the returned object.
         resume: go on with the interrupted run in ``out``, as it was configured.
         force: replace ``out`` if it exists.
+        share_group: let your group read the run, and so attack it; it is yours alone otherwise (docs/folders.md).
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
         workers: processes that run the clients of a round, one thread each, or ``auto`` (default 1). Worth it from some
             four cores and long rounds on; results do not depend on it.
@@ -126,8 +129,15 @@ def train(
     else:
         config = replace(named_config(method or "fedre", federation, seed or 0), engine=engine_choice(chosen))
         path, scratch = place(out)
-    how: dict[str, Any] = {"download": download, "resume": resume, "force": force, "clients_by": workers}
-    train_run(path, config, device=device, listener=listener, **how)
+    with access.sharing(share_group):
+        how: dict[str, Any] = {
+            "device": device,
+            "download": download,
+            "resume": resume,
+            "force": force,
+            "clients_by": workers,
+        }
+        train_run(path, config, listener=listener, **how)
     return Run(path, scratch, allowed())
 
 

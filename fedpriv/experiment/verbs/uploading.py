@@ -15,6 +15,7 @@ from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.pipeline.plan import target_name
 from fedpriv.pipeline.uploads import attack_source
 from fedpriv.sources.door import read_uploads
+from fedpriv.util import access
 from fedpriv.util.listener import Listener
 from fedpriv.util.pairs import texts
 
@@ -66,6 +67,7 @@ class UploadSettings(TypedDict, total=False):
         out: folder to make; None for a temporary result, which is gone with the returned object.
         redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md).
         force: replace ``out`` if it exists.
+        share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
         listener: hears of the progress.
     """
 
@@ -101,6 +103,7 @@ class UploadSettings(TypedDict, total=False):
     out: str | Path | None
     redact: str | None
     force: bool
+    share_group: bool
     listener: Listener
 
 
@@ -146,5 +149,6 @@ def attack_uploads(
     refuse_small(settings, ("seed",), 0)
     source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
     folder, scratch = place(settings.get("out"))
-    records, scores, notices = attack_source(source, named, settings, folder)
+    with access.sharing(settings.get("share_group", False)):
+        records, scores, notices = attack_source(source, named, settings, folder)
     return AttackResult(folder, records, scores, notices, None, scratch)

@@ -1,0 +1,70 @@
+"""Networks that work with the channels of a position side by side: which, and that nothing else changes."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedpriv.datasets.types import Samples
+from fedpriv.federation import local_training
+from fedpriv.federation.local_training import classification_loss, train
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.trace import Trace
+from fedpriv.models import default_width
+from fedpriv.models.build import build_model
+from fedpriv.models.layout import takes_channels_last
+from fedpriv.models.split import Blueprint
+
+
+class Viewing(nn.Module):
+    """A network of somebody else's, which looks at its maps as vectors without a copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4 * 6 * 6, 2)
+
+    def forward(self, images):
+        return self.head(self.layer(images).view(len(images), -1))
+
+
+def built(name, shape):
+    return build_model(Blueprint(name, shape, 4, default_width(name, shape)), 0)
+
+
+def test_only_networks_that_cannot_mind_are_asked_and_none_that_is_slower():
+    assert takes_channels_last(built("small-cnn", (1, 8, 8)), cross_entropy)
+    assert takes_channels_last(nn.ModuleList([built("cnn4", (3, 16, 16)), built("cnn-5", (3, 16, 16))]), cross_entropy)
+    assert not takes_channels_last(built("small-mlp", (1, 8, 8)), cross_entropy)
+    assert not takes_channels_last(Viewing(), cross_entropy)
+    assert not takes_channels_last(nn.Sequential(Viewing(), nn.ReLU()), cross_entropy)
+    assert not takes_channels_last(built("resnet18", (3, 32, 32)), cross_entropy)
+    model = built("small-cnn", (1, 8, 8))
+    assert takes_channels_last(model, classification_loss(model))
+    assert not takes_channels_last(model, lambda images, labels: images.view(len(images), -1).sum())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("name", ["small-cnn", "small-cnn-deep", "resnet4", "lenet-sigmoid"])
+def test_training_moves_weights_as_in_the_other_order(name, momentum, monkeypatch):
+    shape = (3, 16, 16)
+    draw = torch.Generator().manual_seed(0)
+    samples = Samples(torch.randint(256, (12, *shape), generator=draw).byte(), torch.randint(4, (12,), generator=draw))
+    training = LocalTraining(batch_size=6, learning_rate=0.01, momentum=momentum, max_steps=2)
+    found = []
+    for asked in (takes_channels_last, lambda module, loss: False):
+        monkeypatch.setattr(local_training, "takes_channels_last", asked)
+        model = copy.deepcopy(built(name, shape))
+        train(
+            model,
+            samples,
+            training,
+            torch.Generator().manual_seed(1),
+            classification_loss(model),
+            Trace(),
+        )
+        assert all(value.is_contiguous() for value in model.state_dict().values())
+        found.append(model.state_dict())
+    for key, value in found[0].items():
+        torch.testing.assert_close(value, found[1][key], rtol=1e-3, atol=1e-5)
