@@ -20,8 +20,7 @@ from torch import Tensor
 from fedpriv.federation.run_directory import AUTO_CAPTURE_BYTES, RunConfig, RunDirectory
 from fedpriv.federation.trace import LocalTrace, Trace
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_all
-from fedpriv.util.foreign import check_tensor_file
+from fedpriv.util.files import checked_tensors, write_all
 from fedpriv.wire.ledger import entries
 from fedpriv.wire.message_files import message_bytes
 from fedpriv.wire.payloads import Message
@@ -93,6 +92,6 @@ def load_trace(run: RunDirectory, round_: int, client: int) -> LocalTrace:
     if not path.is_file():
         raise UserError(f"{path}: missing; it says what the client trained on in that round: train the run again")
     try:
-        return trace_of(load_file(check_tensor_file(path)))
+        return trace_of(load_file(checked_tensors(path)))
     except (SafetensorError, KeyError, RuntimeError) as error:
         raise UserError(f"{path}: damaged ({error}); train the run again") from error

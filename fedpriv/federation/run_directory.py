@@ -38,6 +38,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
 from fedpriv.util.files import (
     append_lines,
+    checked,
     mark,
     placing,
     read_json,
@@ -291,7 +292,7 @@ class RunDirectory:
             save_state(temporary[server], checkpoint.server)
             for client, path in enumerate(clients):
                 if client in files:
-                    shutil.copyfile(files[client], temporary[path])
+                    shutil.copyfile(checked(files[client]), temporary[path])
                 else:
                     save_state(temporary[path], states[client])
             temporary[evaluation].write_text(json.dumps(checkpoint.evaluation), encoding="utf-8")

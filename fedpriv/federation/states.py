@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fedpriv.util.errors import UserError
-from fedpriv.util.foreign import check_tensor_file
+from fedpriv.util.files import checked_tensors
 from fedpriv.wire.payload import Message
 
 State = dict[str, Tensor]
@@ -93,6 +93,8 @@ def save_state(path: Path, state: State) -> None:
 def load_state(path: Path) -> State:
     """Read a state back."""
     try:
-        return dict(load_file(check_tensor_file(path)))
+        return dict(load_file(checked_tensors(path)))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: damaged checkpoint ({error})") from error

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from fedpriv.util import files
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.files import append_lines, read_json, read_lines, write_bytes, write_json
-from fedpriv.util.foreign import check_tensor_file, json_value
+from fedpriv.util.files import append_lines, checked_tensors, read_json, read_lines, write_bytes, write_json
+from fedpriv.util.foreign import json_value
 from fedpriv.util.record import Record, first_fault
 from fedpriv.wire.plain_tensor import check_names, check_plain
 
@@ -188,7 +188,7 @@ def write_sets(path: Path, sets: Mapping[str, Mapping[str, Tensor]], about: Mapp
 def read_sets(path: Path) -> dict[str, dict[str, Tensor]]:
     """Read sets of arrays in the order in which they were sent."""
     try:
-        with safe_open(check_tensor_file(path), framework="pt") as file:
+        with safe_open(checked_tensors(path), framework="pt") as file:
             header = json_value((file.metadata() or {}).get(HEADER, "{}"))
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
     except (SafetensorError, OSError, ValueError) as error:

@@ -32,8 +32,7 @@ from fedpriv.scoring.records.reconstruction import ClassAccuracy
 from fedpriv.scoring.sections import Means
 from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_bytes
-from fedpriv.util.foreign import check_tensor_file
+from fedpriv.util.files import checked_tensors, write_bytes
 from fedpriv.util.seeds import derive_seed, generator
 
 FILE = "judge.safetensors"
@@ -187,7 +186,7 @@ def load_class_evaluator(directory: Path, image_shape: tuple[int, int, int]) -> 
     if not path.is_file():
         return None
     try:
-        blocks = load_file(check_tensor_file(path))
+        blocks = load_file(checked_tensors(path))
         half = {int(client): int(number) for client, number in blocks.pop("half")}
         trained_on = tuple(int(number) for number in blocks.pop("trained_on"))
         models = []

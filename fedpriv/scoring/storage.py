@@ -39,7 +39,7 @@ from fedpriv.scoring.redaction import NONE, withheld
 from fedpriv.scoring.tensor_files import load_reconstruction, load_truths, save_reconstruction, save_truths
 from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest, mark, read_bytes, read_json, write_text
+from fedpriv.util.files import digest, forget, mark, read_bytes, read_json, write_text
 from fedpriv.util.foreign import json_value
 from fedpriv.util.record import first_fault
 
@@ -178,7 +178,8 @@ def save_attack(
 ) -> None:
     """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory.
 
-    Where ``about`` says that it is redacted, images are withheld by that rule, and neither truths nor judge are written.
+    Where ``about`` says that it is redacted, images are withheld by that rule, neither truths nor judge are written, and the
+    list of the folder's files forgets what they held.
     """
     mark(directory, "attack")
     kept = about.redacted == NONE
@@ -200,6 +201,8 @@ def save_attack(
         save_class_evaluator(directory, judge)
     else:
         (directory / JUDGE).unlink(missing_ok=True)
+    if not kept:
+        forget(directory)
     files = [name for name in (RECONSTRUCTION, SHUFFLED, TRUTH, JUDGE) if (directory / name).is_file()]
     write_record(directory, about.model_copy(update={"files": {name: digest(directory / name) for name in files}}))
 

@@ -1,7 +1,14 @@
-"""Files that are whole or not there, and folders that fedpriv made, each known by its marker.
+"""Files that are whole or not there, with the SHA-256 digests of a folder's files in its marker, checked when read.
 
-A marker says ``{"made_by": "fedpriv", "format": 4, "kind": "run", "id": ...}``. A file is written under a temporary name,
-forced to the disk, then renamed, so a crash leaves the old file or the new one.
+::
+
+    {"made_by": "fedpriv", "format": 3, "kind": "run", "id": ...}     the first line of .fedpriv.jsonl
+    {"file": "config.json", "sha256": ...}                            of a file, before it takes its place
+    {"file": "config.json", "placed": true}                           it has
+
+A marker lists the files of its folder, and of folders below it that have no marker. A file is written under a temporary
+name, forced to the disk, listed, then renamed, so a crash leaves the old file or the new one. Outside of marked folders
+nothing is listed or checked.
 """
 
 from __future__ import annotations
@@ -24,7 +31,13 @@ MARKER = ".fedpriv.jsonl"
 LOCK = ".fedpriv.lock"
 PARTIAL = ".fedpriv-partial"
 """End of temporary names."""
-FORMAT = 4
+FORMAT = 3
+
+
+Listing = dict[str, tuple[str | None, ...]]
+"""Names relative to a marked folder -> digests that the file may have; None where it may be missing."""
+
+# ---------------------------------------------------------------- markers
 
 
 def _head(folder: Path) -> dict[str, Any] | None:
@@ -38,7 +51,7 @@ def _head(folder: Path) -> dict[str, Any] | None:
     if head.get("format") != FORMAT:
         raise UserError(
             f"{folder / MARKER}: format {head.get('format')!r}, but this version reads format {FORMAT}; "
-            "use the fedpriv that made the folder, or another folder"
+            "use fedpriv 0.1.0, which made the folder, or another folder"
         )
     return head
 
@@ -46,6 +59,11 @@ def _head(folder: Path) -> dict[str, Any] | None:
 def identity(folder: Path) -> str | None:
     """Return the identity of a folder that fedpriv made, or None for any other; UserError for another version's format."""
     return (_head(folder) or {}).get("id")
+
+
+def kind(folder: Path) -> str | None:
+    """Return the kind of thing that a marked folder holds, or None for any other; errors as :func:`identity`."""
+    return (_head(folder) or {}).get("kind")
 
 
 def homes_of(folder: Path) -> list[Path]:
@@ -85,9 +103,77 @@ def mark(folder: Path, kind: str, *, public: bool = False) -> str:
     made, mode = uuid.uuid4().hex, new_mode(folder, public=public)
     make(folder, mode)
     access.set_mode(folder, mode)
-    write_text(folder / MARKER, json.dumps({"made_by": "fedpriv", "format": FORMAT, "kind": kind, "id": made}) + "\n")
-    access.set_mode(folder / MARKER, mode & 0o666)
+    _write_marker(folder, [{"made_by": "fedpriv", "format": FORMAT, "kind": kind, "id": made}])
     return made
+
+
+def _write_marker(home: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    temporary = _temporary(home / MARKER)
+    temporary.unlink(missing_ok=True)
+    with access.in_place(temporary, mode=home.stat().st_mode & 0o777) as file:
+        file.write(_lines(rows))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, home / MARKER)
+    _sync(home)
+
+
+_listings: dict[Path, tuple[bytes, Listing]] = {}
+"""Markers that were read before, with their bytes; every use compares them with the file."""
+
+
+def written(home: Path) -> Listing:
+    """Return the files that a marked folder lists.
+
+    Raises:
+        UserError: when the marker cannot be read.
+    """
+    try:
+        result = (home / MARKER).read_bytes()
+    except OSError as error:
+        raise UserError(f"{home / MARKER}: not readable ({error}); nothing here can be checked without it") from error
+    before, listing = _listings.get(home, (b"", {}))
+    if not result.startswith(before):
+        before, listing = b"", {}
+    end = result.rfind(b"\n") + 1
+    for line in result[len(before) : end].split(b"\n"):
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # the head, or a line that a crash cut
+            row = foreign.json_value(line)
+            known = listing.get(row["file"], (None,))[-1:]
+            now = () if row.get("placed") else (str(row["sha256"]),)
+            listing[row["file"]] = known + now
+    _listings[home] = result[:end], listing
+    return listing
+
+
+def _note(rows: Mapping[Path, Mapping[str, Any]], *, force: bool) -> None:
+    """Add rows about files to the markers that list these."""
+    fresh: dict[Path, list[dict[str, Any]]] = {}
+    for path, row in rows.items():
+        home, name = _listed_as(path)
+        if home is not None:
+            fresh.setdefault(home, []).append({"file": name, **row})
+    for home, lines in fresh.items():
+        with access.in_place(home / MARKER, os.O_RDWR | os.O_APPEND) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            # In one piece, since several processes may write into one folder; apart from a line that a crash cut.
+            file.write(_lines(lines) if file.read(1) == b"\n" else b"\n" + _lines(lines))
+            file.flush()
+            if force:
+                os.fsync(file.fileno())
+
+
+def forget(home: Path) -> None:
+    """Drop from a marked folder's list what its files held before, and files that are gone.
+
+    A digest confirms a guess at what was redacted since. Nobody else may write the folder meanwhile.
+    """
+    rows: list[dict[str, Any]] = [_head(home) or {}]
+    for name, known in written(home).items():
+        now = digest(home / name) if (home / name).is_file() else None
+        if now is not None and now in known:
+            rows += [{"file": name, "sha256": now}, {"file": name, "placed": True}]
+    _write_marker(home, rows)
 
 
 def digest(path: Path) -> str:
@@ -96,11 +182,22 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _listed_as(path: Path) -> tuple[Path | None, str]:
+    """Return the marked folder that lists a file, or None (nowhere, or unfinished), and its name there."""
+    homes = homes_of(path.parent)
+    name = Path(os.path.abspath(path)).relative_to(homes[0]).as_posix() if homes else ""
+    return (homes[0] if homes and PARTIAL not in name else None), name
+
+
+# ---------------------------------------------------------------- writing
+
+
 @contextlib.contextmanager
 def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
     """Yield temporary names to write files under; when the block ends they take their places, the last one last.
 
-    UserError where a folder is in the way, or a link leads out of the marked folder.
+    Raises:
+        UserError: where a folder is in the way, or a link leads out of the marked folder.
     """
     temporary: dict[Path, Path] = {}
     modes: dict[Path, int | None] = {}
@@ -108,8 +205,7 @@ def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
         for path in paths:
             if path.is_dir():
                 raise UserError(f"{path}: is a folder, where fedpriv writes a file; move it away")
-            modes[path] = _folder_for(path)
-            temporary[path] = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+            modes[path], temporary[path] = _folder_for(path), _temporary(path)
             temporary[path].unlink(missing_ok=True)
             access.in_place(temporary[path], os.O_RDWR | os.O_CREAT | os.O_EXCL, modes[path]).close()
         yield temporary
@@ -118,11 +214,12 @@ def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
                 access.set_mode(temporary[path], mode & 0o666)
         with ThreadPoolExecutor(8, "force") as threads:  # the system then writes its own records once for many
             list(threads.map(_force, temporary.values()))
+        _note({path: {"sha256": digest(index)} for path, index in temporary.items()}, force=True)
         for path, position in temporary.items():
             os.replace(position, path)
         for folder in dict.fromkeys(path.parent for path in temporary):
-            with contextlib.suppress(OSError):
-                _force(folder)
+            _sync(folder)
+        _note({path: {"placed": True} for path in temporary}, force=False)
     except BaseException:
         for position in temporary.values():
             position.unlink(missing_ok=True)
@@ -130,7 +227,7 @@ def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
 
 
 def write_all(files: Mapping[Path, bytes]) -> None:
-    """Write files, each whole or not at all, forced to the disk together."""
+    """Write files, each whole or not at all; they are forced to the disk together, and listed together."""
     with placing(files) as temporary:
         for path, content in files.items():
             temporary[path].write_bytes(content)  # into the file that was made, so its mode stays
@@ -152,13 +249,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_lines(lines: Mapping[Path, Iterable[Mapping[str, Any]]]) -> None:
-    """Append JSON lines to files, which are written anew."""
-    added = {path: b"".join(json.dumps(row).encode() + b"\n" for row in rows) for path, rows in lines.items()}
-    write_all({path: _lines_there(path) + rows for path, rows in added.items()})
+    """Append JSON lines to files, which are written anew; errors as :func:`read_lines`, before any is written."""
+    write_all({path: _lines_there(path) + _lines(rows) for path, rows in lines.items()})
 
 
 def log(path: Path, text: str) -> None:
-    """Append text for people, which nothing reads back."""
+    """Append text for people, which nothing reads back and no marker lists."""
     with access.in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, _folder_for(path)) as file:
         file.write(text.encode("utf-8"))
 
@@ -181,20 +277,58 @@ def _folder_for(path: Path) -> int | None:
 
 
 def _force(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Force the names in a folder to the disk, where the system can."""
+    with contextlib.suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def checked(path: Path) -> Path:
+    """Return the path of a file, once it is sure that it holds what was written there; a missing one is not looked for.
+
+    Raises:
+        UserError: where it does not, or its marked folder does not list it.
+    """
+    if path.is_file() and _listed_as(path)[0] is not None:
+        _check(path, digest(path))
+    return path
+
+
+def checked_tensors(path: Path) -> Path:
+    """Return the path of a safetensors file, as :func:`checked`; one of an impossible header is refused first."""
+    if os.path.lexists(path):
+        foreign.check_tensor_file(path)
+    return checked(path)
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the contents of a file of records."""
-    return foreign.read_bytes(path, foreign.RECORDS)
+    """Return the contents of a file, checked; errors as :func:`checked`, and where it is missing or not readable."""
+    result = foreign.read_bytes(path, foreign.RECORDS)
+    _check(path, hashlib.sha256(result).hexdigest())
+    return result
 
 
 def read_json(path: Path) -> Any:
-    """Read a file of JSON."""
+    """Read a file of JSON; errors as :func:`read_bytes`, and where it is no JSON."""
     try:
         return foreign.json_value(read_bytes(path))
     except ValueError as error:
@@ -202,7 +336,11 @@ def read_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read JSON lines, none where there is no file; half a line at the end is left out."""
+    """Read JSON lines, none where there is no file; half a line at the end is left out.
+
+    Raises:
+        UserError: as :func:`checked`, where a file that stood there is missing, and where a line is no JSON object.
+    """
     rows = []
     for number, line in enumerate(_lines_there(path).split(b"\n")[:-1], start=1):
         try:
@@ -216,8 +354,24 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _lines_there(path: Path) -> bytes:
-    if not os.path.lexists(path):
-        return b""
-    if not path.is_file():
-        raise UserError(f"{path}: expected a file of JSON lines, and this is none")
-    return read_bytes(path)
+    """Return the contents of a file of lines, checked; nothing where it never was."""
+    if os.path.lexists(path):
+        if not path.is_file():
+            raise UserError(f"{path}: expected a file of JSON lines, and this is none")
+        return read_bytes(path)
+    home, name = _listed_as(path)
+    if home is not None and None not in written(home).get(name, (None,)):
+        raise UserError(f"{path}: missing, though {MARKER} lists it")
+    return b""
+
+
+def _check(path: Path, holds: str) -> None:
+    home, name = _listed_as(path)
+    known = () if home is None else written(home).get(name, ())
+    if home is not None and not known:
+        raise UserError(f"{path}: not among the files that fedpriv wrote here (see {MARKER})")
+    if home is not None and holds not in known:
+        raise UserError(
+            f"{path}: its content was altered: it is not what fedpriv wrote there (SHA-256, see {MARKER}); "
+            "restore it, or make the folder again"
+        )

@@ -201,8 +201,8 @@ def json_value(text: str | bytes) -> Any:
     return json.loads(text)
 
 
-def check_tensor_file(path: Path) -> Path:
-    """Return the path of a safetensors file, once its size and the length of its header are checked."""
+def check_tensor_file(path: Path) -> None:
+    """Check the size and the header's length of a safetensors file before it is opened as one."""
     with open_file(path, TENSORS) as file:
         first = file.read(8)
         size = os.fstat(file.fileno()).st_size
@@ -212,4 +212,3 @@ def check_tensor_file(path: Path) -> Path:
             f"{path}: not readable as safetensors (a header of {length:,} bytes in a file of {size:,}; "
             f"at most {TENSOR_HEADER:,})"
         )
-    return path

@@ -13,8 +13,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_bytes
-from fedpriv.util.foreign import check_tensor_file, json_value
+from fedpriv.util.files import checked_tensors, write_bytes
+from fedpriv.util.foreign import json_value
 from fedpriv.wire.kinds import payload_kind
 from fedpriv.wire.payload import Message, Payload
 
@@ -56,7 +56,7 @@ def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a stored message")
     try:
-        with safe_open(check_tensor_file(path), framework="pt") as file:
+        with safe_open(checked_tensors(path), framework="pt") as file:
             text = (file.metadata() or {}).get(HEADER, "{}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
         header = json_value(text)

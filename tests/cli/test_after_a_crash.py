@@ -94,3 +94,29 @@ def test_an_attack_is_resumed_on_its_own_run_wherever_that_was_moved(home, capsy
     )
     assert code == 0, err
     assert contents(home / "found").keys() == before.keys()
+
+
+def test_a_flipped_bit_in_what_a_resume_reads_is_refused(home, monkeypatch, capsys):
+    from fedpriv.federation.run_directory import RunDirectory
+
+    save = RunDirectory.save_checkpoint
+
+    def dying(self, checkpoint, *more):
+        if checkpoint.round == 2:
+            raise Killed
+        save(self, checkpoint, *more)
+
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", dying)
+    with pytest.raises(Killed):
+        run([*TRAIN, "--force"])
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", save)
+    for name in ("config.json", "ledger.jsonl", "checkpoints/round-0001/client-001.safetensors"):
+        path = home / "run" / name
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 4
+        path.write_bytes(bytes(flipped))
+        code, _, err = call(capsys, "train", "--resume", "--out", "run")
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"run/{name}" in err
+        path.write_bytes(whole)

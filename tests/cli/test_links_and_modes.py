@@ -90,9 +90,10 @@ def contents(path):
 # ---------------------------------------------------------------- links
 
 RESUME, REPORT = ["train", "--resume", "--out", "half"], ["report", "result", "--out", "page", "--force"]
+MARKED = (".fedpriv.lock", ".fedpriv.jsonl")
 REFUSED = {
-    "train, resumed": (RESUME, ["half/.fedpriv.lock"]),
-    "train, new": ([*TRAIN, "--out", "new"], ["new/.fedpriv.lock"]),
+    "train, resumed": (RESUME, [f"half/{name}" for name in MARKED]),
+    "train, new": ([*TRAIN, "--out", "new"], [f"new/{name}" for name in MARKED]),
     "train, anew": ([*TRAIN, "--out", "runs/a", "--force"], ["runs/a/.fedpriv.lock"]),
     "attack of a run": (["attack", "--run", "runs/a", *PIXELS, "--out", "new"], ["runs/a/.fedpriv.lock"]),
     "score": (["score", "result"], ["result/.fedpriv.lock", "result/pixels/.fedpriv.lock"]),

@@ -63,11 +63,33 @@ def test_the_attack_reads_patients_off_and_the_search_finds_them_everywhere(plai
     assert found_in(plain.path, torch.rand(4, 1, 28, 28)) == []
 
 
+def digests(folder):
+    """Return by file the SHA-256 of what holds an image, by which a candidate could be confirmed."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in found_in(folder, PRIVATE)}
+
+
 def files_with(folder, texts):
     whole = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     return {
         str(file.relative_to(folder)) for file, content in whole.items() for text in texts if text.encode() in content
     }
+
+
+def test_no_list_of_a_redacted_attack_has_a_digest_of_what_is_hidden(redacted, plain, tmp_path, capsys):
+    rule, result = redacted
+    hidden = digests(plain.path / "linear-layer")
+    assert files_with(plain.path, hidden.values()) == {"linear-layer/.fedpriv.jsonl", "linear-layer/about.json"}
+    assert files_with(result.path, hidden.values()) == set()
+    shutil.copytree(plain.path, tmp_path / "scored")
+    assert call(capsys, "score", tmp_path / "scored", "--redact", rule)[0] == 0
+    for folder in (result.path, tmp_path / "scored"):
+        assert files_with(folder, hidden.values()) == set()
+        lines = (folder / "linear-layer" / ".fedpriv.jsonl").read_text().splitlines()[1:]
+        listed = [json.loads(line)["file"] for line in lines]
+        assert all((folder / "linear-layer" / name).is_file() for name in listed), (
+            listed
+        )  # nor of pieces that were kept
+        fedpriv.report(folder / "linear-layer", out=tmp_path / f"page-{folder.name}")  # every file is still its own
 
 
 def test_nothing_of_a_redacted_attack_holds_a_patient(redacted, plain):

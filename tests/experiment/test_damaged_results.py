@@ -135,14 +135,24 @@ def cases(table, *quick):
 ATTACK = {
     "about.json is gone": remove("about.json"),
     "about.json is the other attack's": swap("about.json", "dip"),
-    "metrics.json has lost a figure": edit("metrics.json", n_clients=None),
+    "metrics.json has a better figure": edit("metrics.json", n_clients=2),
     "the reconstruction has a bit flipped": flip("reconstruction.safetensors", 0.9),
     "the reconstruction is gone": remove("reconstruction.safetensors"),
     "the truth has a bit flipped": flip("truth.safetensors", 0.9),
+    "the marker is damaged": lambda folder: damage_marker(folder),
 }
 
 
-@pytest.mark.parametrize("what", cases(ATTACK, "about.json is gone", "metrics.json has lost a figure"))
+def damage_marker(folder):
+    """Overwrite the nearest marker that lists the files of a folder."""
+    places = [place for place in (folder, *folder.parents) if (place / ".fedpriv.jsonl").is_file()]
+    lines = (places[0] / ".fedpriv.jsonl").read_text().splitlines()
+    (places[0] / ".fedpriv.jsonl").write_text("\n".join([lines[0], *(line[::-1] for line in lines[1:])]) + "\n")
+
+
+@pytest.mark.parametrize(
+    "what", cases(ATTACK, "about.json is gone", "metrics.json has a better figure", "the marker is damaged")
+)
 def test_a_damaged_attack_is_named_and_left_out(what, damaged, known, tmp_path, capsys):
     ATTACK[what](damaged / "suite" / "pixels")
     err, strict = reported(capsys, damaged, tmp_path / "page", "suite")
@@ -155,7 +165,7 @@ def test_a_damaged_attack_is_named_and_left_out(what, damaged, known, tmp_path, 
 @pytest.mark.parametrize("what", cases(["flipped", "empty", "renamed field"], "flipped"))
 def test_a_damaged_inference_is_named_and_left_out(what, damaged, known, tmp_path, capsys):
     home = damaged / "suite" / "membership"
-    {"flipped": edit("membership.json", n_clients="2"), "empty": overwrite("membership.json", "")}.get(
+    {"flipped": edit("membership.json", n_clients=2), "empty": overwrite("membership.json", "")}.get(
         what, edit("membership.json", extra=1)
     )(home)
     err, strict = reported(capsys, damaged, tmp_path / "page", "suite")
@@ -188,7 +198,7 @@ RUN = {
 }
 
 
-@pytest.mark.parametrize("what", cases(RUN, "metrics.jsonl has a line twice", "summary.json is cut"))
+@pytest.mark.parametrize("what", cases(RUN, "metrics.jsonl has a line twice", "config.json has another seed"))
 def test_a_damaged_run_is_named_and_left_out(what, damaged, known, tmp_path, capsys):
     RUN[what](damaged / "runs" / "fedgh")
     err, strict = reported(capsys, damaged, tmp_path / "page", "runs")
@@ -206,11 +216,9 @@ def some(home, pattern):
 
 
 STUDY = {
-    "a cell's attack is altered": lambda home: edit("metrics.json", n_clients=None)(
-        some(home, "attacks/*fedgh*/pixels")
-    ),
+    "a cell's attack is altered": lambda home: edit("metrics.json", n_clients=2)(some(home, "attacks/*fedgh*/pixels")),
     "a cell's attack is gone": lambda home: shutil.rmtree(some(home, "attacks/*fedgh*/pixels")),
-    "a cell's inference is altered": lambda home: edit("membership.json", n_clients=None)(
+    "a cell's inference is altered": lambda home: edit("membership.json", n_clients=2)(
         some(home, "attacks/*fedgh*/membership")
     ),
 }
@@ -228,10 +236,11 @@ def test_a_damaged_cell_of_a_study_is_named(what, damaged, known, tmp_path, caps
 
 CELLS = {
     "a line is cut": lambda home: lines("cells.jsonl", lambda found: [found[0], found[1][:40], *found[2:]])(home),
-    "a field is changed": lambda home: lines(
-        "cells.jsonl", lambda found: [with_field(found[0], seed=None), *found[1:]]
-    )(home),
+    "a field is changed": lambda home: lines("cells.jsonl", lambda found: [with_field(found[0], seed=7), *found[1:]])(
+        home
+    ),
     "the study is gone": lambda home: remove("study.json")(home),
+    "the study is changed": lambda home: edit("study.json", targets=7)(home),
 }
 
 

@@ -1,5 +1,6 @@
-"""A crash leaves the old file or the new one; one process writes a folder."""
+"""Files hold what was written or are refused; a crash leaves the old file or the new one; one process writes a folder."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -12,12 +13,17 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import (
     MARKER,
     append_lines,
+    checked,
     mark,
     read_bytes,
+    read_json,
     read_lines,
     write_all,
+    write_json,
     write_text,
 )
+
+READERS = {"checked": checked, "bytes": read_bytes, "json": read_json, "lines": read_lines}
 
 
 class Killed(BaseException):
@@ -28,6 +34,33 @@ class Killed(BaseException):
 def home(tmp_path):
     mark(tmp_path / "home", "run")
     return tmp_path / "home"
+
+
+def test_what_was_altered_moved_or_not_written_by_fedpriv_is_read_by_nobody(home):
+    for name in ("altered", "first", "second"):
+        write_text(home / name, f'{{"name": "{name}"}}\n')
+    for read in READERS.values():
+        assert read(home / "first")
+    (home / "altered").write_text('{"name": "other"}\n')
+    (home / "first").replace(home / "third")
+    (home / "second").replace(home / "first")
+    (home / "third").replace(home / "second")
+    (home / "strange").write_text('{"round": 1}\n')
+    for name, read in itertools.product(("altered", "first", "second", "strange"), READERS.values()):
+        with pytest.raises(UserError, match="not among the files" if name == "strange" else "content was altered"):
+            read(home / name)
+    write_json(home.parent / "unmarked.json", 1)
+    (home.parent / "unmarked.json").write_text("2")
+    assert read_json(home.parent / "unmarked.json") == 2
+
+
+def test_an_older_version_of_a_file_is_not_taken_for_it(home):
+    for newer in ("second", "third"):
+        write_text(home / "a", "first")
+        write_text(home / "a", newer)
+        (home / "a").write_text("first")
+        with pytest.raises(UserError, match="altered"):
+            checked(home / "a")
 
 
 def test_a_crash_leaves_each_file_the_old_one_or_the_new(home, monkeypatch):
@@ -59,22 +92,70 @@ def test_a_crash_leaves_each_file_the_old_one_or_the_new(home, monkeypatch):
         assert [read_bytes(home / name) for name in names] == [b"third"] * 3
 
 
-def test_lines_are_appended_whole_and_damaged_ones_are_refused(home):
+def test_files_are_forced_before_they_are_listed_and_listed_before_they_are_placed(home, monkeypatch):
+    events, sync, replace = [], os.fsync, os.replace
+    named = os.path.basename
+
+    def forced(file):
+        sync(file)
+        events.append(named(os.readlink(f"/proc/self/fd/{file}")))
+
+    monkeypatch.setattr(os, "fsync", forced)
+    monkeypatch.setattr(os, "replace", lambda old, new: (replace(old, new), events.append(f"place {named(new)}")))
+    write_all({home / "a": b"new", home / "b": b"new"})
+    assert [event.partition(f".{os.getpid()}")[0].strip(".") for event in sorted(events[:2])] == ["a", "b"]
+    assert events[2:] == [MARKER, "place a", "place b", "home"]
+
+
+def test_lines_that_are_altered_or_missing_are_refused_by_readers_and_by_who_appends(home):
     path = home / "a.jsonl"
     assert read_lines(path) == []
     append_lines({path: [{"round": 1}]})
     append_lines({path: [{"round": 2}]})
     assert read_lines(path) == [{"round": 1}, {"round": 2}]
-    path.write_text('{"round": 1}\n{"rou')
-    assert read_lines(path) == [{"round": 1}]
-    for damaged, words in (("{\n", r"a\.jsonl:1: not a line of JSON"), ("[1]\n", "expected a JSON object, got list")):
+    text = path.read_text()
+    for damaged in ("", text[: len(text) // 2], text.replace("1", "7"), text + text, text.splitlines()[1]):
         path.write_text(damaged)
-        with pytest.raises(UserError, match=words):
-            read_lines(path)
+        for use in (read_lines, lambda path: append_lines({path: [{"round": 3}]})):
+            with pytest.raises(UserError, match="altered"):
+                use(path)
+        assert path.read_text() == damaged
     path.unlink()
+    with pytest.raises(UserError, match=r"a\.jsonl: missing, though"):
+        read_lines(path)
     path.mkdir()
     with pytest.raises(UserError, match=r"a\.jsonl: expected a file"):
         read_lines(path)
+
+
+def test_lines_that_a_crash_kept_from_their_place_are_not_missed(home, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            append_lines({home / "cells.jsonl": [{"n": 1}]})
+    assert set(files.written(home)) == {"cells.jsonl"}
+    assert read_lines(home / "cells.jsonl") == []
+
+
+def test_forgetting_leaves_the_digests_of_what_is_there(home):
+    for text in ("first", "second"):
+        write_text(home / "a", text)
+    write_text(home / "gone", "first")
+    (home / "gone").unlink()
+    files.forget(home)
+    assert files.written(home) == {"a": (files.digest(home / "a"),)}
+    assert (home / MARKER).read_text().count("sha256") == 1
+
+
+def test_a_nested_folder_lists_its_files_and_goes_alone(home, tmp_path):
+    mark(home / "inner", "attack")
+    write_text(home / "inner" / "a", "one")
+    assert files.written(home) == {}
+    (home / "inner").rename(tmp_path / "alone")
+    assert read_bytes(tmp_path / "alone" / "a") == b"one"
+    (tmp_path / "alone" / "a").write_text("two")
+    with pytest.raises(UserError, match="altered"):
+        read_bytes(tmp_path / "alone" / "a")
 
 
 def test_every_way_to_write_gives_files_and_folders_the_mode_of_the_marked_folder(tmp_path):
@@ -106,7 +187,7 @@ def test_a_folder_of_another_format_is_refused_in_one_line(home):
         lambda path: write_text(path / "a", "b"),
         lambda path: folders.check_free(path, force=True),
     ):
-        with pytest.raises(UserError, match=r"format 2, but this version reads format 4; use the fedpriv that made"):
+        with pytest.raises(UserError, match=r"format 2, but this version reads format 3; use fedpriv 0\.1\.0"):
             use(home)
 
 
