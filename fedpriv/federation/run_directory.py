@@ -208,15 +208,15 @@ class RunDirectory:
 
     def cut(self, last_round: int) -> None:
         """Remove every line and stored message beyond a round."""
-        for folder in ("uploads", "broadcasts", "truth"):
-            for path in (self.path / folder).glob("round-*"):
-                if int(path.stem.removeprefix("round-")) > last_round:
-                    remove(path)
         for name in ("metrics", "timings", "ledger"):
             path = self.path / f"{name}.jsonl"
             if path.is_file():
                 kept = [row for row in self.lines(name) if row["round"] <= last_round]
                 write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+        for folder in ("uploads", "broadcasts", "truth"):
+            for path in (self.path / folder).glob("round-*"):
+                if int(path.stem.removeprefix("round-")) > last_round:
+                    remove(path)
 
     def ledger(self) -> list[Entry]:
         """Return every entry of the ledger."""

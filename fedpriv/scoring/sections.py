@@ -183,7 +183,7 @@ def strata_part(
 
 
 def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Means) -> ControlResult:
-    """Return ``control``: whether the attack on other clients' uploads stays at the strongest baseline guess."""
+    """Return ``control``: whether the attack on other clients' uploads stays at the baseline."""
     if SHUFFLED not in floors:
         text = "Shuffled uploads (negative control): not run."
         return ControlResult(shuffled=None, floor=None, difference_db=None, passes=None, verdict=text)
@@ -192,7 +192,7 @@ def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Me
     difference, mean = means.of(gain, everything), float(gain.mean())
     passes = None if difference.ci95 is None else difference.ci95[0] <= 0
     name = LABELS.get(best_blind, best_blind)
-    size = f"{abs(mean):.1f} dB {'above' if mean >= 0 else 'below'} the strongest baseline guess ({name})"
+    size = f"{abs(mean):.1f} dB {'above' if mean >= 0 else 'below'} the baseline ({name})"
     text = {
         None: f"Shuffled uploads (negative control), one client: the attack scores {size}.",
         True: f"Shuffled uploads (negative control): the attack scores {size}: no leak, as it should be.",

@@ -202,7 +202,7 @@ def _difference(item: JudgedComparison) -> str:
 def _guess(item: JudgedComparison) -> str:
     if item.against == DECOYS:
         return f"by chance: {percent(item.guess)}"
-    rank = "next best baseline" if item.measure == "beyond_3db" else "baseline"
+    rank = "next baseline" if item.measure == "beyond_3db" else "baseline"
     return f"{rank}, {_called(item)}: {percent(item.guess)}"
 
 

@@ -1,5 +1,6 @@
 """Redacted pages, pictures and folders hold no private image, where the same search finds them in what is not redacted."""
 
+import hashlib
 import json
 import shutil
 

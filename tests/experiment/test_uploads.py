@@ -24,7 +24,7 @@ def test_prototypes_of_single_images_are_recovered_far_above_the_floors(recovere
     assert record.advantage_db.mean > 8
     assert record.advantage_db.share_3db == 1
     count = record.n_targets
-    assert recovered.verdict.startswith(f"pixels: {count} of these {count} images came back, 3 dB or more beyond")
+    assert recovered.verdict.startswith(f"pixels: {count} of these {count} images came back, 3 dB or more above")
     assert [reason.name for reason in recovered.verdicts["pixels"].reasons][:1] == ["few_clients"]
     closer = (recovered.images()[:, 0] - torch.cat(IMAGES)).square().mean((1, 2, 3))
     assert float(closer.max()) < 0.01

@@ -230,11 +230,11 @@ class Stratum(Record):
 
 
 class ControlResult(Record):
-    """Judgement on whether the attack on shuffled uploads stays at the strongest baseline guess.
+    """Judgement on whether the attack on shuffled uploads stays at the baseline.
 
     Attributes:
         shuffled: its PSNR; None where it was not run, as are the following.
-        floor: the strongest baseline guess.
+        floor: the baseline.
         difference_db: control less that guess.
         passes: whether the interval of the difference reaches zero; None for one target.
         verdict: in words.
