@@ -40,10 +40,6 @@ class InferenceCase:
         """The attacked round."""
         return max(seen.round for seen in self.evidence.observations)
 
-    def rounds_read(self, inference: Inference, stored: int) -> int:
-        """Return the number of rounds that an inference uses, of those that are ``stored``."""
-        return stored if inference.reads_every_round else 1 + len(self.earlier)
-
     def problem(self, inference: Inference, candidates: Mapping[int, Candidates] | None = None) -> InferenceProblem:
         """Return the problem that an inference is handed.
 

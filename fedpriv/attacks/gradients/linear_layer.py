@@ -85,7 +85,7 @@ class LinearLayer(Attack):
 
     name = "linear-layer"
     summary = "what went into the first fully connected layer, solved for; inverted where that is no image"
-    version = 7
+    version = 8
     targets = NETWORKS
     unit = "upload"
     budget = "iterations"
