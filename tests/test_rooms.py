@@ -47,24 +47,24 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1998,
+    "util": 2182,
     "algebra": 668,
     "datasets": 1168,
-    "models": 790,
+    "models": 838,
     "wire": 969,
     "integrations": 1371,
     "dp": 813,
-    "federation": 2424,
+    "federation": 2431,
     "methods": 3469,
     "defenses": 2076,
     "attacks": 12765,
-    "scoring": 6304,
+    "scoring": 6302,
     "claims": 248,
     "pages": 4291,
-    "experiment": 5828,
+    "experiment": 5857,
     "cli": 1095,
     "pipeline": 1283,
-    "sources": 3269,
+    "sources": 3322,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
