@@ -176,7 +176,12 @@ BATCHES = (
     Line(InvertingGradients(iterations=150), "model"),
     Line(InvertingGradients(iterations=150), "model", {"models": "small-cnn", "batch_size": 4}, note="four images"),
     Line(GradientDip(iterations=100), "model"),
-    Line(InvertingGradients(iterations=100, denoiser=QUICK, prior="learned"), "model", {"models": "small-cnn"}),
+    Line(
+        InvertingGradients(iterations=100, denoiser=QUICK, prior="learned"),
+        "model",
+        {"models": "small-cnn"},
+        note="learned",
+    ),
     Line(LinearLayer(iterations=100, restarts=1), "model", {"models": "small-mlp"}),
     Line(DeepLeakage(outer_steps=20), "small-model"),
     Line(InvertingGradients(iterations=150), "small-model"),

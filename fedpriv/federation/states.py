@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from fedpriv.util.errors import UserError
@@ -93,7 +93,7 @@ def save_state(path: Path, state: State) -> None:
 def load_state(path: Path) -> State:
     """Read a state back."""
     try:
-        return dict(load_file(checked_tensors(path)))
+        return dict(load(checked_tensors(path).read_bytes()))  # the library takes no path that is not UTF-8
     except FileNotFoundError as error:
         raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
     except (SafetensorError, OSError, ValueError) as error:

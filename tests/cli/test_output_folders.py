@@ -16,7 +16,6 @@ ATTACK = ["attack", "--target", "prototype", "--attack", "pixels", "--targets", 
 COMMANDS = {
     "train": TRAIN,
     "attack": ["attack", "--target", "entangled", *SMALL],
-    "data": ["data", *DIGITS, "--per-class", "20", "--clients", "4"],
     "report": ["report", "run"],
     "audit": ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=3", *SMALL],
 }

@@ -69,12 +69,12 @@ def test_truth_refuses_what_cannot_be():
         Truth(good.members, torch.tensor([0.9, 0.9]), good.labels, good.pool)
     with pytest.raises(UserError, match=r"truth\.members: expected values in \[0, 1\]"):
         Truth(good.members * 255, good.weights, good.labels, good.pool)
-    with pytest.raises(UserError, match=r"truth\.labels"):
+    with pytest.raises(UserError, match=r"truth\.members: expected 2 labels"):
         Truth(good.members, good.weights, good.labels[:1], good.pool)
     colour = Pool.divided(images(2, shape=(3, 8, 8)), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(UserError, match="differ in shape"):
         Truth(good.members, good.weights, good.labels, colour)
-    with pytest.raises(UserError, match=r"pool\.decoy_labels: expected 2"):
+    with pytest.raises(UserError, match=r"pool\.decoys: expected 2 labels"):
         Pool(images(2), torch.zeros(2), images(2), torch.zeros(3))
     with pytest.raises(UserError, match=r"pool\.guesses: expected float images \(n >= 1"):
         Pool(images(0), torch.zeros(0), images(2), torch.zeros(2))
