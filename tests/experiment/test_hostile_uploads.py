@@ -147,7 +147,7 @@ def test_a_payload_that_disagrees_with_itself_is_refused(changes, words):
         (UPLOAD, "prototype", {"n_classes": 1 << 80}, "n_classes=1208925819614629174706176: expected at most 100000"),
         ({10**30: UPLOAD}, "prototype", {}, "expected client numbers 0..999999 as keys"),
         ({True: UPLOAD, 1.5: UPLOAD}, "prototype", {}, "expected client numbers"),
-        (UPLOAD, "prototype", {"device": 3}, "device 3: expected a text"),
+        (UPLOAD, "prototype", {"device": 3}, "device 3: unknown device"),
         (UPLOAD, "prototype", {"dataset": "a\x1b[2J"}, "dataset: expected a printable text of at most 200 characters"),
         (UPLOAD, "prototype", {"method": "x" * 9999}, "method: expected a printable text of at most 200 characters"),
         (UPLOAD, "prototype", {"method": 5}, "method: expected a printable text"),

@@ -19,4 +19,4 @@ def data(partition: int) -> tuple[Tensor, Tensor]:
 
 def auxiliary() -> tuple[Tensor, Tensor]:
     """Return images that no hospital has: baselines are made of them."""
-    return images("data/strangers")
+    return images("data/auxiliary")
