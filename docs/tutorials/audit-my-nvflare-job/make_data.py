@@ -9,7 +9,7 @@ SITES, IMAGES = 5, 8
 
 
 def main() -> None:
-    """Write ``data/site-1.npz`` to ``data/site-5.npz`` and ``data/strangers.npz``."""
+    """Write ``data/site-1.npz`` to ``data/site-5.npz`` and ``data/auxiliary.npz``."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.images))
     images = (digits.images[order] / 16).astype(np.float32)[:, None]
@@ -19,7 +19,7 @@ def main() -> None:
         own = slice(site * IMAGES, (site + 1) * IMAGES)
         np.savez(f"data/site-{site + 1}.npz", images=images[own], labels=labels[own])
     rest = slice(SITES * IMAGES, 500)
-    np.savez("data/strangers.npz", images=images[rest], labels=labels[rest])
+    np.savez("data/auxiliary.npz", images=images[rest], labels=labels[rest])
 
 
 if __name__ == "__main__":
