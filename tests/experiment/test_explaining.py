@@ -11,10 +11,9 @@ from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 from fedpriv.models import FAMILIES, MODELS
 from fedpriv.pages.attack_pages import attack_pages
-from fedpriv.scoring.leakage import METRICS
 from fedpriv.wire.payloads import PAYLOADS
 
-TABLES = (METHODS, ATTACKS, DEFENSES, PAYLOADS, METRICS, DATASETS, MODELS)
+TABLES = (METHODS, ATTACKS, DEFENSES, PAYLOADS, DATASETS, MODELS)
 
 
 def test_no_two_members_share_a_name():
@@ -38,7 +37,6 @@ def test_every_attack_has_its_page_and_every_page_its_attack():
         ("dip", "attack", ("- budget: iterations=400", "**Threat model**", "## What it reaches")),
         ("clip", "defense", ("v <- v min(1, bound / ||v||_2)", "- bound: S > 0")),
         ("prototype", "kind of payload", ("- method trained where there is no run: fedgh", "- sent: every round")),
-        ("psnr_db", "metric", ("- unit: dB",)),
         ("plane", "data set", ("- where: drawn from the run's seed", "65.5 %")),
         ("htfe-4", "model", ("- is: cnn4, googlenet",)),
         ("fedre-table-2", "claim", ("`fedpriv reproduce fedre-table-2`",)),
