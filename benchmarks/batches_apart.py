@@ -1,4 +1,4 @@
-"""How many images of a batch are told apart rightly by the gradient of a fully connected layer, against their derivatives.
+"""How many images of a batch are separated rightly by the gradient of a fully connected layer, against their derivatives.
 
 OMP_NUM_THREADS=1 python benchmarks/batches_apart.py --data DIR/cifar10-jpeg/test --seed 79
 

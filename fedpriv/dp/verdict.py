@@ -39,7 +39,7 @@ class Audited:
 
     Attributes:
         bounds: name -> epsilon that there is at least; ``math.inf`` for more than any number.
-        attainable: the largest, had every canary been told apart.
+        attainable: the largest, had every canary been recognised.
         control: the largest, had they stood out ten times as far.
     """
 
@@ -118,7 +118,7 @@ def sentence(
         behind = (
             "That is more than clip and noise imply: they are not what the upload has."
             if beyond
-            else "What was told apart cannot have been hidden."
+            else "What was recognised cannot have been hidden."
         )
     elif verdict == "not contradicted":
         behind = f"With a tenth of the noise they would have shown {figure(audited.control)}."
@@ -128,7 +128,7 @@ def sentence(
             "claim either: take more canaries, or let them take part in more steps."
         )
     else:
-        behind = f"Were all of them told apart, they would show {figure(audited.attainable)}: take more canaries."
+        behind = f"Were all of them recognised, they would show {figure(audited.attainable)}: take more canaries."
     return f"{opening(claimant, claim, verdict)} {shown}. {behind}"
 
 

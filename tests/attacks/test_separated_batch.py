@@ -1,4 +1,4 @@
-"""Batches whose labels say the loss, told apart before the search: in the order of the labels, or not at all."""
+"""Batches whose labels say the loss, separated before the search: in the order of the labels, or not at all."""
 
 from dataclasses import replace
 

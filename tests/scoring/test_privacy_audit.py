@@ -78,7 +78,7 @@ def test_gaussian_bound_of_no_errors_by_hand():
 
 
 def test_a_threshold_that_a_part_chose_is_tried_on_the_others():
-    """The first third is told apart, the others are not: nothing is shown."""
+    """The first third is recognised, the others are not: nothing is shown."""
     coins = np.arange(300) % 2 == 0
     scores = np.where(np.arange(300) < 100, 5.0 * coins, (np.arange(300) // 2 % 2).astype(float))
     assert gaussian_bound(scores, coins, 0.05, 1e-5) == 0

@@ -74,7 +74,7 @@ FACTS = {
         verdict("some", comparison("beyond_3db", 0.5, 0.4, stratum="4-10"), comparison(stands=False)),
         "50 % of the images of targets made of 4-10 images come back",
     ),
-    "told apart": (
+    "recognised": (
         verdict("some", APART, WORSE),
         "75 % of the images are re-identified among decoys",
         "shuffled uploads: 25 %",

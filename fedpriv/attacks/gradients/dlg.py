@@ -78,7 +78,7 @@ class DeepLeakage(_LbfgsMatching):
         coordinates: ``spectrum`` or ``pixels``, as in the paper. What is least is the same, the way to it another.
         labels: ``auto`` takes given labels or infers them from the last layer; ``joint`` optimises soft labels together with
             the images, as DLG does.
-        apart: whether the images of a step are told apart first, where a fully connected layer or the head lets them: then
+        apart: whether the images of a step are separated first, where a fully connected layer or the head lets them: then
             each is asked for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
     """
 
@@ -183,7 +183,7 @@ class MixtureSeparation(_LbfgsMatching):
     A client that trains on mixtures X' = M X of images, with the loss weighted alike, sends the gradient
     of (M X, M Y) with one-hot labels Y, so that soft labels tell M wherever images have different classes:
     mixtures and weights M, whose rows are distributions, are searched for together, and X = M^-1 X'. Images
-    of one class are told apart no further than their sum. InstaHide's signs are no part of M and are not undone. Derived
+    of one class are separated no further than their sum. InstaHide's signs are no part of M and are not undone. Derived
     here. A target is an upload as a whole; its images are those of its step, before they were mixed.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Images of a batch told apart by the gradient of the head alone: z = W h + b under a cross-entropy.
+"""Images of a batch separated by the gradient of the head alone: z = W h + b under a cross-entropy.
 
 Its gradients are n dW = D^T H and n db = D^T 1, the rows of D being softmax(W h_i + b) - e_(y_i). With n dW = U R, U
 ``(C, n)`` orthonormal, the gradient leaves just the square Q in H = Q R open, and D(Q R)^T Q = U are C n equations for n^2

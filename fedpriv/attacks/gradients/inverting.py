@@ -62,7 +62,7 @@ class DirectionMatching(GradientMatching):
     Attributes:
         statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
             has batch norms and the card grants statistics; added to the distance. 0 leaves them out.
-        apart: whether the images of a step are told apart first, where a fully connected layer lets them: then each is asked
+        apart: whether the images of a step are separated first, where a fully connected layer lets them: then each is asked
             for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
     """
 

@@ -2,7 +2,7 @@
 
 Where each of K clients made one step from the same weights on n images, their mean update is that of one step on all K n
 images. Whose image is whose follows from given labels: every image that is searched for carries the label, and so the
-client, of one private image. Two clients' images of one class cannot be told apart by that. Shares are taken to be equal.
+client, of one private image. Two clients' images of one class cannot be separated by that. Shares are taken to be equal.
 """
 
 from __future__ import annotations

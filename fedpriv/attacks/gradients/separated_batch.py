@@ -1,4 +1,4 @@
-"""Fully connected layers of an uploaded network, and the images of one step told apart at one of them.
+"""Fully connected layers of an uploaded network, and the images of one step separated at one of them.
 
 The gradient of such a layer says what each image put in and the loss's derivative there
 (:mod:`fedpriv.attacks.gradients.separation`), so the loss is known without what stands behind the layer: all layers up to it
@@ -295,7 +295,7 @@ def separate_batch(
     *,
     always: bool,
 ) -> list[SeparatedBatch | None]:
-    """Return, for each step whose images can be told apart, what is known of each; None for the others.
+    """Return, for each step whose images can be separated, what is known of each; None for the others.
 
     ``whole`` are the ``compared`` steps with all that was sent. ``always`` does it also where labels say the loss; else only
     where private parts teach the network.

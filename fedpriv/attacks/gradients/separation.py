@@ -1,4 +1,4 @@
-"""Images of a batch told apart by the gradient of one fully connected layer: what each put in, and the loss's derivatives.
+"""Images of a batch separated by the gradient of one fully connected layer: what each put in, and the loss's derivatives.
 
 The gradient of a layer z = W a + b over n images is dW = D A and db = D 1, with D ``(m, n)`` the derivatives of the loss at
 its m outputs, one column an image, and A ``(n, k)`` what went in. For one image D = db, so A follows at once (Geiping et
@@ -426,7 +426,7 @@ def distinct(span: Span, directions: Tensor, labelled: Tensor) -> Directions:
 
 
 class Separation(NamedTuple):
-    """Columns of D ``(m, r)``, float64, of as many images as were told apart, and the zeros ``(r,)`` of each.
+    """Columns of D ``(m, r)``, float64, of as many images as were separated, and the zeros ``(r,)`` of each.
 
     The first ``attested`` of them show too many zeros to be anything but an image's.
     """
@@ -439,7 +439,7 @@ class Separation(NamedTuple):
 def separate(
     weight: Tensor, bias: Tensor, count: int, generator: torch.Generator, by_label: LabelSlopes | None = None
 ) -> Separation:
-    """Return the columns of D of as many images as can be told apart.
+    """Return the columns of D of as many images as can be separated.
 
     ``weight`` is dW ``(m, k)``, or its product with anything from the right that keeps its rank; ``bias`` is db ``(m,)``.
     """

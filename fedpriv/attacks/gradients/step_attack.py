@@ -79,7 +79,7 @@ class StepProblem:
         return known
 
     def in_order(self, rows: Sequence[Row], images: Tensor) -> Tensor:
-        """Return N rows' images ``(N, M, c, h, w)``, those of a row that were told apart in the order in which they were."""
+        """Return N rows' images ``(N, M, c, h, w)``, those of a row that were separated in the order in which they were."""
         results = []
         for row, image in zip(rows, images, strict=True):
             apart, count = self.apart[row.position], self.counts[row.position]
@@ -126,7 +126,7 @@ class GradientMatching(Attack):
 
     @property
     def separates_batches(self) -> bool:
-        """True where images are told apart before the search also if labels say the loss; else only if they do not."""
+        """True where images are separated before the search also if labels say the loss; else only if they do not."""
         return False
 
     def solve(
@@ -259,7 +259,7 @@ def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[Separ
         by = {"logits": "logits", "representation": "representations"}[loss.through]
         reasons.append(
             f"private parts teach the uploaded network through its {by}, and their share in the loss can be read off only "
-            "where a fully connected layer stands before them and one step used one image, or few that are told apart"
+            "where a fully connected layer stands before them and one step used one image, or few that are separated"
         )
     return moved_besides(reasons)
 

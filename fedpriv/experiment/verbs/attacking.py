@@ -79,7 +79,7 @@ class AttackSettings(FederationSettings, total=False):
             epoch has batches of 10 unless ``batch_size`` is given.
         rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).
         iterations: budget of every attack that has one, in its own unit.
-        budget: run every attack that has a budget once with each of these, for a curve.
+        budget: run every attack that has a budget once with each of these; the largest is judged.
         restarts: independent starts a target; the attack's own objective chooses.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
         chunk_rows: rows (targets x restarts) at a time; bounds memory.

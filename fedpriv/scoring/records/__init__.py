@@ -1,4 +1,4 @@
-"""Records of attacks and scores, as frozen models: one union, told apart by ``kind``, of one version."""
+"""Records of attacks and scores, as frozen models: one union, recognised by ``kind``, of one version."""
 
 from __future__ import annotations
 

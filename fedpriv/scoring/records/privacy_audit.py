@@ -42,7 +42,7 @@ class PrivacyAuditRecord(Record):
     """``audit-dp.json``.
 
     ``claimant`` is the defense whose claim it is, or ``stated``; ``included`` of the ``canaries`` were in. ``attainable`` is
-    the largest bound, had every canary been told apart; ``control`` had the canaries stood out from the noise ten times as
+    the largest bound, had every canary been recognised; ``control`` had the canaries stood out from the noise ten times as
     far; None for more than any number, and where nothing was varied. ``confidence`` is that all bounds hold together.
     """
 
