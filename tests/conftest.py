@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from fedpriv.util import parallel
 
-# One thread unless OMP_NUM_THREADS names another count, as tests/portability.py does.
+# One thread unless OMP_NUM_THREADS names another count.
 THREADS = torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1
 
 settings.register_profile("quick", max_examples=25, deadline=None)
