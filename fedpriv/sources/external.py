@@ -34,7 +34,7 @@ class ExternalSource(Source):
         seen: one observation for each round and client that took part in it.
         images: client -> its private images and their classes.
         auxiliary: images that no upload was computed from; classes are -1 where they are not known.
-        alike: whether chance alone decided which images of a class are strangers.
+        alike: whether chance alone decided which images of a class are auxiliary.
         shares: client -> each image's share in its mixture, where that was handed in.
         extractors: (round, client) -> network in evaluation mode, a copy; of earlier rounds only where they were handed in.
         heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head.

@@ -1,4 +1,4 @@
-"""Uploads from elsewhere are data from strangers: read as messages, checked against what was announced beside them."""
+"""Uploads from elsewhere are untrusted data: read as messages, checked against what was announced beside them."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Pool:
     Attributes:
         guesses: ``(p, c, h, w)``, p >= 1: what guesses and the comparison sets of T2 are made of.
         guess_labels: ``(p,)`` int64; -1 where the class is not known.
-        decoys: ``(q, c, h, w)``: what a true image is told apart from.
+        decoys: ``(q, c, h, w)``: the images that a true one is ranked among.
         decoy_labels: ``(q,)`` int64.
         alike: whether chance alone decided which images of a class the client holds and which are decoys, so that without
             the upload any of them is as likely as another to be nearest to a guess.

@@ -63,7 +63,7 @@ PUBLIC_OUTPUTS = Kinds(lambda k: k.space == "outputs" and k.computed_from == "pu
 KERNELS = Kinds(lambda k: k.space == "kernel")
 
 ANSWERS = Kinds(lambda k: k.computed_from == "public")
-"""What a client's network makes of public inputs, the same for everybody: clients are told apart by comparing them."""
+"""What a client's network makes of public inputs, the same for everybody: clients differ only in what they answer."""
 
 BY_CLASS = Kinds(lambda k: k.computed_from in ("image", "class", "mixture"))
 """Rows that are each of one class, or a mixture of classes."""
