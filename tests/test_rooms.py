@@ -53,7 +53,7 @@ BUDGET: dict[str, int] = {
     "models": 838,
     "wire": 969,
     "integrations": 1371,
-    "dp": 813,
+    "dp": 816,
     "federation": 2431,
     "methods": 3469,
     "defenses": 2076,
