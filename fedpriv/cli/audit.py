@@ -18,7 +18,7 @@ from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
     from fedpriv.experiment.study.run import StudyResult
-    from fedpriv.experiment.verbs.submitting import Submission
+    from fedpriv.experiment.verbs.auditing import Submission
 
 
 @click.command()

@@ -8,17 +8,22 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import rich_click as click
+from click import get_current_context
 
-from fedpriv.cli.bars import Bars
 from fedpriv.util.escape import command_line, one_line, terminal_line
 from fedpriv.util.folders import telling_name
 from fedpriv.util.listener import Listener, Report
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,8 +57,6 @@ def _importing(command: F) -> F:
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
-        from click import get_current_context
-
         from fedpriv.experiment.named_code import named_code
         from fedpriv.util.code import allowing
 
@@ -72,7 +75,6 @@ def _allow(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...
 
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that the user set, by name: what is left out takes the verb's own default."""
-    from click import get_current_context
     from click.core import ParameterSource
 
     source, left_out = get_current_context().get_parameter_source, (ParameterSource.DEFAULT, None)
@@ -109,6 +111,65 @@ def completed(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, cl
 
 
 # ---------------------------------------------------------------- output
+
+
+class Bars:
+    """Bars of what is going on, with the time left; each leaves a line."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shown: Progress | None = None
+        self._number = 0
+
+    @contextmanager
+    def follow(self, title: str) -> Iterator[Report]:
+        """Show a bar; a piece of work that ends well leaves its title and time."""
+        began, title = time.monotonic(), one_line(title)
+        with self._lock:
+            self._shown = shown = self._shown or _bars()
+            self._number += 1
+            shown.start()
+            task = shown.add_task(title, total=None, what="")
+
+        def report(done: int, planned: int, what: str) -> None:
+            shown.update(task, completed=done, total=planned, what=one_line(what))
+
+        done = False
+        try:
+            yield report
+            done = True
+        finally:
+            with self._lock:
+                shown.remove_task(task)
+                self._number -= 1
+                if done:
+                    line = f"{title}: done in {time.monotonic() - began:.0f} s"
+                    shown.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                if not self._number:
+                    shown.stop()
+                    self._shown = None
+
+
+def _bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(file=sys.stderr)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()),
+        TextColumn("{task.fields[what]}", style="dim", markup=False),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
 
 
 class Terminal(Listener):

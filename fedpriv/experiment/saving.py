@@ -1,8 +1,10 @@
-"""Behaviour that all results share: they are copied to a folder that stays, and become a pandas frame where pandas is."""
+"""Behaviour that all results share: temporary folders, copies that stay, and tables as pandas frames."""
 
 from __future__ import annotations
 
 import shutil
+import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +13,23 @@ from typing import Any
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import LOCK, MARKER, PARTIAL, placing
+from fedpriv.util.foreign import given_path
+
+
+class Scratch:
+    """A new temporary folder; it is removed when nothing refers to this object any more, at the latest when Python ends."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="fedpriv-"))
+        self._end = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def place(out: str | Path | None) -> tuple[Path, Scratch | None]:
+    """Return the folder to write, and what keeps it where it is temporary."""
+    if out is not None:
+        return given_path("out", out), None
+    scratch = Scratch()
+    return scratch.path / "out", scratch
 
 
 def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:

@@ -1,19 +1,30 @@
-"""Train a federation into a run directory, or finish the one that is there."""
+"""Train a federation into a run directory, or finish the one that is there, by processes or by nodes of Flower."""
 
 from __future__ import annotations
 
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.util import folders
+from fedpriv.util.config import parse, plain
 from fedpriv.util.device import pick_device
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
 
 if TYPE_CHECKING:
-    from fedpriv.federation.engine import Engine
+    from fedpriv.federation.engine import ClientJob, ClientResult, Engine
     from fedpriv.federation.prepared import Federation
-    from fedpriv.federation.run_directory import RunConfig, RunDirectory
+    from fedpriv.federation.run_directory import EngineChoice, RunConfig
     from fedpriv.federation.summary import RunSummary
+
+AHEAD = 2
+"""Clients whose results wait for an earlier client's, a process."""
 
 
 def train_run(
@@ -24,32 +35,20 @@ def train_run(
     download: bool = False,
     resume: bool = False,
     force: bool = False,
-    clients_by: Engine | int | str = 1,
+    workers: int | str = 1,
     listener: Listener = SILENT,
 ) -> RunSummary:
-    """Train a run in a directory, or finish the one that is there; return its summary.
+    """Train a run in a directory, or with ``resume`` finish the one that is there; return its summary.
 
-    The directory is held until the run is done, so that no other process writes into it.
-
-    Args:
-        out: the run directory.
-        config: of the run; of the one that is there where it is resumed.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        download: fetch the data set where it is missing.
-        resume: finish the run that is there.
-        force: replace the run that is there.
-        clients_by: processes that run the clients of a round, a number or ``auto``; or an engine in place of that which the
-            configuration names. Results do not depend on it.
-        listener: hears of the progress.
+    The directory is held until the run is done, so that no other process writes into it. Results do not depend on the number
+    of workers, which run the clients of a round.
     """
-    from fedpriv.experiment.engines import check_engine, opened, refuse_workers
+    from fedpriv.federation.evaluate import unsampled_facts, unsampled_warning
+    from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.sources.federation import prepare
 
-    if not callable(clients_by):
-        device = check_engine(config.engine, device)
-        refuse_workers(clients_by, config.engine)
-    chosen = pick_device(device)
+    chosen = pick_device(_checked_device(config.engine, device, workers))
     data_dir = None if config.data_dir is None else Path(config.data_dir)
     folders.refuse_overlap(out, {}, around={"data_dir": data_dir})
     if not resume:
@@ -59,10 +58,14 @@ def train_run(
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:
             return directory.summary
-        _tell_facts(federation, listener)
+        if federation.data.dataset.brought:
+            listener.say(f"{federation.data.dataset.name}: {federation.data.dataset.brought}")
+        absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
+        if absent is not None and config.unsampled != "left_out":
+            listener.warn(unsampled_warning(absent, config.clients))
         listener.resumable()
-        with opened(federation, clients_by, listener) as clients:
-            _run(federation, directory, clients, listener)
+        with opened(federation, workers, listener) as clients, listener.progress(f"training {config.method}") as report:
+            run(federation, directory, clients, report)
     summary = directory.summary
     if summary.failures:
         times = "a client" if summary.failures == 1 else f"{summary.failures} times a client"
@@ -70,20 +73,108 @@ def train_run(
     return summary
 
 
-def _run(federation: Federation, directory: RunDirectory, clients: Engine, listener: Listener) -> None:
-    from fedpriv.federation.rounds import run
-
-    with listener.progress(f"training {federation.config.method}") as report:
-        run(federation, directory, clients, report)
+# ---------------------------------------------------------------- engines
 
 
-def _tell_facts(federation: Federation, listener: Listener) -> None:
-    """Tell what was done to the images, and which clients no round samples."""
-    from fedpriv.federation.evaluate import unsampled_facts, unsampled_warning
+def _checked_device(choice: EngineChoice, device: str, workers: int | str) -> str:
+    """Return where this process computes under an engine, of where it was told to."""
+    number_of_workers(workers, "cpu")
+    if choice.name == "local":
+        return device
+    from fedpriv.integrations.flower_engine import require_flower
 
-    if federation.data.dataset.brought:
-        listener.say(f"{federation.data.dataset.name}: {federation.data.dataset.brought}")
-    config = federation.config
-    absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
-    if absent is not None and config.unsampled != "left_out":
-        listener.warn(unsampled_warning(absent, config.clients))
+    require_flower()
+    if device not in ("auto", "cpu"):
+        raise UserError(f"device={shown(device)}: simulated nodes compute on the CPU; use cpu, or the local engine")
+    if str(workers) not in ("auto", "1"):
+        raise UserError(f"workers={shown(workers)}: goes with the local engine; {choice.name} has its own nodes")
+    return "cpu"
+
+
+@contextmanager
+def opened(federation: Federation, workers: int | str = 1, listener: Listener = SILENT) -> Iterator[Engine]:
+    """Open the engine that a federation's configuration names."""
+    choice = federation.config.engine
+    if choice.name == "local":
+        device = federation.server.device.type
+        most = len(federation.participants(1)) if device == "cpu" else 1
+        number, key = number_of_workers(workers, device, most), _key(federation.config)
+        _PREPARED[key] = federation
+        try:
+            with Pool(number, patience_for(workers), listener=listener) as pool:
+                yield lambda current, jobs: pool.map(_run_client, _with_config(current, jobs), AHEAD * number)
+        finally:
+            del _PREPARED[key]
+    else:
+        from fedpriv.integrations.flower_engine import simulated
+
+        with simulated(choice.nodes or len(federation.participants(1)), answer) as simulation:
+            yield simulation
+
+
+_PREPARED: dict[str, Federation] = {}
+"""Federations that this process has prepared, by their configuration."""
+
+
+def _key(config: RunConfig) -> str:
+    return json.dumps(plain(config), sort_keys=True)
+
+
+def _with_config(federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[tuple[RunConfig, ClientJob]]:
+    for job in jobs:
+        yield federation.config, job
+
+
+def _run_client(run_configs: tuple[RunConfig, ClientJob], _: Relay) -> ClientResult:
+    import torch
+
+    from fedpriv.federation.engine import client_part
+    from fedpriv.sources.federation import prepare
+
+    config, job = run_configs
+    key = _key(config)
+    if key not in _PREPARED:
+        _PREPARED[key] = prepare(config, torch.device("cpu"))
+    return client_part(_PREPARED[key], job)
+
+
+# ---------------------------------------------------------------- a node of Flower's
+
+
+def answer(message: Any, context: Any) -> Any:
+    """Return a node's reply to a message that asks for a client's part of a round, any client's of any round."""
+    from flwr.app import Message
+
+    from fedpriv.integrations.flower_wire import pack_refusal, pack_result
+
+    try:
+        content = pack_result(_part(message.content))
+    except UserError as error:  # the same anywhere: the run has to end, and its user to hear of it
+        about = message.content.get("about") or {}
+        content = pack_refusal(int(about.get("client", -1)), str(error) or "refused")
+    return Message(content, reply_to=message)
+
+
+def _part(records: Any) -> ClientResult:
+    from fedpriv.federation.engine import client_part
+    from fedpriv.federation.states import message_on, on_device
+    from fedpriv.integrations.flower_wire import fingerprint, read_job
+
+    config, device_name, job, data = read_job(records)
+    federation = _on_node(_key(config), device_name)
+    if fingerprint(federation.clients[job.client]) != data:
+        raise UserError(
+            f"client {job.client}: its images on the node are not those on the server; give the node the same data set"
+        )
+    device = federation.server.device
+    there = replace(job, state=on_device(device, job.state), broadcast=message_on(device, job.broadcast))
+    return client_part(federation, there)
+
+
+@functools.lru_cache(maxsize=1)
+def _on_node(config: str, device: str) -> Federation:
+    """Return the federation that a node prepared last, or another."""
+    from fedpriv.federation.run_directory import RunConfig
+    from fedpriv.sources.federation import prepare
+
+    return prepare(parse(RunConfig, json.loads(config), "configuration of the run"), pick_device(device))

@@ -111,7 +111,6 @@ class Cell(_Part):
     Attributes:
         cell: its name.
         method, method_label, method_title, method_options: registry name, what tables and pages call it, its options.
-        defenses, defense_label, defense_title, defense_family: likewise; the family leaves out what a grid varies.
         seed: of everything.
         varied: axis -> value, of the method's grid.
         target: kind of upload attacked; None for a run that is only trained.
@@ -131,7 +130,6 @@ class Cell(_Part):
     defenses: tuple[Choice, ...] | None = None
     defense_label: str | None = None
     defense_title: str | None = None
-    defense_family: str | None = None
     seed: Annotated[int, Strict()]
     varied: dict[str, JsonValue] = {}
     target: str | None

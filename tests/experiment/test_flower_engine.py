@@ -11,7 +11,8 @@ from flower_cases import ClientApp, LocalGrid, Message
 
 import fedpriv
 from fedpriv.cli import main as command
-from fedpriv.experiment import flower_nodes
+from fedpriv.experiment import training
+from fedpriv.integrations import flower_wire
 from fedpriv.federation.engine import ClientJob
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
 from fedpriv.integrations import flower_engine
@@ -35,7 +36,7 @@ def one_thread():
 
 def grid(**options):
     app = ClientApp()
-    app.train()(flower_nodes.answer)
+    app.train()(training.answer)
     return LocalGrid(app, NODES, **options)
 
 
@@ -119,13 +120,13 @@ def asked(**changes):
 def test_a_node_refuses_what_it_would_compute_differently(changes, told):
     _, packed = asked(**changes)
     node = grid().contexts[7]  # which says whose task this is, before a message is made
-    reply = flower_nodes.answer(Message(packed, dst_node_id=7, message_type="train"), node)
+    reply = training.answer(Message(packed, dst_node_id=7, message_type="train"), node)
     with pytest.raises(wire.RefusedError, match=told):
         wire.read_result(reply.content, 0, CPU)
 
 
 def test_a_refusal_ends_the_run_with_the_nodes_own_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(flower_nodes, "fingerprint", lambda setup: "other")
+    monkeypatch.setattr(flower_wire, "fingerprint", lambda setup: "other")
     monkeypatch.setattr("fedpriv.integrations.flower_engine.fingerprint", lambda setup: "another")
     with pytest.raises(UserError, match="are not those on the server; give the node the same data set"):
         train_small(tmp_path / "run", CONFIG, FlowerEngine(grid(), "cpu"))

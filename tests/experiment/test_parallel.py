@@ -6,12 +6,12 @@ import os
 
 import pytest
 from federations import CPU, files, small, train_small
+from fedpriv.experiment.training import opened
 from parallel_cases import square
 from safetensors.torch import load_file
 
 import fedpriv
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.experiment.engines import opened
 from fedpriv.experiment.shares import parts_of
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.sources.federation import prepare

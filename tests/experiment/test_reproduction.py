@@ -5,11 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from markupsafe import escape
-
-import fedpriv
-from fedpriv.claims import claims, find_claim, parsed
-from fedpriv.experiment.reproduction.judging import (
+from fedpriv.experiment.study.judging import (
     Measured,
     PerUnit,
     card_of,
@@ -18,7 +14,7 @@ from fedpriv.experiment.reproduction.judging import (
     mean_of,
     over_clients,
 )
-from fedpriv.experiment.reproduction.plan import (
+from fedpriv.experiment.study.claim_plan import (
     Asked,
     Plan,
     measure_of,
@@ -28,6 +24,10 @@ from fedpriv.experiment.reproduction.plan import (
     setting_at,
     study_at,
 )
+from markupsafe import escape
+
+import fedpriv
+from fedpriv.claims import claims, find_claim, parsed
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.scoring.records import ClaimCard
 from fedpriv.scoring.storage import read_record
@@ -93,7 +93,8 @@ def test_every_claim_can_be_put_to_the_test(name, tmp_path):
 @pytest.mark.parametrize("name", sorted(name for name, claim in claims().items() if not claim.counted))
 @pytest.mark.parametrize("scale", ["cpu", "paper"])
 def test_every_setting_of_every_scale_is_one_that_a_study_takes(name, scale):
-    from fedpriv.experiment.federation_settings import run_config
+    from fedpriv.experiment.settings import run_config
+
     from fedpriv.methods import METHODS
     from fedpriv.util.config import parse
 

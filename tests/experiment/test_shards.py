@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 from command_line import call
+from fedpriv.experiment.study.folder import Shard
 from hypothesis import given
 from hypothesis import strategies as st
-from study_cases import TINY
+from study_cases import TINY, load_study
 
 import fedpriv
-from fedpriv.experiment.study import shards
+from fedpriv.experiment.study import folder as shards
 from fedpriv.experiment.study.cells import Execution, lay_out
-from fedpriv.experiment.study.run import load_study, run_study
-from fedpriv.experiment.study.shards import Shard
+from fedpriv.experiment.study.run import run_study
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import read_cells
 from fedpriv.util import folders
@@ -27,7 +27,7 @@ from fedpriv.util.files import PARTIAL
 
 HERE = Execution()
 VALUES = {"methods": ["fedproto"], "attacks": "none", "seeds": [3, 4], **tomllib.loads(TINY)}
-VALUES["federation"] = {**VALUES["federation"], "rounds": 1, "per-class": 12, "models": "small-mlp"}
+VALUES["federation"] = {**VALUES["federation"], "rounds": 1, "per_class": 12, "models": "small-mlp"}
 FLAGS = ("--methods", "fedproto", "--attacks", "none", "--dataset", "digits")
 
 
@@ -101,8 +101,8 @@ def made(tmp_path):
 def test_who_may_be_at_work_beside_whom(made, monkeypatch):
     study, _, out = made
     monkeypatch.setattr(shards, "PATIENCE", 0.0)
-    with shards.at_work(out, Shard(1, 2), [], fedpriv.Listener()):
-        with shards.at_work(out, Shard(2, 2), [], fedpriv.Listener()):
+    with shards.at_work(out, Shard(1, 2), []):
+        with shards.at_work(out, Shard(2, 2), []):
             assert not folders.busy(out)  # held together, not alone
         with pytest.raises(UserError, match=rf"1-of-2: another fedpriv \(process {os.getpid()}\) is at work"):
             run_study(study, out, HERE, shard=Shard(1, 2))
@@ -179,9 +179,8 @@ def test_what_a_queue_does_not_take_is_one_line(tmp_path, monkeypatch):
 @pytest.mark.frameworks
 def test_jobs_of_a_queue_do_a_study(tmp_path, monkeypatch, capsys, alone):
     pytest.importorskip("submitit", reason="needs the extra slurm")
+    from fedpriv.experiment.verbs.auditing import ShardJob
     from submitit.helpers import DelayedSubmission
-
-    from fedpriv.experiment.verbs.submitting import ShardJob
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(place or os.getcwd() for place in sys.path))

@@ -6,9 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedpriv.experiment.federation_settings import attacker_by_default, run_config
+from fedpriv.experiment.settings import attacker_by_default, run_config
 from fedpriv.experiment.study.grid import (
     UNDEFENDED,
     AttackEntry,
@@ -21,7 +21,7 @@ from fedpriv.experiment.study.grid import (
 )
 from fedpriv.experiment.study.written import at, read_from, wrong
 from fedpriv.pages.baselines import ALONE, same_clients
-from fedpriv.pipeline.plan import AttackPlan, rounds_to_read
+from fedpriv.pipeline.plan import AttackPlan, plan_of, rounds_to_read
 from fedpriv.util.config import plain
 from fedpriv.util.numerics import Numerics
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 MOST_LETTERS = 90
 """Of a label in the name of a folder, which holds two labels and may not have more than 255."""
 
-DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public", "auxiliary")
+DIVIDING = (
+    *("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public", "auxiliary"),
+    "division_seed",
+)
 """Fields of a run's configuration that, with the seed, say which client holds which images."""
-
-_DIVIDING_IF_SET = ("division_seed",)
-"""Likewise, where they are set at all."""
 
 _STORING = ("capture", "keep", "checkpoint_every", "evaluate_every")
 """Settings that say what is stored of a run or measured, and nothing of its clients."""
@@ -98,22 +98,19 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
     divided: set[tuple[str, int]] = set()
     with read_from(study.source):
         for method, defense in trainings(study):
-            federation = None
-            for seed in study.seeds:
+            first = config_of(study, method, defense, study.seeds[0])
+            federation = _checked(method, defense, first, execution)
+            divided.add((division_of(first), study.seeds[0]))
+            for seed in study.seeds[1:]:
                 config = config_of(study, method, defense, seed)
-                division = (division_of(config), seed)
-                if federation is None:
-                    federation = _checked(method, defense, config, execution)
-                elif division not in divided:
+                if (division_of(config), seed) not in divided:
                     with at(method.keys, method.place_of):
                         prepared(config, execution)
-                divided.add(division)
-            if federation is not None and attacked(study, method):
+                divided.add((division_of(config), seed))
+            if attacked(study, method):
                 target = _target(method, defense, federation.uploads)
                 entries, refusals = _fitting(study, method, target, defense)
-                config = config_of(study, method, defense, study.seeds[0])
-                _refuse_knowledge(study, method, config)
-                _refuse_rounds(study, method, config, entries)
+                _refuse_attacks(study, method, first, entries)
                 targets[method.label, defense.label] = target
                 used |= {entry.name for entry in entries}
                 notes.update(dict.fromkeys(refusals))
@@ -137,24 +134,21 @@ def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell
         for seed in study.seeds:
             config = config_of(study, method, defense, seed)
             division = division_of(config)
-            made = []
-            if target is not None:
-                keep = {*config.keep, *rounds_to_read((entry.attack for entry in entries), config.rounds)}
-                config = replace(config, keep=tuple(sorted(keep)))
-                plans = [(entry, _plan(study, entry, target, seed, execution)) for entry in entries]
-                made = [(entry, plan) for entry, plan in plans if plan.results()]
+            keep = {*config.keep, *rounds_to_read((entry.attack for entry in entries), config.rounds)}
+            config = replace(config, keep=tuple(sorted(keep)))
             name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
+            home = f"attacks/{name}"
             cells.append(
                 Cell(
                     name=name,
                     method=method,
                     defense=defense,
                     seed=seed,
-                    run=runs.setdefault(_text(config), name),
+                    run=runs.setdefault(json.dumps(plain(config), sort_keys=True), name),
                     config=config,
                     target=target,
-                    plans=tuple(plan for _, plan in made),
-                    homes=tuple("/".join(("attacks", name, *([_variant(e)] if e.varied else []))) for e, _ in made),
+                    plans=tuple(_plan(study, entry, str(target), seed, execution) for entry in entries),
+                    homes=tuple(f"{home}/{_variant(e)}" if e.varied else home for e in entries),
                     named=_chosen(study, method) is not None,
                     division=division,
                 )
@@ -170,10 +164,6 @@ def attacked(study: Study, method: MethodEntry) -> bool:
 def _chosen(study: Study, method: MethodEntry) -> tuple[AttackEntry, ...] | None:
     """Return the attacks that are asked for on a method's uploads; None for all that fit."""
     return study.attacks if method.attacks is None else method.attacks
-
-
-def _text(value: Any) -> str:
-    return json.dumps(plain(value), sort_keys=True)
 
 
 def _digest(text: str) -> str:
@@ -201,12 +191,10 @@ def trainings(study: Study) -> list[tuple[MethodEntry, DefenseEntry]]:
 
 def _alone(study: Study) -> list[MethodEntry]:
     """Return the same clients without any exchange."""
-    seed, results = study.seeds[0], []
-    known = {
-        same_clients(config_of(study, current, UNDEFENDED, seed)) for current in study.methods if current.name == ALONE
-    }
-    for method in study.methods:
-        key = same_clients(config_of(study, method, UNDEFENDED, seed))
+    results = []
+    keys = [same_clients(config_of(study, method, UNDEFENDED, study.seeds[0])) for method in study.methods]
+    known = {key for key, method in zip(keys, study.methods, strict=True) if method.name == ALONE}
+    for key, method in zip(keys, study.methods, strict=True):
         if key in known:
             continue
         known.add(key)
@@ -214,17 +202,15 @@ def _alone(study: Study) -> list[MethodEntry]:
         measured = {name: value for name, value in method.federation.items() if name == "evaluate_every"}
         label = with_values(ALONE, settings)
         results.append(
-            replace(
-                method,
+            MethodEntry(
                 label=label,
                 title=label,
                 name=ALONE,
                 options={},
                 federation={**measured, **settings, "capture": "none", "keep": ()},
-                target=None,
-                attacks=None,
                 defenses=(UNDEFENDED,),
                 varied={axis: value for axis, value in method.varied.items() if settings.get(axis) == value},
+                keys=method.keys,
             )
         )
     refuse_twice([*results, *study.methods], "method")
@@ -234,7 +220,6 @@ def _alone(study: Study) -> list[MethodEntry]:
 def config_of(study: Study, method: MethodEntry, defense: DefenseEntry, seed: int) -> RunConfig:
     """Return the configuration of a run of a study."""
     flags = {**study.federation, **method.federation}
-    flags |= {"keep": tuple(flags.get("keep", ()))}
     with at(method.keys, method.place_of):
         config = run_config(method.name, flags, seed)
     return replace(config, options=method.options, defenses=defense.choices)
@@ -242,11 +227,7 @@ def config_of(study: Study, method: MethodEntry, defense: DefenseEntry, seed: in
 
 def division_of(config: RunConfig) -> str:
     """Return the key of runs that, with one seed, have the same clients with the same images."""
-    values = {name: plain(getattr(config, name)) for name in DIVIDING}
-    values |= {
-        name: value for name in _DIVIDING_IF_SET if (value := getattr(config, name)) != getattr(type(config), name)
-    }
-    return _digest(json.dumps(values, sort_keys=True))[:12]
+    return _digest(json.dumps({name: plain(getattr(config, name)) for name in DIVIDING}, sort_keys=True))[:12]
 
 
 def prepared(config: RunConfig, execution: Execution) -> Federation:
@@ -269,13 +250,6 @@ def _checked(method: MethodEntry, defense: DefenseEntry, config: RunConfig, exec
 
 
 # ---------------------------------------------------------------- what a method under a defense gives an attacker
-
-
-def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> None:
-    """Check that there are the images that the attacker is granted."""
-    if study.card.attacker_data != "none" and not attacker_by_default(config):
-        text = f"no images are set aside for the attacker of {method.label}; set auxiliary images in the federation"
-        raise wrong(("knowledge",), f"attacker_data={study.card.attacker_data}: {text}")
 
 
 def _target(method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
@@ -316,13 +290,12 @@ def _fitting(
             kept, refusals = granted(made, [], target, study.card, study.rounds_seen)
         return tuple(AttackEntry(name, current) for name, current in kept.items()), tuple(refusals)
     entries = [entry for entry in chosen if target in targets_of(entry.name)]
-    wrong_ones = [entry for entry in chosen if entry not in entries]
-    if wrong_ones and (method.attacks or not entries):
-        name = wrong_ones[0].name
+    others = [entry for entry in chosen if entry not in entries]
+    if others and (method.attacks or not entries):
         raise wrong(
-            wrong_ones[0].keys,
-            f"attack {name!r} is on {' or '.join(targets_of(name))}, but the target of {method.label!r} is {target!r}; "
-            f"for it there are: {', '.join(attacks_for(target))}",
+            others[0].keys,
+            f"attack {others[0].name!r} is on {' or '.join(targets_of(others[0].name))}, but the target of "
+            f"{method.label!r} is {target!r}; for it there are: {', '.join(attacks_for(target))}",
         )
     for entry in entries:
         with at(("knowledge",) if study.written.get("knowledge") else entry.keys):
@@ -330,8 +303,11 @@ def _fitting(
     return tuple(entries), ()
 
 
-def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries: Sequence[AttackEntry]) -> None:
-    """Check that the rounds that attacks want will be there."""
+def _refuse_attacks(study: Study, method: MethodEntry, config: RunConfig, entries: Sequence[AttackEntry]) -> None:
+    """Check that there will be the images that the attacker is granted, and the rounds that attacks use."""
+    if study.card.attacker_data != "none" and not attacker_by_default(config):
+        text = f"no images are set aside for the attacker of {method.label}; set auxiliary images in the federation"
+        raise wrong(("knowledge",), f"attacker_data={study.card.attacker_data}: {text}")
     rounds, capture = method.place_of(("rounds",)), method.place_of(("capture",))
     if config.capture == "none":
         raise wrong(capture, "none: no upload would be stored, so none could be attacked")
@@ -344,21 +320,16 @@ def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries
             raise wrong(capture, f"last: attack {entry.name!r} needs {least} rounds; use auto or all")
 
 
-# ---------------------------------------------------------------- plans
-
-
 def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: Execution) -> AttackPlan:
-    return AttackPlan(
-        target=target,
-        attacks={entry.name: entry.attack} if entry.attack.result == "images" else {},
-        inferences={entry.name: entry.attack} if entry.attack.result == "scores" else {},
-        card=study.card,
-        n_targets=study.targets,
+    rounds_seen = study.rounds_seen if entry.attack.needs.min_rounds > 1 else None
+    settings = {name: getattr(study, name) for name in ("targets", "control", "redact")}
+    return plan_of(
+        target,
+        {entry.name: entry.attack},
+        study.card,
+        (),
+        {**settings, "rounds_seen": rounds_seen, "chunk_rows": execution.chunk_rows},
         seed=seed,
-        rounds_seen=study.rounds_seen if entry.attack.needs.min_rounds > 1 else None,
-        control=study.control,
-        chunk_rows=execution.chunk_rows,
-        redact=study.redact,
         device=execution.device,
         download=execution.download,
         numerics=Numerics(study.precision, execution.compiled),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.federation_settings import FLAG_NAMES, attacker_by_default
+from fedpriv.experiment.settings import FLAG_NAMES, attacker_by_default
 from fedpriv.experiment.study.written import Keys, Member, MethodMember, at, read_from, read_written, wrong
 from fedpriv.pages.baselines import ALONE
 from fedpriv.util.config import parse, plain
@@ -43,8 +43,7 @@ class MethodEntry:
         title: what pages call it where no label was given; None where pages put its registry name behind the label.
         federation: settings in which it differs from the others, or that an axis varies.
         target: kind of upload to attack; None for the first that leaves its clients and has an attack.
-        attacks: its own attacks, none where it is trained only; None for the study's.
-        defenses: its own defenses; None for the study's.
+        attacks, defenses: its own; no attacks where it is trained only; None for the study's.
         varied: axis -> value, for what the grid varies.
     """
 
@@ -67,24 +66,15 @@ class MethodEntry:
 
 @dataclass(frozen=True)
 class DefenseEntry:
-    """One point of a study's grid of defenses, which are applied in this order.
-
-    Attributes:
-        label: what tables call it; ``none`` for no defense.
-        title: the same where no label was given; None where pages put its registry names behind the label.
-        family: the label without the strengths that its grid varies.
-        strength: ``defense.option`` -> value, for what the grid varies.
-    """
+    """One point of a study's grid of defenses, which are applied in this order; label and title as of a method."""
 
     label: str
     title: str | None
-    family: str
-    strength: Mapping[str, Any]
     choices: tuple[DefenseChoice, ...]
     keys: Keys = field(default=(), compare=False)
 
 
-UNDEFENDED = DefenseEntry("none", "none", "none", {}, ())
+UNDEFENDED = DefenseEntry("none", "none", ())
 """No defense."""
 
 
@@ -110,14 +100,10 @@ class Study:
 
 def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
     """Read and check everything that needs no data, and expand the grids."""
-    from fedpriv.datasets.partition import MAX_SEED
     from fedpriv.sources.source import read_card
 
     with read_from(source):
         written = read_written(values)
-        for index, seed in enumerate(written.seeds):
-            if seed > MAX_SEED:
-                raise wrong(("seeds", index), f"expected a whole number of at most {MAX_SEED}, got {seed}")
         shared = _federation(("federation",), written.federation)
         for name in written.axes:
             if name not in FEDERATION:
@@ -177,7 +163,7 @@ def _nested(value: list[Any]) -> bool:
     return bool(value) and all(isinstance(item, list) for item in value)
 
 
-def points(axes: Mapping[Any, list[Any]]) -> list[dict[Any, Any]]:
+def _points(axes: Mapping[Any, list[Any]]) -> list[dict[Any, Any]]:
     """Return every combination of the values of axes, the last axis running fastest."""
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
@@ -204,7 +190,7 @@ def _methods(entry: MethodMember, axes: Mapping[str, list[Any]], keys: Keys) -> 
             raise wrong((*keys, key), f"set twice: here and in option.{key}; drop one of them")
         else:
             options[key] = value
-    lists = {name: value for name, value in settings.items() if isinstance(value, list) and not _rounds(name, value)}
+    lists = {k: v for k, v in settings.items() if isinstance(v, list) and (k != "keep" or _nested(v))}
     over = lists | {name: values for name, values in axes.items() if name not in settings}
     defenses = None if entry.defenses is None else _defenses(entry.defenses, (*keys, "defenses"))
     if entry.name == ALONE:
@@ -216,37 +202,19 @@ def _methods(entry: MethodMember, axes: Mapping[str, list[Any]], keys: Keys) -> 
         target = None if entry.target is None else target_name(entry.target)
     attacks = _attacks(entry.attacks, (*keys, "attacks"))
     results = []
-    for point, set_ in itertools.product(points(varied(method.options, options, keys)), points(over)):
-        chosen, given = {**options, **point}, settings | set_
+    for point, set_ in itertools.product(_points(varied(method.options, options, keys)), _points(over)):
+        chosen, given, changed = {**options, **point}, settings | set_, point | set_
         with at(keys):
             parsed = plain(parse(method.options, chosen, f"options of method {method.name}"))
-        changed = point | set_
         title = None if entry.label else with_values(method.name, chosen | given)
         label = (
             with_values(entry.label, changed)
             if entry.label
             else with_values(str(title), {"target": target} if target else {})
         )
-        results.append(
-            MethodEntry(
-                label=label,
-                title=title,
-                name=entry.name,
-                options=parsed,
-                federation=_federation(keys, given),
-                target=target,
-                attacks=attacks,
-                defenses=defenses,
-                varied=changed,
-                keys=keys,
-            )
-        )
+        settled = _federation(keys, given)
+        results.append(MethodEntry(label, title, entry.name, parsed, settled, target, attacks, defenses, changed, keys))
     return results
-
-
-def _rounds(name: str, value: list[Any]) -> bool:
-    """True for the one setting that is a list itself."""
-    return name == "keep" and not _nested(value)
 
 
 def _federation(keys: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,32 +245,23 @@ def _chain(chain: Sequence[Member], keys: Keys) -> list[DefenseEntry]:
     if not chain:
         return [replace(UNDEFENDED, keys=keys)]
     places: list[Keys] = [keys if len(chain) == 1 else (*keys, index) for index in range(len(chain))]
-    grids: list[dict[str, list[Any]]] = []
+    grids: list[list[dict[str, Any]]] = []
     for entry, position in zip(chain, places, strict=True):
         with at(position):
-            grids.append(varied(DEFENSES.load(entry.name), entry.options, position))
-    label = next((entry.label for entry in chain if entry.label), None)
+            grids.append(_points(varied(DEFENSES.load(entry.name), entry.options, position)))
+    named = next((entry.label for entry in chain if entry.label), None)
     results = []
-    for point in itertools.product(*map(points, grids)):
-        chosen, fixed, choices = [], [], []
+    for point in itertools.product(*grids):
+        chosen, choices = [], []
         for entry, given, position in zip(chain, point, places, strict=True):
             options = {**entry.options, **given}
             with at(position):
                 (made,) = build_defenses([DefenseChoice(entry.name, options)])
             choices.append(DefenseChoice(entry.name, plain(made)))
             chosen.append(with_values(entry.name, options))
-            fixed.append(with_values(entry.name, {k: v for k, v in options.items() if k not in given}))
-        title = None if label else " + ".join(chosen)
-        results.append(
-            DefenseEntry(
-                label=with_values(label, {k: v for given in point for k, v in given.items()}) if label else str(title),
-                title=title,
-                family=label or " + ".join(fixed),
-                strength={f"{e.name}.{k}": v for e, given in zip(chain, point, strict=True) for k, v in given.items()},
-                choices=tuple(choices),
-                keys=keys,
-            )
-        )
+        title = None if named else " + ".join(chosen)
+        label = with_values(named, {k: v for given in point for k, v in given.items()}) if named else str(title)
+        results.append(DefenseEntry(label, title, tuple(choices), keys))
     return results
 
 
@@ -324,7 +283,7 @@ def _attacks(written: Sequence[Member] | None, keys: Keys) -> tuple[AttackEntry,
         if name in [before.name for before in results]:
             raise wrong(position, f"attack {entry.name!r} is listed twice")
         table = entry.options | ({"label": entry.label} if entry.label else {})
-        for point in points(varied(kind, table, position)):
+        for point in _points(varied(kind, table, position)):
             with at(position):
                 made = parse(kind, {**table, **point}, f"options of attack {name}")
             results.append(AttackEntry(name, made, point, position))

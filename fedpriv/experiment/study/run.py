@@ -1,33 +1,52 @@
-"""A study from its description to its report: read, carried out in a folder, or gone on with. Prints nothing."""
+"""A study from its description to its report: carried out in a folder, run after run, or gone on with. Prints nothing.
+
+Whatever ends it, the same command goes on: every step takes up what is on disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpriv.experiment.saving import Tabular
-from fedpriv.experiment.scratch import Scratch
+from fedpriv.experiment.result_folders import is_result
+from fedpriv.experiment.saving import Scratch, Tabular
 from fedpriv.experiment.study.cells import Cell, Execution, lay_out
-from fedpriv.experiment.study.execution import carry_out, outcome
-from fedpriv.experiment.study.folder import claim, saved_study, standing
-from fedpriv.experiment.study.grid import Study, parse_study
-from fedpriv.experiment.study.shards import Shard, at_work, join, merge, others, over, patiently
-from fedpriv.pages.study_files import SHARDS, read_cells
+from fedpriv.experiment.study.folder import (
+    OVER,
+    Shard,
+    at_work,
+    claim,
+    join,
+    merge,
+    others,
+    patiently,
+    read_study,
+    results,
+    save_rows,
+    saved_cells,
+    standing,
+)
+from fedpriv.experiment.study.grid import Study
+from fedpriv.pages.study_files import SHARDS, accounts, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import files, folders
 from fedpriv.util.device import pick_device
-from fedpriv.util.folders import Busy
-from fedpriv.util.foreign import toml_file
+from fedpriv.util.errors import UserError
+from fedpriv.util.escape import duration
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.numerics import read_numerics
+from fedpriv.util.parallel import Pool, Relay, WorkerKilled
 
-__all__ = ["Execution", "StudyResult", "load_study", "run_study", "saved_study"]
-
-STUDY_PAGE = "report.html"
 MERGING = 10.0
 """Seconds for which the last shard waits for others that are just letting go of the folder."""
+
+Tell = Callable[[Row, str | None], None]
+"""Called with a cell's line and what is being done with it; None when it has come to its end."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +94,18 @@ class StudyResult(Tabular):
         return tuple(self.folder / entry.path for row in self.rows for entry in row.attacks if entry.status == "done")
 
 
-def load_study(source: Path | Mapping[str, Any]) -> Study:
-    """Read a study from a TOML file or from the mapping that such a file holds, and check all that needs no data."""
-    if isinstance(source, Path):
-        return parse_study(toml_file(source, expected="a study in TOML, see docs/audit.md"), str(source))
-    return parse_study(source)
+def outcome(row: Row) -> str:
+    """Return the outcome of a cell in one line."""
+    if row.status == "failed":
+        return f"{row.cell}: failed: {row.error}"
+    parts = [f"{name} {duration(value)}" for name, value in row.seconds if value is not None]
+    return f"{row.cell}: done" + (f" ({', '.join(parts)})" if parts else "")
 
 
 def run_study(
     study: Study,
     out: Path,
-    execution: Execution | None = None,
+    execution: Execution,
     *,
     shard: Shard | None = None,
     force: bool = False,
@@ -96,7 +116,6 @@ def run_study(
 
     Everything is checked before anything runs. A cell that fails is told of in its row, and the others go on.
     """
-    execution = execution or Execution()
     read_numerics(study.precision, pick_device(execution.device), compiled=execution.compiled)
     cells, notes = lay_out(study, execution)
     for note in notes:
@@ -111,7 +130,7 @@ def run_study(
             merge(out, cells)
         rows = standing(out, cells)
         listener.resumable()
-        carry_out(out, rows, execution, listener)
+        _carry_out(out, rows, execution, listener, out)
         report = _reported(out, rows)
     return StudyResult(out, tuple(rows), report)
 
@@ -119,43 +138,159 @@ def run_study(
 def _run_shard(out: Path, cells: Sequence[Cell], execution: Execution, shard: Shard, listener: Listener) -> StudyResult:
     """Work off the cells of one shard, and where that was the last of all, merge the shards and report."""
     mine = shard.own(cells)
-    with at_work(out, shard, mine, listener) as account:
+    with at_work(out, shard, mine) as account:
         rows = standing(out, mine, others(out, shard))
         listener.resumable()
-        carry_out(out, rows, execution, listener, account)
-        every = read_cells(out)  # while nobody can merge them
-    report = _merged(out, cells, listener) if over(every) else None
-    return StudyResult(
-        out, tuple(rows), report, shard=str(shard), pending=sum(row.status == "pending" for row in every)
-    )
+        _carry_out(out, rows, execution, listener, account)
+        pending = sum(row.status == "pending" for row in read_cells(out))  # while nobody can merge them
 
+    def merged() -> Path | None:
+        with folders.held(out):  # another process may have been faster
+            return _reported(out, merge(out, cells)) if (out / SHARDS).is_dir() else None
 
-def _merged(out: Path, cells: Sequence[Cell], listener: Listener) -> Path | None:
-    """Merge shards that are all over and report on the study; None where another process does."""
-
-    def attempt() -> Path | None:
-        with folders.held(out):
-            if not (out / SHARDS).is_dir():  # another process was faster
-                return None
-            return _reported(out, merge(out, cells))
-
-    try:
-        return patiently(attempt, MERGING)
-    except Busy:  # the last of those that hold it merges
-        return None
+    report = None
+    if not pending:
+        with contextlib.suppress(folders.Busy):  # the last of those that hold it merges
+            report = patiently(merged, MERGING)
+    return StudyResult(out, tuple(rows), report, shard=str(shard), pending=pending)
 
 
 def _reported(out: Path, rows: Sequence[Row]) -> Path | None:
     """Write the page over the results of a study, or over its runs where nothing is attacked; None where nothing is done."""
-    if any(entry.status == "done" for row in rows for entry in row.attacks):
-        from fedpriv.pages.study_report import write_study_report
+    from fedpriv.pages.runs_report import PAGE, write_runs_report
+    from fedpriv.pages.study_report import write_study_report
 
+    if any(entry.status == "done" for row in rows for entry in row.attacks):
         write_study_report(out)
-        return out / STUDY_PAGE
+        return out / "report.html"
     runs = dict.fromkeys(out / row.run for row in rows if row.status == "done")
     if not runs or any(row.attacks for row in rows):
         return None
-    from fedpriv.pages.runs_report import PAGE, write_runs_report
-
     write_runs_report(list(runs), out)
     return out / PAGE
+
+
+# ---------------------------------------------------------------- cells, by one process or several
+
+
+@dataclass(frozen=True)
+class Part:
+    """Cells that share a run, by name; their lines are in the folder ``account``, the study's or a shard's."""
+
+    folder: Path
+    account: Path
+    cells: tuple[str, ...]
+    execution: Execution
+
+
+def _carry_out(path: Path, rows: list[Row], execution: Execution, listener: Listener, account: Path) -> None:
+    """Work off what is pending. Where a process is killed, the cells at work fail, and others go on with the rest."""
+    places = {row.cell: index for index, row in enumerate(rows)}
+    doing: dict[str, str] = {}
+    save_rows(account, rows)
+    with listener.progress("cells") as report:
+
+        def enter(row: Row, step: str | None) -> None:
+            rows[places[row.cell]] = row
+            doing.pop(row.cell, None)
+            if step is not None:
+                doing[row.cell] = step
+            save_rows(account, rows)
+            done = sum(selected.status != "pending" for selected in rows)
+            report(done, len(rows), "; ".join(f"{cell}: {what}" for cell, what in doing.items()))
+            if step is None:
+                listener.say(f"[{done}/{len(rows)}] {outcome(row)}")
+
+        while pending := [row for row in rows if row.status == "pending"]:
+            parts: dict[str, list[str]] = {}
+            for row in pending:
+                parts.setdefault(row.run, []).append(row.cell)
+            try:
+                with Pool(min(execution.workers, len(parts)), execution.patience, hear=enter) as pool:
+                    for _ in pool.map(perform, [Part(path, account, tuple(c), execution) for c in parts.values()]):
+                        pass
+                break
+            except WorkerKilled as error:
+                for row in [row for row in rows if row.cell in doing] or pending[:1]:
+                    enter(row.model_copy(update={"status": "failed", "error": str(error)}), None)
+
+
+def perform(part: Part, relay: Relay) -> None:
+    """Train a run where that is not done yet, and attack it; what goes wrong is told in the cell's line."""
+    folder, account = part.folder, part.account
+    cells = {cell.name: cell for cell in saved_cells(folder, part.execution)}
+    command = str(read_study(folder).command)
+    chosen = [cells[name] for name in part.cells]
+    besides = [item for item in accounts(folder) if item != account]
+    for cell, row in zip(chosen, standing(folder, chosen, besides), strict=True):
+        errors: list[str] = []
+        relay.tell(row, "training")
+        with _noting(account, cell, errors):
+            seconds = _train(folder / "runs" / cell.run, cell, part.execution)
+            row = row.model_copy(update={"seconds": row.seconds.model_copy(update={"train": seconds})})
+        if not errors:
+            row = _attack_all(folder, account, cell, row, command, relay.tell)
+            errors = [str(entry.error) for entry in row.attacks if entry.status == "failed"]
+        ended = {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
+        relay.tell(row.model_copy(update=ended), None)
+
+
+@contextlib.contextmanager
+def _noting(account: Path, cell: Cell, errors: list[str]) -> Iterator[None]:
+    """Note what goes wrong in one line; what is not the user's to mend leaves its traceback in ``logs/``."""
+    try:
+        yield
+    except UserError as error:
+        errors.append(" ".join(str(error).split()))
+    except Exception as error:
+        files.log(account / "logs" / f"{cell.name}.txt", traceback.format_exc() + "\n")
+        errors.append(f"{type(error).__name__}: {' '.join(str(error).split())} (logs/{cell.name}.txt)")
+
+
+def _train(run: Path, cell: Cell, execution: Execution) -> float:
+    from fedpriv.experiment.training import train_run
+
+    resume = (run / "config.json").is_file()
+    if not resume and folders.occupied(run):
+        raise UserError(f"{run / 'config.json'}: missing; remove {run} to train the run again")
+    return train_run(run, cell.config, device=execution.device, download=execution.download, resume=resume).seconds
+
+
+def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str, tell: Tell) -> Row:
+    """Carry out a cell's plans one by one, and return its line with what became of each."""
+    if cell.plans:  # with a list of its own, so that whoever is at another cell never writes the same list
+        files.mark(folder / "attacks" / cell.name, "cell")
+    numbers = {path: number for _, path, number in results(cell)}
+    for number in range(len(cell.plans)):
+        entries = [entry for entry in row.attacks if numbers[entry.path] == number]
+        if all(entry.status in OVER for entry in entries):
+            continue
+        tell(row, "attacking " + ", ".join(entry.path.partition(f"{cell.name}/")[2] for entry in entries))
+        began = time.perf_counter()
+        errors: list[str] = []
+        # The run is held, so that no other process attacks it for the same cell.
+        with _noting(account, cell, errors), folders.held(folder / "runs" / cell.run):
+            _attack(folder, cell, number, command)
+        seconds, spent = time.perf_counter() - began, row.seconds
+        if not errors:
+            spent = spent.model_copy(update={"attack": (spent.attack or 0.0) + seconds})
+        ended = {}
+        for entry in entries:
+            done = is_result(folder / entry.path)
+            status = "done" if done else "failed" if errors else "left out"
+            error = None if done else errors[0] if errors else "the run has nothing for it"
+            taken = entry.seconds if errors else seconds / len(entries)
+            ended[entry.path] = entry.model_copy(update={"status": status, "error": error, "seconds": taken})
+        attacks = tuple(ended.get(entry.path, entry) for entry in row.attacks)
+        row = row.model_copy(update={"attacks": attacks, "seconds": spent})
+    return row
+
+
+def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
+    from fedpriv.pipeline.execute import attack_all, open_run
+    from fedpriv.pipeline.infer import measure_all
+
+    plan, home = cell.plans[number], folder / cell.homes[number]
+    ground, _ = open_run(folder / "runs" / cell.run, plan, plan.attacks if cell.named else ())
+    attack_all(home, ground, command=command)
+    measure_all(home, ground, command=command, named=plan.inferences if cell.named else ())

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import Ge, Le, MinLen
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from fedpriv.attacks import ATTACKS
+from fedpriv.datasets.partition import MAX_SEED
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 from fedpriv.util.errors import UserError, shown, unknown_name
@@ -140,17 +141,6 @@ def _parsed(parse: Callable[[str], Any], text: str) -> Any:
         raise _Refused(str(error), error.keys) from error
 
 
-def _underscored(values: Any) -> Any:
-    """Return a table with underscores in its keys; one that is there in both spellings is refused."""
-    results: dict[str, Any] = {}
-    for key, value in values.items() if isinstance(values, Mapping) else ():
-        name = str(key).replace("-", "_")
-        if name in results:
-            raise _Refused(f"set twice: as {name} and as {name.replace('_', '-')}; drop one of them", (name,))
-        results[name] = value
-    return results if isinstance(values, Mapping) else values
-
-
 def _distinct(values: list[Any] | None) -> list[Any] | None:
     for index, value in enumerate(values or ()):
         if value in (values or ())[:index]:
@@ -186,14 +176,10 @@ def _attacked(value: Any) -> Any:
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Number = Annotated[int, Strict(), Ge(1)]
-_Table = Annotated[dict[str, Any], AfterValidator(_underscored)]
 
 
 class Member(BaseModel):
-    """A method, defense or attack: a table with a name, or one word that stands for such a table.
-
-    Keys that are not fields are its own options; whether it has them is found out where the name is looked up.
-    """
+    """A method, defense or attack: a table with a name, or one word for such a table; other keys are its own options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -208,7 +194,7 @@ class Member(BaseModel):
             raise _Refused(f"expected a name or a table with one, got {shown(value)}")
         if not isinstance(value.get("name"), str):
             raise _Refused('needs a name: { name = "..." }')
-        return _underscored(value)
+        return value
 
     @property
     def options(self) -> dict[str, Any]:
@@ -226,7 +212,7 @@ class MethodMember(Member):
     target: _Text | None = None
     attacks: _Attacks = None
     defenses: _Chains | None = None
-    option: _Table = {}
+    option: dict[str, Any] = {}
 
 
 class WrittenStudy(BaseModel):
@@ -234,26 +220,24 @@ class WrittenStudy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    federation: _Table = {}
+    federation: dict[str, Any] = {}
     methods: Annotated[list[MethodMember], MinLen(1)] = [MethodMember(name="fedre")]
     defenses: _Chains = [[]]
     attacks: _Attacks = None
     seeds: Annotated[
-        list[Annotated[int, Strict(), Ge(0)]], MinLen(1), BeforeValidator(_listed), AfterValidator(_distinct)
+        list[Annotated[int, Strict(), Ge(0), Le(MAX_SEED)]],
+        MinLen(1),
+        BeforeValidator(_listed),
+        AfterValidator(_distinct),
     ] = [0]
-    knowledge: _Table = {}
+    knowledge: dict[str, Any] = {}
     targets: _Number = 48
     control: Annotated[bool, Strict()] = True
     local: Annotated[bool, Strict()] = True
     redact: Literal["none", "blur", "omit"] = "none"
     precision: Precision = "float32"
     rounds_seen: _Number | None = None
-    axes: Annotated[dict[str, Annotated[list[Any], BeforeValidator(_grid)]], BeforeValidator(_underscored)] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _table(cls, value: Any) -> Any:
-        return _underscored(value)
+    axes: dict[str, Annotated[list[Any], BeforeValidator(_grid)]] = {}
 
 
 def read_written(values: Mapping[str, Any]) -> WrittenStudy:
@@ -278,38 +262,29 @@ def read_written(values: Mapping[str, Any]) -> WrittenStudy:
 
 def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a study in which settings take the place of what a file says."""
-    top = {name: _from_texts(name, value) for name, value in settings.items() if name in WrittenStudy.model_fields}
-    federation = {name: _plain(value) for name, value in settings.items() if name not in top}
-    tables = {"federation": federation, "axes": top.pop("axes", {})}
-    result = _over(values, top)
-    for table, current in tables.items():
-        if current:
-            before = result.get(table, {})
-            if not isinstance(before, Mapping):
-                raise wrong((table,), f"expected a table, got {shown(before)}")
-            result[table] = _over(before, current)
+    result: dict[str, Any] = dict(values)
+    for name, value in sorted(settings.items(), key=lambda item: item[0] != "federation"):
+        plain = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+        if name in WrittenStudy.model_fields and name not in ("federation", "axes"):
+            result[name] = _from_texts(name, plain)
+            continue
+        table = name if name in ("federation", "axes") else "federation"
+        given: Any = plain if name == "federation" else parse_axes(plain) if name == "axes" else {name: plain}
+        if not isinstance(result.get(table, {}), Mapping):
+            raise wrong((table,), f"expected a table, got {shown(result[table])}")
+        result[table] = {**result.get(table, {}), **given}
     return result
-
-
-def _over(before: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in before.items() if key.replace("-", "_") not in settings} | dict(settings)
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 
 def _from_texts(name: str, value: Any) -> Any:
     """Return a key of a study as a file would have it: texts may hold several entries with commas between."""
-    if name in ("redact", "precision"):
-        return value
     if name == "knowledge":
         return mapping("knowledge", value)
-    listed = [value] if isinstance(value, str) else _plain(value)
-    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
+    listed = [value] if isinstance(value, str) else value
+    if name in ("redact", "precision") or not isinstance(listed, list):
+        return value
+    if not all(isinstance(item, str) for item in listed):
         return listed
-    if name == "axes":
-        return parse_axes(listed)
     entries = [entry for text in listed for entry in split_entries(text)]
     if name == "seeds":
         try:
@@ -320,14 +295,16 @@ def _from_texts(name: str, value: Any) -> Any:
     return entries[0] if name == "attacks" and entries in (["all"], ["none"]) else entries
 
 
-def parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the axes that texts describe.
+def parse_axes(texts: Any) -> dict[str, list[Any]]:
+    """Return the axes that texts describe; a table of them stays as it is.
 
     >>> parse_axes(["alpha=0.1,1", "models=small-cnn,small-mlp"])
     {'alpha': [0.1, 1], 'models': ['small-cnn', 'small-mlp']}
     """
+    if isinstance(texts, Mapping):
+        return dict(texts)
     results: dict[str, list[Any]] = {}
-    for text in texts:
+    for text in [texts] if isinstance(texts, str) else texts:
         key, equals, values = text.partition("=")
         if not equals or not key or not values or key in results:
             raise UserError(f"axes={shown(text)}: expected KEY=VALUE,VALUE, each key once, such as alpha=0.1,1")

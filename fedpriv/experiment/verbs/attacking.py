@@ -1,4 +1,4 @@
-"""The verb ``attack``: invert what clients upload, and show what that is worth beside a baseline."""
+"""The verbs ``attack`` and ``attack_uploads``: invert what clients upload, and show what that is worth beside a baseline."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
+from torch import Tensor, nn
+
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.experiment.federation_settings import (
+from fedpriv.experiment.named_code import imports_what_is_named
+from fedpriv.experiment.result_folders import request_of, results_folder
+from fedpriv.experiment.saving import place
+from fedpriv.experiment.settings import (
     EVERY_ROUND,
     FLAG_NAMES,
     FederationSettings,
+    SearchSettings,
     attacker_by_default,
     named_config,
     refuse_small,
     refuse_unknown,
 )
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.result_folders import request_of, results_folder
-from fedpriv.experiment.scratch import place
 from fedpriv.experiment.shares import work_off
 from fedpriv.experiment.training import train_run
 from fedpriv.experiment.verbs.result import AttackResult
@@ -49,6 +52,7 @@ from fedpriv.pipeline.sweep import read_reach, sweep
 from fedpriv.pipeline.uploads import attack_source
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 from fedpriv.scoring.redaction import RECORDED, read_rule
+from fedpriv.sources.door import read_uploads
 from fedpriv.sources.facts import read_facts
 from fedpriv.sources.federation import prepare
 from fedpriv.sources.recorded import read_recording
@@ -58,68 +62,40 @@ from fedpriv.util import access, folders
 from fedpriv.util.code import allowed
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.folders import occupied
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.pairs import texts
 from fedpriv.util.parallel import number_of_workers
 from fedpriv.wire.kinds import payload_kind
 
+_NUMBERS = ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts")
 
-class AttackSettings(FederationSettings, total=False):
+
+class AttackSettings(SearchSettings, FederationSettings, total=False):
     """Keyword arguments of an attack beside its target; and, where a run is trained first, of the federation.
 
     Attributes:
         method: method to train when there is no run (default: the usual one for the target).
-        targets: how many targets at most (default: each attack's own, 48 or, where each is a long search, 6).
         round: attack the uploads of this round (default: the last stored).
         reach: local-work sweep, the settings that uploads of trained weights are attacked at: a list, or a text with
             commas between, of images of one step (``4``) and ``epoch``, the client's own training; or ``none``. Default
             ``1,4,16,epoch`` where a run of one round is trained first and neither its batches nor its steps are given. An
             epoch has batches of 10 unless ``batch_size`` is given.
-        rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).
-        iterations: budget of every attack that has one, in its own unit.
-        budget: run every attack that has a budget once with each of these; the largest is judged.
-        restarts: independent starts a target; the attack's own objective chooses.
-        attack_option: hyperparameters of every attack that has them, or of one under its name.
-        chunk_rows: rows (targets x restarts) at a time; bounds memory.
-        control: also attack shuffled uploads, the negative control, at the largest budget (default True).
         facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
             beside the run).
-        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
-        compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
             there is memory for, once the work has taken ten seconds; eight a GPU at most. Results do not depend on it.
         download: fetch the data set if it is missing.
-        redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn, so that it can be passed on
-            (docs/redaction.md); ``none`` keeps them (default, but for runs of another framework: ``omit``).
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
-        force: replace ``out`` if it exists.
-        share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
     """
 
     method: str | None
-    targets: int
     round: int | None
     reach: str | int | Sequence[str | int]
-    rounds_seen: int | None
-    iterations: int | None
-    budget: str | Sequence[int] | None
-    restarts: int | None
-    attack_option: Mapping[str, Any] | Sequence[str]
-    chunk_rows: int | None
-    control: bool
     facts: Mapping[str, Any] | str | Path
-    device: str
-    precision: str
-    compile: bool
     workers: int | str
     download: bool
-    redact: str | None
     resume: bool
-    force: bool
-    share_group: bool
 
 
 @imports_what_is_named
@@ -130,9 +106,6 @@ def attack(
     attacks: str | Sequence[str] = (),
     knowledge: Mapping[str, Any] | Sequence[str] = (),
     seed: int = 0,
-    out: str | Path | None = None,
-    allow_code: str | Sequence[str] = (),
-    listener: Listener = SILENT,
     **settings: Unpack[AttackSettings],
 ) -> AttackResult:
     """Attack one kind of upload of a run; score what comes out beside baselines and shuffled uploads.
@@ -146,25 +119,17 @@ def attack(
         knowledge: changes to the threat model: extractor, labels, batch, batch_norm, attacker_data. Where
             images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain`` by default.
         seed: of targets, attacks and scores, and of the run that is trained.
-        out: folder to make; None for a temporary result, which is gone with the returned object.
-        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
-        listener: hears of the progress.
-        settings: see :class:`AttackSettings`.
+        settings: see :class:`AttackSettings`, :class:`SearchSettings` and :class:`FederationSettings`.
 
     Raises:
         UserError: naming the argument that is wrong, before anything is attacked.
     """
-    refuse_unknown(settings, AttackSettings.__optional_keys__)
+    refuse_unknown(settings, AttackSettings)
     target = target_name(target)
     path = run.path if isinstance(run, Run) else None if run is None else given_path("run", run)
     reading = contextlib.nullcontext() if path is None else folders.read(path)  # from the first look at it on
-    whole: dict[str, Any] = {
-        **settings,
-        "attacks": texts("attacks", attacks),
-        "knowledge": knowledge,
-        "seed": seed,
-        "listener": listener,
-    }
+    whole: dict[str, Any] = {"listener": SILENT, **settings, "knowledge": knowledge, "seed": seed}
+    whole["attacks"] = texts("attacks", attacks)
     with access.sharing(settings.get("share_group", False)), reading:
         extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
         if path is not None and extra:
@@ -172,10 +137,10 @@ def attack(
         if path is None or not is_recorded(path):
             if "facts" in settings:
                 raise UserError("facts: is about runs that were recorded elsewhere, and run is none")
-            return _attack(run, path, target, out, whole)
+            return _attack(run, path, target, whole)
         if settings.get("resume"):
             raise UserError(f"run {path}: recorded elsewhere; drop resume, begin anew")
-        folder, scratch = place(out)
+        folder, scratch = place(settings.get("out"))
         folders.refuse_overlap(folder, {"run": path})
         facts = read_facts(path, settings.get("facts"))
         source = read_recording(RecordedRun.open(path), facts, target, settings.get("round"), settings)
@@ -184,9 +149,7 @@ def attack(
         return AttackResult(folder, records, scores, notices, None, scratch)
 
 
-def _attack(
-    run: Run | str | Path | None, path: Path | None, target: str, out: str | Path | None, settings: Mapping[str, Any]
-) -> AttackResult:
+def _attack(run: Run | str | Path | None, path: Path | None, target: str, settings: Mapping[str, Any]) -> AttackResult:
     named, listener, workers = settings["attacks"], settings["listener"], settings.get("workers", "auto")
     number_of_workers(workers)
     config = {**quick_settings(target), **settings} if path is None else RunDirectory.open(path).config
@@ -206,15 +169,15 @@ def _attack(
     plans: tuple[AttackPlan, ...] = (plan,)
     if path is None:
         first = _first_config(plan, settings)
-        quick = (
-            {"linear-layer"} if series and "linear-layer" in plan.attacks and _takes_images(first, settings) else set()
-        )
-        configs, plans = sweep(first, plan, series, {*named, *quick}, settings)
+        everywhere = {*named}
+        if series and "linear-layer" in plan.attacks and _takes_images(first, settings):
+            everywhere.add("linear-layer")
+        configs, plans = sweep(first, plan, series, everywhere, settings)
     for reason in refusals:
         leave_out(reason)
     # What an existing run cannot give is refused before a folder is made.
     grounds = [] if path is None else [_prepare(path, plan, named, leave_out)]
-    folder, scratch = place(out)
+    folder, scratch = place(settings.get("out"))
     how = {name: settings.get(name, False) for name in ("resume", "force")}
     with results_folder(folder, request_of(plans, path, configs[0] if configs else None), run=path, **how):
         listener.resumable()
@@ -232,15 +195,13 @@ def _attack(
         records: dict[Path, ReconstructionRecord] = {}
         scores: dict[Path, InferenceResult] = {}
         for ground in grounds:
-            how_told: dict[str, Any] = {"command": command, "listener": listener}
-            records |= attack_all(folder, ground, refused=leave_out, **how_told)
-            scores |= measure_all(folder, ground, named=named, **how_told)
+            records |= attack_all(folder, ground, refused=leave_out, command=command, listener=listener)
+            scores |= measure_all(folder, ground, named=named, command=command, listener=listener)
         write_report(list(records), folder, list(scores))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch, allowed())
     by_name = {index.name: record for index, record in records.items()}
-    return AttackResult(
-        folder, by_name, {k.name: item for k, item in scores.items()}, tuple(notices), attacked, scratch
-    )
+    named_scores = {index.name: record for index, record in scores.items()}
+    return AttackResult(folder, by_name, named_scores, tuple(notices), attacked, scratch)
 
 
 def _suite(target: str, named: Sequence[str], run: Path | None, settings: Mapping[str, Any]) -> AdaptedSuite:
@@ -264,7 +225,7 @@ def _plan(
     target: str, suite: AdaptedSuite, card: ThreatModel, settings: Mapping[str, Any]
 ) -> tuple[AttackPlan, list[str]]:
     """Return the plan, checked as far as that needs no run, and a line for each attack that is left out."""
-    refuse_small(settings, ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts"))
+    refuse_small(settings, _NUMBERS)
     named, rounds_seen, device = settings["attacks"], settings.get("rounds_seen"), settings.get("device", "auto")
     chosen, budgets = with_settings(suite.names, settings, suite.options)
     refuse_rounds(named, chosen, target, rounds_seen)
@@ -340,7 +301,7 @@ def _takes_images(config: RunConfig, settings: Mapping[str, Any]) -> bool:
 
 def _train_first(path: Path, config: RunConfig, plan: AttackPlan, workers: int | str, listener: Listener) -> None:
     """Train a run at its place, or finish the one that is there."""
-    resume = occupied(path)
+    resume = folders.occupied(path)
     if resume and RunDirectory.open(path).complete:
         return
     training = config.training
@@ -349,5 +310,110 @@ def _train_first(path: Path, config: RunConfig, plan: AttackPlan, workers: int |
         f"no run: training {config.method} on {dataset_title(config)}: {config.clients} clients, models {config.models}, "
         f"{config.rounds} rounds, learning rate {training.learning_rate:g}, batch size {training.batch_size}{steps}"
     )
-    how: dict[str, Any] = {"device": plan.device, "download": plan.download, "resume": resume, "clients_by": workers}
+    how: dict[str, Any] = {"device": plan.device, "download": plan.download, "resume": resume, "workers": workers}
     train_run(path, config, listener=listener, **how)
+
+
+# ---------------------------------------------------------------- uploads that were made elsewhere
+
+
+class UploadSettings(SearchSettings, total=False):
+    """Keyword arguments beside uploads, extractor, images, labels and auxiliary images: more evidence, and circumstances.
+
+    Attributes:
+        model: architecture of uploaded weights or gradients, a ``torch.nn.Module`` from images ``(n, c, h, w)`` to logits
+            ``(n, C)``. It is copied. The weights of a :class:`Gradient` are its weights.
+        head: private head behind an extractor, a mapping or class outputs: a ``torch.nn.Linear``, one or one a client.
+        batch: :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all images.
+        broadcasts: payloads that clients answered, one message for all or one a client; of several rounds a list of these.
+            Of weights a ``state_dict`` will do: uploads may then be ``state_dict``s too, as they are after local training.
+        earlier_extractors: of several rounds, what ``extractor`` is of the last: a list with one entry for each round
+            before.
+        defense: what clients did to uploads before they left, for attackers who know it (they learn behind it): texts
+            ``NAME[:KEY=VALUE,...]`` as of ``fedpriv train``. Uploads are handed in as they were sent.
+        weights: ``(n,)`` each image's share in a mixture, one a client (default: by class, as the upload says).
+        groups: label of the independent unit that each client belongs to (a person, a hospital), a list in the order of the
+            clients or a mapping by client, where clients are not independent: intervals and their number of units then go
+            by group.
+        auxiliary_labels: ``(p,)`` classes of these images; without them floors know no classes, no image is identified among
+            decoys, which have to be of its class, and without ``held_out`` membership inference has no non-members.
+        held_out: each client's own images that it did not train on, with their classes: a pair (images ``(n, c, h, w)`` in
+            [0, 1], labels ``(n,)``) for each client, a list or a mapping by client, of the classes that it trained on. They
+            are the non-members of membership inference, without which it claims no leak.
+        auxiliary_alike: True where one data set was divided and chance alone decided which images of a class a client holds
+            and which are auxiliary images (default False): what attacks tell from decoys is then held against chance itself,
+            which takes fewer images. Needs ``auxiliary_labels``. Not believed where a baseline finds more than chance.
+        public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
+        public_labels: ``(p,)`` their classes.
+        n_classes: C (default: what uploads, model and labels say).
+        knowledge: grants other than those that follow from what is handed in: a mapping, or texts ``GRANT=VALUE``.
+        dataset: what records call the images (default ``own images``).
+        method: what records call the training loop (default ``own uploads``).
+        seed: of targets, attacks, auxiliary images and scores (default 0).
+    """
+
+    model: nn.Module
+    head: Any
+    batch: Any
+    broadcasts: Any
+    earlier_extractors: Any
+    defense: Any
+    weights: Any
+    groups: Sequence[int | str] | Mapping[int, int | str]
+    auxiliary_labels: Any
+    held_out: Any
+    auxiliary_alike: bool
+    public: Tensor
+    public_labels: Any
+    n_classes: int
+    knowledge: Mapping[str, Any] | Sequence[str]
+    dataset: str
+    method: str
+    seed: int
+
+
+@imports_what_is_named
+def attack_uploads(
+    uploads: Any,
+    *,
+    target: str,
+    images: Any,
+    auxiliary: Tensor,
+    labels: Any = None,
+    extractor: Any = None,
+    attacks: str | Sequence[str] = (),
+    **settings: Unpack[UploadSettings],
+) -> AttackResult:
+    """Attack uploads that were made elsewhere; score what comes out beside baselines and shuffled uploads.
+
+    Attacks see the uploads and what the threat model grants; images, labels and auxiliary images are for the scores alone,
+    except that labels of a gradient's batch are granted unless ``knowledge={"labels": "inferred"}``.
+
+    Args:
+        uploads: one upload, a list with one a client, or a mapping from client numbers. An upload is a payload
+            (``fedpriv.Prototypes``, ...), a tuple of payloads, a tensor or NumPy array where its kind is obvious,
+            :class:`Update`, :class:`Gradient`, a pair of state
+            dicts (before, after), or a state dict beside ``broadcasts``. Of several rounds: a list with one list or
+            mapping a round, the oldest first; the last round is attacked.
+        target: kind of upload to attack: ``fedpriv list targets``.
+        images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
+        auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: baselines are made of them.
+        labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it.
+        extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
+            client. It is copied and used in evaluation mode. None where the attacker has none.
+        attacks: names of attacks and inferences; none for all that fit and are granted.
+        settings: see :class:`UploadSettings` and :class:`SearchSettings`.
+
+    Raises:
+        UserError: naming the argument, what was given and what would be right, before anything is attacked.
+    """
+    refuse_unknown(settings, UploadSettings)
+    target, named = target_name(target), texts("attacks", attacks)
+    refuse_small(settings, _NUMBERS)
+    refuse_small(settings, ("n_classes",), 2)
+    refuse_small(settings, ("seed",), 0)
+    source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
+    folder, scratch = place(settings.get("out"))
+    with access.sharing(settings.get("share_group", False)):
+        records, scores, notices = attack_source(source, named, settings, folder)
+    return AttackResult(folder, records, scores, notices, None, scratch)

@@ -1,16 +1,23 @@
-"""The verb ``catalogue``: which members of a kind there are: methods, attacks, defenses, data sets, and so on."""
+"""The verbs ``catalogue``, ``explain`` and ``doctor``: what there is, what one member is, and whether it works here."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import inspect
+import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import fedpriv
+from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
-from fedpriv.util.docstrings import summary
+from fedpriv.util.docstrings import markdown, summary
 from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.registry import is_reference
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Needs
@@ -46,17 +53,6 @@ class Catalogue(Tabular):
         """Return one row a member."""
         return [{"name": name, **said} for name, said in self.members.items()]
 
-    def bibtex(self) -> str:
-        """Return the BibTeX entries of the papers behind methods, each once; those without one are named in comments."""
-        from fedpriv.methods.references import references
-
-        if self.kind != "methods":
-            raise UserError(f"{self.kind}: have no BibTeX entries; expected methods")
-        known = references()
-        entries = dict.fromkeys(known[name] for name in self.members if name in known)
-        others = [f"% {name}: {said['source']}" for name, said in self.members.items() if name not in known]
-        return "\n\n".join([*entries, *(["\n".join(["% no entry:", *others])] if others else [])])
-
 
 def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     """List the members of one kind, those of installed packages too.
@@ -72,26 +68,25 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     Raises:
         UserError: for another kind, or an unknown target.
     """
+    from fedpriv.models import FAMILIES
+    from fedpriv.pipeline.plan import target_name
+
     if kind not in _ROWS:
         raise unknown_name("list", kind, _ROWS)
     if target is not None and kind != "attacks":
         raise UserError(f"target={shown(target)}: only goes with attacks")
-    if kind == "attacks":
-        result = _attacks(target)
-    elif kind in REGISTRIES:
-        members = registry(kind)
-        result = [{"name": name, **_ROWS[kind](name, made)} for name, made in members.load_all().items()]
-    else:
-        result = _ROWS[kind]()
+    if kind not in REGISTRIES:
+        return Catalogue(kind, _ROWS[kind]())
+    members, target = registry(kind), target and target_name(target)
+    rows = {name: _ROWS[kind](name, made) for name, made in members.load_all().items()}
+    if target:
+        kept = {name: members.load(name) for name in rows if target in members.load(name).targets}
+        rows = {name: _attack(name, made, target) for name, made in kept.items()}
     if kind == "models":
-        from fedpriv.models import FAMILIES
-
-        result = [
-            {"name": name, "kind": "family", "is": ", ".join(current)} for name, current in FAMILIES.items()
-        ] + result
-    if kind in REGISTRIES and len(registry(kind)) > len(registry(kind).builtins):
-        result = [row | {"from": registry(kind).origin(row["name"]) or "fedpriv"} for row in result]
-    return Catalogue(kind, {row.pop("name"): row for row in result})
+        rows = {name: {"kind": "family", "is": ", ".join(current)} for name, current in FAMILIES.items()} | rows
+    if len(members) > len(members.builtins):
+        rows = {name: row | {"from": members.origin(name) or "fedpriv"} for name, row in rows.items()}
+    return Catalogue(kind, rows)
 
 
 def registry(kind: str) -> Registry:
@@ -101,7 +96,7 @@ def registry(kind: str) -> Registry:
     return result
 
 
-def docstring(kind: str, name: str) -> str:
+def _docstring(kind: str, name: str) -> str:
     """Return the docstring in which a member describes itself; empty where there is none but Python's own."""
     if kind == "methods":  # a method is a constant: its file speaks for it
         return inspect.cleandoc(importlib.import_module(registry(kind)[name].partition(":")[0]).__doc__ or "")
@@ -112,7 +107,7 @@ def docstring(kind: str, name: str) -> str:
 
 
 def _sentence(kind: str, name: str) -> str:
-    details = summary(docstring(kind, name))
+    details = summary(_docstring(kind, name))
     return details.removeprefix("Load ").removeprefix("Draw ") if kind == "datasets" else details
 
 
@@ -126,23 +121,15 @@ def _method(name: str, method: Any) -> Row:
     }
 
 
-def _attacks(target: str | None) -> list[Row]:
-    from fedpriv.attacks import ATTACKS
-    from fedpriv.pipeline.plan import target_name
-
-    target = target and target_name(target)
-    results = {name: kind() for name, kind in ATTACKS.load_all().items() if not target or target in kind.targets}
-    return [
-        {
-            "name": name,
-            "gives": made.summary,
-            **({} if target else {"targets": ", ".join(made.targets)}),
-            "needs from the threat model": _needs(made.requirements_for(target), made.needs_in_words),
-            "one target is": _UNITS[getattr(made, "unit", None)],
-            "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
-        }
-        for name, made in results.items()
-    ]
+def _attack(name: str, kind: Any, target: str | None = None) -> Row:
+    made = kind()
+    return {
+        "gives": made.summary,
+        **({} if target else {"targets": ", ".join(made.targets)}),
+        "needs from the threat model": _needs(made.requirements_for(target), made.needs_in_words),
+        "one target is": _UNITS[getattr(made, "unit", None)],
+        "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
+    }
 
 
 _UNITS = {
@@ -177,16 +164,17 @@ def _defense(name: str, made: Any) -> Row:
     }
 
 
+_WHERE = {
+    "fashion": "embedded, 2,000 images of 28x28 (a part of Fashion-MNIST); the default",
+    "digits": "embedded, 1,797 images of 8x8",
+    "plane": "drawn from the run's seed",
+    "tiny-imagenet": "data_dir with tiny-imagenet-200/ in its original layout",
+    "folder": "data_dir with train/ and test/ (or val/), or one folder a class",
+}
+
+
 def _dataset(name: str, _: Any) -> Row:
-    notes = {
-        "fashion": "embedded, 2,000 images of 28x28 (a part of Fashion-MNIST); the default",
-        "digits": "embedded, 1,797 images of 8x8",
-        "plane": "drawn from the run's seed",
-        "tiny-imagenet": "data_dir with tiny-imagenet-200/ in its original layout",
-        "folder": "data_dir with train/ and test/ (or val/), or one folder a class",
-    }
-    shipped = name in registry("datasets").builtins
-    where = notes.get(name, "data_dir, or download") if shipped else "its own"
+    where = _WHERE.get(name, "data_dir, or download") if name in registry("datasets").builtins else "its own"
     return {"holds": _sentence("datasets", name), "where": where}
 
 
@@ -201,26 +189,24 @@ def _payload(name: str, kind: Any) -> Row:
     }
 
 
-def _targets() -> list[Row]:
+def _targets() -> dict[str, Row]:
     from fedpriv.attacks import attacks_for, target_names, told_in_clear
     from fedpriv.methods import default_method
 
-    return [
-        {
-            "name": name,
+    return {
+        name: {
             "attacks": ", ".join(attacks_for(name)) or f"none: {told_in_clear(name)}",
             "method trained where there is no run": default_method(name) or "none",
         }
         for name in target_names()
-    ]
+    }
 
 
-def _claims() -> list[Row]:
+def _claims() -> dict[str, Row]:
     from fedpriv.claims import claims
 
-    return [
-        {
-            "name": name,
+    return {
+        name: {
             "about": claim.quantity,
             "title": claim.title,
             "paper": claim.paper,
@@ -229,12 +215,12 @@ def _claims() -> list[Row]:
             "needs": "nothing" if claim.counted else ", ".join(dict.fromkeys(column.data for column in claim.columns)),
         }
         for name, claim in claims().items()
-    ]
+    }
 
 
 _ROWS: dict[str, Callable[..., Any]] = {
     "methods": _method,
-    "attacks": _attacks,
+    "attacks": _attack,
     "defenses": _defense,
     "datasets": _dataset,
     "models": lambda name, _: {"kind": "model", "is": _sentence("models", name)},
@@ -242,3 +228,211 @@ _ROWS: dict[str, Callable[..., Any]] = {
     "targets": _targets,
     "claims": _claims,
 }
+
+
+# ---------------------------------------------------------------- one member
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that is said of one member. As text it is Markdown; a notebook shows it by itself.
+
+    Attributes:
+        name: the member.
+        kind: ``methods``, ``attacks``, ... as of :func:`fedpriv.catalogue`.
+        facts: its row there.
+        text: its docstring as Markdown: formulas and source; options of a method or a defense.
+        page: the page of the documentation about it, of attacks; empty for others.
+        bibtex: the entry of its paper, of methods; empty for others.
+    """
+
+    name: str
+    kind: str
+    facts: Mapping[str, str]
+    text: str = ""
+    page: str = ""
+    bibtex: str = ""
+
+    def __str__(self) -> str:
+        said = ("does", "holds", "is") if self.text else ()  # the text begins with it
+        facts = "\n".join(f"- {name}: {fact}" for name, fact in self.facts.items() if fact and name not in said)
+        noun = {"datasets": "data set", "payloads": "kind of payload"}.get(self.kind, self.kind.removesuffix("s"))
+        parts = [f"# {self.name} ({noun})", facts, self.text, self.page]
+        parts += [f"```bibtex\n{self.bibtex}\n```"] if self.bibtex else []
+        return "\n\n".join(part.strip() for part in parts if part)
+
+    _repr_markdown_ = __str__
+
+
+@imports_what_is_named
+def explain(name: str) -> Explanation:
+    """Say all there is to say of a method, attack, defense, kind of payload, data set, model or claim.
+
+    >>> import fedpriv
+    >>> fedpriv.explain("fedgh").facts["does"]
+    'FedGH: upload class prototypes; the server trains a global head on them.'
+
+    Args:
+        name: of a member, or ``package.module:NAME``.
+
+    Raises:
+        UserError: for a name that no member has.
+    """
+    from fedpriv.attacks import target_names
+    from fedpriv.methods.references import references
+    from fedpriv.pages.attack_pages import attack_pages
+
+    kind: Any = _kind_of(name)
+    if kind in REGISTRIES and kind != "datasets" and name in registry(kind):
+        name = registry(kind).own_name(name)
+    facts = dict(catalogue(kind).members.get(name, {}))
+    if kind == "payloads" and name in target_names():
+        facts |= catalogue("targets").members[name]
+    page = attack_pages().get(name, "") if kind == "attacks" else ""
+    paper = references().get(name, "") if kind == "methods" else ""
+    return Explanation(name, kind, facts, _text(kind, name), page, paper)
+
+
+def _kind_of(name: str) -> str:
+    from fedpriv.claims import claims
+    from fedpriv.models import FAMILIES
+
+    if not isinstance(name, str):
+        raise UserError(f"name={shown(name)}: expected a name")
+    for kind in REGISTRIES:
+        if name in registry(kind) and (not is_reference(name) or _keeps_contract(kind, name)):
+            return kind
+    if name in FAMILIES:
+        return "models"
+    if name in claims():
+        return "claims"
+    known = [*(current for kind in REGISTRIES for current in registry(kind)), *FAMILIES, *claims()]
+    close = get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    raise UserError(f"nothing is called {shown(name)}{hint} fedpriv list KIND lists what there is")
+
+
+def _keeps_contract(kind: str, name: str) -> bool:
+    try:
+        registry(kind).load(name)
+    except UserError:
+        return False
+    return True
+
+
+def _text(kind: str, name: str) -> str:
+    """Return a member's docstring as Markdown, with its options; of a claim, what is known of it."""
+    if kind == "claims":
+        from fedpriv.claims import claims
+
+        claim = claims()[name]
+        lines = [*(f"- known: {line}" for line in claim.known), *(f"- not said: {line}" for line in claim.unknown)]
+        return "\n\n".join([f"`fedpriv reproduce {name}` puts it to the test.", "\n".join(lines)])
+    if name not in registry(kind):
+        return ""
+    options = getattr(registry(kind).load(name), "options", None) if kind == "methods" else None
+    details = inspect.getdoc(options) or "" if is_dataclass(options) else ""
+    current = "" if details.startswith(f"{getattr(options, '__name__', '')}(") else details
+    return "\n\n".join([markdown(_docstring(kind, name)), *([f"## Options\n\n{markdown(current)}"] if current else [])])
+
+
+# ---------------------------------------------------------------- this installation
+
+Status = Literal["ok", "warning", "failed"]
+EXTRAS = ("", "frames", "dp", "perceptual", "flower", "nvflare", "slurm")
+BOUND = 0.01
+"""Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check: ``ok``, ``warning`` (something may surprise) or ``failed``, and one line for people."""
+
+    name: str
+    status: Status
+    told: str
+
+    def __str__(self) -> str:
+        return f"{self.status:<7}  {self.name}: {self.told}"
+
+
+@dataclass(frozen=True)
+class Diagnosis(Tabular):
+    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        """The findings that have failed: work that needs these will fail."""
+        return tuple(finding for finding in self.findings if finding.status == "failed")
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the findings, one row each."""
+        return [vars(finding) for finding in self.findings]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.findings))
+
+
+def doctor(*, device: str = "auto") -> Diagnosis:
+    """Check the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
+
+    Args:
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
+    """
+    checks: dict[str, Callable[[], tuple[Status, str]]] = {
+        "packages": _packages,
+        "computing": lambda: _computing(device),
+    }
+    findings = []
+    for name, check in checks.items():
+        try:
+            status, text = check()
+        except Exception as error:
+            status, text = "failed", f"{type(error).__name__}: {error}"
+        findings.append(Finding(name, status, " ".join(text.split()).replace(str(Path.home()), "~")))
+    return Diagnosis(tuple(findings))
+
+
+def _packages() -> tuple[Status, str]:
+    """Compare the packages that fedpriv needs, and those of its extras that are there, with their declared bounds."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    there = {canonicalize_name(item.metadata["Name"]): item.version for item in importlib.metadata.distributions()}
+    lines = [f"fedpriv {fedpriv.__version__}", f"{platform.python_implementation()} {platform.python_version()}"]
+    status: Status = "ok"
+    for needed in map(Requirement, importlib.metadata.requires("fedpriv") or ()):
+        version, marker = there.get(canonicalize_name(needed.name)), needed.marker
+        extra = next((extra for extra in EXTRAS if marker is None or marker.evaluate({"extra": extra})), None)
+        if extra is None or (extra and version is None):  # of developers, or an extra that is not installed
+            continue
+        fits = version is not None and needed.specifier.contains(version, prereleases=True)
+        lines.append(f"{needed.name} {version or 'absent'}" + ("" if fits else f" (expected {needed.specifier})"))
+        if not fits and status != "failed":
+            status = "warning" if extra else "failed"
+    return status, ", ".join(dict.fromkeys(lines))
+
+
+def _computing(text: str) -> tuple[Status, str]:
+    """Compare a gradient on the device with the CPU's; its images are the embedded digits, which are so read too."""
+    import torch
+    import torchvision  # noqa: F401  (compiled for one version of torch)
+
+    from fedpriv.datasets import load_dataset
+    from fedpriv.util import seeds
+    from fedpriv.util.device import pick_device
+
+    device = pick_device(text)
+    images, _ = load_dataset("digits").samples.batch(torch.arange(64))
+    kernel = torch.randn(8, 1, 3, 3, generator=seeds.generator(0, "doctor"))
+
+    def gradient(position: torch.device) -> torch.Tensor:
+        inputs = images.to(position).requires_grad_()
+        return torch.autograd.grad(torch.conv2d(inputs, kernel.to(position)).tanh().square().sum(), inputs)[0].cpu()
+
+    expected = gradient(torch.device("cpu"))
+    apart = float((gradient(device) - expected).norm() / expected.norm())  # NaN is no match either
+    details = f"{platform.platform()}; a gradient on {device} is {apart:.2g} from the CPU's (at most {BOUND})"
+    return "ok" if apart <= BOUND else "failed", details

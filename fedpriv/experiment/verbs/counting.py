@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from fedpriv.datasets.federated import class_counts
-from fedpriv.experiment.federation_settings import (
+from fedpriv.experiment.named_code import imports_what_is_named
+from fedpriv.experiment.saving import Tabular
+from fedpriv.experiment.settings import (
     DIVISION_SETTINGS,
     FLAG_NAMES,
     FederationSettings,
@@ -15,8 +17,6 @@ from fedpriv.experiment.federation_settings import (
     refuse_small,
     refuse_unknown,
 )
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.saving import Tabular
 from fedpriv.federation.cost import communication, with_models
 from fedpriv.federation.method import Method
 from fedpriv.federation.prepared import load_division
@@ -27,12 +27,8 @@ from fedpriv.util.pairs import mapping, texts
 from fedpriv.wire.ledger import FederationSizes
 
 _DATA = (*DIVISION_SETTINGS, "data_dir", "dataset", "download", "partition", "per_class", "seed")
-"""Whoever sets one of these wants sizes from data."""
-
+"""Whoever sets one of these wants sizes from data, which gives the following."""
 _STATED = ("classes", "pairs", "samples", "channels")
-"""Sizes that data would give."""
-
-_NUMBERS = (*_STATED, "width", "model_scalars", "clusters", "compressed_scalars")
 
 
 class CostSettings(FederationSettings, total=False):
@@ -102,8 +98,8 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     Raises:
         UserError: naming the size that is missing or contradicts another, where no method can be counted.
     """
-    refuse_unknown(sizes, CostSettings.__optional_keys__)
-    refuse_small(sizes, _NUMBERS)
+    refuse_unknown(sizes, CostSettings)
+    refuse_small(sizes, (*_STATED, "width", "model_scalars", "clusters", "compressed_scalars"))
     listed = texts("methods", methods)
     names = [part for name in listed for part in (METHODS if name == "all" else name.split(","))]
     chosen: list[Method] = [METHODS.load(name) for name in names]
@@ -126,15 +122,16 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
 
 def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], bool]:
     """Return the sizes, the same for people and machines, and whether architectures differ."""
+    given = {name: value for name, value in given.items() if value is not None}
     where: dict[str, Any] = {}
     models: str | None = given.get("models")
     reads = [name for name in _DATA if name in given]
-    if given.get("classes") is None or reads:
-        stated = ", ".join(name for name in _STATED if given.get(name) is not None)
+    if "classes" not in given or reads:
+        stated = ", ".join(name for name in _STATED if name in given)
         if stated:
             why = f"{reads[0]} reads data" if reads else "classes is missing"
             raise UserError(f"{stated}: {why}, and data gives these sizes; drop {stated}")
-        known = {name: given[name] for name in FLAG_NAMES if given.get(name) is not None and name != "option"}
+        known = {name: value for name, value in given.items() if name in FLAG_NAMES and name != "option"}
         config = named_config("local", {**known, "models": models or "small"}, given.get("seed", 0))
         federated, image_shape = load_division(config, download=given.get("download", False))
         models, counts = config.models, class_counts(federated)
@@ -142,22 +139,21 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
             "classes": federated.dataset.n_classes,
             "pairs": int((counts > 0).sum()),
             "samples": int(counts.sum()),
+            "known_classes": int(counts.any(0).sum()),
         }
-        sizes["known_classes"] = int(counts.any(0).sum())
         where = {"dataset": config.dataset, "partition": config.partition.name, "seed": config.seed}
     else:
         checked = ("clients", "image_size", *(("width",) if models is not None else ()))
-        config = named_config("local", {name: given[name] for name in checked if given.get(name) is not None}, 0)
-        side = config.image_size or 32
-        image_shape = (given.get("channels") or 3, side, side)
-        sizes = {name: given[name] for name in ("classes", "pairs", "samples") if given.get(name) is not None}
-    if given.get("width") is None and models is None:
+        config = named_config("local", {name: given[name] for name in checked if name in given}, 0)
+        image_shape = (given.get("channels", 3), config.image_size or 32, config.image_size or 32)
+        sizes = {name: given[name] for name in ("classes", "pairs", "samples") if name in given}
+    if "width" not in given and models is None:
         raise UserError("the representation width is not known: pass width or models")
-    if given.get("model_scalars") is not None and given.get("models") is not None:
+    if "model_scalars" in given and "models" in given:
         raise UserError("model_scalars and models exclude each other: the model says how many there are")
     facts = FederationSizes(
         clients=given.get("clients", 10),
-        width=given.get("width") or default_width(str(models), image_shape),
+        width=given["width"] if "width" in given else default_width(str(models), image_shape),
         clusters=given.get("clusters"),
         compressed_scalars=given.get("compressed_scalars"),
         public=given.get("public") or None,
@@ -165,9 +161,8 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
     )
     if models is not None:
         facts = with_models(facts, models, image_shape, given.get("mapping", "ap"))
-    if given.get("model_scalars") is not None:
-        facts = replace(facts, model_scalars=given["model_scalars"], all_model_scalars=None)
-        models = None
+    if "model_scalars" in given:
+        facts, models = replace(facts, model_scalars=given["model_scalars"], all_model_scalars=None), None
     mixed = models is not None and len(set(family(models)[: facts.clients])) > 1
     named = (
         *("clients", "classes", "known_classes", "width", "pairs", "samples", "public", "clusters"),

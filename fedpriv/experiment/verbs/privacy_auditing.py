@@ -9,22 +9,28 @@ from typing import Any, Unpack
 
 from fedpriv.dp.auditing import AuditSettings, plan_audit
 from fedpriv.dp.claims import stated_claim
-from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
 from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.saving import Tabular, copy_folder
-from fedpriv.experiment.scratch import Scratch, place
+from fedpriv.experiment.saving import Scratch, Tabular, copy_folder, place
+from fedpriv.experiment.settings import (
+    FLAG_NAMES,
+    Circumstances,
+    FederationSettings,
+    named_config,
+    refuse_small,
+    refuse_unknown,
+)
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.integrations.run import is_recorded
 from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
 from fedpriv.sources.federation import prepare
-from fedpriv.util import folders
+from fedpriv.util import access, folders
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.listener import SILENT
 
 KIND = "audit-dp"
 
@@ -70,24 +76,18 @@ class PrivacyAudit(Tabular):
         return PrivacyAudit(Path(out), self.record)
 
 
-class PrivacyAuditSettings(FederationSettings, total=False):
+class PrivacyAuditSettings(Circumstances, FederationSettings, total=False):
     """Keyword arguments of an audit beside its canaries, and of the federation where no run says how that is made.
 
     Attributes:
         method: a name of ``fedpriv list methods`` (default ``fedavg``).
-        force: replace ``out`` if it exists.
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         download: fetch the data set if it is missing.
     """
 
     method: str | None
-    force: bool
     device: str
     download: bool
-
-
-_OURS = ("method", "force", "device", "download")
-"""Settings that are none of the federation's; the first says what is audited."""
 
 
 @imports_what_is_named
@@ -98,9 +98,6 @@ def audit_dp(
     confidence: float = 0.95,
     claim: Mapping[str, Any] | Sequence[str] = (),
     seed: int = 0,
-    out: str | Path | None = None,
-    allow_code: str | Sequence[str] = (),
-    listener: Listener = SILENT,
     **settings: Unpack[PrivacyAuditSettings],
 ) -> PrivacyAudit:
     """Put a claim of differential privacy to the test: a lower bound on epsilon beside the one that is claimed.
@@ -123,42 +120,38 @@ def audit_dp(
         claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
             (upload or run), ``neighbours`` (replaced or absent), ``gaussian``, ``bound``; without epsilon a bound alone.
         seed: of coins, canaries and noise, and of the federation.
-        out: folder to make; None for a temporary one, which is gone with the returned object.
-        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
-        listener: hears of the progress.
-        settings: see :class:`PrivacyAuditSettings`.
+        settings: see :class:`PrivacyAuditSettings` and :class:`FederationSettings`.
 
     Raises:
         UserError: naming the argument that is wrong, before anything is written.
     """
-    refuse_unknown(settings, PrivacyAuditSettings.__optional_keys__)
+    refuse_unknown(settings, PrivacyAuditSettings)
     refuse_small({"canaries": canaries}, ("canaries",))
     path = None if run is None else run.path if isinstance(run, Run) else given_path("run", run)
-    chosen = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **settings}
-    whole = {name: value for name, value in chosen.items() if value not in (None, ()) and name not in _OURS[1:]}
+    stated = {name: value for name, value in settings.items() if name in (*FLAG_NAMES, "method") and value is not None}
+    chosen = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **stated}
+    whole = {name: value for name, value in chosen.items() if value != ()}
+    listener = settings.get("listener", SILENT)
     command = listener.command or call("audit_dp", *([] if path is None else [str(path)]), **whole)
     audit = AuditSettings(canaries, confidence, stated_claim(claim), seed, command)
-    folder, scratch = place(out)
+    folder, scratch = place(settings.get("out"))
     folders.refuse_overlap(folder, {"run": path})
     force = settings.get("force", False)
     folders.check_free(folder, force=force)
-    config, device = _config(path, settings, seed), pick_device(settings.get("device", "auto"))
+    method = settings.get("method") or "fedavg"
+    config = named_config(method, settings, seed) if path is None else _config_of(path, stated)
+    device = pick_device(settings.get("device", "auto"))
     planned = plan_audit(prepare(config, device, download=settings.get("download", False)), audit)
-    with folders.output(folder, KIND, force=force):
+    with access.sharing(settings.get("share_group", False)), folders.output(folder, KIND, force=force):
         write_record(folder, planned.run(listener))
     return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
 
 
-def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> RunConfig:
-    """Return the federation that the settings describe, or that of the run at a path."""
-    if path is None:
-        federation = {name: value for name, value in settings.items() if name not in _OURS}
-        return named_config(settings.get("method") or "fedavg", federation, seed)
+def _config_of(path: Path, stated: Mapping[str, Any]) -> RunConfig:
+    """Return the federation of the run at a path, beside which no other is described."""
     if is_recorded(path):
         raise UserError(f"run {path}: recorded elsewhere; state its settings and defense instead")
-    extra = [name for name in settings if name not in _OURS or (name == "method" and settings.get("method"))]
-    if extra:
-        names = ", ".join(sorted(extra))
-        raise UserError(f"run says how the federation is made; drop {names}")
+    if stated:
+        raise UserError(f"run says how the federation is made; drop {', '.join(sorted(stated))}")
     with folders.read(path):
         return RunDirectory.open(path).config

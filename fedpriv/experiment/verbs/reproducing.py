@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from fedpriv.claims import Claim, find_claim
 from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.reproduction.judging import StudyOutcome, card_of, counted, trained
-from fedpriv.experiment.reproduction.plan import Asked, planned
-from fedpriv.experiment.saving import Tabular
-from fedpriv.experiment.scratch import Scratch, place
+from fedpriv.experiment.saving import Scratch, Tabular, place
+from fedpriv.experiment.settings import Circumstances, refuse_unknown
+from fedpriv.experiment.study.claim_plan import Asked, planned
 from fedpriv.experiment.study.grid import parse_study
+from fedpriv.experiment.study.judging import StudyOutcome, card_of, counted, trained
 from fedpriv.experiment.study.run import StudyResult, run_study
 from fedpriv.experiment.verbs.auditing import execution_of
 from fedpriv.pages.claim_card import PAGE, write_claim_card
 from fedpriv.scoring.records import ClaimCard
 from fedpriv.scoring.storage import CLAIM, read_record
-from fedpriv.util import folders
+from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.listener import SILENT
 from fedpriv.util.pairs import mapping
 
 STUDY = "study"
@@ -73,13 +73,10 @@ def reproduce(
     seeds: Sequence[int] | str = (),
     data_dir: str | Path | None = None,
     images: Mapping[str, str | Path] | Sequence[str] = (),
-    download: bool = False,
-    out: str | Path | None = None,
-    force: bool = False,
     device: str = "auto",
     workers: int | str = "auto",
-    allow_code: str | Sequence[str] = (),
-    listener: Listener = SILENT,
+    download: bool = False,
+    **settings: Unpack[Circumstances],
 ) -> Reproduction:
     """Put a claim of a paper to the test: train, attack where it is about leakage, count what is counted, and judge.
 
@@ -94,41 +91,41 @@ def reproduce(
         seeds: of the runs, or a text with commas between them (default: the scale's).
         data_dir: folder of the data sets in their original layouts.
         images: the paper's name of a data set -> a folder of images, one folder a class, that takes its place.
-        download: fetch data sets that are missing.
-        out: folder to make; None for a temporary one, which is gone with the returned object.
-        force: replace ``out`` if it holds another claim, or the same otherwise.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         workers: processes at a time, one thread each; ``auto`` takes one for each core that this process may use, as far as
             memory lasts, and one where the device is a GPU.
-        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
-        listener: hears of the progress.
+        download: fetch data sets that are missing.
+        settings: see :class:`Circumstances`.
 
     Raises:
         UserError: naming the argument that is wrong, before anything runs; where no data is there for any cell.
     """
+    refuse_unknown(settings, Circumstances)
+    force, listener = settings.get("force", False), settings.get("listener", SILENT)
     execution = execution_of({"device": device, "workers": workers, "download": download})
     name, result = find_claim(claim)
     folder_of_data = None if data_dir is None else given_path("data_dir", data_dir)
     folders_of_images = _folders(result, mapping("images", images))
     requested = Asked(scale, tuple(rows), tuple(columns), _seeds(seeds), folder_of_data, folders_of_images, download)
     plan = planned(result, requested)
-    folder, scratch = place(out)
+    folder, scratch = place(settings.get("out"))
     command = listener.command or call("reproduce", name, scale=scale)
     resume = _same_claim(folder, name, force=force)
     for line in plan.left_out:
         listener.say(f"left out: {line}")
-    with folders.output(folder, "claim", force=force, resume=resume):
+    sharing = access.sharing(settings.get("share_group", False))
+    with sharing, folders.output(folder, "claim", force=force, resume=resume):
         study: StudyResult | None = None
+        outcome: StudyOutcome | None = None
         if result.counted:
             cells = {cell.name: counted(result, cell) for cell in plan.tried}
-            card = card_of(name, result, requested, plan, cells, command=command)
         else:
             parsed = parse_study(dict(plan.study))
             study = run_study(parsed, folder / STUDY, execution, command=command, listener=listener)
             outcome = StudyOutcome(folder / STUDY, plan.labels)
             cells = {cell.name: trained(result, cell, outcome, scale) for cell in plan.tried}
-            seconds = sum((row.seconds.train or 0) + (row.seconds.attack or 0) for row in study.rows)
-            card = card_of(name, result, requested, plan, cells, command=command, outcome=outcome, seconds=seconds)
+        seconds = sum((row.seconds.train or 0) + (row.seconds.attack or 0) for row in (study.rows if study else ()))
+        card = card_of(name, result, requested, plan, cells, command=command, outcome=outcome, seconds=seconds)
         write_claim_card(folder, card)
     return Reproduction(folder, card, folder / PAGE, study, scratch)
 

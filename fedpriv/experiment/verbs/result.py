@@ -1,19 +1,24 @@
-"""The result of attacking: typed records, verdicts, images, and how to show and keep them."""
+"""The result of attacking: typed records, verdicts, images, and how to show and keep them; and the verb ``score``."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.saving import Tabular, copy_folder
-from fedpriv.experiment.scratch import Scratch
+from fedpriv.experiment.named_code import imports_what_is_named
+from fedpriv.experiment.result_folders import is_or_was_attack
+from fedpriv.experiment.saving import Scratch, Tabular, copy_folder
 from fedpriv.experiment.verbs.training import Run
+from fedpriv.scoring.redaction import NONE, read_rule
+from fedpriv.scoring.storage import ABOUT, MEMBERSHIP, PROPERTY, RECONSTRUCTION, TRUTH, load_attack
+from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import markup
 from fedpriv.util.foreign import given_path
+from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,30 +70,32 @@ class AttackResult(Tabular):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """One finding an upload, the most severe first, as the page has them; each with one sentence in short."""
-        from fedpriv.pages.alike import by_folder, judge_results
+        from fedpriv.pages.alike import by_folder
         from fedpriv.pages.findings import findings
         from fedpriv.scoring.ranking import largest_budgets
         from fedpriv.scoring.storage import scored
 
-        attacks = [self.load(name) for name in self.records]
-        scores = {self.path / name: record for name, record in self.scores.items()}
+        attacks, scores, judged = self._judged()
         largest = largest_budgets(attacks, scored, lambda attack: attack.about)
-        return findings(by_folder(largest, scores), judge_results(by_folder(attacks, scores)))
+        return findings(by_folder(largest, scores), judged)
 
     @property
     def reach(self) -> Sequence[Mapping[str, Any]]:
         """The columns of ``reach.csv``, one row an attack and setting of local work; empty where one alone was attacked."""
-        from fedpriv.pages.alike import by_folder, judge_results
         from fedpriv.pages.reach import reach_curves, reach_rows
+
+        attacks, _, judged = self._judged()
+        return reach_rows(reach_curves(attacks, judged, self.findings))
+
+    def _judged(self) -> tuple[list[AttackRecord], dict[Path, InferenceResult], Any]:
+        from fedpriv.pages.alike import by_folder, judge_results
 
         attacks = [self.load(name) for name in self.records]
         scores = {self.path / name: record for name, record in self.scores.items()}
-        return reach_rows(reach_curves(attacks, judge_results(by_folder(attacks, scores)), self.findings))
+        return attacks, scores, judge_results(by_folder(attacks, scores))
 
     def load(self, name: str | None = None) -> AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""
-        from fedpriv.scoring.storage import load_attack
-
         ranked = self._ranked()
         chosen = ranked[0] if name is None and ranked else str(name)
         if chosen not in self.records:
@@ -98,7 +105,7 @@ class AttackResult(Tabular):
     def images(self, name: str | None = None) -> Tensor:
         """Return the reconstructed images ``(T, M, c, h, w)`` of one attack, float32 in [0, 1]; M guesses a target."""
         result = self.load(name)
-        if result.about.redacted != "none":
+        if result.about.redacted != NONE:
             raise UserError(f"{result.directory}: images were kept out of it (redact={shown(result.about.redacted)})")
         return result.reconstruction.images
 
@@ -113,8 +120,7 @@ class AttackResult(Tabular):
         from fedpriv.pages.report import csv_rows
 
         verdicts: dict[tuple[Path, ...], Verdict] = {
-            (self.path / name,): verdict for name, verdict in self.verdicts.items()
-        }
+            (self.path / name,): verdict for name, verdict in self.verdicts.items()}
         return csv_rows([self.load(name) for name in self.records], verdicts)
 
     def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
@@ -152,3 +158,99 @@ def given_folders(results: Any, kinds: tuple[Any, ...]) -> list[Path]:
     if not several:
         raise UserError(f"results={shown(several)}: expected at least one")
     return [each.path if isinstance(each, kinds) else given_path("results", each) for each in several]
+
+
+# ---------------------------------------------------------------- scores anew
+
+_NOT_STORED = "inference stores no scores of single candidates; attack again"
+
+Scorable = AttackResult | str | Path
+
+
+@imports_what_is_named
+def score(
+    results: Scorable | Sequence[Scorable],
+    *,
+    seed: int | None = None,
+    redact: str | None = None,
+    share_group: bool = False,
+    allow_code: str | Sequence[str] = (),
+    listener: Listener = SILENT,
+) -> dict[Path, ReconstructionRecord]:
+    """Score attacks again; rewrites their records and image grids, in place. Return the new records by attack directory.
+
+    Membership and property inference are not scored again: they store no scores of single candidates.
+
+    Args:
+        results: what :func:`fedpriv.attack` returned, attack directories, folders that hold some; one or several.
+        seed: of floors and decoys (default: the attack's own), at least 0.
+        redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
+            (docs/redaction.md). Pages that were made before are not made again.
+        share_group: let your group read these folders, with the whole result or study that they lie in (docs/folders.md).
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
+        listener: hears of the progress, and of what is not scored again.
+
+    Raises:
+        UserError: for a folder that is missing or holds no attack, an attack without its private truth.
+    """
+    if seed is not None and seed < 0:
+        raise UserError(f"seed={shown(seed)}: expected at least 0")
+    rule = read_rule(redact)
+    paths = given_folders(results, (AttackResult,))
+    records: dict[Path, ReconstructionRecord] = {}
+    directories = _attack_directories(paths)
+    with listener.progress("scoring") as report:
+        for done, directory in enumerate(directories, start=1):
+            with access.sharing(share_group), folders.held_with_those_around(directory):
+                records[directory] = _score(directory, seed, rule)
+            report(done, len(directories), directory.name)
+    if rule != NONE:
+        listener.say("pages that were made of these before show what they showed; make them again with report")
+    for path in _inference_directories(paths):
+        listener.say(f"not scored again: {path} ({_NOT_STORED})")
+    return records
+
+
+def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord:
+    from fedpriv.pipeline.execute import draw
+    from fedpriv.scoring.score import score as score_attack
+    from fedpriv.scoring.storage import save_attack, write_record
+
+    saved = load_attack(directory, scores=False)
+    truths, about = saved.truths, saved.about.model_copy(update={"redacted": rule})
+    if truths is None:
+        raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
+    used = saved.about.seed if seed is None else seed
+    given = (saved.reconstruction, truths, saved.shuffled)
+    record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge)
+    draw(replace(saved, metrics=record, about=about))
+    if rule == NONE:
+        write_record(directory, record)
+    else:
+        stored: dict[str, Any] = {"reconstruction": saved.reconstruction, "truths": truths, "shuffled": saved.shuffled}
+        save_attack(directory, about=about, metrics=record, **stored)
+    return record
+
+
+def _attack_directories(paths: Sequence[Path]) -> list[Path]:
+    """Return the attack directories among and below the given folders (a suite, a study), in order."""
+    results: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path}: no such folder; expected one that attack made")
+        below = sorted({file.parent for name in (ABOUT, RECONSTRUCTION) for file in path.rglob(name)})
+        inside = [path] if is_or_was_attack(path) else [folder for folder in below if is_or_was_attack(folder)]
+        if not inside:
+            scores = _inference_directories((path,))
+            why = _NOT_STORED if scores else "holds no attack result (about.json of an attack is missing)"
+            raise UserError(f"{path}: {why}")
+        results |= dict.fromkeys(inside)
+    return [*results]
+
+
+def _inference_directories(paths: Sequence[Path]) -> list[Path]:
+    """Return the folders of membership and property inference among and directly below the given folders."""
+    files = {
+        file for path in paths for name in (MEMBERSHIP, PROPERTY) for file in (path / name, *path.glob(f"*/{name}"))
+    }
+    return sorted(file.parent for file in files if file.is_file())

@@ -7,17 +7,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from fedpriv.experiment.federation_settings import FederationSettings, engine_choice, named_config
 from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.saving import Tabular, copy_folder
-from fedpriv.experiment.scratch import Scratch, place
+from fedpriv.experiment.saving import Scratch, Tabular, copy_folder, place
+from fedpriv.experiment.settings import (
+    Circumstances,
+    FederationSettings,
+    engine_choice,
+    named_config,
+    refuse_unknown,
+    to_resume,
+)
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util import access
 from fedpriv.util.code import allowed
-from fedpriv.util.errors import UserError
-from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.listener import SILENT
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
@@ -69,26 +73,34 @@ class Run(Tabular):
         return Run(Path(out), code=self.code)
 
 
+class TrainSettings(Circumstances, FederationSettings, total=False):
+    """Keyword arguments of ``train`` beside the settings of the federation.
+
+    Attributes:
+        resume: go on with the interrupted run in ``out``, as it was configured.
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        workers: processes that run the clients of a round, one thread each, or ``auto`` (default 1). Worth it from some
+            four cores and long rounds on; results do not depend on it.
+        download: fetch the data set if it is missing.
+        engine: what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal results.
+        min_clients: clients that fail leave their round while at least so many others answered (default 1). This and the
+            following are of engine ``flower`` alone.
+        client_timeout: seconds after which a client that has not answered leaves the round (default 600).
+        nodes: simulated nodes (default: one for each client of a round).
+    """
+
+    resume: bool
+    device: str
+    workers: int | str
+    download: bool
+    engine: str | None
+    min_clients: int | None
+    client_timeout: float | None
+    nodes: int | None
+
+
 @imports_what_is_named
-def train(
-    method: str | None = None,
-    *,
-    seed: int | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    force: bool = False,
-    share_group: bool = False,
-    device: str = "auto",
-    workers: int | str = 1,
-    download: bool = False,
-    engine: str | None = None,
-    min_clients: int | None = None,
-    client_timeout: float | None = None,
-    nodes: int | None = None,
-    allow_code: str | Sequence[str] = (),
-    listener: Listener = SILENT,
-    **federation: Unpack[FederationSettings],
-) -> Run:
+def train(method: str | None = None, *, seed: int | None = None, **settings: Unpack[TrainSettings]) -> Run:
     """Train a federation and store what crossed the wire.
 
     >>> import fedpriv
@@ -99,54 +111,25 @@ def train(
     Args:
         method: a name of ``fedpriv list methods`` (default ``fedre``).
         seed: of every random draw (default 0).
-        out: run directory to make; None for a temporary run, which is gone with the returned object.
-        resume: go on with the interrupted run in ``out``, as it was configured.
-        force: replace ``out`` if it exists.
-        share_group: let your group read the run, and so attack it; it is yours alone otherwise (docs/folders.md).
-        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
-        workers: processes that run the clients of a round, one thread each, or ``auto`` (default 1). Worth it from some
-            four cores and long rounds on; results do not depend on it.
-        download: fetch the data set if it is missing.
-        engine: what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal results.
-        min_clients: clients that fail leave their round while at least so many others answered (default 1). This and the
-            following are of engine ``flower`` alone.
-        client_timeout: seconds after which a client that has not answered leaves the round (default 600).
-        nodes: simulated nodes (default: one for each client of a round).
-        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
-        listener: hears of the progress.
-        federation: the settings of the federation; see :class:`FederationSettings`.
+        settings: see :class:`TrainSettings` and :class:`FederationSettings`.
 
     Raises:
         UserError: naming the argument that is wrong, before anything is written.
         WorkError: where fewer clients answered than ``min_clients``; what is done is kept, and ``resume`` goes on with it.
     """
-    choices = {"engine": engine, "min_clients": min_clients, "client_timeout": client_timeout, "nodes": nodes}
-    chosen = {name: value for name, value in choices.items() if value is not None}
-    if resume:
-        given = [name for name, value in (("method", method), ("seed", seed)) if value is not None]
-        path, scratch = _to_resume(out, [*given, *federation, *chosen], force=force), None
+    refuse_unknown(settings, TrainSettings)
+    given: dict[str, Any] = {"method": method, "seed": seed, **settings}
+    names = ("engine", "min_clients", "client_timeout", "nodes")
+    chosen = {name: given[name] for name in names if given.get(name) is not None}
+    how = {name: given[name] for name in ("device", "workers", "download", "resume", "force") if name in given}
+    if settings.get("resume"):
+        extra = [name for name in ("method", "seed") if given[name] is not None]
+        extra += [name for name in settings if name in (*FederationSettings.__annotations__, *chosen)]
+        path, scratch = to_resume(settings.get("out"), extra, force=settings.get("force")), None
         config = RunDirectory.open(path).config
     else:
-        config = replace(named_config(method or "fedre", federation, seed or 0), engine=engine_choice(chosen))
-        path, scratch = place(out)
-    with access.sharing(share_group):
-        how: dict[str, Any] = {
-            "device": device,
-            "download": download,
-            "resume": resume,
-            "force": force,
-            "clients_by": workers,
-        }
-        train_run(path, config, listener=listener, **how)
+        config = replace(named_config(method or "fedre", settings, seed or 0), engine=engine_choice(chosen))
+        path, scratch = place(settings.get("out"))
+    with access.sharing(settings.get("share_group", False)):
+        train_run(path, config, listener=settings.get("listener", SILENT), **how)
     return Run(path, scratch, allowed())
-
-
-def _to_resume(out: str | Path | None, given: list[str], *, force: bool) -> Path:
-    if out is None:
-        raise UserError("resume needs out, the run directory to go on with")
-    if force:
-        raise UserError("resume and force exclude each other")
-    if given:
-        extra = ", ".join(sorted(given))
-        raise UserError(f"resume goes on with the run as it was configured; drop {extra}")
-    return given_path("out", out)

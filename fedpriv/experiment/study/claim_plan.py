@@ -9,29 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.claims import SCALES, Claim, Column, Measure, Row, ScaledDown
-from fedpriv.experiment.federation_settings import run_config
+from fedpriv.experiment.settings import run_config
 from fedpriv.util.errors import UserError, shown, unknown_name
 
 PAPER = "paper"
 
 _SMALL: dict[str, Any] = {
-    "image_size": None,
-    "width": None,
-    "participation": 1.0,
-    "local_steps": None,
-    "epochs": 1,
-    "lr": 0.05,
+    **dict.fromkeys(("image_size", "width", "local_steps")),
+    **dict(participation=1.0, epochs=1, lr=0.05, models="small", batch_size=10),
 }
-_SMALL |= {"models": "small", "batch_size": 10}
 _DIGITS: dict[str, Any] = {
-    "dataset": "digits",
-    "data_dir": None,
-    "per_class": 12,
-    "clients": 3,
-    "rounds": 1,
-    "classes_per_client": 4,
+    **dict(dataset="digits", data_dir=None, per_class=12, clients=3, rounds=1, classes_per_client=4),
+    **dict(least_per_client=4, public=0, imbalance=2.0),
 }
-_DIGITS |= {"least_per_client": 4, "public": 0, "imbalance": 2.0}
 _SHORT = {"per_class": 100, "clients": 10, "rounds": 20, "least_per_client": 10}
 DEFAULTS: Mapping[str, ScaledDown] = {
     "smoke": ScaledDown(setting=_SMALL | _DIGITS, study={"targets": 2}, seeds=(0,)),
@@ -210,34 +200,36 @@ def planned(claim: Claim, requested: Asked) -> Plan:
         raise UserError("this claim speaks of no method, so there is nothing to run")
     if claim.counted:
         return Plan(chosen)
-    settings = {place.name: setting_at(claim, place, requested.scale) for place in chosen}
-    for place in chosen if requested.scale != "smoke" else ():  # at the smallest scale data is the package's own
-        if place.column.data in requested.images:
-            settings[place.name] |= {"dataset": "folder", "data_dir": str(requested.images[place.column.data])}
-        elif requested.data_dir is not None:
-            settings[place.name]["data_dir"] = str(requested.data_dir)
-    data = {
-        name: (str(setting.get("dataset", "fashion")), setting.get("data_dir")) for name, setting in settings.items()
-    }
-    missing = {item: _missing(*item, requested) for item in dict.fromkeys(data.values())}
-    tried = tuple(positions for positions in chosen if not missing[data[positions.name]])
-    if not tried:
-        raise UserError(next(iter(missing.values())))
-    left_out = {f"{position.name}: {why}": None for position in chosen if (why := missing[data[position.name]])}
     labels: dict[str, str] = {}
+    left_out: dict[str, None] = {}
+    reasons: dict[tuple[str, str | None], str] = {}
     entries: dict[str, dict[str, Any]] = {}  # one for cells that only measure differently
-    for index in tried:
-        entry = {"name": index.method, **settings[index.name]}
-        if claim.quantity == "inversion" and index.target is not None:
-            entry["target"] = index.target
-        labels[index.name] = entries.setdefault(_key(entry), {**entry, "label": index.name})["label"]
+    for place in chosen:
+        setting = setting_at(claim, place, requested.scale)
+        if requested.scale != "smoke":  # whose data is the package's own
+            if place.column.data in requested.images:
+                setting |= {"dataset": "folder", "data_dir": str(requested.images[place.column.data])}
+            elif requested.data_dir is not None:
+                setting["data_dir"] = str(requested.data_dir)
+        data = str(setting.get("dataset", "fashion")), setting.get("data_dir")
+        if data not in reasons:
+            reasons[data] = _missing(*data, requested)
+        if reasons[data]:
+            left_out[f"{place.name}: {reasons[data]}"] = None
+            continue
+        entry = {"name": place.method, **setting}
+        if claim.quantity == "inversion" and place.target is not None:
+            entry["target"] = place.target
+        labels[place.name] = entries.setdefault(_key(entry), {**entry, "label": place.name})["label"]
+    if not entries:
+        raise UserError(next(iter(reasons.values())))
     seeds = requested.seeds or seeds_at(claim, requested.scale)
     study: dict[str, Any] = {"methods": list(entries.values()), "seeds": list(seeds)}
     if claim.quantity == "inversion":
         study = {**study_at(claim, requested.scale), **study, "local": False}
     else:
         study |= {"attacks": "none", "federation": {"capture": "none"}, "local": requested.scale != "smoke"}
-    return Plan(tried, tuple(left_out), labels, study, seeds)
+    return Plan(tuple(place for place in chosen if place.name in labels), tuple(left_out), labels, study, seeds)
 
 
 def _chosen(claim: Claim, requested: Asked) -> tuple[Place, ...]:

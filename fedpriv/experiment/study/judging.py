@@ -6,29 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.claims import Claim, Measure, Statement
-from fedpriv.experiment.reproduction.plan import Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
+from fedpriv.experiment.study.claim_plan import Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
 from fedpriv.experiment.verbs.counting import cost
 from fedpriv.pages.baselines import ALONE, same_clients
 from fedpriv.pages.run_records import RunRecord, load_runs
 from fedpriv.pages.study_files import Cell, read_cells
+from fedpriv.scoring import records
 from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.intervals import combine, compare, finite_summary
-from fedpriv.scoring.records import (
-    ClaimCard,
-    ClaimCell,
-    ClaimedOrder,
-    ClaimStatement,
-    Comparison,
-    Estimate,
-    ReconstructionRecord,
-)
+from fedpriv.scoring.records import ClaimCard, ClaimStatement, Comparison, Estimate
 from fedpriv.scoring.score import versions
 from fedpriv.scoring.storage import load_metrics
 from fedpriv.util.errors import UserError
@@ -39,11 +31,10 @@ ENOUGH_SEEDS = 3
 
 @dataclass(frozen=True)
 class PerUnit:
-    """Values ``(n,)`` of one seed of a cell, by client numbers ``(n,)``, with the weights of their mean or None."""
+    """Values ``(n,)`` of one seed of a cell, by client numbers ``(n,)``."""
 
     values: NDArray[np.float64]
     units: NDArray[np.int64]
-    weights: NDArray[np.float64] | None = None
 
 
 Seeds = Mapping[int, PerUnit]
@@ -94,7 +85,7 @@ class StudyOutcome:
         paths = [Path(entry.path) / "grid.png" for row in self.done(position).values() for entry in row.attacks]
         return [(self.folder.name / path).as_posix() for path in paths if (self.folder / path).is_file()]
 
-    def records(self, position: Place) -> Iterator[tuple[int, ReconstructionRecord]]:
+    def attacked(self, position: Place) -> Iterator[tuple[int, records.ReconstructionRecord]]:
         """Yield the attacked seeds of a cell, with the first finished attack of each."""
         for seed, row in self.done(position).items():
             finished = [entry.path for entry in row.attacks if entry.status == "done"]
@@ -102,11 +93,7 @@ class StudyOutcome:
                 yield seed, load_metrics(self.folder / finished[0])
 
 
-def _of_targets(
-    record: ReconstructionRecord, values: Sequence[float | None] | None, measure: Measure
-) -> PerUnit | None:
-    if values is None:
-        return None
+def _of_targets(record: records.ReconstructionRecord, values: Sequence[float | None], measure: Measure) -> PerUnit:
     pairs = [(value, t.client) for value, t in zip(values, record.targets, strict=True) if value is not None]
     result = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     return PerUnit(result[:, 0] / measure.every, result[:, 1].astype(np.int64))
@@ -124,7 +111,7 @@ def _of_run(run: RunRecord, measure: Measure) -> PerUnit | None:
 
 def mean_of(seeds: Seeds) -> Estimate | None:
     """Return the mean over seeds, with an interval over seeds where there are several."""
-    means = [float(np.average(seed.values, weights=seed.weights)) for seed in seeds.values()]
+    means = [float(np.mean(seed.values)) for seed in seeds.values()]
     if len(means) < 2:
         return Estimate(mean=means[0], ci95=None, n=1) if means else None
     result = finite_summary(means, range(len(means)))
@@ -135,14 +122,12 @@ def over_clients(seeds: Seeds) -> Estimate | None:
     """Return the mean over seeds with an interval over clients, seeds combined, for what is of targets."""
     if not seeds:
         return None
-    result = combine([_compared(seed.values, seed.units.tolist(), 0.0, seed.weights) for seed in seeds.values()])
+    result = combine([_compared(seed.values, seed.units.tolist(), 0.0) for seed in seeds.values()])
     return Estimate(mean=result.mean, ci95=result.ci95, n=result.n)
 
 
-def _compared(
-    values: NDArray[np.float64], units: Sequence[int], least: float, weights: NDArray[np.float64] | None = None
-) -> Comparison:
-    return compare(values, units, measure="images", against="", least=least, weights=weights)
+def _compared(values: NDArray[np.float64], units: Sequence[int], least: float) -> Comparison:
+    return compare(values, units, measure="images", against="", least=least)
 
 
 def difference(better: Seeds, than: Seeds, least: float, *, below: bool) -> Comparison | None:
@@ -152,24 +137,17 @@ def difference(better: Seeds, than: Seeds, least: float, *, below: bool) -> Comp
     With ``below`` less is better; ``least`` is the least effect.
     """
     comparisons: list[Comparison] = []
-    for seed in better:
-        if seed in than:
-            ahead, behind = better[seed], than[seed]
-            shared = sorted(set(ahead.units.tolist()) & set(behind.units.tolist()))
-            if not shared:
-                return None
-            means = [np.array([item.values[item.units == unit].mean() for unit in shared]) for item in (ahead, behind)]
-            weights = None if ahead.weights is None else ahead.weights[shared]
-            comparisons.append(_compared((-1.0 if below else 1.0) * (means[0] - means[1]), shared, least, weights))
+    for seed in [seed for seed in better if seed in than]:
+        ahead, behind = better[seed], than[seed]
+        shared = sorted(set(ahead.units.tolist()) & set(behind.units.tolist()))
+        if not shared:
+            return None
+        means = [np.array([item.values[item.units == unit].mean() for unit in shared]) for item in (ahead, behind)]
+        comparisons.append(_compared((-1.0 if below else 1.0) * (means[0] - means[1]), shared, least))
     if len(comparisons) < ENOUGH_SEEDS:
         return combine(comparisons) if comparisons else None
     gains = [entry.mean for entry in comparisons if entry.mean is not None]
     return _compared(np.array(gains), range(len(gains)), least)
-
-
-def units(better: Seeds, than: Seeds) -> Literal["clients", "seeds"]:
-    """Name the units over which the interval of :func:`difference` goes."""
-    return "seeds" if len(set(better) & set(than)) >= ENOUGH_SEEDS else "clients"
 
 
 def counted(claim: Claim, position: Place) -> Measured:
@@ -191,32 +169,31 @@ def counted(claim: Claim, position: Place) -> Measured:
 def trained(claim: Claim, position: Place, outcome: StudyOutcome, scale: str) -> Measured:
     """Return the value of a cell that a study trained, or attacked, with its floor: the baseline, or clients alone."""
     measure, inverted = measure_of(claim, position, scale), claim.quantity == "inversion"
-    seeds: dict[int, PerUnit | None] = {}
-    guesses: dict[int, PerUnit | None] = {}
+    known: dict[int, PerUnit | None] = {}
+    floors: dict[int, PerUnit | None] = {}
     names: dict[str, None] = {}
     if inverted:
-        for seed, record in outcome.records(position):
-            seeds[seed] = _of_targets(record, getattr(record.metrics, measure.what).per_target, measure)
+        for seed, record in outcome.attacked(position):
+            known[seed] = _of_targets(record, getattr(record.metrics, measure.what).per_target, measure)
             best = record.advantage_db.best_floor
             floor = getattr(record.floor_details.get(best), measure.what, None)
-            guesses[seed] = None if floor is None else _of_targets(record, floor.per_target, measure)
+            if floor is not None and floor.per_target is not None:
+                floors[seed] = _of_targets(record, floor.per_target, measure)
             names[LABELS.get(best, best)] = None
     else:
         for seed, row in outcome.done(position).items():
             run = outcome.runs[row.run]
-            seeds[seed] = _of_run(run, measure)
+            known[seed] = _of_run(run, measure)
             alone = outcome.alone.get((same_clients(run.config), seed))
             if alone is not None and measure.what == "accuracy":
-                guesses[seed] = _of_run(alone, replace(measure, moment="after_training"))
+                floors[seed] = _of_run(alone, replace(measure, moment="after_training"))
                 names["local"] = None
-    known = {seed: item for seed, item in seeds.items() if item is not None}
-    floors = {seed: guess for seed, guess in guesses.items() if guess is not None}
+    seeds = {seed: item for seed, item in known.items() if item is not None}
+    guesses = {seed: item for seed, item in floors.items() if item is not None}
     unreached = measure.what == "rounds" and outcome.done(position)
     why = "not reached in these rounds" if unreached else "its run or attack did not come to its end"
-    mean = over_clients if inverted else mean_of
-    return Measured(
-        mean(known), mean(floors), " or ".join(names) if floors else "", "" if known else why, known, floors
-    )
+    mean, floor_name = over_clients if inverted else mean_of, " or ".join(names) if guesses else ""
+    return Measured(mean(seeds), mean(guesses), floor_name, "" if seeds else why, seeds, guesses)
 
 
 def card_of(
@@ -258,7 +235,7 @@ def card_of(
     )
 
 
-def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> ClaimCell:
+def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> records.ClaimCell:
     column = position.column
     digits = claim.digits if column.digits is None else column.digits
     same_data = claim.counted or is_same_data(claim, position, requested)
@@ -275,7 +252,7 @@ def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> 
             error=measure_of(claim, position).what == "mse_255",
         )
         why = reason if result.mean is not None or not why else why
-    return ClaimCell(
+    return records.ClaimCell(
         row=position.row.name,
         column=column.name,
         unit=claim.unit if column.unit is None else column.unit,
@@ -306,9 +283,9 @@ def _statement(claim: Claim, statement: Statement, plan: Plan, results: Mapping[
     tried = {index.name for index in plan.tried}
     rows, columns = [row.name for row in claim.rows], [column.name for column in claim.columns]
     along, across = (rows, columns) if statement.along == "rows" else (columns, rows)
-    better, below = statement.better, statement.order == "below"
+    better, below, least = statement.better, statement.order == "below", statement.least
     sign = -1.0 if below else 1.0
-    orders: list[ClaimedOrder] = []
+    orders: list[records.ClaimedOrder] = []
     compared: list[Comparison | None] = []
     ahead: list[Measured] = []
     others = statement.than or [name for name in along if name != better]
@@ -318,25 +295,28 @@ def _statement(claim: Claim, statement: Statement, plan: Plan, results: Mapping[
         claimed = [by_name[name].claimed for name in names]
         if not tried & set(names) or (claim.dash == "failed" and None in claimed):
             continue
-        printed = None if claimed[0] is None or claimed[1] is None else sign * (claimed[0] - claimed[1])
         here, there = (results.get(name, Measured()) for name in names)
-        gap, interval, n, over = None, None, 0, units(here.seeds, there.seeds)
+        order = records.ClaimedOrder(
+            within=within,
+            better=better,
+            than=than,
+            difference=None,
+            ci95=None,
+            n=0,
+            over="seeds" if len(set(here.seeds) & set(there.seeds)) >= ENOUGH_SEEDS else "clients",
+            claimed=None if claimed[0] is None or claimed[1] is None else sign * (claimed[0] - claimed[1]),
+        )
         if claim.counted:
             counts = [items.mean.mean for items in (here, there) if items.mean and items.mean.mean is not None]
             if len(counts) == 2:
-                gap, n = sign * (counts[0] - counts[1]), 2
+                order = order.model_copy(update={"difference": sign * (counts[0] - counts[1]), "n": 2})
         else:
-            comparison = difference(here.seeds, there.seeds, statement.least, below=below)
-            compared.append(comparison)
+            gap = difference(here.seeds, there.seeds, least, below=below)
+            compared.append(gap)
             ahead.append(here)
-            if comparison is not None:
-                gap, interval, n = comparison.mean, comparison.ci95, comparison.n_clients
-        orders.append(
-            ClaimedOrder(
-                within=within, better=better, than=than, difference=gap, ci95=interval, n=n, over=over, claimed=printed
-            )
-        )
-    least = statement.least
+            if gap is not None:
+                order = order.model_copy(update={"difference": gap.mean, "ci95": gap.ci95, "n": gap.n_clients})
+        orders.append(order)
     verdict, why = judge_counts(orders, least) if claim.counted else judge_order(orders, compared, least)
     if verdict == "holds" and claim.quantity == "inversion":
         gains = [difference(item.seeds, item.guesses, 0.0, below=below) for item in ahead]

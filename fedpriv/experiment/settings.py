@@ -1,4 +1,4 @@
-"""The settings that describe a federation, flat as people write them, and the run configuration they make."""
+"""The keywords that verbs share, above all those of a federation, and the run configuration that they make."""
 
 from __future__ import annotations
 
@@ -13,10 +13,29 @@ from fedpriv.util.pairs import mapping, texts
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import EngineChoice, RunConfig
+    from fedpriv.util.listener import Listener
 
 
 EVERY_ROUND = "all"
 """In the place of the rounds whose checkpoints are kept: every one."""
+
+
+class Circumstances(TypedDict, total=False):
+    """Where the results of a verb go, and who hears of it.
+
+    Attributes:
+        out: folder to make; None for a temporary one, which is gone with the returned object.
+        force: replace ``out`` if it exists.
+        share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
+        listener: hears of the progress, and of what is left out.
+    """
+
+    out: str | Path | None
+    force: bool
+    share_group: bool
+    allow_code: str | Sequence[str]
+    listener: Listener
 
 
 class FederationSettings(TypedDict, total=False):
@@ -101,21 +120,63 @@ class FederationSettings(TypedDict, total=False):
     keep: Sequence[int] | Literal["all"]
 
 
+class SearchSettings(Circumstances, total=False):
+    """How attacks are made.
+
+    Attributes:
+        targets: how many targets at most (default: each attack's own, 48 or, where each is a long search, 6).
+        rounds_seen: rounds of uploads that attacks across rounds use, the last ones (default: all that are there).
+        iterations: budget of every attack that has one, in its own unit.
+        budget: run every attack that has a budget once with each of these; the largest is judged.
+        restarts: independent starts a target; the attack's own objective chooses.
+        attack_option: hyperparameters of every attack that has them, or of one under its name.
+        chunk_rows: rows (targets x restarts) at a time; bounds memory.
+        control: also attack shuffled uploads, the negative control, at the largest budget (default True).
+        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
+        compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
+        redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn, so that it can be passed on
+            (docs/redaction.md); ``none`` keeps them (default, but for runs of another framework: ``omit``).
+    """
+
+    targets: int
+    rounds_seen: int | None
+    iterations: int | None
+    budget: str | Sequence[int] | None
+    restarts: int | None
+    attack_option: Mapping[str, Any] | Sequence[str]
+    chunk_rows: int | None
+    control: bool
+    device: str
+    precision: str
+    compile: bool
+    redact: str | None
+
+
 DIVISION_SETTINGS = (
     *("alpha", "classes_per_client", "assignment", "balanced", "imbalance", "least_per_client"),
     "train_fraction",
 )
 """Settings of a division, beside which one it is."""
 
+_INNER = {
+    **{name: ("partition", name) for name in DIVISION_SETTINGS},
+    "partition": ("partition", "name"),
+    **{n: ("training", n) for n in ("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle")},
+    "lr": ("training", "learning_rate"),
+    "local_steps": ("training", "max_steps"),
+}
+"""Setting -> table of the run configuration that it stands in, and its name there; others stand at the top."""
+
 FLAG_NAMES = tuple(FederationSettings.__annotations__)
 """Names of the settings of a federation (``seed``, ``download`` and ``method`` are arguments of the verbs)."""
 
 
-def refuse_unknown(settings: Mapping[str, Any], known: Collection[str]) -> None:
-    """Check the names of keyword arguments."""
+def refuse_unknown(settings: Mapping[str, Any], kind: Any) -> None:
+    """Check the names of keyword arguments against the keys of a typed dictionary."""
     for name in settings:
-        if name not in known:
-            raise unknown_name("argument", name, known)
+        if name not in kind.__optional_keys__:
+            raise unknown_name("argument", name, kind.__optional_keys__)
 
 
 def refuse_small(settings: Mapping[str, Any], names: Collection[str], least: int = 1) -> None:
@@ -126,35 +187,41 @@ def refuse_small(settings: Mapping[str, Any], names: Collection[str], least: int
             raise UserError(f"{name}={shown(value)}: expected at least {least}, a whole number")
 
 
+def to_resume(out: str | Path | None, given: Collection[str], *, force: bool | None, what: str = "run") -> Path:
+    """Return the folder to go on with, of a run or a study; whatever else is given is refused."""
+    if out is None:
+        raise UserError(f"resume needs out, the folder of the {what}")
+    if force:
+        raise UserError("resume and force exclude each other")
+    if given:
+        raise UserError(f"resume goes on with the {what} in {out} as it is; drop {', '.join(sorted(given))}")
+    return given_path("out", out)
+
+
 def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     """Return the run configuration that flags describe."""
     from fedpriv.defenses import parse_choice
     from fedpriv.federation.run_directory import RunConfig
     from fedpriv.util.config import parse, plain
 
-    refuse_unknown(flags, FLAG_NAMES)
-    direct = (
-        *("dataset", "per_class", "image_size", "clients", "public", "auxiliary", "rounds"),
-        *("participation", "unsampled", "models", "width", "mapping", "capture", "division_seed"),
-    )
-    values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
-    values |= {"method": method, "seed": seed, "options": mapping("option", flags.get("option", ()))}
+    refuse_unknown(flags, FederationSettings)
+    values: dict[str, Any] = {"method": method, "seed": seed, "partition": {}, "training": {}}
+    for name, value in flags.items():
+        if name in _INNER:
+            table, key = _INNER[name]
+            values[table][key] = value
+        elif name not in ("option", "defense", "data_dir", "keep"):
+            values[name] = value
     if flags.get("data_dir") is not None:
         values["data_dir"] = os.path.realpath(os.path.expanduser(given_path("data_dir", flags["data_dir"])))
-    values |= {name: flags[name] for name in ("checkpoint_every", "evaluate_every") if name in flags}
-    values["keep"] = _kept(flags.get("keep", ()), values.get("rounds", RunConfig.rounds))
+    values["options"] = mapping("option", flags.get("option", ()))
     values["defenses"] = tuple(plain(parse_choice(text)) for text in texts("defense", flags.get("defense", ())))
-    partition = {"partition": "name"} | {name: name for name in DIVISION_SETTINGS}
-    values["partition"] = {name: flags[flag] for flag, name in partition.items() if flag in flags}
-    training = {"lr": "learning_rate", "local_steps": "max_steps"}
-    training |= {n: n for n in ("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle")}
-    values["training"] = {name: flags[flag] for flag, name in training.items() if flag in flags}
+    values["keep"] = _kept(flags.get("keep", ()), values.get("rounds", RunConfig.rounds))
     try:
         config = parse(RunConfig, values, "federation flags")
     except UserError as error:
-        flag_of = {name: flag for flag, name in (partition | training).items()}
-        nested = error.keys[:1] in (("partition",), ("training",)) and len(error.keys) > 1
-        error.keys = (flag_of.get(str(error.keys[1]), error.keys[1]), *error.keys[2:]) if nested else error.keys
+        flag = next((name for name, place in _INNER.items() if place == error.keys[:2]), None)
+        error.keys = error.keys if flag is None else (flag, *error.keys[2:])
         raise
     for number in config.keep:
         if not 1 <= number <= config.rounds:
@@ -184,9 +251,9 @@ def attacker_by_default(settings: Mapping[str, Any] | RunConfig) -> dict[str, st
 
 
 def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConfig:
-    """Return the run configuration that arguments of a verb describe; arguments as :func:`run_config` has them."""
+    """Return the run configuration that arguments of a verb describe; an error begins with the name of the argument."""
     try:
-        return run_config(method, settings, seed)
+        return run_config(method, {name: value for name, value in settings.items() if name in FLAG_NAMES}, seed)
     except UserError as error:
         name = str(error.keys[0]) if error.keys else ""
         if name not in (*FLAG_NAMES, "seed"):
