@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedpriv.experiment.settings import attacker_by_default, named_config
 from PIL import Image
 from rates import counted, parser, table
 from worlds import smooth
@@ -49,6 +48,7 @@ from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.experiment.named_code import named_code
+from fedpriv.experiment.settings import attacker_by_default, named_config
 from fedpriv.experiment.study.written import parse_entry
 from fedpriv.experiment.training import train_run
 from fedpriv.experiment.verbs.attacking import quick_settings

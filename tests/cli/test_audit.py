@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from fedpriv.experiment.study.run import Part, perform
 from study_cases import STUDY, TINY, load_study
 
 from fedpriv.cli.main import run
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.folder import claim, save_rows, standing
+from fedpriv.experiment.study.run import Part, perform
 from fedpriv.util import files
 from fedpriv.util.folders import held
 from fedpriv.util.listener import SILENT

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from fedpriv.experiment.settings import Circumstances, FederationSettings
-
 from fedpriv.attacks.observation import ThreatModel
+from fedpriv.experiment.settings import Circumstances, FederationSettings
 from fedpriv.experiment.verbs.attacking import AttackSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"

@@ -12,10 +12,9 @@ from flower_cases import ClientApp, LocalGrid, Message
 import fedpriv
 from fedpriv.cli import main as command
 from fedpriv.experiment import training
-from fedpriv.integrations import flower_wire
 from fedpriv.federation.engine import ClientJob
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
-from fedpriv.integrations import flower_engine
+from fedpriv.integrations import flower_engine, flower_wire
 from fedpriv.integrations import flower_wire as wire
 from fedpriv.integrations.flower_engine import FlowerEngine
 from fedpriv.sources.federation import prepare

@@ -6,13 +6,13 @@ import os
 
 import pytest
 from federations import CPU, files, small, train_small
-from fedpriv.experiment.training import opened
 from parallel_cases import square
 from safetensors.torch import load_file
 
 import fedpriv
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.experiment.shares import parts_of
+from fedpriv.experiment.training import opened
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.sources.federation import prepare
 from fedpriv.util.code import allowing

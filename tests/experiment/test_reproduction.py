@@ -5,15 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedpriv.experiment.study.judging import (
-    Measured,
-    PerUnit,
-    card_of,
-    difference,
-    is_same_data,
-    mean_of,
-    over_clients,
-)
+from markupsafe import escape
+
+import fedpriv
+from fedpriv.claims import claims, find_claim, parsed
 from fedpriv.experiment.study.claim_plan import (
     Asked,
     Plan,
@@ -24,10 +19,15 @@ from fedpriv.experiment.study.claim_plan import (
     setting_at,
     study_at,
 )
-from markupsafe import escape
-
-import fedpriv
-from fedpriv.claims import claims, find_claim, parsed
+from fedpriv.experiment.study.judging import (
+    Measured,
+    PerUnit,
+    card_of,
+    difference,
+    is_same_data,
+    mean_of,
+    over_clients,
+)
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.scoring.records import ClaimCard
 from fedpriv.scoring.storage import read_record
@@ -94,7 +94,6 @@ def test_every_claim_can_be_put_to_the_test(name, tmp_path):
 @pytest.mark.parametrize("scale", ["cpu", "paper"])
 def test_every_setting_of_every_scale_is_one_that_a_study_takes(name, scale):
     from fedpriv.experiment.settings import run_config
-
     from fedpriv.methods import METHODS
     from fedpriv.util.config import parse
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from fedpriv.experiment.study.folder import Shard
 from hypothesis import given
 from hypothesis import strategies as st
 from study_cases import TINY, load_study
@@ -18,6 +17,7 @@ from study_cases import TINY, load_study
 import fedpriv
 from fedpriv.experiment.study import folder as shards
 from fedpriv.experiment.study.cells import Execution, lay_out
+from fedpriv.experiment.study.folder import Shard
 from fedpriv.experiment.study.run import run_study
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import read_cells
@@ -179,8 +179,9 @@ def test_what_a_queue_does_not_take_is_one_line(tmp_path, monkeypatch):
 @pytest.mark.frameworks
 def test_jobs_of_a_queue_do_a_study(tmp_path, monkeypatch, capsys, alone):
     pytest.importorskip("submitit", reason="needs the extra slurm")
-    from fedpriv.experiment.verbs.auditing import ShardJob
     from submitit.helpers import DelayedSubmission
+
+    from fedpriv.experiment.verbs.auditing import ShardJob
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(place or os.getcwd() for place in sys.path))

@@ -56,7 +56,10 @@ def test_a_grid_has_every_combination_once(methods, scales, bounds, seeds):
     labels = [entry.label for entry in study.defenses]
     assert len(set(labels)) == len(labels) == 1 + len(bounds) * len(scales)
     assert [len(entry.choices) for entry in study.defenses] == [0] + [2] * (len(labels) - 1)
-    points = {tuple(one.options[name] for one, name in zip(e.choices, ("bound", "scale"), strict=True)) for e in study.defenses[1:]}
+    points = {
+        tuple(one.options[name] for one, name in zip(e.choices, ("bound", "scale"), strict=True))
+        for e in study.defenses[1:]
+    }
     assert points == {(bound, scale) for bound in bounds for scale in scales}
 
 

@@ -6,12 +6,12 @@ from importlib import resources
 
 import numpy as np
 import pytest
-from fedpriv.experiment.settings import FLAG_NAMES
-from fedpriv.experiment.study.claim_plan import measure_of, places, setting_at, sizes_of
 
 from fedpriv.claims import claims, find_claim, parsed
 from fedpriv.datasets import DATASETS
 from fedpriv.datasets.partition import dirichlet_partition, split_train_test
+from fedpriv.experiment.settings import FLAG_NAMES
+from fedpriv.experiment.study.claim_plan import measure_of, places, setting_at, sizes_of
 from fedpriv.experiment.verbs.counting import CostSettings
 from fedpriv.methods import METHODS
 from fedpriv.util.errors import UserError

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from fedpriv.experiment.study.judging import PerUnit, difference
 from looped import each
 
+from fedpriv.experiment.study.judging import PerUnit, difference
 from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value
 from fedpriv.scoring.records import Estimate
 from fedpriv.scoring.records.claim import ClaimedOrder

@@ -120,7 +120,8 @@ class AttackResult(Tabular):
         from fedpriv.pages.report import csv_rows
 
         verdicts: dict[tuple[Path, ...], Verdict] = {
-            (self.path / name,): verdict for name, verdict in self.verdicts.items()}
+            (self.path / name,): verdict for name, verdict in self.verdicts.items()
+        }
         return csv_rows([self.load(name) for name in self.records], verdicts)
 
     def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
