@@ -59,10 +59,11 @@ def score(directories: tuple[Path, ...], as_json: bool, quiet: bool, **flags: An
 
     verdicts = judge_page(records)
     if as_json:
-        lines = {path: record.model_dump(mode="json") for path, record in records.items()}
-        common.print_json(
-            {str(path): {**current, "verdict": _verdict(verdicts[path])} for path, current in lines.items()}
-        )
+        lines = {
+            str(path): {**record.model_dump(mode="json"), "verdict": _verdict(verdicts[path])}
+            for path, record in records.items()
+        }
+        common.print_json(lines)
         return
     _show_attacks(records, verdicts)
     common.tell(*(f"{path}: {words(verdict)}" for path, verdict in verdicts.items()))

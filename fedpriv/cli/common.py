@@ -11,7 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -49,11 +49,6 @@ def common_options(command: F) -> F:
     )
     machine = click.option("--json", "as_json", is_flag=True, help="Machine-readable result on standard output.")
     quiet = click.option("--quiet", is_flag=True, help="No progress, no tables.")
-    return allow(machine(quiet(_importing(command))))
-
-
-def _importing(command: F) -> F:
-    """Let a command import the modules that stand on the command line."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -64,7 +59,7 @@ def _importing(command: F) -> F:
         with allowing((*context.meta.get(_ALLOWED, ()), *named_code(context.params))):
             return command(*args, **kwargs)
 
-    return cast(F, run)
+    return cast(F, allow(machine(quiet(run))))
 
 
 def _allow(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
@@ -83,9 +78,8 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def data_name(flags: Mapping[str, Any]) -> str:
     """Return the name of the data set as a part of a folder's name: a folder of images goes by its own."""
-    name = flags["dataset"] or "fashion"
-    current = name == "folder" and flags["data_dir"]
-    return "-".join(telling_name(Path(flags["data_dir"]))) if current else str(name)
+    name = str(flags["dataset"] or "fashion")
+    return "-".join(telling_name(Path(flags["data_dir"]))) if name == "folder" and flags["data_dir"] else name
 
 
 _SWITCHES = ("--force", "--resume", "--share-group")
@@ -97,12 +91,8 @@ def typed(*, without: Sequence[str] = ()) -> list[str]:
     """Return the arguments of whoever makes the same anew: nothing to go on with, nothing to replace, the whole of it."""
     valued = (*_HOW, *without)
     given = [word for word in sys.argv[1:] if word not in _SWITCHES]
-    pairs = zip(given, ["", *given], strict=False)
-    return [
-        word
-        for word, before in pairs
-        if not {word, before} & set(valued) and not word.startswith(tuple(f"{flag}=" for flag in valued))
-    ]
+    kept = [word for word, before in zip(given, ["", *given], strict=False) if not {word, before} & set(valued)]
+    return [word for word in kept if not word.startswith(tuple(f"{flag}=" for flag in valued))]
 
 
 def completed(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -113,41 +103,53 @@ def completed(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, cl
 # ---------------------------------------------------------------- output
 
 
-class Bars:
-    """Bars of what is going on, with the time left; each leaves a line."""
+class Terminal(Listener):
+    """Shows on standard error what long work tells, and keeps the command that goes on after an interrupt."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._shown: Progress | None = None
-        self._number = 0
+    def __init__(self, *, quiet: bool, as_json: bool = False, resume: str | None = None) -> None:
+        self.quiet, self.as_json, self.resume = quiet, as_json, resume
+        self.command = command_line(*typed(without=("--allow-code",)))
+        self._lock, self._going = threading.Lock(), 0
+        self._bars: Progress | None = None
 
     @contextmanager
-    def follow(self, title: str) -> Iterator[Report]:
-        """Show a bar; a piece of work that ends well leaves its title and time."""
+    def progress(self, title: str) -> Iterator[Report]:
+        """Show a progress bar, among others where several things go on; one that ends well leaves its title and time."""
+        if self.quiet:
+            yield lambda done, planned, what: None
+            return
         began, title = time.monotonic(), one_line(title)
         with self._lock:
-            self._shown = shown = self._shown or _bars()
-            self._number += 1
+            self._bars = shown = self._bars or _bars()
+            self._going += 1
             shown.start()
             task = shown.add_task(title, total=None, what="")
-
-        def report(done: int, planned: int, what: str) -> None:
-            shown.update(task, completed=done, total=planned, what=one_line(what))
-
-        done = False
+        ended = ""
         try:
-            yield report
-            done = True
+            yield lambda done, planned, what: shown.update(task, completed=done, total=planned, what=one_line(what))
+            ended = f"{title}: done in {time.monotonic() - began:.0f} s"
         finally:
             with self._lock:
                 shown.remove_task(task)
-                self._number -= 1
-                if done:
-                    line = f"{title}: done in {time.monotonic() - began:.0f} s"
-                    shown.console.print(line, markup=False, highlight=False, soft_wrap=True)
-                if not self._number:
+                self._going -= 1
+                if ended:
+                    shown.console.print(ended, markup=False, highlight=False, soft_wrap=True)
+                if not self._going:
                     shown.stop()
-                    self._shown = None
+                    self._bars = None
+
+    def say(self, line: str) -> None:
+        """Print a notice."""
+        say(line, quiet=self.quiet, as_json=self.as_json)
+
+    def warn(self, line: str) -> None:
+        """Print a warning on standard error, quiet or not: what is left out must not go unnoticed."""
+        tell(f"warning: {line}", err=True)
+
+    def resumable(self) -> None:
+        """From now on an interrupt prints how to go on."""
+        if self.resume is not None:
+            hint["resume"] = self.resume
 
 
 def _bars() -> Progress:
@@ -170,32 +172,6 @@ def _bars() -> Progress:
         disable=not console.is_terminal,
         transient=True,
     )
-
-
-class Terminal(Listener):
-    """Shows on standard error what long work tells, and keeps the command that goes on after an interrupt."""
-
-    def __init__(self, *, quiet: bool, as_json: bool = False, resume: str | None = None) -> None:
-        self.quiet, self.as_json, self.resume = quiet, as_json, resume
-        self.command = command_line(*typed(without=("--allow-code",)))
-        self._bars = Bars()
-
-    def progress(self, title: str) -> AbstractContextManager[Report]:
-        """Show a progress bar, among others where several things go on at once."""
-        return super().progress(title) if self.quiet else self._bars.follow(title)
-
-    def say(self, line: str) -> None:
-        """Print a notice."""
-        say(line, quiet=self.quiet, as_json=self.as_json)
-
-    def warn(self, line: str) -> None:
-        """Print a warning on standard error, quiet or not: what is left out must not go unnoticed."""
-        tell(f"warning: {line}", err=True)
-
-    def resumable(self) -> None:
-        """From now on an interrupt prints how to go on."""
-        if self.resume is not None:
-            hint["resume"] = self.resume
 
 
 def say(text: str, *, quiet: bool, as_json: bool = False) -> None:

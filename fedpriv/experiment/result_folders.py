@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fedpriv.pages.study_report import is_study
 from fedpriv.scoring.storage import ABOUT, PRIVACY_AUDIT, RECONSTRUCTION, holds_scores, is_attack_directory
-from fedpriv.util import folders
+from fedpriv.util import files, folders
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest, identity, read_json, remove, write_json
 from fedpriv.util.foreign import json_value
 
 if TYPE_CHECKING:
@@ -27,30 +26,24 @@ Kind = Literal["attack", "membership", "privacy", "run", "study"]
 REQUEST = "request.json"
 """What is asked for, by which an interrupted suite knows its own continuation."""
 
+_REQUESTED = (
+    *("target", "attacks", "inferences", "n_targets", "round", "rounds_seen", "budgets", "control", "seed"),
+    *("redact", "precision"),
+)
+"""Fields of a plan that make a request another."""
+
 
 def request_of(plans: Sequence[AttackPlan], run: Path | None, config: RunConfig | None) -> dict[str, Any]:
     """Return the request that plans are, on a run, or on runs that are trained first (``config``: the first of them)."""
-    plan = plans[0]
-    names = (
-        "target",
-        "attacks",
-        "inferences",
-        "n_targets",
-        "round",
-        "rounds_seen",
-        "budgets",
-        "control",
-        "seed",
-        "redact",
-    )
     known = None
     if run is not None:  # wherever the run stands; a summary holds the time it took
-        known = identity(run) or (digest(run / "summary.json") if (run / "summary.json").is_file() else None)
-    request = {name: getattr(plan, name) for name in (*names, "precision")} | {
+        summary = run / "summary.json"
+        known = files.identity(run) or (files.digest(summary) if summary.is_file() else None)
+    request = {name: getattr(plans[0], name) for name in _REQUESTED} | {
         "run": None if run is None else os.fspath(run.resolve()),
         "identity": known,
         "config": config,
-        "knowledge": plan.card,
+        "knowledge": plans[0].card,
         "results": tuple(name for entry in plans for name in entry.results()),
         "reach": {item.reach.name: item.attacks for item in plans if item.reach is not None},
     }
@@ -72,44 +65,40 @@ def results_folder(
     refused: UserError | None = None
     with folders.output(folder, "attacks", force=force, resume=resume):
         if not resume:
-            write_json(folder / REQUEST, request)
+            files.write_json(folder / REQUEST, request)
         try:
             yield
         except UserError as error:
             if resume or any(is_result(path) for path in folder.iterdir()):
                 raise
             refused = error
-    if refused is None:
-        return
-    if (folder / "run" / "summary.json").is_file():
-        raise UserError(f"{refused} (the run is trained: go on with run {folder / 'run'} and another out)") from refused
-    remove(folder)
-    raise refused
+    if refused is not None:
+        if (folder / "run" / "summary.json").is_file():
+            hint = f"the run is trained: go on with run {folder / 'run'} and another out"
+            raise UserError(f"{refused} ({hint})") from refused
+        files.remove(folder)
+        raise refused
 
 
 def _refuse_other(folder: Path, request: Mapping[str, Any]) -> None:
     """Check that an interrupted suite is gone on with as it was asked for, on the very run that it began with."""
-    before = read_json(folder / REQUEST)
+    before = files.read_json(folder / REQUEST)
     if not isinstance(before, dict):
         raise UserError(f"{folder / REQUEST}: expected an object, got {type(before).__name__}")
     if before.get("identity") != request["identity"]:
         raise UserError(f"{folder}: attacks a run that is not the one at {request['run']} now; choose another out")
-    changed = differences({**before, "run": None}, {**request, "run": None})  # a run that was moved is still the same
+    changed = _differences({**before, "run": None}, {**request, "run": None})  # one that was moved is still the same
     if changed:
-        raise UserError(
-            f"{folder}: was made with other flags ({', '.join(changed)} differ); resume with the same flags"
-        )
+        flags = f"made with other flags ({', '.join(changed)} differ)"
+        raise UserError(f"{folder}: was {flags}; resume with the same flags")
 
 
-def differences(before: Any, now: Any, prefix: str = "") -> list[str]:
+def _differences(before: Any, now: Any, prefix: str = "") -> list[str]:
     """Return the dotted names of what differs between two nested mappings."""
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
         return [prefix] if before != now else []
-    return [
-        name
-        for key in {**before, **now}
-        for name in differences(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key))
-    ]
+    names = {key: f"{prefix}.{key}" if prefix else str(key) for key in {**before, **now}}
+    return [n for key, name in names.items() for n in _differences(before.get(key), now.get(key), name)]
 
 
 # ---------------------------------------------------------------- what is there
@@ -123,13 +112,13 @@ def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], l
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected one that attack, train or audit made")
-        kinds = [(position, kind) for position in _inside(path) if (kind := holds(position)) is not None]
-        if not kinds:
+        inside = _inside(path)
+        if not inside:
             empty.append(f"{path}: holds neither an attack result (about.json) nor a run (config.json), nor a study")
-        for index, kind in kinds:
-            if index.resolve() not in seen:
-                results[kind].append(index)
-                seen.add(index.resolve())
+        for position, kind in inside:
+            if position.resolve() not in seen:
+                results[kind].append(position)
+                seen.add(position.resolve())
     if len(empty) == len(paths):
         raise UserError(empty[0])
     return results, empty
@@ -143,13 +132,13 @@ def each_once(results: Iterable[tuple[Path, T]]) -> dict[Path, T]:
     return dict(paths.values())
 
 
-def _inside(path: Path, depth: int = 2) -> list[Path]:
-    """Return a result folder itself, or the result folders at most ``depth`` levels below it."""
-    if holds(path) is not None:
-        return [path]
-    if depth == 0 or not path.is_dir():
-        return []
-    return [result for position in sorted(path.iterdir()) for result in _inside(position, depth - 1)]
+def _inside(path: Path, depth: int = 2) -> list[tuple[Path, Kind]]:
+    """Return a result folder itself with its kind, or the result folders at most ``depth`` levels below it."""
+    kind = _kind(path)
+    if kind is not None:
+        return [(path, kind)]
+    below = sorted(path.iterdir()) if depth and path.is_dir() else []
+    return [result for position in below for result in _inside(position, depth - 1)]
 
 
 def unfinished(paths: Sequence[Path]) -> list[str]:
@@ -157,32 +146,26 @@ def unfinished(paths: Sequence[Path]) -> list[str]:
     suites = {file.parent for path in paths for file in (*path.glob(REQUEST), *path.glob(f"*/{REQUEST}"))}
     lines = []
     for suite in sorted(suites):
+        done = (suite / "report.html").is_file()  # written last
         try:
-            names = _wanted(suite)
+            request = files.read_json(suite / REQUEST)
+            names = request.get("results", []) if isinstance(request, dict) else None
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise UserError(f"{suite / REQUEST}: expected the names of results under 'results'")
         except UserError as error:
             lines.append(f"{error}; which results there should be is not known")
             continue
-        done = (suite / "report.html").is_file()  # written last
+        if done:  # at a further setting of a sweep an attack may refuse the upload
+            names = [name for name in names if "-reach-" not in name or (suite / name / ABOUT).exists()]
         # Of a suite that is done, a damaged result is told of where it is read.
-        missing = [name for name in names if not (holds(suite / name) if done else is_result(suite / name))]
+        missing = [name for name in names if not (_kind(suite / name) if done else is_result(suite / name))]
         if missing:
             why = "restore it, or attack again" if done else "at work, or to go on with by resume"
             lines.append(f"{suite}: {', '.join(missing)} missing; {why}")
     return lines
 
 
-def _wanted(suite: Path) -> list[str]:
-    """Return the results that a suite was asked for; at a further setting of a sweep an attack may refuse the upload."""
-    json = read_json(suite / REQUEST)
-    names = json.get("results", []) if isinstance(json, dict) else None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{suite / REQUEST}: expected the names of results under 'results'")
-    if (suite / "report.html").is_file():
-        return [name for name in names if "-reach-" not in name or (suite / name / ABOUT).exists()]
-    return names
-
-
-def holds(path: Path) -> Kind | None:
+def _kind(path: Path) -> Kind | None:
     """Return the kind of thing that a folder holds, or held before it was damaged."""
     if is_study(path):
         return "study"
@@ -192,8 +175,8 @@ def holds(path: Path) -> Kind | None:
         return "membership"
     if (path / PRIVACY_AUDIT).is_file():
         return "privacy"
-    run = ("config.json", "summary.json", "ledger.jsonl")
-    return "run" if (path / run[0]).is_file() or all((path / name).is_file() for name in run[1:]) else None
+    left = all((path / name).is_file() for name in ("summary.json", "ledger.jsonl"))
+    return "run" if left or (path / "config.json").is_file() else None
 
 
 def is_result(path: Path) -> bool:

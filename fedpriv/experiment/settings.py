@@ -52,13 +52,13 @@ class FederationSettings(TypedDict, total=False):
         imbalance: of the long-tailed partition (default 100).
         assignment: of classes to clients in the pathological partition, ``in_order`` (default) or ``random``.
         balanced: equal parts of a class in the pathological partition (default False).
-        least_per_client: least number of images of a client (default: the reference library's, 40 of CIFAR-10).
+        least_per_client: least number of images of a client (default: the reference library's).
         train_fraction: share of a client's images that it trains on, in (0, 1) (default 0.75).
         division_seed: of who holds which images, and of those set aside (default: the run's seed).
         clients: number of clients K (default 10).
         public: images set aside as public data (default 0).
-        auxiliary: share of every class that no client holds, in [0, 1): half of it is what an attacker owns, the other
-            half what baselines are made of (default 0.5; published divisions take 0).
+        auxiliary: share of every class that no client holds, in [0, 1), half for the attacker, half for baselines
+            (default 0.5; published divisions take 0).
         rounds: number of rounds (default 20).
         participation: share of clients in a round, in (0, 1] (default 1).
         unsampled: clients that no round has sampled yet are ``counted`` in accuracies (default) or ``left_out``.
@@ -77,8 +77,7 @@ class FederationSettings(TypedDict, total=False):
         defense: what clients do to an upload before it leaves, in this order: texts ``NAME[:KEY=VALUE,...]``.
         capture: rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default).
         checkpoint_every: rounds between checkpoints (default 1).
-        evaluate_every: rounds between evaluations of all clients (default 1); the last round and those of ``keep`` are
-            evaluated too.
+        evaluate_every: rounds between evaluations of all clients (default 1), beside the last and those of ``keep``.
         keep: rounds whose checkpoints and uploads are kept for good; ``all`` keeps every round.
     """
 
@@ -135,8 +134,8 @@ class SearchSettings(Circumstances, total=False):
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
         compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
-        redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn, so that it can be passed on
-            (docs/redaction.md); ``none`` keeps them (default, but for runs of another framework: ``omit``).
+        redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md), or ``none``
+            (default, but for runs of another framework: ``omit``).
     """
 
     targets: int

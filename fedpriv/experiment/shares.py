@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.inference.base import Inference
@@ -17,9 +16,6 @@ from fedpriv.sources.run import RunSource
 from fedpriv.util.listener import Listener
 from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
 
-if TYPE_CHECKING:
-    from fedpriv.attacks.contract import Declared
-
 
 @dataclass(frozen=True)
 class Part:
@@ -30,6 +26,15 @@ class Part:
     plan: AttackPlan
     named: tuple[str, ...]
     command: str
+
+    @property
+    def rank(self) -> int:
+        """Place in the order: long searches first, lest one be the last."""
+        if any(made.most_targets < Attack.most_targets for made in self.plan.attacks.values()):
+            return 0
+        if any("shadow" in option.name for made in self.plan.inferences.values() for option in fields(made)):
+            return 1
+        return 2 if self.plan.attacks else 3
 
 
 _OPEN: dict[Path, AttackContext] = {}
@@ -48,16 +53,16 @@ def work_off(
     parts = []
     for ground in grounds:
         assert isinstance(ground.source, RunSource)
-        _OPEN[ground.source.run.path] = ground
-        for plan in parts_of(ground.plan):
-            if not all(is_result(folder / name) for name in plan.results()):
-                parts.append(Part(ground.source.run.path, folder, plan, named, command))
+        run = ground.source.run.path
+        _OPEN[run] = ground
+        todo = [plan for plan in parts_of(ground.plan) if not all(is_result(folder / name) for name in plan.results())]
+        parts += [Part(run, folder, plan, named, command) for plan in todo]
     number = number_of_workers(workers, grounds[0].plan.device, len(parts))
     try:
         if number > 1:
             pool = Pool(number, patience_for(workers, len(grounds)), listener=listener)
             with pool, listener.progress("attacks") as report:
-                for done, _ in enumerate(pool.map(perform, sorted(parts, key=_rank)), start=1):
+                for done, _ in enumerate(pool.map(perform, sorted(parts, key=lambda part: part.rank)), start=1):
                     report(done, len(parts), "")
     finally:
         _OPEN.clear()
@@ -74,9 +79,8 @@ def perform(part: Part, listener: Relay) -> None:
 
 def parts_of(plan: AttackPlan) -> list[AttackPlan]:
     """Return the parts of a plan: attacks that train the same network stay together."""
-    everything: dict[str, Declared] = {**plan.inferences, **plan.attacks}
     groups: dict[str, list[str]] = {}
-    for name, made in everything.items():
+    for name, made in [*plan.inferences.items(), *plan.attacks.items()]:
         shadows = plan.card.extractor == "shadow"
         if shadows and isinstance(made, Inference):
             shadows = made.takes_extractor(plan.target, plan.card)
@@ -89,13 +93,3 @@ def parts_of(plan: AttackPlan) -> list[AttackPlan]:
         )
         for names in groups.values()
     ]
-
-
-def _rank(part: Part) -> int:
-    """Return the place of a part in the order: long searches first, lest one be the last."""
-    plan = part.plan
-    if any(made.most_targets < Attack.most_targets for made in plan.attacks.values()):
-        return 0
-    if any("shadow" in option.name for made in plan.inferences.values() for option in fields(made)):
-        return 1
-    return 2 if plan.attacks else 3

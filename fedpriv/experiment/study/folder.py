@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from fedpriv.experiment.result_folders import differences, is_result
+from fedpriv.experiment.result_folders import is_result
 from fedpriv.experiment.study.cells import Cell, Execution, cells_of
 from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.pages import study_files
@@ -45,38 +45,23 @@ PATIENCE = 120.0
 T = TypeVar("T")
 
 
-def described(study: Study, command: str = "") -> StudyFile:
-    """Return a study as ``study.json`` holds it, its grids expanded and every default filled in."""
-    kept = _fields(study)
-    del kept["card"]["rounds_seen"]
-    source = None if study.source == "study" else study.source
-    kept |= {"format": FORMAT, "source": source, "command": command, "written": plain(study.written)}
-    return StudyFile.model_validate(kept)
-
-
-def _fields(value: Any) -> Any:
-    """Return a dataclass as nested dictionaries, without where it was written, which is not compared."""
-    if is_dataclass(value):
-        return {spec.name: _fields(getattr(value, spec.name)) for spec in fields(value) if spec.compare}
-    if isinstance(value, Mapping):
-        return {str(key): _fields(entry) for key, entry in value.items()}
-    return [_fields(entry) for entry in value] if isinstance(value, (list, tuple)) else value
-
-
 def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
     """Make a study's folder, or take up the one that is there; return whether there was one."""
-    wanted = described(study, command)
     with folders.writing(path):
         there = (path / STUDY).is_file()
     if there and not force:
         folders.refuse_unmarked(path)
-        changed = differences(read_study(path).asked, wanted.asked)
+        before = saved_study(path)
+        names = [spec.name for spec in fields(study) if spec.compare]
+        changed = [name for name in names if getattr(before, name) != getattr(study, name)]
         if changed:
-            what = f"{', '.join(changed[:6])} differ{'s' if len(changed) == 1 else ''}"
+            what = f"{', '.join(changed)} differ{'s' if len(changed) == 1 else ''}"
             raise UserError(f"{path}: holds another study ({what}); choose another out, or force to replace it")
         return True
+    source = None if study.source == "study" else study.source
     with folders.output(path, "study", force=force):
-        write_json(path / STUDY, wanted.model_dump(mode="json", exclude_unset=True))
+        about = {"format": FORMAT, "source": source, "command": command, "written": plain(study.written)}
+        write_json(path / STUDY, StudyFile.model_validate(about).model_dump(mode="json"))
     return False
 
 

@@ -77,14 +77,12 @@ class AttackSettings(SearchSettings, FederationSettings, total=False):
     Attributes:
         method: method to train when there is no run (default: the usual one for the target).
         round: attack the uploads of this round (default: the last stored).
-        reach: local-work sweep, the settings that uploads of trained weights are attacked at: a list, or a text with
-            commas between, of images of one step (``4``) and ``epoch``, the client's own training; or ``none``. Default
-            ``1,4,16,epoch`` where a run of one round is trained first and neither its batches nor its steps are given. An
-            epoch has batches of 10 unless ``batch_size`` is given.
-        facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
-            beside the run).
+        reach: local-work sweep over uploads of trained weights: images of one step and ``epoch``, the client's own training,
+            a list or a text with commas; or ``none``. Default ``1,4,16,epoch`` where a run of one round is trained first and
+            neither its batches nor its steps are given.
+        facts: of a recorded run, what only its owner knows: a mapping, or a TOML file (default: ``RUN.toml``).
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
-            there is memory for, once the work has taken ten seconds; eight a GPU at most. Results do not depend on it.
+            there is memory for, once the work has taken ten seconds. Results do not depend on it.
         download: fetch the data set if it is missing.
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
     """
@@ -120,9 +118,6 @@ def attack(
             images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain`` by default.
         seed: of targets, attacks and scores, and of the run that is trained.
         settings: see :class:`AttackSettings`, :class:`SearchSettings` and :class:`FederationSettings`.
-
-    Raises:
-        UserError: naming the argument that is wrong, before anything is attacked.
     """
     refuse_unknown(settings, AttackSettings)
     target = target_name(target)
@@ -327,22 +322,20 @@ class UploadSettings(SearchSettings, total=False):
         batch: :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all images.
         broadcasts: payloads that clients answered, one message for all or one a client; of several rounds a list of these.
             Of weights a ``state_dict`` will do: uploads may then be ``state_dict``s too, as they are after local training.
-        earlier_extractors: of several rounds, what ``extractor`` is of the last: a list with one entry for each round
-            before.
+        earlier_extractors: of several rounds, the extractors before the last: a list with one entry a round.
         defense: what clients did to uploads before they left, for attackers who know it (they learn behind it): texts
             ``NAME[:KEY=VALUE,...]`` as of ``fedpriv train``. Uploads are handed in as they were sent.
         weights: ``(n,)`` each image's share in a mixture, one a client (default: by class, as the upload says).
-        groups: label of the independent unit that each client belongs to (a person, a hospital), a list in the order of the
-            clients or a mapping by client, where clients are not independent: intervals and their number of units then go
-            by group.
-        auxiliary_labels: ``(p,)`` classes of these images; without them floors know no classes, no image is identified among
-            decoys, which have to be of its class, and without ``held_out`` membership inference has no non-members.
-        held_out: each client's own images that it did not train on, with their classes: a pair (images ``(n, c, h, w)`` in
-            [0, 1], labels ``(n,)``) for each client, a list or a mapping by client, of the classes that it trained on. They
-            are the non-members of membership inference, without which it claims no leak.
-        auxiliary_alike: True where one data set was divided and chance alone decided which images of a class a client holds
-            and which are auxiliary images (default False): what attacks tell from decoys is then held against chance itself,
-            which takes fewer images. Needs ``auxiliary_labels``. Not believed where a baseline finds more than chance.
+        groups: of clients that are not independent, each one's unit (a person, a hospital), a list or a mapping by client:
+            intervals and their number of units then go by group.
+        auxiliary_labels: ``(p,)`` classes of these images; without them baselines know no classes, and no image is
+            identified among decoys, which have to be of its class.
+        held_out: each client's images that it did not train on, of the classes that it did: a pair (images
+            ``(n, c, h, w)``, labels ``(n,)``) a client, a list or a mapping. They are the non-members of membership
+            inference, without which it claims no leak.
+        auxiliary_alike: True where chance alone decided which images of a class a client holds and which are auxiliary
+            (default False): re-identification is then compared with chance itself, which takes fewer images. Needs
+            ``auxiliary_labels``; not believed where a baseline finds more than chance.
         public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
         public_labels: ``(p,)`` their classes.
         n_classes: C (default: what uploads, model and labels say).
@@ -392,9 +385,8 @@ def attack_uploads(
     Args:
         uploads: one upload, a list with one a client, or a mapping from client numbers. An upload is a payload
             (``fedpriv.Prototypes``, ...), a tuple of payloads, a tensor or NumPy array where its kind is obvious,
-            :class:`Update`, :class:`Gradient`, a pair of state
-            dicts (before, after), or a state dict beside ``broadcasts``. Of several rounds: a list with one list or
-            mapping a round, the oldest first; the last round is attacked.
+            :class:`Update`, :class:`Gradient`, a pair of state dicts (before, after), or a state dict beside
+            ``broadcasts``. Of several rounds: a list with one list or mapping a round, of which the last is attacked.
         target: kind of upload to attack: ``fedpriv list targets``.
         images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
         auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: baselines are made of them.
@@ -403,9 +395,6 @@ def attack_uploads(
             client. It is copied and used in evaluation mode. None where the attacker has none.
         attacks: names of attacks and inferences; none for all that fit and are granted.
         settings: see :class:`UploadSettings` and :class:`SearchSettings`.
-
-    Raises:
-        UserError: naming the argument, what was given and what would be right, before anything is attacked.
     """
     refuse_unknown(settings, UploadSettings)
     target, named = target_name(target), texts("attacks", attacks)

@@ -30,21 +30,19 @@ class StudySettings(Circumstances, FederationSettings, total=False):
 
     Attributes:
         federation: settings that all methods share, by name; those that are given by themselves win.
-        methods: names, or mappings with ``name`` and settings of its own (default ``fedre``). These and defenses and attacks
-            may be texts ``NAME:KEY=VALUE,...``.
+        methods: names, mappings with ``name`` and own settings, or texts ``NAME:KEY=VALUE,...`` (default ``fedre``).
         defenses: ``none``, names, or mappings; a list of values makes a grid (default ``none``).
         attacks: names or mappings, ``all`` that fit and are granted (default), or ``none``: methods are trained only.
         seeds: of training, targets and attacks (default 0).
         knowledge: changes to the threat model.
         targets: how many targets a cell at most (default 48).
         control: also attack shuffled uploads (default True).
-        local: also train the clients of each federation without any exchange, where no method is ``local`` (default True).
+        local: also train the clients of each federation without any exchange (default True).
         redact: ``blur`` or ``omit`` pictures of people in all that is stored of attacks and drawn (docs/redaction.md).
         rounds_seen: rounds of uploads that attacks across rounds use.
         axes: settings of the federation (``alpha``) -> values, a grid, or texts ``KEY=VALUE,VALUE``.
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
-        workers: processes at a time, one thread each; ``auto`` (default) takes one for each core that this process may use,
-            as far as memory lasts, and one where the device is a GPU or the process does a shard.
+        workers: processes at a time, one thread each; ``auto`` (default): one a core, one on a GPU or for a shard.
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         compile: compile the networks of such searches first; moves the last digits at most.
         download: fetch data sets that are missing.
@@ -91,9 +89,6 @@ def audit(study: Described = None, *, shard: str | None = None, **settings: Unpa
         shard: do the part ``"I/N"`` of the study alone, beside other processes that do the others in the same ``out``
             (docs/shards.md); the last one merges and reports.
         settings: see :class:`StudySettings` and :class:`FederationSettings`; they win over ``study``.
-
-    Raises:
-        UserError: naming the key that is wrong, before anything runs.
     """
     if shard is not None:  # the machine may be others' too
         settings.setdefault("workers", 1)
@@ -140,9 +135,6 @@ def plan(study: Described = None, **settings: Unpack[StudySettings]) -> StudyPla
     Args:
         study: as for :func:`fedpriv.audit`.
         settings: as for :func:`fedpriv.audit`; ``out`` with ``resume`` alone.
-
-    Raises:
-        UserError: naming the key that is wrong.
     """
     described, execution = read_asked(study, settings)
     listener = settings.get("listener", SILENT)
@@ -230,9 +222,6 @@ def submit(
         cluster: of submitit: ``slurm``, or ``local`` for processes of this machine.
         job: parameters of submitit for every job: ``{"timeout_min": 600, "gpus_per_node": 1}``, or texts ``KEY=VALUE``.
         settings: as of :func:`fedpriv.audit`; ``out`` on a file system that all machines share and that knows locks.
-
-    Raises:
-        UserError: when the study, the queue or one of its parameters is not right, before anything is submitted.
     """
     described, execution = read_asked(study, settings)
     folder, listener = given_path("out", settings.get("out")).absolute(), settings.get("listener", SILENT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import inspect
@@ -17,7 +18,6 @@ from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
 from fedpriv.util.docstrings import markdown, summary
 from fedpriv.util.errors import UserError, shown, unknown_name
-from fedpriv.util.registry import is_reference
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Needs
@@ -64,9 +64,6 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     Args:
         kind: ``methods``, ``attacks``, ``defenses``, ``datasets``, ``models``, ``payloads``, ``targets`` or ``claims``.
         target: with ``attacks``: only those for this kind of upload.
-
-    Raises:
-        UserError: for another kind, or an unknown target.
     """
     from fedpriv.models import FAMILIES
     from fedpriv.pipeline.plan import target_name
@@ -127,18 +124,8 @@ def _attack(name: str, kind: Any, target: str | None = None) -> Row:
         "gives": made.summary,
         **({} if target else {"targets": ", ".join(made.targets)}),
         "needs from the threat model": _needs(made.requirements_for(target), made.needs_in_words),
-        "one target is": _UNITS[getattr(made, "unit", None)],
         "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
     }
-
-
-_UNITS = {
-    "upload": "an upload, or a row of it",
-    "class": "a class of a client",
-    "row": "a row of an upload, cleaned first",
-    None: "a candidate image or a class, which gets a score",
-}
-"""One target of an attack in words, by its unit; attacks without one return no images."""
 
 
 def _needs(needs: Needs, otherwise: str) -> str:
@@ -274,9 +261,6 @@ def explain(name: str) -> Explanation:
 
     Args:
         name: of a member, or ``package.module:NAME``.
-
-    Raises:
-        UserError: for a name that no member has.
     """
     from fedpriv.attacks import target_names
     from fedpriv.methods.references import references
@@ -300,8 +284,10 @@ def _kind_of(name: str) -> str:
     if not isinstance(name, str):
         raise UserError(f"name={shown(name)}: expected a name")
     for kind in REGISTRIES:
-        if name in registry(kind) and (not is_reference(name) or _keeps_contract(kind, name)):
-            return kind
+        if name in registry(kind):
+            with contextlib.suppress(UserError):  # of a reference that keeps another kind's contract
+                registry(kind).load(name)
+                return kind
     if name in FAMILIES:
         return "models"
     if name in claims():
@@ -310,14 +296,6 @@ def _kind_of(name: str) -> str:
     close = get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     raise UserError(f"nothing is called {shown(name)}{hint} fedpriv list KIND lists what there is")
-
-
-def _keeps_contract(kind: str, name: str) -> bool:
-    try:
-        registry(kind).load(name)
-    except UserError:
-        return False
-    return True
 
 
 def _text(kind: str, name: str) -> str:

@@ -94,9 +94,6 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     Args:
         methods: names of ``fedpriv list methods``, several with commas between, or ``all``.
         sizes: see :class:`CostSettings`.
-
-    Raises:
-        UserError: naming the size that is missing or contradicts another, where no method can be counted.
     """
     refuse_unknown(sizes, CostSettings)
     refuse_small(sizes, (*_STATED, "width", "model_scalars", "clusters", "compressed_scalars"))

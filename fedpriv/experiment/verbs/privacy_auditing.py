@@ -121,9 +121,6 @@ def audit_dp(
             (upload or run), ``neighbours`` (replaced or absent), ``gaussian``, ``bound``; without epsilon a bound alone.
         seed: of coins, canaries and noise, and of the federation.
         settings: see :class:`PrivacyAuditSettings` and :class:`FederationSettings`.
-
-    Raises:
-        UserError: naming the argument that is wrong, before anything is written.
     """
     refuse_unknown(settings, PrivacyAuditSettings)
     refuse_small({"canaries": canaries}, ("canaries",))

@@ -80,9 +80,6 @@ def report(
         redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
             is stored redacted is never shown by a milder rule.
         settings: see :class:`Circumstances`; with ``redact`` everybody may read the report (docs/folders.md).
-
-    Raises:
-        UserError: for folders that hold no results, or an ``out`` that overlaps them.
     """
     refuse_unknown(settings, Circumstances)
     rule, out, listener = read_rule(redact), settings.get("out"), settings.get("listener", SILENT)
@@ -201,9 +198,6 @@ def compare(
         before: what :func:`fedpriv.attack` returned, or a folder with results or a study.
         after: the same.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
-
-    Raises:
-        UserError: for a folder without results, a damaged one, or where none of them have a name in common.
     """
     first, second = _results(before), _results(after)
     names = [name for name in first if name in second]

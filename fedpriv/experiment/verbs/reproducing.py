@@ -92,13 +92,9 @@ def reproduce(
         data_dir: folder of the data sets in their original layouts.
         images: the paper's name of a data set -> a folder of images, one folder a class, that takes its place.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        workers: processes at a time, one thread each; ``auto`` takes one for each core that this process may use, as far as
-            memory lasts, and one where the device is a GPU.
+        workers: processes at a time, one thread each; ``auto``: one a core, one on a GPU.
         download: fetch data sets that are missing.
         settings: see :class:`Circumstances`.
-
-    Raises:
-        UserError: naming the argument that is wrong, before anything runs; where no data is there for any cell.
     """
     refuse_unknown(settings, Circumstances)
     force, listener = settings.get("force", False), settings.get("listener", SILENT)

@@ -190,9 +190,6 @@ def score(
         share_group: let your group read these folders, with the whole result or study that they lie in (docs/folders.md).
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
         listener: hears of the progress, and of what is not scored again.
-
-    Raises:
-        UserError: for a folder that is missing or holds no attack, an attack without its private truth.
     """
     if seed is not None and seed < 0:
         raise UserError(f"seed={shown(seed)}: expected at least 0")

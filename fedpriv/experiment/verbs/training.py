@@ -79,14 +79,12 @@ class TrainSettings(Circumstances, FederationSettings, total=False):
     Attributes:
         resume: go on with the interrupted run in ``out``, as it was configured.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
-        workers: processes that run the clients of a round, one thread each, or ``auto`` (default 1). Worth it from some
-            four cores and long rounds on; results do not depend on it.
+        workers: processes that run the clients of a round, or ``auto`` (default 1); results do not depend on it.
         download: fetch the data set if it is missing.
         engine: what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal results.
-        min_clients: clients that fail leave their round while at least so many others answered (default 1). This and the
-            following are of engine ``flower`` alone.
-        client_timeout: seconds after which a client that has not answered leaves the round (default 600).
-        nodes: simulated nodes (default: one for each client of a round).
+        min_clients: of ``flower``: clients that fail leave their round while so many others answered (default 1).
+        client_timeout: of ``flower``: seconds after which a client that has not answered leaves the round (default 600).
+        nodes: of ``flower``: simulated nodes (default: one for each client of a round).
     """
 
     resume: bool
@@ -114,7 +112,6 @@ def train(method: str | None = None, *, seed: int | None = None, **settings: Unp
         settings: see :class:`TrainSettings` and :class:`FederationSettings`.
 
     Raises:
-        UserError: naming the argument that is wrong, before anything is written.
         WorkError: where fewer clients answered than ``min_clients``; what is done is kept, and ``resume`` goes on with it.
     """
     refuse_unknown(settings, TrainSettings)
