@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.auditing import plan as plan
     from fedpriv.experiment.verbs.auditing import submit as submit
     from fedpriv.experiment.verbs.cataloguing import Catalogue as Catalogue
-    from fedpriv.experiment.verbs.cataloguing import Diagnosis as Diagnosis
     from fedpriv.experiment.verbs.cataloguing import Explanation as Explanation
     from fedpriv.experiment.verbs.cataloguing import catalogue as catalogue
-    from fedpriv.experiment.verbs.cataloguing import doctor as doctor
     from fedpriv.experiment.verbs.cataloguing import explain as explain
     from fedpriv.experiment.verbs.counting import Traffic as Traffic
     from fedpriv.experiment.verbs.counting import cost as cost
+    from fedpriv.experiment.verbs.diagnosing import Diagnosis as Diagnosis
+    from fedpriv.experiment.verbs.diagnosing import doctor as doctor
     from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit as PrivacyAudit
     from fedpriv.experiment.verbs.privacy_auditing import audit_dp as audit_dp
     from fedpriv.experiment.verbs.reporting import Changes as Changes
@@ -77,7 +77,7 @@ _PLACES = {
     "explain": _VERBS + "cataloguing",
     "cost": _VERBS + "counting",
     "reproduce": _VERBS + "reproducing",
-    "doctor": _VERBS + "cataloguing",
+    "doctor": _VERBS + "diagnosing",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
     "PrivacyAudit": _VERBS + "privacy_auditing",
@@ -89,7 +89,7 @@ _PLACES = {
     "Reproduction": _VERBS + "reproducing",
     "Submission": _VERBS + "auditing",
     "Changes": _VERBS + "reporting",
-    "Diagnosis": _VERBS + "cataloguing",
+    "Diagnosis": _VERBS + "diagnosing",
     "Explanation": _VERBS + "cataloguing",
     "Update": "fedpriv.sources.messages",
     "Gradient": "fedpriv.sources.messages",

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
+from fedpriv.defenses import parse_choice
+from fedpriv.federation.run_directory import EngineChoice, RunConfig
+from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.foreign import given_path
+from fedpriv.util.listener import Listener
 from fedpriv.util.pairs import mapping, texts
-
-if TYPE_CHECKING:
-    from fedpriv.federation.run_directory import EngineChoice, RunConfig
-    from fedpriv.util.listener import Listener
-
 
 EVERY_ROUND = "all"
 """In the place of the rounds whose checkpoints are kept: every one."""
@@ -199,10 +198,6 @@ def to_resume(out: str | Path | None, given: Collection[str], *, force: bool | N
 
 def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     """Return the run configuration that flags describe."""
-    from fedpriv.defenses import parse_choice
-    from fedpriv.federation.run_directory import RunConfig
-    from fedpriv.util.config import parse, plain
-
     refuse_unknown(flags, FederationSettings)
     values: dict[str, Any] = {"method": method, "seed": seed, "partition": {}, "training": {}}
     for name, value in flags.items():
@@ -240,8 +235,6 @@ def _kept(keep: Any, rounds: Any) -> Any:
 
 def attacker_by_default(settings: Mapping[str, Any] | RunConfig) -> dict[str, str]:
     """Return the grant of images of the clients' domain, where settings or a run's configuration set some aside."""
-    from fedpriv.federation.run_directory import RunConfig
-
     public, auxiliary = (
         getattr(settings, name) if isinstance(settings, RunConfig) else settings.get(name, getattr(RunConfig, name))
         for name in ("public", "auxiliary")
@@ -262,9 +255,6 @@ def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConf
 
 def engine_choice(given: Mapping[str, Any]) -> EngineChoice:
     """Return the choice of an engine that arguments of a verb describe."""
-    from fedpriv.federation.run_directory import EngineChoice
-    from fedpriv.util.config import parse
-
     extra = sorted(given.keys() - {"engine"})
     if extra and given.get("engine", "local") == "local":
         raise UserError(f"{extra[0]}={shown(given[extra[0]])}: goes with engine='flower'")

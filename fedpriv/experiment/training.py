@@ -8,20 +8,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedpriv.federation.engine import ClientJob, ClientResult, Engine
+from fedpriv.federation.evaluate import unsampled_facts, unsampled_warning
+from fedpriv.federation.prepared import Federation
+from fedpriv.federation.rounds import run
+from fedpriv.federation.run_directory import EngineChoice, RunConfig, RunDirectory
+from fedpriv.federation.states import message_on, on_device
+from fedpriv.federation.summary import RunSummary
+from fedpriv.sources.federation import prepare
 from fedpriv.util import folders
 from fedpriv.util.config import parse, plain
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
-
-if TYPE_CHECKING:
-    from fedpriv.federation.engine import ClientJob, ClientResult, Engine
-    from fedpriv.federation.prepared import Federation
-    from fedpriv.federation.run_directory import EngineChoice, RunConfig
-    from fedpriv.federation.summary import RunSummary
 
 AHEAD = 2
 """Clients whose results wait for an earlier client's, a process."""
@@ -43,11 +45,6 @@ def train_run(
     The directory is held until the run is done, so that no other process writes into it. Results do not depend on the number
     of workers, which run the clients of a round.
     """
-    from fedpriv.federation.evaluate import unsampled_facts, unsampled_warning
-    from fedpriv.federation.rounds import run
-    from fedpriv.federation.run_directory import RunDirectory
-    from fedpriv.sources.federation import prepare
-
     chosen = pick_device(_checked_device(config.engine, device, workers))
     data_dir = None if config.data_dir is None else Path(config.data_dir)
     folders.refuse_overlap(out, {}, around={"data_dir": data_dir})
@@ -129,7 +126,6 @@ def _run_client(run_configs: tuple[RunConfig, ClientJob], _: Relay) -> ClientRes
     import torch
 
     from fedpriv.federation.engine import client_part
-    from fedpriv.sources.federation import prepare
 
     config, job = run_configs
     key = _key(config)
@@ -157,7 +153,6 @@ def answer(message: Any, context: Any) -> Any:
 
 def _part(records: Any) -> ClientResult:
     from fedpriv.federation.engine import client_part
-    from fedpriv.federation.states import message_on, on_device
     from fedpriv.integrations.flower_wire import fingerprint, read_job
 
     config, device_name, job, data = read_job(records)
@@ -174,7 +169,4 @@ def _part(records: Any) -> ClientResult:
 @functools.lru_cache(maxsize=1)
 def _on_node(config: str, device: str) -> Federation:
     """Return the federation that a node prepared last, or another."""
-    from fedpriv.federation.run_directory import RunConfig
-    from fedpriv.sources.federation import prepare
-
     return prepare(parse(RunConfig, json.loads(config), "configuration of the run"), pick_device(device))

@@ -11,7 +11,7 @@ from command_line import call
 
 import fedpriv
 from fedpriv.cli.main import COMMANDS
-from fedpriv.experiment.verbs import cataloguing
+from fedpriv.experiment.verbs import diagnosing
 
 NAMED_OTHERWISE = {"list": "catalogue", "audit-dp": "audit_dp"}
 """Commands whose verb is called otherwise: ``fedpriv.list`` would hide Python's own, and no name of Python has a dash."""
@@ -46,7 +46,7 @@ def test_a_check_that_breaks_has_failed_in_one_line_without_paths_of_the_user(mo
     def breaks():
         raise OSError(f"{Path.home()}/x\ny")
 
-    monkeypatch.setattr(cataloguing, "_packages", breaks)
+    monkeypatch.setattr(diagnosing, "_packages", breaks)
     found = fedpriv.doctor(device="cpu").findings[0]
     assert (found.status, found.told) == ("failed", "OSError: ~/x y")
 
@@ -58,10 +58,10 @@ def test_versions_are_compared_with_their_bounds(monkeypatch):
     there = [SimpleNamespace(metadata={"Name": name}, version=version) for name, version in versions.items()]
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: there)
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: needs)
-    status, told = cataloguing._packages()
+    status, told = diagnosing._packages()
     assert (status, told.partition(", numpy")[2]) == ("warning", " 2.0+local, opacus 1.4 (expected >=1.5)")
     needs += ["scipy>=99", "missing>=1"]
-    status, told = cataloguing._packages()
+    status, told = diagnosing._packages()
     assert status == "failed"
     assert told.endswith("scipy 1.14 (expected >=99), missing absent (expected >=1)")
 
@@ -72,4 +72,4 @@ def test_a_device_that_computes_otherwise_has_failed(monkeypatch):
     for factor, status in ((1.0, "ok"), (1.05, "failed"), (float("nan"), "failed")):
         factors = iter([1.0, factor])
         monkeypatch.setattr(torch, "conv2d", lambda x, w, factors=factors: next(factors) * exact(x, w))
-        assert cataloguing._computing("cpu")[0] == status
+        assert diagnosing._computing("cpu")[0] == status

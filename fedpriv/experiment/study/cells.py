@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from fedpriv.attacks import attacks_for, is_attacked, targets_of
+from fedpriv.defenses import build_defenses
 from fedpriv.experiment.settings import attacker_by_default, run_config
 from fedpriv.experiment.study.grid import (
     UNDEFENDED,
@@ -20,14 +21,15 @@ from fedpriv.experiment.study.grid import (
     with_values,
 )
 from fedpriv.experiment.study.written import at, read_from, wrong
+from fedpriv.federation.defense import defense_facts
+from fedpriv.federation.prepared import Federation
+from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.baselines import ALONE, same_clients
-from fedpriv.pipeline.plan import AttackPlan, plan_of, rounds_to_read
+from fedpriv.pipeline.adapted import adapted_suite
+from fedpriv.pipeline.plan import AttackPlan, attack_names, build_attacks, granted, plan_of, rounds_to_read
+from fedpriv.sources.federation import prepare
 from fedpriv.util.config import plain
 from fedpriv.util.numerics import Numerics
-
-if TYPE_CHECKING:
-    from fedpriv.federation.prepared import Federation
-    from fedpriv.federation.run_directory import RunConfig
 
 MOST_LETTERS = 90
 """Of a label in the name of a folder, which holds two labels and may not have more than 255."""
@@ -90,8 +92,6 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
 
     Data is loaded and divided and every network is built, so that whatever cannot run is refused here.
     """
-    from fedpriv.attacks import targets_of
-
     targets: dict[tuple[str, str], str] = {}
     notes: dict[str, None] = {}
     used: set[str] = set()
@@ -234,8 +234,6 @@ def prepared(config: RunConfig, execution: Execution) -> Federation:
     """Return a cell's federation, ready to run."""
     import torch
 
-    from fedpriv.sources.federation import prepare
-
     return prepare(config, torch.device("cpu"), download=execution.download)
 
 
@@ -253,8 +251,6 @@ def _checked(method: MethodEntry, defense: DefenseEntry, config: RunConfig, exec
 
 
 def _target(method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
-    from fedpriv.attacks import is_attacked
-
     kinds = [kind for kind in uploads if is_attacked(kind)]
     under, sent = f" under {defense.label}" if defense.choices else "", ", ".join(uploads) or "nothing"
     if method.target is None:
@@ -274,12 +270,6 @@ def _fitting(
     study: Study, method: MethodEntry, target: str, defense: DefenseEntry
 ) -> tuple[tuple[AttackEntry, ...], tuple[str, ...]]:
     """Return the attacks on a method's target that the card allows, and a line for each that it leaves out."""
-    from fedpriv.attacks import attacks_for, targets_of
-    from fedpriv.defenses import build_defenses
-    from fedpriv.federation.defense import defense_facts
-    from fedpriv.pipeline.adapted import adapted_suite
-    from fedpriv.pipeline.plan import attack_names, build_attacks, granted
-
     chosen = _chosen(study, method)
     if chosen is None:
         rounds = config_of(study, method, defense, study.seeds[0]).rounds

@@ -10,6 +10,8 @@ from typing import Any
 
 from fedpriv.claims import SCALES, Claim, Column, Measure, Row, ScaledDown
 from fedpriv.experiment.settings import run_config
+from fedpriv.federation.prepared import load_division
+from fedpriv.models import family
 from fedpriv.util.errors import UserError, shown, unknown_name
 
 PAPER = "paper"
@@ -123,8 +125,6 @@ def setting_at(claim: Claim, position: Place, scale: str = PAPER) -> dict[str, A
     printed = merged(claim.setting, position.column.setting, position.row.setting)
     if scale == PAPER:
         return printed
-    from fedpriv.models import family
-
     shared = dict(DEFAULTS[scale].setting)
     if scale == "smoke":
         shared["public"] = PUBLIC if printed.get("public") else 0
@@ -262,8 +262,6 @@ def _key(value: Any) -> str:
 
 def _missing(dataset: str, data_dir: str | None, requested: Asked) -> str:
     """Return why a data set is not there, or nothing."""
-    from fedpriv.federation.prepared import load_division
-
     small = {"image_size": 8, "per_class": 20, "clients": 2, "partition": "iid", "dataset": dataset}
     try:
         config = run_config("local", small | ({} if data_dir is None else {"data_dir": data_dir}), 0)

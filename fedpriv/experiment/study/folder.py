@@ -21,9 +21,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
+from fedpriv.defenses import build_defenses
 from fedpriv.experiment.result_folders import is_result
 from fedpriv.experiment.study.cells import Cell, Execution, cells_of
 from fedpriv.experiment.study.grid import Study, parse_study
+from fedpriv.federation.defense import defense_facts
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import CELLS, SHARDS, STUDY, CellAttack, Choice, Spent, StudyFile, accounts, read_cells
 from fedpriv.pages.study_files import Cell as Row
@@ -106,9 +108,6 @@ def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) 
 
 
 def _row(path: Path, cell: Cell, before: Row | None) -> Row:
-    from fedpriv.defenses import build_defenses
-    from fedpriv.federation.defense import defense_facts
-
     kept = {entry.path: entry for entry in (() if before is None else before.attacks) if entry.status in OVER}
     attacks = []
     for name, place, _ in results(cell):

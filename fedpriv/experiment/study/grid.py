@@ -7,18 +7,21 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedpriv.attacks import ATTACKS
+from fedpriv.attacks.observation import ThreatModel
+from fedpriv.defenses import DEFENSES, build_defenses
 from fedpriv.experiment.settings import FLAG_NAMES, attacker_by_default
 from fedpriv.experiment.study.written import Keys, Member, MethodMember, at, read_from, read_written, wrong
+from fedpriv.federation.run_directory import DefenseChoice
+from fedpriv.methods import METHODS
 from fedpriv.pages.baselines import ALONE
+from fedpriv.pipeline.plan import target_name
+from fedpriv.sources.source import read_card
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import unknown_name
-
-if TYPE_CHECKING:
-    from fedpriv.attacks.observation import ThreatModel
-    from fedpriv.federation.run_directory import DefenseChoice
-    from fedpriv.util.numerics import Precision
+from fedpriv.util.numerics import Precision
 
 FEDERATION = tuple(name for name in FLAG_NAMES if name not in ("option", "defense"))
 """Settings that all methods share, or a method overrides: those of ``fedpriv train``."""
@@ -100,8 +103,6 @@ class Study:
 
 def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
     """Read and check everything that needs no data, and expand the grids."""
-    from fedpriv.sources.source import read_card
-
     with read_from(source):
         written = read_written(values)
         shared = _federation(("federation",), written.federation)
@@ -173,9 +174,6 @@ def _points(axes: Mapping[Any, list[Any]]) -> list[dict[Any, Any]]:
 
 def _methods(entry: MethodMember, axes: Mapping[str, list[Any]], keys: Keys) -> list[MethodEntry]:
     """Return every point of the grid of a method."""
-    from fedpriv.methods import METHODS
-    from fedpriv.pipeline.plan import target_name
-
     with at(keys):
         method = METHODS.load(entry.name)
     known = [spec.name for spec in fields(method.options)]
@@ -239,9 +237,6 @@ def _defenses(chains: Sequence[Sequence[Member]], keys: Keys) -> tuple[DefenseEn
 
 def _chain(chain: Sequence[Member], keys: Keys) -> list[DefenseEntry]:
     """Return every point of the grid of defenses that are applied one behind another."""
-    from fedpriv.defenses import DEFENSES, build_defenses
-    from fedpriv.federation.run_directory import DefenseChoice
-
     if not chain:
         return [replace(UNDEFENDED, keys=keys)]
     places: list[Keys] = [keys if len(chain) == 1 else (*keys, index) for index in range(len(chain))]
@@ -270,8 +265,6 @@ def _chain(chain: Sequence[Member], keys: Keys) -> list[DefenseEntry]:
 
 def _attacks(written: Sequence[Member] | None, keys: Keys) -> tuple[AttackEntry, ...] | None:
     """Return every point of the grids of attacks."""
-    from fedpriv.attacks import ATTACKS
-
     if written is None:
         return None
     results: list[AttackEntry] = []

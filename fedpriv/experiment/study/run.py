@@ -15,25 +15,16 @@ from typing import Any
 
 from fedpriv.experiment.result_folders import is_result
 from fedpriv.experiment.saving import Scratch, Tabular
+from fedpriv.experiment.study import folder as study_folder
 from fedpriv.experiment.study.cells import Cell, Execution, lay_out
-from fedpriv.experiment.study.folder import (
-    OVER,
-    Shard,
-    at_work,
-    claim,
-    join,
-    merge,
-    others,
-    patiently,
-    read_study,
-    results,
-    save_rows,
-    saved_cells,
-    standing,
-)
+from fedpriv.experiment.study.folder import Shard
 from fedpriv.experiment.study.grid import Study
+from fedpriv.pages.runs_report import PAGE, write_runs_report
 from fedpriv.pages.study_files import SHARDS, accounts, read_cells
 from fedpriv.pages.study_files import Cell as Row
+from fedpriv.pages.study_report import write_study_report
+from fedpriv.pipeline.execute import attack_all, open_run
+from fedpriv.pipeline.infer import measure_all
 from fedpriv.util import files, folders
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
@@ -121,14 +112,14 @@ def run_study(
     for note in notes:
         listener.say(f"left out: {note}")
     if shard is not None:
-        join(out, study, cells, command=command)
+        study_folder.join(out, study, cells, command=command)
         return _run_shard(out, cells, execution, shard, listener)
-    claim(out, study, command=command, force=force)
+    study_folder.claim(out, study, command=command, force=force)
     with folders.held(out):
         files.make(out / "runs")
         if (out / SHARDS).is_dir():
-            merge(out, cells)
-        rows = standing(out, cells)
+            study_folder.merge(out, cells)
+        rows = study_folder.standing(out, cells)
         listener.resumable()
         _carry_out(out, rows, execution, listener, out)
         report = _reported(out, rows)
@@ -138,28 +129,25 @@ def run_study(
 def _run_shard(out: Path, cells: Sequence[Cell], execution: Execution, shard: Shard, listener: Listener) -> StudyResult:
     """Work off the cells of one shard, and where that was the last of all, merge the shards and report."""
     mine = shard.own(cells)
-    with at_work(out, shard, mine) as account:
-        rows = standing(out, mine, others(out, shard))
+    with study_folder.at_work(out, shard, mine) as account:
+        rows = study_folder.standing(out, mine, study_folder.others(out, shard))
         listener.resumable()
         _carry_out(out, rows, execution, listener, account)
         pending = sum(row.status == "pending" for row in read_cells(out))  # while nobody can merge them
 
     def merged() -> Path | None:
         with folders.held(out):  # another process may have been faster
-            return _reported(out, merge(out, cells)) if (out / SHARDS).is_dir() else None
+            return _reported(out, study_folder.merge(out, cells)) if (out / SHARDS).is_dir() else None
 
     report = None
     if not pending:
         with contextlib.suppress(folders.Busy):  # the last of those that hold it merges
-            report = patiently(merged, MERGING)
+            report = study_folder.patiently(merged, MERGING)
     return StudyResult(out, tuple(rows), report, shard=str(shard), pending=pending)
 
 
 def _reported(out: Path, rows: Sequence[Row]) -> Path | None:
     """Write the page over the results of a study, or over its runs where nothing is attacked; None where nothing is done."""
-    from fedpriv.pages.runs_report import PAGE, write_runs_report
-    from fedpriv.pages.study_report import write_study_report
-
     if any(entry.status == "done" for row in rows for entry in row.attacks):
         write_study_report(out)
         return out / "report.html"
@@ -187,7 +175,7 @@ def _carry_out(path: Path, rows: list[Row], execution: Execution, listener: List
     """Work off what is pending. Where a process is killed, the cells at work fail, and others go on with the rest."""
     places = {row.cell: index for index, row in enumerate(rows)}
     doing: dict[str, str] = {}
-    save_rows(account, rows)
+    study_folder.save_rows(account, rows)
     with listener.progress("cells") as report:
 
         def enter(row: Row, step: str | None) -> None:
@@ -195,7 +183,7 @@ def _carry_out(path: Path, rows: list[Row], execution: Execution, listener: List
             doing.pop(row.cell, None)
             if step is not None:
                 doing[row.cell] = step
-            save_rows(account, rows)
+            study_folder.save_rows(account, rows)
             done = sum(selected.status != "pending" for selected in rows)
             report(done, len(rows), "; ".join(f"{cell}: {what}" for cell, what in doing.items()))
             if step is None:
@@ -218,11 +206,11 @@ def _carry_out(path: Path, rows: list[Row], execution: Execution, listener: List
 def perform(part: Part, relay: Relay) -> None:
     """Train a run where that is not done yet, and attack it; what goes wrong is told in the cell's line."""
     folder, account = part.folder, part.account
-    cells = {cell.name: cell for cell in saved_cells(folder, part.execution)}
-    command = str(read_study(folder).command)
+    cells = {cell.name: cell for cell in study_folder.saved_cells(folder, part.execution)}
+    command = str(study_folder.read_study(folder).command)
     chosen = [cells[name] for name in part.cells]
     besides = [item for item in accounts(folder) if item != account]
-    for cell, row in zip(chosen, standing(folder, chosen, besides), strict=True):
+    for cell, row in zip(chosen, study_folder.standing(folder, chosen, besides), strict=True):
         errors: list[str] = []
         relay.tell(row, "training")
         with _noting(account, cell, errors):
@@ -260,10 +248,10 @@ def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str,
     """Carry out a cell's plans one by one, and return its line with what became of each."""
     if cell.plans:  # with a list of its own, so that whoever is at another cell never writes the same list
         files.mark(folder / "attacks" / cell.name, "cell")
-    numbers = {path: number for _, path, number in results(cell)}
+    numbers = {path: number for _, path, number in study_folder.results(cell)}
     for number in range(len(cell.plans)):
         entries = [entry for entry in row.attacks if numbers[entry.path] == number]
-        if all(entry.status in OVER for entry in entries):
+        if all(entry.status in study_folder.OVER for entry in entries):
             continue
         tell(row, "attacking " + ", ".join(entry.path.partition(f"{cell.name}/")[2] for entry in entries))
         began = time.perf_counter()
@@ -287,9 +275,6 @@ def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str,
 
 
 def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
-    from fedpriv.pipeline.execute import attack_all, open_run
-    from fedpriv.pipeline.infer import measure_all
-
     plan, home = cell.plans[number], folder / cell.homes[number]
     ground, _ = open_run(folder / "runs" / cell.run, plan, plan.attacks if cell.named else ())
     attack_all(home, ground, command=command)

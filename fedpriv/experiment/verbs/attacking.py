@@ -35,19 +35,11 @@ from fedpriv.integrations.run import RecordedRun, is_recorded
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
+from fedpriv.pipeline import plan as planning
 from fedpriv.pipeline.adapted import AdaptedSuite, adapted_suite
 from fedpriv.pipeline.execute import AttackContext, attack_all, open_run
 from fedpriv.pipeline.infer import check, measure_all
-from fedpriv.pipeline.plan import (
-    AttackPlan,
-    attack_names,
-    granted,
-    numerics_of,
-    plan_of,
-    refuse_rounds,
-    target_name,
-    with_settings,
-)
+from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.pipeline.sweep import read_reach, sweep
 from fedpriv.pipeline.uploads import attack_source
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
@@ -120,7 +112,7 @@ def attack(
         settings: see :class:`AttackSettings`, :class:`SearchSettings` and :class:`FederationSettings`.
     """
     refuse_unknown(settings, AttackSettings)
-    target = target_name(target)
+    target = planning.target_name(target)
     path = run.path if isinstance(run, Run) else None if run is None else given_path("run", run)
     reading = contextlib.nullcontext() if path is None else folders.read(path)  # from the first look at it on
     whole: dict[str, Any] = {"listener": SILENT, **settings, "knowledge": knowledge, "seed": seed}
@@ -201,7 +193,7 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
 
 def _suite(target: str, named: Sequence[str], run: Path | None, settings: Mapping[str, Any]) -> AdaptedSuite:
     """Return the attacks that are named, or all that fit a target, adapted to the defenses of the run."""
-    names = attack_names(target, named)
+    names = planning.attack_names(target, named)
     if named:
         return AdaptedSuite(names)
     if run is not None:
@@ -222,12 +214,12 @@ def _plan(
     """Return the plan, checked as far as that needs no run, and a line for each attack that is left out."""
     refuse_small(settings, _NUMBERS)
     named, rounds_seen, device = settings["attacks"], settings.get("rounds_seen"), settings.get("device", "auto")
-    chosen, budgets = with_settings(suite.names, settings, suite.options)
-    refuse_rounds(named, chosen, target, rounds_seen)
-    chosen, refusals = granted(chosen, named, target, card, rounds_seen)
+    chosen, budgets = planning.with_settings(suite.names, settings, suite.options)
+    planning.refuse_rounds(named, chosen, target, rounds_seen)
+    chosen, refusals = planning.granted(chosen, named, target, card, rounds_seen)
     more = {"seed": settings["seed"], "round": settings.get("round"), "download": settings.get("download", False)}
-    numerics = numerics_of(settings, pick_device(device))
-    return plan_of(target, chosen, card, budgets, settings, numerics=numerics, device=device, **more), refusals
+    numerics = planning.numerics_of(settings, pick_device(device))
+    return planning.plan_of(target, chosen, card, budgets, settings, numerics=numerics, device=device, **more), refusals
 
 
 def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Callable[[str], None]) -> AttackContext:
@@ -397,7 +389,7 @@ def attack_uploads(
         settings: see :class:`UploadSettings` and :class:`SearchSettings`.
     """
     refuse_unknown(settings, UploadSettings)
-    target, named = target_name(target), texts("attacks", attacks)
+    target, named = planning.target_name(target), texts("attacks", attacks)
     refuse_small(settings, _NUMBERS)
     refuse_small(settings, ("n_classes",), 2)
     refuse_small(settings, ("seed",), 0)

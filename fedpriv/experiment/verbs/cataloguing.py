@@ -1,27 +1,29 @@
-"""The verbs ``catalogue``, ``explain`` and ``doctor``: what there is, what one member is, and whether it works here."""
+"""The verbs ``catalogue`` and ``explain``: which members of a kind there are, and what one member is, in full."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.metadata
 import inspect
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import fedpriv
+from fedpriv.attacks import attacks_for, target_names, told_in_clear
+from fedpriv.attacks.observation import Needs
+from fedpriv.claims import claims
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular
+from fedpriv.federation.answer import answer_sentence
+from fedpriv.methods import default_method
+from fedpriv.methods.references import references
+from fedpriv.models import FAMILIES
+from fedpriv.pages.attack_pages import attack_pages
+from fedpriv.pipeline.plan import target_name
 from fedpriv.util.docstrings import markdown, summary
 from fedpriv.util.errors import UserError, shown, unknown_name
-
-if TYPE_CHECKING:
-    from fedpriv.attacks.observation import Needs
-    from fedpriv.util.registry import Registry
+from fedpriv.util.registry import Registry
 
 Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims"]
 Row = dict[str, str]
@@ -65,9 +67,6 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
         kind: ``methods``, ``attacks``, ``defenses``, ``datasets``, ``models``, ``payloads``, ``targets`` or ``claims``.
         target: with ``attacks``: only those for this kind of upload.
     """
-    from fedpriv.models import FAMILIES
-    from fedpriv.pipeline.plan import target_name
-
     if kind not in _ROWS:
         raise unknown_name("list", kind, _ROWS)
     if target is not None and kind != "attacks":
@@ -141,8 +140,6 @@ def _needs(needs: Needs, otherwise: str) -> str:
 
 
 def _defense(name: str, made: Any) -> Row:
-    from fedpriv.federation.answer import answer_sentence
-
     return {
         "does": _sentence("defenses", name),
         "guarantee": made.guarantee,
@@ -177,9 +174,6 @@ def _payload(name: str, kind: Any) -> Row:
 
 
 def _targets() -> dict[str, Row]:
-    from fedpriv.attacks import attacks_for, target_names, told_in_clear
-    from fedpriv.methods import default_method
-
     return {
         name: {
             "attacks": ", ".join(attacks_for(name)) or f"none: {told_in_clear(name)}",
@@ -190,8 +184,6 @@ def _targets() -> dict[str, Row]:
 
 
 def _claims() -> dict[str, Row]:
-    from fedpriv.claims import claims
-
     return {
         name: {
             "about": claim.quantity,
@@ -262,10 +254,6 @@ def explain(name: str) -> Explanation:
     Args:
         name: of a member, or ``package.module:NAME``.
     """
-    from fedpriv.attacks import target_names
-    from fedpriv.methods.references import references
-    from fedpriv.pages.attack_pages import attack_pages
-
     kind: Any = _kind_of(name)
     if kind in REGISTRIES and kind != "datasets" and name in registry(kind):
         name = registry(kind).own_name(name)
@@ -278,9 +266,6 @@ def explain(name: str) -> Explanation:
 
 
 def _kind_of(name: str) -> str:
-    from fedpriv.claims import claims
-    from fedpriv.models import FAMILIES
-
     if not isinstance(name, str):
         raise UserError(f"name={shown(name)}: expected a name")
     for kind in REGISTRIES:
@@ -301,8 +286,6 @@ def _kind_of(name: str) -> str:
 def _text(kind: str, name: str) -> str:
     """Return a member's docstring as Markdown, with its options; of a claim, what is known of it."""
     if kind == "claims":
-        from fedpriv.claims import claims
-
         claim = claims()[name]
         lines = [*(f"- known: {line}" for line in claim.known), *(f"- not said: {line}" for line in claim.unknown)]
         return "\n\n".join([f"`fedpriv reproduce {name}` puts it to the test.", "\n".join(lines)])
@@ -312,105 +295,3 @@ def _text(kind: str, name: str) -> str:
     details = inspect.getdoc(options) or "" if is_dataclass(options) else ""
     current = "" if details.startswith(f"{getattr(options, '__name__', '')}(") else details
     return "\n\n".join([markdown(_docstring(kind, name)), *([f"## Options\n\n{markdown(current)}"] if current else [])])
-
-
-# ---------------------------------------------------------------- this installation
-
-Status = Literal["ok", "warning", "failed"]
-EXTRAS = ("", "frames", "dp", "perceptual", "flower", "nvflare", "slurm")
-BOUND = 0.01
-"""Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The outcome of one check: ``ok``, ``warning`` (something may surprise) or ``failed``, and one line for people."""
-
-    name: str
-    status: Status
-    told: str
-
-    def __str__(self) -> str:
-        return f"{self.status:<7}  {self.name}: {self.told}"
-
-
-@dataclass(frozen=True)
-class Diagnosis(Tabular):
-    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def failed(self) -> tuple[Finding, ...]:
-        """The findings that have failed: work that needs these will fail."""
-        return tuple(finding for finding in self.findings if finding.status == "failed")
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return the findings, one row each."""
-        return [vars(finding) for finding in self.findings]
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.findings))
-
-
-def doctor(*, device: str = "auto") -> Diagnosis:
-    """Check the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
-
-    Args:
-        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
-    """
-    checks: dict[str, Callable[[], tuple[Status, str]]] = {
-        "packages": _packages,
-        "computing": lambda: _computing(device),
-    }
-    findings = []
-    for name, check in checks.items():
-        try:
-            status, text = check()
-        except Exception as error:
-            status, text = "failed", f"{type(error).__name__}: {error}"
-        findings.append(Finding(name, status, " ".join(text.split()).replace(str(Path.home()), "~")))
-    return Diagnosis(tuple(findings))
-
-
-def _packages() -> tuple[Status, str]:
-    """Compare the packages that fedpriv needs, and those of its extras that are there, with their declared bounds."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    there = {canonicalize_name(item.metadata["Name"]): item.version for item in importlib.metadata.distributions()}
-    lines = [f"fedpriv {fedpriv.__version__}", f"{platform.python_implementation()} {platform.python_version()}"]
-    status: Status = "ok"
-    for needed in map(Requirement, importlib.metadata.requires("fedpriv") or ()):
-        version, marker = there.get(canonicalize_name(needed.name)), needed.marker
-        extra = next((extra for extra in EXTRAS if marker is None or marker.evaluate({"extra": extra})), None)
-        if extra is None or (extra and version is None):  # of developers, or an extra that is not installed
-            continue
-        fits = version is not None and needed.specifier.contains(version, prereleases=True)
-        lines.append(f"{needed.name} {version or 'absent'}" + ("" if fits else f" (expected {needed.specifier})"))
-        if not fits and status != "failed":
-            status = "warning" if extra else "failed"
-    return status, ", ".join(dict.fromkeys(lines))
-
-
-def _computing(text: str) -> tuple[Status, str]:
-    """Compare a gradient on the device with the CPU's; its images are the embedded digits, which are so read too."""
-    import torch
-    import torchvision  # noqa: F401  (compiled for one version of torch)
-
-    from fedpriv.datasets import load_dataset
-    from fedpriv.util import seeds
-    from fedpriv.util.device import pick_device
-
-    device = pick_device(text)
-    images, _ = load_dataset("digits").samples.batch(torch.arange(64))
-    kernel = torch.randn(8, 1, 3, 3, generator=seeds.generator(0, "doctor"))
-
-    def gradient(position: torch.device) -> torch.Tensor:
-        inputs = images.to(position).requires_grad_()
-        return torch.autograd.grad(torch.conv2d(inputs, kernel.to(position)).tanh().square().sum(), inputs)[0].cpu()
-
-    expected = gradient(torch.device("cpu"))
-    apart = float((gradient(device) - expected).norm() / expected.norm())  # NaN is no match either
-    details = f"{platform.platform()}; a gradient on {device} is {apart:.2g} from the CPU's (at most {BOUND})"
-    return "ok" if apart <= BOUND else "failed", details

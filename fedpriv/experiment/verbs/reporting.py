@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
+from typing import Any, TypeAlias, Unpack, cast
 
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
@@ -20,16 +20,13 @@ from fedpriv.pages.report import load_scored, write_results
 from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import read_results, together
-from fedpriv.scoring.difference import FEW, LESS, MORE, NOISE, of_inferences, of_reconstructions, separated
+from fedpriv.scoring.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
+from fedpriv.scoring.records import About, InferenceResult, ReconstructionRecord
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import ABOUT, MEMBERSHIP, METRICS, PROPERTY, load_privacy_audit, load_scores, read_record
 from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT
-
-if TYPE_CHECKING:
-    from fedpriv.scoring.difference import Difference
-    from fedpriv.scoring.records import About, InferenceResult, ReconstructionRecord
 
 Reportable = AttackResult | Run | PrivacyAudit | str | Path
 

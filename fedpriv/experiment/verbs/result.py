@@ -12,8 +12,30 @@ from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.result_folders import is_or_was_attack
 from fedpriv.experiment.saving import Scratch, Tabular, copy_folder
 from fedpriv.experiment.verbs.training import Run
+from fedpriv.pages.alike import by_folder, judge_results
+from fedpriv.pages.findings import Finding, findings
+from fedpriv.pages.grid import grid_figure
+from fedpriv.pages.reach import reach_curves, reach_rows
+from fedpriv.pages.report import csv_rows
+from fedpriv.pipeline.execute import draw
+from fedpriv.scoring.judgement import judge_page
+from fedpriv.scoring.ranking import largest_budgets, strongest_first
+from fedpriv.scoring.records import InferenceResult, ReconstructionRecord, Verdict
 from fedpriv.scoring.redaction import NONE, read_rule
-from fedpriv.scoring.storage import ABOUT, MEMBERSHIP, PROPERTY, RECONSTRUCTION, TRUTH, load_attack
+from fedpriv.scoring.score import score as score_attack
+from fedpriv.scoring.storage import (
+    ABOUT,
+    MEMBERSHIP,
+    PROPERTY,
+    RECONSTRUCTION,
+    TRUTH,
+    AttackRecord,
+    load_attack,
+    save_attack,
+    scored,
+    write_record,
+)
+from fedpriv.scoring.verdict import words
 from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import markup
@@ -23,10 +45,6 @@ from fedpriv.util.listener import SILENT, Listener
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
-
-    from fedpriv.pages.findings import Finding
-    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord, Verdict
-    from fedpriv.scoring.storage import AttackRecord
 
 
 @dataclass(frozen=True)
@@ -54,15 +72,11 @@ class AttackResult(Tabular):
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """By name of a folder, what may be said of each attack and inference when all are judged together."""
-        from fedpriv.scoring.judgement import judge_page
-
         return judge_page({**self.records, **self.scores})
 
     @property
     def verdict(self) -> str:
         """Verdicts in words, one line an attack: the strongest first, then the inferences."""
-        from fedpriv.scoring.verdict import words
-
         verdicts = self.verdicts
         lines = [f"{verdicts[name].attack}: {words(verdicts[name])}" for name in self._ranked()]
         return "\n".join(lines + [f"{name}: {words(verdicts[name])}" for name in self.scores])
@@ -70,11 +84,6 @@ class AttackResult(Tabular):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """One finding an upload, the most severe first, as the page has them; each with one sentence in short."""
-        from fedpriv.pages.alike import by_folder
-        from fedpriv.pages.findings import findings
-        from fedpriv.scoring.ranking import largest_budgets
-        from fedpriv.scoring.storage import scored
-
         attacks, scores, judged = self._judged()
         largest = largest_budgets(attacks, scored, lambda attack: attack.about)
         return findings(by_folder(largest, scores), judged)
@@ -82,14 +91,10 @@ class AttackResult(Tabular):
     @property
     def reach(self) -> Sequence[Mapping[str, Any]]:
         """The columns of ``reach.csv``, one row an attack and setting of local work; empty where one alone was attacked."""
-        from fedpriv.pages.reach import reach_curves, reach_rows
-
         attacks, _, judged = self._judged()
         return reach_rows(reach_curves(attacks, judged, self.findings))
 
     def _judged(self) -> tuple[list[AttackRecord], dict[Path, InferenceResult], Any]:
-        from fedpriv.pages.alike import by_folder, judge_results
-
         attacks = [self.load(name) for name in self.records]
         scores = {self.path / name: record for name, record in self.scores.items()}
         return attacks, scores, judge_results(by_folder(attacks, scores))
@@ -111,14 +116,10 @@ class AttackResult(Tabular):
 
     def figure(self, name: str | None = None) -> Figure:
         """Return the grid of one attack, targets at fixed quantiles of the score beside the truth and the floor."""
-        from fedpriv.pages.grid import grid_figure
-
         return grid_figure(self.load(name))
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the columns of ``results.csv``, one row an attack that returns images."""
-        from fedpriv.pages.report import csv_rows
-
         verdicts: dict[tuple[Path, ...], Verdict] = {
             (self.path / name,): verdict for name, verdict in self.verdicts.items()
         }
@@ -134,8 +135,6 @@ class AttackResult(Tabular):
 
     def _ranked(self) -> list[str]:
         """Return the names of the attacks, the strongest of each threat model first."""
-        from fedpriv.scoring.ranking import strongest_first
-
         return [name for group in strongest_first(list(self.records), self.records.__getitem__) for name in group]
 
     def __repr__(self) -> str:
@@ -210,10 +209,6 @@ def score(
 
 
 def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord:
-    from fedpriv.pipeline.execute import draw
-    from fedpriv.scoring.score import score as score_attack
-    from fedpriv.scoring.storage import save_attack, write_record
-
     saved = load_attack(directory, scores=False)
     truths, about = saved.truths, saved.about.model_copy(update={"redacted": rule})
     if truths is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Scratch, Tabular, copy_folder, place
@@ -18,14 +18,11 @@ from fedpriv.experiment.settings import (
     to_resume,
 )
 from fedpriv.experiment.training import train_run
-from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.summary import RunSummary
 from fedpriv.util import access
 from fedpriv.util.code import allowed
 from fedpriv.util.listener import SILENT
-
-if TYPE_CHECKING:
-    from fedpriv.federation.run_directory import RunConfig
-    from fedpriv.federation.summary import RunSummary
 
 
 @dataclass(frozen=True)
