@@ -118,20 +118,16 @@ class FederationSettings(TypedDict, total=False):
     keep: Sequence[int] | Literal["all"]
 
 
-class SearchSettings(Circumstances, total=False):
-    """How attacks are made.
+class SuiteSettings(Circumstances, total=False):
+    """How attacks are made, one suite or many.
 
     Attributes:
         targets: how many targets at most (default: each attack's own, 48 or, where each is a long search, 6).
         rounds_seen: rounds of uploads that attacks across rounds use, the last ones (default: all that are there).
-        iterations: budget of every attack that has one, in its own unit.
-        budget: run every attack that has a budget once with each of these; the largest is judged.
-        restarts: independent starts a target; the attack's own objective chooses.
-        attack_option: hyperparameters of every attack that has them, or of one under its name.
+        control: also attack shuffled uploads, the negative control (default True).
         chunk_rows: rows (targets x restarts) at a time; bounds memory.
-        control: also attack shuffled uploads, the negative control, at the largest budget (default True).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
+        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
         compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
         redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md), or ``none``
             (default, but for runs of another framework: ``omit``).
@@ -139,16 +135,28 @@ class SearchSettings(Circumstances, total=False):
 
     targets: int
     rounds_seen: int | None
-    iterations: int | None
-    budget: str | Sequence[int] | None
-    restarts: int | None
-    attack_option: Mapping[str, Any] | Sequence[str]
-    chunk_rows: int | None
     control: bool
+    chunk_rows: int | None
     device: str
     precision: str
     compile: bool
     redact: str | None
+
+
+class SearchSettings(SuiteSettings, total=False):
+    """Settings of the searches of one suite.
+
+    Attributes:
+        iterations: budget of every attack that has one, in its own unit.
+        budget: run every attack that has a budget once with each of these; the largest is judged.
+        restarts: independent starts a target; the attack's own objective chooses.
+        attack_option: hyperparameters of every attack that has them, or of one under its name.
+    """
+
+    iterations: int | None
+    budget: str | Sequence[int] | None
+    restarts: int | None
+    attack_option: Mapping[str, Any] | Sequence[str]
 
 
 DIVISION_SETTINGS = (

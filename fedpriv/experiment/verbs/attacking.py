@@ -109,7 +109,8 @@ def attack(
         knowledge: changes to the threat model: extractor, labels, batch, batch_norm, attacker_data. Where
             images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain`` by default.
         seed: of targets, attacks and scores, and of the run that is trained.
-        settings: see :class:`AttackSettings`, :class:`SearchSettings` and :class:`FederationSettings`.
+        settings: see :class:`AttackSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances` and
+            :class:`FederationSettings`.
     """
     refuse_unknown(settings, AttackSettings)
     target = planning.target_name(target)
@@ -386,7 +387,7 @@ def attack_uploads(
         extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
             client. It is copied and used in evaluation mode. None where the attacker has none.
         attacks: names of attacks and inferences; none for all that fit and are granted.
-        settings: see :class:`UploadSettings` and :class:`SearchSettings`.
+        settings: see :class:`UploadSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances`.
     """
     refuse_unknown(settings, UploadSettings)
     target, named = planning.target_name(target), texts("attacks", attacks)

@@ -9,7 +9,14 @@ from typing import Any, TypeAlias, Unpack
 
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, place
-from fedpriv.experiment.settings import Circumstances, FederationSettings, refuse_small, refuse_unknown, to_resume
+from fedpriv.experiment.settings import (
+    Circumstances,
+    FederationSettings,
+    SuiteSettings,
+    refuse_small,
+    refuse_unknown,
+    to_resume,
+)
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.folder import Shard, join, saved_study
 from fedpriv.experiment.study.grid import Study, parse_study
@@ -25,7 +32,7 @@ from fedpriv.util.pairs import mapping
 from fedpriv.util.parallel import number_of_workers, patience_for
 
 
-class StudySettings(Circumstances, FederationSettings, total=False):
+class StudySettings(SuiteSettings, FederationSettings, total=False):
     """The keys of a study, settings of its federation by name, and how it is carried out.
 
     Attributes:
@@ -35,18 +42,10 @@ class StudySettings(Circumstances, FederationSettings, total=False):
         attacks: names or mappings, ``all`` that fit and are granted (default), or ``none``: methods are trained only.
         seeds: of training, targets and attacks (default 0).
         knowledge: changes to the threat model.
-        targets: how many targets a cell at most (default 48).
-        control: also attack shuffled uploads (default True).
         local: also train the clients of each federation without any exchange (default True).
-        redact: ``blur`` or ``omit`` pictures of people in all that is stored of attacks and drawn (docs/redaction.md).
-        rounds_seen: rounds of uploads that attacks across rounds use.
         axes: settings of the federation (``alpha``) -> values, a grid, or texts ``KEY=VALUE,VALUE``.
-        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
         workers: processes at a time, one thread each; ``auto`` (default): one a core, one on a GPU or for a shard.
-        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        compile: compile the networks of such searches first; moves the last digits at most.
         download: fetch data sets that are missing.
-        chunk_rows: rows of an attack at a time; bounds memory.
         resume: go on with the study in ``out`` as it is.
     """
 
@@ -56,18 +55,10 @@ class StudySettings(Circumstances, FederationSettings, total=False):
     attacks: str | Sequence[Any]
     seeds: Sequence[int] | Sequence[str]
     knowledge: Mapping[str, Any] | Sequence[str]
-    targets: int
-    control: bool
     local: bool
-    redact: str
-    precision: str
-    rounds_seen: int
     axes: Mapping[str, Any] | Sequence[str]
     workers: int | str
-    device: str
-    compile: bool
     download: bool
-    chunk_rows: int | None
     resume: bool
 
 
@@ -88,7 +79,7 @@ def audit(study: Described = None, *, shard: str | None = None, **settings: Unpa
         study: a TOML file (docs/audit.md), the mapping that such a file holds, or None for settings alone.
         shard: do the part ``"I/N"`` of the study alone, beside other processes that do the others in the same ``out``
             (docs/shards.md); the last one merges and reports.
-        settings: see :class:`StudySettings` and :class:`FederationSettings`; they win over ``study``.
+        settings: see :class:`StudySettings`, :class:`SuiteSettings`, :class:`FederationSettings`; they win over ``study``.
     """
     if shard is not None:  # the machine may be others' too
         settings.setdefault("workers", 1)

@@ -120,7 +120,7 @@ def audit_dp(
         claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
             (upload or run), ``neighbours`` (replaced or absent), ``gaussian``, ``bound``; without epsilon a bound alone.
         seed: of coins, canaries and noise, and of the federation.
-        settings: see :class:`PrivacyAuditSettings` and :class:`FederationSettings`.
+        settings: see :class:`PrivacyAuditSettings`, :class:`FederationSettings` and :class:`Circumstances`.
     """
     refuse_unknown(settings, PrivacyAuditSettings)
     refuse_small({"canaries": canaries}, ("canaries",))

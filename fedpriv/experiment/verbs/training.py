@@ -106,7 +106,7 @@ def train(method: str | None = None, *, seed: int | None = None, **settings: Unp
     Args:
         method: a name of ``fedpriv list methods`` (default ``fedre``).
         seed: of every random draw (default 0).
-        settings: see :class:`TrainSettings` and :class:`FederationSettings`.
+        settings: see :class:`TrainSettings`, :class:`FederationSettings` and :class:`Circumstances`.
 
     Raises:
         WorkError: where fewer clients answered than ``min_clients``; what is done is kept, and ``resume`` goes on with it.
