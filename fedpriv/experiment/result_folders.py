@@ -85,18 +85,21 @@ def _refuse_other(folder: Path, request: Mapping[str, Any]) -> None:
         raise UserError(f"{folder / REQUEST}: expected an object, got {type(before).__name__}")
     if before.get("identity") != request["identity"]:
         raise UserError(f"{folder}: attacks a run that is not the one at {request['run']} now; choose another out")
-    changed = _differences({**before, "run": None}, {**request, "run": None})  # one that was moved is still the same
+    changed = differences({**before, "run": None}, {**request, "run": None})  # one that was moved is still the same
     if changed:
         flags = f"made with other flags ({', '.join(changed)} differ)"
         raise UserError(f"{folder}: was {flags}; resume with the same flags")
 
 
-def _differences(before: Any, now: Any, prefix: str = "") -> list[str]:
-    """Return the dotted names of what differs between two nested mappings."""
+def differences(before: Any, now: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return what differs between two nested mappings: dotted name -> both values."""
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
-        return [prefix] if before != now else []
-    names = {key: f"{prefix}.{key}" if prefix else str(key) for key in {**before, **now}}
-    return [n for key, name in names.items() for n in _differences(before.get(key), now.get(key), name)]
+        return {prefix: (before, now)} if before != now else {}
+    result = {}
+    for key in {**before, **now}:
+        name = f"{prefix}.{key}" if prefix else str(key)
+        result |= differences(before.get(key, "not set"), now.get(key, "not set"), name)
+    return result
 
 
 # ---------------------------------------------------------------- what is there

@@ -11,7 +11,7 @@ import fedpriv
 from fedpriv.defenses.dp_noise import DPNoise
 from fedpriv.defenses.dp_sgd import DPSGD
 from fedpriv.dp.training_canaries import FAR, MARK, canary_step
-from fedpriv.federation.defense import Defense, Work, plain_step
+from fedpriv.federation.defense import Work, plain_step
 from fedpriv.scoring.storage import load_privacy_audit
 
 DATA = {"dataset": "digits", "clients": 3, "partition": "iid", "rounds": 2, "per_class": 30}
@@ -41,22 +41,6 @@ class FeebleTraining(DPSGD):
     def guard(self, plan):
         z = self.multiplier(plan) / 10
         return DPSGD(clip=self.clip, noise_multiplier=z).guard(plan)
-
-
-@dataclass(frozen=True)
-class Turned(Defense):
-    """Uploads behind it are prototypes of half as many entries."""
-
-    epsilon: float = 1.0
-
-    name: ClassVar[str] = "turned"
-    source: ClassVar[str] = "this test"
-
-    def upload(self, message, context):
-        return tuple(replace(one, features=one.features[:, ::2]) for one in message if one.kind == "prototype")
-
-    def privacy(self, plan):
-        return {"epsilon": self.epsilon, "delta": 1e-5, "unit": "client", "neighbours": "all replaced", "releases": 1}
 
 
 def bounds(found):
@@ -123,11 +107,6 @@ def test_a_bound_without_a_claim():
     assert found.record.verdict == "no claim"
     assert found.record.claim is None
     assert found.epsilon > 0  # nothing hides anything
-
-
-def test_a_defense_that_changes_shapes_is_refused(tmp_path):
-    with pytest.raises(fedpriv.UserError, match="gives uploads another shape"):
-        fedpriv.audit_dp(**{**DATA, "method": "fedproto"}, canaries=100, defense=f"{__name__}:Turned")
 
 
 def test_a_canarys_gradient_is_one_entry_beside_the_others():

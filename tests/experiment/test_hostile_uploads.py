@@ -121,16 +121,11 @@ UPLOAD = fedpriv.Prototypes(VALUES, CLASSES)
     ("changes", "words"),
     [
         ({"features": VALUES.to(torch.complex64)}, "prototype.features: expected torch.float32, got torch.complex64"),
-        ({"features": VALUES.double()}, "prototype.features: expected torch.float32, got torch.float64"),
         ({"features": VALUES * torch.nan}, "prototype.features holds NaN or infinity"),
-        ({"features": VALUES[:2]}, "axis c should be 2"),
         ({"classes": torch.tensor([0, 1, 1])}, "prototype.classes: class 1 is there twice; expected one row a class"),
         ({"classes": torch.tensor([-1, 1, 2])}, "prototype.classes: class -1; expected 0..99999"),
-        ({"classes": torch.tensor([0, 1, 1 << 60])}, "prototype.classes: class 1152921504606846976; expected 0..99999"),
         ({"counts": torch.tensor([1, -5, 1])}, "prototype.counts: -5 to 1; expected 0.."),
-        ({"counts": torch.tensor([1, 5, 1 << 62])}, "prototype.counts: 1 to 4611686018427387904; expected 0.."),
     ],
-    ids=range(9),
 )
 def test_a_payload_that_disagrees_with_itself_is_refused(changes, words):
     refused(words, behind_the_back(**changes))
@@ -141,20 +136,12 @@ def test_a_payload_that_disagrees_with_itself_is_refused(changes, words):
     [
         (UPLOAD, "prototype", {"n_classes": 2}, "uploads: prototype.classes: class 2; expected 0..1 (n_classes=2)"),
         (fedpriv.Entangled(VALUES[0], torch.rand(5)), "entangled", {"n_classes": 3}, "of 5 classes; expected 3"),
-        (fedpriv.ClassLogits(VALUES, CLASSES), "logits", {"n_classes": 3}, "logits.values: of 6 classes; expected 3"),
         (fedpriv.Entangled(VALUES[0], torch.zeros(1 << 20)), "entangled", {}, "of 1048576 classes"),
-        (UPLOAD, "entangled", {}, "uploads: holds prototype, and no entangled"),
         (UPLOAD, "prototype", {"n_classes": 1 << 80}, "n_classes=1208925819614629174706176: expected at most 100000"),
         ({10**30: UPLOAD}, "prototype", {}, "expected client numbers 0..999999 as keys"),
-        ({True: UPLOAD, 1.5: UPLOAD}, "prototype", {}, "expected client numbers"),
         (UPLOAD, "prototype", {"device": 3}, "device 3: unknown device"),
         (UPLOAD, "prototype", {"dataset": "a\x1b[2J"}, "dataset: expected a printable text of at most 200 characters"),
-        (UPLOAD, "prototype", {"method": "x" * 9999}, "method: expected a printable text of at most 200 characters"),
-        (UPLOAD, "prototype", {"method": 5}, "method: expected a printable text"),
         (UPLOAD, "prototype", {"groups": [Unprintable()]}, "groups: <Unprintable> of client 0"),
-        (UPLOAD, "prototype", {"groups": 5}, "groups=5: expected one label a client"),
-        (UPLOAD, "prototype", {"weights": "abc"}, "weights: expected 3 finite shares"),
-        (UPLOAD, "prototype", {"weights": torch.ones(3).to(torch.complex64)}, "weights: expected 3 finite shares"),
         (UPLOAD, "prototype", {"weights": Unprintable()}, "weights: expected 3 finite shares"),
         (
             UPLOAD,
@@ -162,11 +149,8 @@ def test_a_payload_that_disagrees_with_itself_is_refused(changes, words):
             {"broadcasts": behind_the_back(features=VALUES / 0)},
             "broadcasts: prototype.features holds NaN",
         ),
-        (UPLOAD, "prototype", {"broadcasts": 7}, "broadcasts: expected payloads for client 0, got int"),
         (VALUES.to(torch.complex64), "prototype", {}, "uploads: a tensor of torch.complex64; expected floats"),
-        (VALUES.long(), "prototype", {}, "uploads: a tensor of torch.int64; expected floats"),
     ],
-    ids=range(21),
 )
 def test_what_disagrees_with_what_was_announced_is_refused(uploads, target, settings, words):
     refused(words, uploads, target=target, settings=settings)
@@ -176,16 +160,12 @@ def test_what_disagrees_with_what_was_announced_is_refused(uploads, target, sett
     ("uploads", "words"),
     [
         (fedpriv.Update(STATE, [1]), "after: expected tensors by name, got list"),
-        (fedpriv.Update(5, AFTER), "before: expected tensors by name, got int"),
         (fedpriv.Update(STATE, {}), "after['0.weight']: expected (2, 1, 3, 3) as in before, got nothing"),
-        (fedpriv.Update({}, AFTER), "before['0.weight']: expected (2, 1, 3, 3) as in model, got nothing"),
         (
             fedpriv.Update({**STATE, "3.weight": torch.ones(9, 9)}, {**AFTER, "3.weight": torch.zeros(9, 9)}),
             "before['3.weight']: expected (3, 32) as in model, got (9, 9)",
         ),
         (fedpriv.Update(STATE, {**AFTER, "a\x1b[2J": torch.ones(1)}), "a tensor is called 'a\\x1b[2J'"),
-        (fedpriv.Update(STATE, {**AFTER, 5: torch.ones(1)}), "a tensor is called 5"),
-        (fedpriv.Update(STATE, {**AFTER, "x" * 9999: torch.ones(1)}), "a tensor is called 'xxx"),
         (fedpriv.Update(STATE, {**AFTER, "3.weight": AFTER["3.weight"].to(torch.complex64)}), "expected real floats"),
         (fedpriv.Update(STATE, {**AFTER, "3.weight": AFTER["3.weight"].double() * 1e300}), "holds NaN or infinity"),
         (
@@ -193,11 +173,9 @@ def test_what_disagrees_with_what_was_announced_is_refused(uploads, target, sett
             "1.running_var']: holds NaN, infinity or a neg",
         ),
         (fedpriv.Update(STATE, {**AFTER, "1.running_mean": torch.ones(7)}), "expected floats (2,)"),
-        (fedpriv.Gradient(5), "a gradient of type int"),
         (fedpriv.Gradient({**GRADIENT, "mine": torch.ones(1)}), "gradient['mine']: the model has no such parameter"),
         (fedpriv.Gradient([Unprintable()] * 6), "expected a tensor, got Unprintable"),
     ],
-    ids=range(15),
 )
 def test_weights_from_auxiliary_are_held_against_the_model(uploads, words):
     refused(words, uploads, target="model", batch=fedpriv.BatchFacts(3, 0.1, 1))
@@ -231,13 +209,10 @@ def with_weight(value):
         (Failing(KeyError("x" * 9999)), "extractor: fails on images (1, 4, 4)"),
         (Failing(MemoryError("no")), "extractor: Failing cannot be copied"),
         (Failing(given=torch.ones(2, 6, dtype=torch.int64)), "extractor: returns NaN, infinity or torch.int64"),
-        (Failing(given=5), "extractor: expected representations (n, d) of images (n, c, h, w), got int"),
         (with_weight(torch.full((6, 16), torch.nan)), "extractor: 1.weight holds NaN or infinity"),
         (with_weight(torch.ones(6, 16, device="meta")), "extractor: 1.weight: a tensor on the meta device"),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(6)), "extractor: 1.weight: a UninitializedParameter"),
-        (nn.Linear, "extractor: expected a torch.nn.Module, got type"),
     ],
-    ids=range(8),
 )
 def test_networks_of_auxiliary_are_tried_first(network, words):
     refused(words, UPLOAD, extractor=network)
@@ -246,12 +221,9 @@ def test_networks_of_auxiliary_are_tried_first(network, words):
 @pytest.mark.parametrize(
     ("images", "words"),
     [
-        (IMAGES.double() * 1e300, "images: holds NaN or infinity"),
         (torch.zeros(3, 0, 4, 4), "images: expected a tensor (n, c, h, w) of at least one image"),
-        (IMAGES.to(torch.complex64), "images: expected floats in [0, 1], got torch.complex64"),
         (torch.zeros(1).expand(3, 1, 1 << 20, 1 << 20), "images: 3,298,534,883,328 values"),
     ],
-    ids=range(4),
 )
 def test_images_of_auxiliary_are_pictures(images, words):
     refused(words, UPLOAD, images=images)

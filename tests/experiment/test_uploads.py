@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 from upload_cases import AUXILIARY, CLASSES, IMAGES, MIXTURE, MODEL, NETWORK, UPLOADS, attack, extractor, smooth
 
@@ -216,37 +215,26 @@ def test_mixtures_of_several_rounds_are_unmixed():
     ("changes", "words"),
     [
         ({"images": [IMAGES[0] * 255, IMAGES[1]]}, r"images: values from .*; expected \[0, 1\]"),
-        ({"images": [(IMAGES[0] * 255).byte(), IMAGES[1]]}, "images: expected floats in .* divide by 255"),
-        ({"images": IMAGES[:1]}, "images: 1 given for 2 uploads"),
         ({"images": IMAGES[0]}, "images: one tensor for 2 uploads"),
-        ({"images": [IMAGES[0][0], IMAGES[1]]}, r"images: expected a tensor \(n, c, h, w\)"),
         ({"images": [IMAGES[0] / 0, IMAGES[1]]}, "images: holds NaN or infinity"),
         ({"images": [smooth(2, 9), IMAGES[1]], "labels": [CLASSES[:2], CLASSES]}, "has none of class 2"),
         ({"labels": None}, "labels: missing"),
         ({"labels": [CLASSES, CLASSES[:2]]}, "labels: expected 3, one an image"),
         ({"labels": [CLASSES, CLASSES - 1]}, "labels: classes -1 to 1; expected 0"),
-        ({"labels": [CLASSES.float(), CLASSES]}, "labels: expected whole numbers"),
         ({"n_classes": 2}, r"uploads: client 0: prototype.classes: class 2; expected 0..1 \(n_classes=2\)"),
         ({"auxiliary": AUXILIARY[:, :, :4]}, r"auxiliary: images \(1, 4, 8\), expected \(1, 8, 8\)"),
-        ({"auxiliary": AUXILIARY[:1]}, "auxiliary: expected at least 2"),
         ({"auxiliary": torch.cat([AUXILIARY, IMAGES[1][:1]])}, "auxiliary: image 60 is one of client 1's"),
         ({"extractor": NETWORK.forward}, "extractor: expected a torch.nn.Module"),
-        ({"extractor": NETWORK[:2]}, r"extractor: expected representations \(n, d\)"),
         ({"extractor": NETWORK[:5]}, "extractor: returns vectors of width 256, but those of client 0's upload have 64"),
-        ({"extractor": nn.Linear(3, 3)}, "extractor: fails on images"),
         ({"extractor": None}, "needs extractor"),
         ({"target": "entangled"}, "uploads: client 0: holds prototype, and no entangled"),
-        ({"target": "model", "attacks": "dlg"}, "uploads: client 0: holds prototype, and no model"),
         ({"attacks": "membership", "iterations": None}, "held_out: missing; attack .membership. tells members"),
         ({"held_out": (IMAGES[0], CLASSES)}, "held_out: one pair for 2 clients; expected a list"),
-        ({"held_out": [(smooth(3, 40), CLASSES)]}, "held_out: 1 given for 2 uploads"),
         ({"held_out": [smooth(3, 40), smooth(3, 41)]}, r"held_out: expected .images, labels. for client 0, got Tensor"),
         ({"held_out": [(smooth(3, 40), CLASSES), (IMAGES[1], CLASSES)]}, "held_out: image 0 of client 1 is one behind the"),
-        ({"held_out": {0: (smooth(3, 40), CLASSES)}}, "held_out: nothing for client 1"),
         ({"auxiliary_alike": True}, "auxiliary_alike: needs auxiliary_labels"),
         ({"attacks": "dip", "rounds_seen": 2}, r"rounds_seen=2: 1 round\(s\) were handed in"),
         ({"groups": ["one"]}, "groups: 1 given for 2 uploads"),
-        ({"groups": "one"}, "groups='one': expected one label a client"),
         ({"groups": [0.5, 1]}, "groups: 0.5 of client 0; expected a text or a whole number"),
         ({"target": "entangled", "attacks": "unmix", "uploads": [MIXTURE, MIXTURE]},
          r"uploads: of 1 round\(s\), but attack 'unmix' uses 2; expected a list of rounds, each a list of uploads"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, Unpack, cast
 
 from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
+from fedpriv.experiment.result_folders import differences, each_once, result_directories, unfinished
 from fedpriv.experiment.saving import Scratch, Tabular, place
 from fedpriv.experiment.settings import Circumstances, refuse_unknown
 from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
@@ -150,8 +150,7 @@ class Changes(Tabular):
         rows: one for each result that both have: its ``name``, the ``quantity``, ``before``, ``after``, ``difference`` with
             ``low`` and ``high`` (its 95 % interval), whether ``paired``, the accuracies, and a ``verdict``.
         settings: what differs in how they were made, a line each.
-        only_before: names of results that only the first has.
-        only_after: names of results that only the second has.
+        only_before, only_after: names of results that only one has.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -202,10 +201,8 @@ def compare(
         raise UserError(f"no result of one name: the first has {', '.join(first)}; the second has {', '.join(second)}")
     changed: dict[str, None] = {}
     for name in names:
-        made, other = _made(first[name][1]), _made(second[name][1])
-        for key in dict.fromkeys([*made, *other]):
-            if made.get(key) != other.get(key):
-                changed[f"{key}: {made.get(key, 'not set')} -> {other.get(key, 'not set')}"] = None
+        made = differences(_made(first[name][1]), _made(second[name][1]))
+        changed |= dict.fromkeys(f"{key}: {one} -> {other}" for key, (one, other) in made.items())
     return Changes(
         tuple(_rows({name: (first[name][0], second[name][0]) for name in names})),
         tuple(changed),
@@ -255,9 +252,8 @@ def _difference(item: Record, other: Record) -> Difference | str:
         return "under different threat models"
     if item.scoring_version != other.scoring_version:
         return "scored by different versions; score both again"
-    compare_records: Any = of_reconstructions if item.kind == "reconstruction" else of_inferences
-    result: Difference = compare_records(item, other)
-    return result
+    compared: Any = of_reconstructions if item.kind == "reconstruction" else of_inferences
+    return cast("Difference", compared(item, other))
 
 
 _MADE = ("attack", "attack_version", "method", "dataset", "seed", "knowledge", "options", "run", "stage")
@@ -268,12 +264,4 @@ def _made(about: About | InferenceResult) -> dict[str, Any]:
     made = about.model_dump(mode="json", include=set(_MADE))
     if isinstance(made["run"], dict):
         made["run"].pop("defenses", None)
-    return dict(_flat(made)) | {"defenses": about.defense}
-
-
-def _flat(value: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, current in value.items():
-            yield from _flat(current, f"{before}.{key}" if before else str(key))
-    else:
-        yield before, value
+    return made | {"defenses": about.defense}
