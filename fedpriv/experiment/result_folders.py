@@ -95,7 +95,7 @@ def differences(before: Any, now: Any, prefix: str = "") -> dict[str, tuple[Any,
     """Return what differs between two nested mappings: dotted name -> both values."""
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
         return {prefix: (before, now)} if before != now else {}
-    result = {}
+    result: dict[str, tuple[Any, Any]] = {}
     for key in {**before, **now}:
         name = f"{prefix}.{key}" if prefix else str(key)
         result |= differences(before.get(key, "not set"), now.get(key, "not set"), name)
