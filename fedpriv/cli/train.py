@@ -96,13 +96,7 @@ def _show_cost(traffic: Traffic) -> None:
     common.print_table("communication of a settled round, all clients together", table)
     common.tell("sizes: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in traffic.sizes.items()))
     common.tell("paper: without labels, class ids, counts and schedules; full: everything")
-    unknown: dict[str, list[str]] = {}
-    for row in traffic.methods:
-        if "missing" in row:
-            reason = row["missing"].replace(f"method {row['method']!r}", "this method")
-            unknown.setdefault(reason, []).append(row["method"])
-    for reason, names in unknown.items():
-        common.tell(f"not counted: {', '.join(names)}; {reason}")
+    common.tell(*(f"not counted: {row['method']}; {row['missing']}" for row in traffic.methods if "missing" in row))
 
 
 KINDS = ("methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims")

@@ -46,29 +46,19 @@ _STORING = ("capture", "keep", "checkpoint_every", "evaluate_every")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run and the attacks on it.
+    """One run and the attacks on it."""
 
-    Attributes:
-        name: unique, and a name of folders.
-        run: name of the run's folder.
-        target: kind of upload attacked; None where nothing is uploaded.
-        plans: one an attack of the study.
-        homes: for each plan the folder, from the study's, that its results stand in.
-        named: whether the study names its attacks.
-        division: cells of one seed and one division have the same clients with the same images.
-    """
-
-    name: str
+    name: str  # unique, and a name of folders
     method: MethodEntry
     defense: DefenseEntry
     seed: int
-    run: str
+    run: str  # name of the run's folder
     config: RunConfig
-    target: str | None
-    plans: tuple[AttackPlan, ...]
-    homes: tuple[str, ...]
-    named: bool
-    division: str
+    target: str | None  # kind of upload attacked; None where nothing is uploaded
+    plans: tuple[AttackPlan, ...]  # one an attack of the study
+    homes: tuple[str, ...]  # for each plan the folder, from the study's, that its results stand in
+    named: bool  # whether the study names its attacks
+    division: str  # cells of one seed and one division have the same clients with the same images
 
 
 @dataclass(frozen=True)
@@ -81,10 +71,6 @@ class Execution:
     compiled: bool = False
     workers: int = 1
     patience: float = 0.0
-
-
-Targets = Mapping[tuple[str, str], str]
-"""(label of a method, label of a defense) -> the kind of upload that is attacked."""
 
 
 def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
@@ -124,8 +110,8 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
         return cells_of(study, targets, execution), tuple(notes)
 
 
-def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell, ...]:
-    """Return a study's cells, in order, when their targets are known. Needs no data, and checks none."""
+def cells_of(study: Study, targets: Mapping[tuple[str, str], str], execution: Execution) -> tuple[Cell, ...]:
+    """Return a study's cells, by (label of method, of defense) -> kind of upload that is attacked. Checks nothing."""
     cells: list[Cell] = []
     runs: dict[str, str] = {}
     for method, defense in trainings(study):

@@ -75,23 +75,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Asked:
-    """The part of a claim that is tried, and the data it is tried on.
+    """The part of a claim that is tried, and the data it is tried on."""
 
-    Attributes:
-        scale: one of :data:`fedpriv.claims.SCALES`.
-        rows, columns: names; empty for those that the scale tries by default.
-        seeds: empty for the scale's.
-        data_dir: folder of the data sets in their original layouts.
-        images: a paper's data set -> a folder of images, one folder a class, in its place.
-        download: fetch data sets that are missing.
-    """
-
-    scale: str
-    rows: tuple[str, ...] = ()
+    scale: str  # one of fedpriv.claims.SCALES
+    rows: tuple[str, ...] = ()  # names; empty for those that the scale tries by default
     columns: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-    data_dir: Path | None = None
-    images: Mapping[str, Path] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()  # empty for the scale's
+    data_dir: Path | None = None  # folder of the data sets in their original layouts
+    images: Mapping[str, Path] = field(default_factory=dict)  # a paper's data set -> a folder of images in its place
     download: bool = False
 
 

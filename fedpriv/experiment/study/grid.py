@@ -39,26 +39,17 @@ class AttackEntry:
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """One point of the grid of a method.
+    """One point of the grid of a method."""
 
-    Attributes:
-        label: what tables call it.
-        title: what pages call it where no label was given; None where pages put its registry name behind the label.
-        federation: settings in which it differs from the others, or that an axis varies.
-        target: kind of upload to attack; None for the first that leaves its clients and has an attack.
-        attacks, defenses: its own; no attacks where it is trained only; None for the study's.
-        varied: axis -> value, for what the grid varies.
-    """
-
-    label: str
-    title: str | None
+    label: str  # what tables call it
+    title: str | None  # what pages call it where no label was given; None: its registry name stands behind the label
     name: str
     options: Mapping[str, Any]
-    federation: Mapping[str, Any]
-    target: str | None = None
-    attacks: tuple[AttackEntry, ...] | None = None
-    defenses: tuple[DefenseEntry, ...] | None = None
-    varied: Mapping[str, Any] = field(default_factory=dict)
+    federation: Mapping[str, Any]  # settings in which it differs from the others, or that an axis varies
+    target: str | None = None  # kind of upload to attack; None for the first that leaves its clients and has an attack
+    attacks: tuple[AttackEntry, ...] | None = None  # of its own, none where it is trained only; None for the study's
+    defenses: tuple[DefenseEntry, ...] | None = None  # of its own; None for the study's
+    varied: Mapping[str, Any] = field(default_factory=dict)  # axis -> value, for what the grid varies
     keys: Keys = field(default=(), compare=False)
 
     def place_of(self, keys: Keys) -> Keys:
@@ -136,12 +127,12 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
 # ---------------------------------------------------------------- points of grids
 
 
-def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> dict[str, list[Any]]:
-    """Return the options that a list of values varies. Where an option takes a list itself, only a list of lists does.
+def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> list[dict[str, Any]]:
+    """Return every combination of the options that a list varies; where one takes a list itself, a list of lists does.
 
     >>> from fedpriv.defenses.noise import Noise
     >>> varied(Noise, {"scale": [0.1, 1], "kind": "laplace"}, ())
-    {'scale': [0.1, 1]}
+    [{'scale': 0.1}, {'scale': 1}]
     """
     hints = typing.get_type_hints(kind)
     values: dict[str, list[Any]] = {}
@@ -153,7 +144,7 @@ def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> dict[str, list
                 if item in value[:index]:
                     raise wrong((*keys, key, index), f"{item!r} is listed twice")
             values[key] = value
-    return values
+    return _points(values)
 
 
 def _takes_list(hint: Any) -> bool:
@@ -200,16 +191,13 @@ def _methods(entry: MethodMember, axes: Mapping[str, list[Any]], keys: Keys) -> 
         target = None if entry.target is None else target_name(entry.target)
     attacks = _attacks(entry.attacks, (*keys, "attacks"))
     results = []
-    for point, set_ in itertools.product(_points(varied(method.options, options, keys)), _points(over)):
+    for point, set_ in itertools.product(varied(method.options, options, keys), _points(over)):
         chosen, given, changed = {**options, **point}, settings | set_, point | set_
         with at(keys):
             parsed = plain(parse(method.options, chosen, f"options of method {method.name}"))
         title = None if entry.label else with_values(method.name, chosen | given)
-        label = (
-            with_values(entry.label, changed)
-            if entry.label
-            else with_values(str(title), {"target": target} if target else {})
-        )
+        shown = changed if entry.label else {"target": target} if target else {}
+        label = with_values(entry.label or str(title), shown)
         settled = _federation(keys, given)
         results.append(MethodEntry(label, title, entry.name, parsed, settled, target, attacks, defenses, changed, keys))
     return results
@@ -243,7 +231,7 @@ def _chain(chain: Sequence[Member], keys: Keys) -> list[DefenseEntry]:
     grids: list[list[dict[str, Any]]] = []
     for entry, position in zip(chain, places, strict=True):
         with at(position):
-            grids.append(_points(varied(DEFENSES.load(entry.name), entry.options, position)))
+            grids.append(varied(DEFENSES.load(entry.name), entry.options, position))
     named = next((entry.label for entry in chain if entry.label), None)
     results = []
     for point in itertools.product(*grids):
@@ -276,7 +264,7 @@ def _attacks(written: Sequence[Member] | None, keys: Keys) -> tuple[AttackEntry,
         if name in [before.name for before in results]:
             raise wrong(position, f"attack {entry.name!r} is listed twice")
         table = entry.options | ({"label": entry.label} if entry.label else {})
-        for point in _points(varied(kind, table, position)):
+        for point in varied(kind, table, position):
             with at(position):
                 made = parse(kind, {**table, **point}, f"options of attack {name}")
             results.append(AttackEntry(name, made, point, position))

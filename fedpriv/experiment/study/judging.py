@@ -42,21 +42,14 @@ Seeds = Mapping[int, PerUnit]
 
 @dataclass(frozen=True)
 class Measured:
-    """The measured value of a cell, with its floor; both by seed too, where it was trained.
+    """The measured value of a cell, with its floor; both by seed too, where it was trained."""
 
-    Attributes:
-        mean: in its unit; None where it was not measured.
-        floor, floor_name: the strongest guess, or the clients alone.
-        why: why nothing was measured.
-        seeds, guesses: values by seed, and those of the floor.
-    """
-
-    mean: Estimate | None = None
-    floor: Estimate | None = None
+    mean: Estimate | None = None  # in its unit; None where it was not measured
+    floor: Estimate | None = None  # the strongest guess, or the clients alone
     floor_name: str = ""
-    why: str = ""
+    why: str = ""  # why nothing was measured
     seeds: Seeds = field(default_factory=dict)
-    guesses: Seeds = field(default_factory=dict)
+    guesses: Seeds = field(default_factory=dict)  # of the floor
 
 
 class StudyOutcome:

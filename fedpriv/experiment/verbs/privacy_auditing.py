@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from fedpriv.dp.auditing import AuditSettings, plan_audit
 from fedpriv.dp.claims import stated_claim
 from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.saving import Scratch, Tabular, copy_folder, place
+from fedpriv.experiment.saving import Scratch, Tabular, place
 from fedpriv.experiment.settings import (
     FLAG_NAMES,
     Circumstances,
@@ -31,8 +31,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT
-
-KIND = "audit-dp"
 
 
 @dataclass(frozen=True)
@@ -69,11 +67,6 @@ class PrivacyAudit(Tabular):
             {"bound": bound.name, "epsilon_at_least": bound.epsilon, **about, "given": bound.given}
             for bound in self.record.bounds
         ]
-
-    def save(self, out: str | Path, *, force: bool = False) -> PrivacyAudit:
-        """Copy the audit to a folder that stays, and return it from there."""
-        copy_folder(self.path, Path(out), KIND, force=force)
-        return PrivacyAudit(Path(out), self.record)
 
 
 class PrivacyAuditSettings(Circumstances, FederationSettings, total=False):
@@ -139,7 +132,7 @@ def audit_dp(
     config = named_config(method, settings, seed) if path is None else _config_of(path, stated)
     device = pick_device(settings.get("device", "auto"))
     planned = plan_audit(prepare(config, device, download=settings.get("download", False)), audit)
-    with access.sharing(settings.get("share_group", False)), folders.output(folder, KIND, force=force):
+    with access.sharing(settings.get("share_group", False)), folders.output(folder, "audit-dp", force=force):
         write_record(folder, planned.run(listener))
     return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
 

@@ -50,9 +50,6 @@ class Report:
     notices: tuple[str, ...] = ()
     _scratch: Scratch | None = field(default=None, repr=False, compare=False)
 
-    def _repr_html_(self) -> str:
-        return "".join(page.read_text(encoding="utf-8") for page in self.pages)
-
 
 @imports_what_is_named
 def report(

@@ -59,9 +59,6 @@ class Reproduction(Tabular):
             for cell in self.card.cells
         ]
 
-    def _repr_html_(self) -> str:
-        return self.page.read_text(encoding="utf-8")
-
 
 @imports_what_is_named
 def reproduce(
