@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.pages.report import write_report
-from fedpriv.pipeline.adapted import adapted_suite
-from fedpriv.pipeline.execute import AttackContext, attack_all
-from fedpriv.pipeline.infer import check, measure_all
-from fedpriv.pipeline.plan import AttackPlan, attack_names, granted, numerics_of, plan_of, refuse_rounds, with_settings
+from fedpriv.pipeline.execute import AttackContext, attack_all, check, measure_all
+from fedpriv.pipeline.plan import (
+    AttackPlan,
+    adapted_suite,
+    attack_names,
+    granted,
+    numerics_of,
+    plan_of,
+    refuse_rounds,
+    with_settings,
+)
 from fedpriv.scoring.judge import JUDGED
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 from fedpriv.scoring.verdict import premise_words
