@@ -128,6 +128,7 @@ def attack_all(
     command: str,
     listener: Listener = SILENT,
     refused: Callable[[str], None] = SILENT.say,
+    pages: bool = True,
 ) -> dict[Path, ReconstructionRecord]:
     """Run every job of the plan that has no result yet, score it, and save it; return all records by folder."""
     plan, results = ground.plan, dict[Path, ReconstructionRecord]()
@@ -137,7 +138,7 @@ def attack_all(
             results[directory] = load_metrics(directory)
             continue
         try:
-            results[directory] = run_job(directory, ground, job, command, listener)
+            results[directory] = run_job(directory, ground, job, command, listener, pages=pages)
         except UserError as error:
             if not plan.suffix or plan.reach is None:
                 raise
@@ -145,7 +146,9 @@ def attack_all(
     return results
 
 
-def run_job(directory: Path, ground: AttackContext, job: Job, command: str, listener: Listener) -> ReconstructionRecord:
+def run_job(
+    directory: Path, ground: AttackContext, job: Job, command: str, listener: Listener, *, pages: bool = True
+) -> ReconstructionRecord:
     """Attack, attack shuffled uploads where there is another client, score, save and draw; return the record."""
     source, unit, seed = ground.source, job.attack.unit, ground.plan.seed
     case = ground.case_for(job)
@@ -166,7 +169,8 @@ def run_job(directory: Path, ground: AttackContext, job: Job, command: str, list
     about = _about(ground, job, command)
     record = score(reconstruction, truths, control, seed=seed, about=about, judge=judge)
     files.mark(directory, "attack")
-    draw(AttackRecord(directory, reconstruction, control, truths, about, record))
+    if pages:
+        draw(AttackRecord(directory, reconstruction, control, truths, about, record))
     save_attack(
         directory,
         reconstruction=reconstruction,
