@@ -169,7 +169,8 @@ class RefusedError(UserError):
 def pack_job(config: RunConfig, device: str, job: ClientJob) -> Any:
     """Return the ``flwr.app.RecordDict`` of a job."""
     words = {"config": json.dumps(plain(config), sort_keys=True), "device": device, "kinds": _kinds(job.broadcast)}
-    return _records({**words, "round": job.round, "client": job.client}, {_STATE: job.state, _BROADCAST: message_blocks(job.broadcast)})
+    tensors = {_STATE: job.state, _BROADCAST: message_blocks(job.broadcast)}
+    return _records({**words, "round": job.round, "client": job.client}, tensors)
 
 
 def read_job(records: Any) -> tuple[RunConfig, str, ClientJob]:
