@@ -10,14 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedpriv.federation.engine import ClientJob, ClientResult, Engine
-from fedpriv.federation.evaluate import unsampled_facts, unsampled_warning
 from fedpriv.federation.prepared import Federation
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import ClientJob, ClientResult, Engine, run, unsampled_facts
 from fedpriv.federation.run_directory import EngineChoice, RunConfig, RunDirectory
 from fedpriv.federation.states import message_on, on_device
 from fedpriv.federation.summary import RunSummary
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 from fedpriv.util import folders
 from fedpriv.util.config import parse, plain
 from fedpriv.util.device import pick_device
@@ -59,7 +57,7 @@ def train_run(
             listener.say(f"{federation.data.dataset.name}: {federation.data.dataset.brought}")
         absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
         if absent is not None and config.unsampled != "left_out":
-            listener.warn(unsampled_warning(absent, config.clients))
+            listener.warn(f"{absent.words(config.clients)}; see unsampled='left_out'")
         listener.resumable()
         with opened(federation, workers, listener) as clients, listener.progress(f"training {config.method}") as report:
             run(federation, directory, clients, report)
@@ -125,7 +123,7 @@ def _with_config(federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[
 def _run_client(run_configs: tuple[RunConfig, ClientJob], _: Relay) -> ClientResult:
     import torch
 
-    from fedpriv.federation.engine import client_part
+    from fedpriv.federation.rounds import client_part
 
     config, job = run_configs
     key = _key(config)
@@ -141,7 +139,7 @@ def answer(message: Any, context: Any) -> Any:
     """Return a node's reply to a message that asks for a client's part of a round, any client's of any round."""
     from flwr.app import Message
 
-    from fedpriv.integrations.flower_wire import pack_refusal, pack_result
+    from fedpriv.integrations.flower_engine import pack_refusal, pack_result
 
     try:
         content = pack_result(_part(message.content))
@@ -152,15 +150,11 @@ def answer(message: Any, context: Any) -> Any:
 
 
 def _part(records: Any) -> ClientResult:
-    from fedpriv.federation.engine import client_part
-    from fedpriv.integrations.flower_wire import fingerprint, read_job
+    from fedpriv.federation.rounds import client_part
+    from fedpriv.integrations.flower_engine import read_job
 
-    config, device_name, job, data = read_job(records)
+    config, device_name, job = read_job(records)
     federation = _on_node(_key(config), device_name)
-    if fingerprint(federation.clients[job.client]) != data:
-        raise UserError(
-            f"client {job.client}: its images on the node are not those on the server; give the node the same data set"
-        )
     device = federation.server.device
     there = replace(job, state=on_device(device, job.state), broadcast=message_on(device, job.broadcast))
     return client_part(federation, there)

@@ -25,9 +25,16 @@ from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.baselines import ALONE, same_clients
-from fedpriv.pipeline.adapted import adapted_suite
-from fedpriv.pipeline.plan import AttackPlan, attack_names, build_attacks, granted, plan_of, rounds_to_read
-from fedpriv.sources.federation import prepare
+from fedpriv.pipeline.plan import (
+    AttackPlan,
+    adapted_suite,
+    attack_names,
+    build_attacks,
+    granted,
+    plan_of,
+    rounds_to_read,
+)
+from fedpriv.sources.run import prepare
 from fedpriv.util.config import plain
 from fedpriv.util.numerics import Numerics
 

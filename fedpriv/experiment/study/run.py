@@ -23,8 +23,7 @@ from fedpriv.pages.runs_report import PAGE, write_runs_report
 from fedpriv.pages.study_files import SHARDS, accounts, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_report import write_study_report
-from fedpriv.pipeline.execute import attack_all, open_run
-from fedpriv.pipeline.infer import measure_all
+from fedpriv.pipeline.execute import attack_all, measure_all, open_run
 from fedpriv.util import files, folders
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError

@@ -36,19 +36,16 @@ from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
 from fedpriv.pipeline import plan as planning
-from fedpriv.pipeline.adapted import AdaptedSuite, adapted_suite
-from fedpriv.pipeline.execute import AttackContext, attack_all, open_run
-from fedpriv.pipeline.infer import check, measure_all
-from fedpriv.pipeline.plan import AttackPlan
+from fedpriv.pipeline.execute import AttackContext, attack_all, check, measure_all, open_run
+from fedpriv.pipeline.plan import AdaptedSuite, AttackPlan, adapted_suite
 from fedpriv.pipeline.sweep import read_reach, sweep
 from fedpriv.pipeline.uploads import attack_source
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 from fedpriv.scoring.redaction import RECORDED, read_rule
 from fedpriv.sources.door import read_uploads
 from fedpriv.sources.facts import read_facts
-from fedpriv.sources.federation import prepare
 from fedpriv.sources.recorded import read_recording
-from fedpriv.sources.run import refuse_mixed, rounds_with_networks
+from fedpriv.sources.run import prepare, refuse_mixed, rounds_with_networks
 from fedpriv.sources.source import read_card
 from fedpriv.util import access, folders
 from fedpriv.util.code import allowed
@@ -387,7 +384,8 @@ def attack_uploads(
         extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
             client. It is copied and used in evaluation mode. None where the attacker has none.
         attacks: names of attacks and inferences; none for all that fit and are granted.
-        settings: see :class:`UploadSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances`.
+        settings: see :class:`UploadSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances`; grids
+            and page of a temporary result are drawn when it is shown or saved.
     """
     refuse_unknown(settings, UploadSettings)
     target, named = planning.target_name(target), texts("attacks", attacks)
@@ -397,5 +395,5 @@ def attack_uploads(
     source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
     folder, scratch = place(settings.get("out"))
     with access.sharing(settings.get("share_group", False)):
-        records, scores, notices = attack_source(source, named, settings, folder)
+        records, scores, notices = attack_source(source, named, settings, folder, pages=scratch is None)
     return AttackResult(folder, records, scores, notices, None, scratch)
