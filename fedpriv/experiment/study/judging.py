@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from fedpriv.claims import Claim, Measure, Statement
 from fedpriv.experiment.study.claim_plan import Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
-from fedpriv.experiment.verbs.counting import cost
 from fedpriv.pages.baselines import ALONE, same_clients
 from fedpriv.pages.run_records import RunRecord, load_runs
 from fedpriv.pages.study_files import Cell, read_cells
@@ -23,7 +22,6 @@ from fedpriv.scoring.intervals import combine, compare, finite_summary
 from fedpriv.scoring.records import ClaimCard, ClaimStatement, Comparison, Estimate
 from fedpriv.scoring.score import versions
 from fedpriv.scoring.storage import load_metrics
-from fedpriv.util.errors import UserError
 
 ENOUGH_SEEDS = 3
 """Seeds from which on an interval goes over seeds."""
@@ -141,22 +139,6 @@ def difference(better: Seeds, than: Seeds, least: float, *, below: bool) -> Comp
         return combine(comparisons) if comparisons else None
     gains = [entry.mean for entry in comparisons if entry.mean is not None]
     return _compared(np.array(gains), range(len(gains)), least)
-
-
-def counted(claim: Claim, position: Place) -> Measured:
-    """Return the value of a cell that follows from sizes alone, or the size that is not known."""
-    measure, sizes = measure_of(claim, position), sizes_of(claim, position)
-    clients = int(sizes.get("clients", 10))
-    try:
-        (row,) = cost(str(position.method), **sizes).methods
-    except UserError as error:
-        return Measured(why=str(error))
-    ways = ("upload", "broadcast") if measure.what == "both" else (measure.what,)
-    unit = "bytes" if measure.bytes else "scalars"
-    counts = row["communication"]["paper"]
-    value = float(sum(counts[f"{way}_{unit}_per_round"] for way in ways))
-    value /= clients if measure.per == "client" else 1
-    return Measured(Estimate(mean=value / measure.every, ci95=None, n=1))
 
 
 def trained(claim: Claim, position: Place, outcome: StudyOutcome, scale: str) -> Measured:

@@ -11,13 +11,14 @@ from fedpriv.claims import Claim, find_claim
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Scratch, Tabular, place
 from fedpriv.experiment.settings import Circumstances, refuse_unknown
-from fedpriv.experiment.study.claim_plan import Asked, planned
+from fedpriv.experiment.study.claim_plan import Asked, Place, measure_of, planned, sizes_of
 from fedpriv.experiment.study.grid import parse_study
-from fedpriv.experiment.study.judging import StudyOutcome, card_of, counted, trained
+from fedpriv.experiment.study.judging import Measured, StudyOutcome, card_of, trained
 from fedpriv.experiment.study.run import StudyResult, run_study
 from fedpriv.experiment.verbs.auditing import execution_of
+from fedpriv.experiment.verbs.counting import cost
 from fedpriv.pages.claim_card import PAGE, write_claim_card
-from fedpriv.scoring.records import ClaimCard
+from fedpriv.scoring.records import ClaimCard, Estimate
 from fedpriv.scoring.storage import CLAIM, read_record
 from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError, shown
@@ -111,7 +112,7 @@ def reproduce(
         study: StudyResult | None = None
         outcome: StudyOutcome | None = None
         if result.counted:
-            cells = {cell.name: counted(result, cell) for cell in plan.tried}
+            cells = {cell.name: _counted(result, cell) for cell in plan.tried}
         else:
             parsed = parse_study(dict(plan.study))
             study = run_study(parsed, folder / STUDY, execution, command=command, listener=listener)
@@ -121,6 +122,22 @@ def reproduce(
         card = card_of(name, result, requested, plan, cells, command=command, outcome=outcome, seconds=seconds)
         write_claim_card(folder, card)
     return Reproduction(folder, card, folder / PAGE, study, scratch)
+
+
+def _counted(claim: Claim, position: Place) -> Measured:
+    """Return the value of a cell that follows from sizes alone, or the size that is not known."""
+    measure, sizes = measure_of(claim, position), sizes_of(claim, position)
+    clients = int(sizes.get("clients", 10))
+    try:
+        (row,) = cost(str(position.method), **sizes).methods
+    except UserError as error:
+        return Measured(why=str(error))
+    ways = ("upload", "broadcast") if measure.what == "both" else (measure.what,)
+    unit = "bytes" if measure.bytes else "scalars"
+    counts = row["communication"]["paper"]
+    value = float(sum(counts[f"{way}_{unit}_per_round"] for way in ways))
+    value /= clients if measure.per == "client" else 1
+    return Measured(Estimate(mean=value / measure.every, ci95=None, n=1))
 
 
 def _seeds(given: Sequence[int] | str) -> tuple[int, ...]:
