@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fedpriv
-from fedpriv.experiment import settings as shared
+from fedpriv.study import settings as shared
 from fedpriv.util.docstrings import markdown, marked
 
 PAGE = Path(__file__).with_name("api.md")

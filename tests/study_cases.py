@@ -2,7 +2,7 @@
 
 from federations import DIGITS
 
-from fedpriv.experiment.verbs.auditing import read_asked
+from fedpriv.api.auditing import read_asked
 
 TINY = """
 [federation]

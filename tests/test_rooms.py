@@ -29,8 +29,9 @@ MAY_IMPORT["scoring"] = BELOW | {"sources"}
 MAY_IMPORT["dp"] = {*MAY_IMPORT["scoring"], "scoring", "defenses"}
 MAY_IMPORT["pages"] = {*MAY_IMPORT["dp"], "dp", "claims"} - {"defenses"}
 MAY_IMPORT["pipeline"] = {*MAY_IMPORT["pages"], "pages"}
-MAY_IMPORT["experiment"] = {*MAY_IMPORT["pipeline"], "pipeline", "methods", "defenses", "integrations"}
-MAY_IMPORT["cli"] = {*MAY_IMPORT["experiment"], "experiment"}
+MAY_IMPORT["study"] = {*MAY_IMPORT["pipeline"], "pipeline", "methods", "defenses", "integrations"}
+MAY_IMPORT["api"] = {*MAY_IMPORT["study"], "study"}
+MAY_IMPORT["cli"] = {*MAY_IMPORT["api"], "api"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
 count like any other."""
 
@@ -60,10 +61,11 @@ BUDGET: dict[str, int] = {
     "attacks": 12765,
     "scoring": 6302,
     "claims": 248,
-    "pages": 4290,
-    "experiment": 5867,
-    "cli": 1095,
-    "pipeline": 1286,
+    "pages": 4262,
+    "study": 2546,
+    "api": 2302,
+    "cli": 1011,
+    "pipeline": 1578,
     "sources": 3294,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that

@@ -16,7 +16,7 @@ from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.verbs.result import AttackResult
+    from fedpriv.api.result import AttackResult
     from fedpriv.scoring.records import ReconstructionRecord, Verdict
 
 

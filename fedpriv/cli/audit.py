@@ -17,7 +17,7 @@ from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.study.run import StudyResult
+    from fedpriv.study.run import StudyResult
 
 
 @click.command()

@@ -52,7 +52,7 @@ def common_options(command: F) -> F:
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
-        from fedpriv.experiment.named_code import named_code
+        from fedpriv.api.named_code import named_code
         from fedpriv.util.code import allowing
 
         context = get_current_context()

@@ -19,7 +19,7 @@ from fedpriv.util.docstrings import marked
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-VERBS = "fedpriv.experiment.verbs."
+VERBS = "fedpriv.api."
 NEVER = ("listener", "allow_code")
 """Keywords that no flag is made from."""
 ALSO = {"axes": "--axis", "models": "--model"}

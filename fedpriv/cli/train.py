@@ -17,7 +17,7 @@ from fedpriv.util.escape import command_line, visible
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.verbs.counting import Traffic
+    from fedpriv.api.counting import Traffic
     from fedpriv.federation.summary import RunSummary
 
 

@@ -9,9 +9,9 @@ from command_line import call
 from study_cases import STUDY, TINY, load_study
 
 from fedpriv.cli.main import run
-from fedpriv.experiment.study.cells import Execution, lay_out
-from fedpriv.experiment.study.folder import claim, save_rows, standing
-from fedpriv.experiment.study.run import Part, perform
+from fedpriv.study.cells import Execution, lay_out
+from fedpriv.study.folder import claim, save_rows, standing
+from fedpriv.study.run import Part, perform
 from fedpriv.util import files
 from fedpriv.util.folders import held
 from fedpriv.util.listener import SILENT

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from fedpriv.api.attacking import AttackSettings
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.experiment.settings import Circumstances, FederationSettings
-from fedpriv.experiment.verbs.attacking import AttackSettings
+from fedpriv.study.settings import Circumstances, FederationSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

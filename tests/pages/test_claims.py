@@ -7,13 +7,13 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from fedpriv.api.counting import CostSettings
 from fedpriv.claims import claims, find_claim, parsed
 from fedpriv.datasets import DATASETS
 from fedpriv.datasets.partition import dirichlet_partition, split_train_test
-from fedpriv.experiment.settings import FLAG_NAMES
-from fedpriv.experiment.study.claim_plan import measure_of, places, setting_at, sizes_of
-from fedpriv.experiment.verbs.counting import CostSettings
 from fedpriv.methods import METHODS
+from fedpriv.study.claim_plan import measure_of, places, setting_at, sizes_of
+from fedpriv.study.settings import FLAG_NAMES
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import KINDS
 

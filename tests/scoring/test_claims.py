@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from looped import each
 
-from fedpriv.experiment.study.judging import PerUnit, difference
 from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value
 from fedpriv.scoring.records import Estimate
 from fedpriv.scoring.records.claim import ClaimedOrder
+from fedpriv.study.judging import PerUnit, difference
 
 ACCURACY = Printed(80.0, 2, 2.0, counted=False)
 

@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.datasets.federated import class_counts
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.saving import Tabular
-from fedpriv.experiment.settings import (
+from fedpriv.federation.cost import communication, with_models
+from fedpriv.federation.method import Method
+from fedpriv.federation.prepared import load_division
+from fedpriv.methods import METHODS
+from fedpriv.models import default_width, family
+from fedpriv.study.saving import Tabular
+from fedpriv.study.settings import (
     DIVISION_SETTINGS,
     FLAG_NAMES,
     FederationSettings,
@@ -17,11 +22,6 @@ from fedpriv.experiment.settings import (
     refuse_small,
     refuse_unknown,
 )
-from fedpriv.federation.cost import communication, with_models
-from fedpriv.federation.method import Method
-from fedpriv.federation.prepared import load_division
-from fedpriv.methods import METHODS
-from fedpriv.models import default_width, family
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping, texts
 from fedpriv.wire.ledger import FederationSizes

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.result_folders import is_or_was_attack
-from fedpriv.experiment.saving import Scratch, Tabular, copy_folder
-from fedpriv.experiment.verbs.training import Run
+from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.training import Run
 from fedpriv.pages.alike import by_folder, judge_results
 from fedpriv.pages.findings import Finding, findings
 from fedpriv.pages.grid import grid_figure
 from fedpriv.pages.reach import reach_curves, reach_rows
 from fedpriv.pages.report import csv_rows, write_report
 from fedpriv.pipeline.execute import draw
+from fedpriv.pipeline.result_folders import is_or_was_attack
 from fedpriv.scoring.judgement import judge_page
 from fedpriv.scoring.ranking import largest_budgets, strongest_first
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord, Verdict
@@ -36,6 +35,7 @@ from fedpriv.scoring.storage import (
     write_record,
 )
 from fedpriv.scoring.verdict import words
+from fedpriv.study.saving import Scratch, Tabular, copy_folder
 from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import markup

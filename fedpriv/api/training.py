@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.saving import Scratch, Tabular, copy_folder, place
-from fedpriv.experiment.settings import (
+from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.summary import RunSummary
+from fedpriv.study.saving import Scratch, Tabular, copy_folder, place
+from fedpriv.study.settings import (
     Circumstances,
     FederationSettings,
     engine_choice,
@@ -17,9 +19,7 @@ from fedpriv.experiment.settings import (
     refuse_unknown,
     to_resume,
 )
-from fedpriv.experiment.training import train_run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.federation.summary import RunSummary
+from fedpriv.study.training import train_run
 from fedpriv.util import access
 from fedpriv.util.code import allowed
 from fedpriv.util.listener import SILENT

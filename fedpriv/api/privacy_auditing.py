@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
+from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.training import Run
 from fedpriv.dp.auditing import AuditSettings, plan_audit
 from fedpriv.dp.claims import stated_claim
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.saving import Scratch, Tabular, place
-from fedpriv.experiment.settings import (
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.integrations.run import is_recorded
+from fedpriv.scoring.records import PrivacyAuditRecord
+from fedpriv.scoring.storage import load_privacy_audit, write_record
+from fedpriv.sources.run import prepare
+from fedpriv.study.saving import Scratch, Tabular, place
+from fedpriv.study.settings import (
     FLAG_NAMES,
     Circumstances,
     FederationSettings,
@@ -19,12 +25,6 @@ from fedpriv.experiment.settings import (
     refuse_small,
     refuse_unknown,
 )
-from fedpriv.experiment.verbs.training import Run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.integrations.run import is_recorded
-from fedpriv.scoring.records import PrivacyAuditRecord
-from fedpriv.scoring.storage import load_privacy_audit, write_record
-from fedpriv.sources.run import prepare
 from fedpriv.util import access, folders
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError

@@ -11,13 +11,13 @@ from flower_cases import ClientApp, LocalGrid, Message
 
 import fedpriv
 from fedpriv.cli import main as command
-from fedpriv.experiment import training
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import ClientJob
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
 from fedpriv.integrations import flower_engine
 from fedpriv.integrations.flower_engine import FlowerEngine
 from fedpriv.sources.run import prepare
+from fedpriv.study import training
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpriv.experiment.result_folders import is_result
-from fedpriv.experiment.saving import Scratch, Tabular
-from fedpriv.experiment.study import folder as study_folder
-from fedpriv.experiment.study.cells import Cell, Execution, lay_out
-from fedpriv.experiment.study.folder import Shard
-from fedpriv.experiment.study.grid import Study
 from fedpriv.pages.runs_report import PAGE, write_runs_report
 from fedpriv.pages.study_files import SHARDS, accounts, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_report import write_study_report
 from fedpriv.pipeline.execute import attack_all, measure_all, open_run
+from fedpriv.pipeline.result_folders import is_result
+from fedpriv.study import folder as study_folder
+from fedpriv.study.cells import Cell, Execution, lay_out
+from fedpriv.study.folder import Shard
+from fedpriv.study.grid import Study
+from fedpriv.study.saving import Scratch, Tabular
 from fedpriv.util import files, folders
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
@@ -235,7 +235,7 @@ def _noting(account: Path, cell: Cell, errors: list[str]) -> Iterator[None]:
 
 
 def _train(run: Path, cell: Cell, execution: Execution) -> float:
-    from fedpriv.experiment.training import train_run
+    from fedpriv.study.training import train_run
 
     resume = (run / "config.json").is_file()
     if not resume and folders.occupied(run):

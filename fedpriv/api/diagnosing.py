@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import fedpriv
-from fedpriv.experiment.saving import Tabular
+from fedpriv.study.saving import Tabular
 
 Status = Literal["ok", "warning", "failed"]
 EXTRAS = ("", "frames", "dp", "perceptual", "flower", "nvflare", "slurm")

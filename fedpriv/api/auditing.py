@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.saving import Tabular, place
-from fedpriv.experiment.settings import (
+from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.study.cells import Execution, lay_out
+from fedpriv.study.folder import Shard, join, saved_study
+from fedpriv.study.grid import Study, parse_study
+from fedpriv.study.run import StudyResult, run_study
+from fedpriv.study.saving import Tabular, place
+from fedpriv.study.settings import (
     Circumstances,
     FederationSettings,
     SuiteSettings,
@@ -17,11 +21,7 @@ from fedpriv.experiment.settings import (
     refuse_unknown,
     to_resume,
 )
-from fedpriv.experiment.study.cells import Execution, lay_out
-from fedpriv.experiment.study.folder import Shard, join, saved_study
-from fedpriv.experiment.study.grid import Study, parse_study
-from fedpriv.experiment.study.run import StudyResult, run_study
-from fedpriv.experiment.study.written import overridden
+from fedpriv.study.written import overridden
 from fedpriv.util import access
 from fedpriv.util.code import code_flags, exported
 from fedpriv.util.errors import UserError, shown

@@ -10,17 +10,17 @@ from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
+from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.attacks import attacks_for, target_names, told_in_clear
 from fedpriv.attacks.observation import Needs
 from fedpriv.claims import claims
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.saving import Tabular
 from fedpriv.federation.answer import answer_sentence
 from fedpriv.methods import default_method
 from fedpriv.methods.references import references
 from fedpriv.models import FAMILIES
 from fedpriv.pages.attack_pages import attack_pages
 from fedpriv.pipeline.plan import target_name
+from fedpriv.study.saving import Tabular
 from fedpriv.util.docstrings import markdown, summary
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.registry import Registry

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.claims import Claim, Measure, Statement
-from fedpriv.experiment.study.claim_plan import Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
 from fedpriv.pages.baselines import ALONE, same_clients
 from fedpriv.pages.run_records import RunRecord, load_runs
 from fedpriv.pages.study_files import Cell, read_cells
@@ -22,6 +21,7 @@ from fedpriv.scoring.intervals import combine, compare, finite_summary
 from fedpriv.scoring.records import ClaimCard, ClaimStatement, Comparison, Estimate
 from fedpriv.scoring.score import versions
 from fedpriv.scoring.storage import load_metrics
+from fedpriv.study.claim_plan import Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
 
 ENOUGH_SEEDS = 3
 """Seeds from which on an interval goes over seeds."""

@@ -9,7 +9,10 @@ from markupsafe import escape
 
 import fedpriv
 from fedpriv.claims import claims, find_claim, parsed
-from fedpriv.experiment.study.claim_plan import (
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.scoring.records import ClaimCard
+from fedpriv.scoring.storage import read_record
+from fedpriv.study.claim_plan import (
     Asked,
     Plan,
     measure_of,
@@ -19,7 +22,7 @@ from fedpriv.experiment.study.claim_plan import (
     setting_at,
     study_at,
 )
-from fedpriv.experiment.study.judging import (
+from fedpriv.study.judging import (
     Measured,
     PerUnit,
     card_of,
@@ -28,9 +31,6 @@ from fedpriv.experiment.study.judging import (
     mean_of,
     over_clients,
 )
-from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.scoring.records import ClaimCard
-from fedpriv.scoring.storage import read_record
 from fedpriv.util.errors import UserError
 
 OWN = """
@@ -93,8 +93,8 @@ def test_every_claim_can_be_put_to_the_test(name, tmp_path):
 @pytest.mark.parametrize("name", sorted(name for name, claim in claims().items() if not claim.counted))
 @pytest.mark.parametrize("scale", ["cpu", "paper"])
 def test_every_setting_of_every_scale_is_one_that_a_study_takes(name, scale):
-    from fedpriv.experiment.settings import run_config
     from fedpriv.methods import METHODS
+    from fedpriv.study.settings import run_config
     from fedpriv.util.config import parse
 
     claim = claims()[name]
@@ -138,7 +138,7 @@ def test_a_claim_of_one_s_own_in_its_own_setting(own):
 
 def test_again_nothing_is_trained(own, monkeypatch):
     home, found = own
-    monkeypatch.setattr("fedpriv.experiment.training.train_run", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("fedpriv.study.training.train_run", lambda *_, **__: 1 / 0)
     again = fedpriv.reproduce(home / "mine.toml", scale="paper", out=home / "out")
     assert replace_times(again.card) == replace_times(found.card)
 

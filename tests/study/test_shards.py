@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from study_cases import TINY, load_study
 
 import fedpriv
-from fedpriv.experiment.study import folder as shards
-from fedpriv.experiment.study.cells import Execution, lay_out
-from fedpriv.experiment.study.folder import Shard
-from fedpriv.experiment.study.run import run_study
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import read_cells
+from fedpriv.study import folder as shards
+from fedpriv.study.cells import Execution, lay_out
+from fedpriv.study.folder import Shard
+from fedpriv.study.run import run_study
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import PARTIAL
@@ -181,7 +181,7 @@ def test_jobs_of_a_queue_do_a_study(tmp_path, monkeypatch, capsys, alone):
     pytest.importorskip("submitit", reason="needs the extra slurm")
     from submitit.helpers import DelayedSubmission
 
-    from fedpriv.experiment.verbs.auditing import ShardJob
+    from fedpriv.api.auditing import ShardJob
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(place or os.getcwd() for place in sys.path))

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
+from fedpriv.api.auditing import execution_of
+from fedpriv.api.counting import cost
+from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.claims import Claim, find_claim
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.saving import Scratch, Tabular, place
-from fedpriv.experiment.settings import Circumstances, refuse_unknown
-from fedpriv.experiment.study.claim_plan import Asked, Place, measure_of, planned, sizes_of
-from fedpriv.experiment.study.grid import parse_study
-from fedpriv.experiment.study.judging import Measured, StudyOutcome, card_of, trained
-from fedpriv.experiment.study.run import StudyResult, run_study
-from fedpriv.experiment.verbs.auditing import execution_of
-from fedpriv.experiment.verbs.counting import cost
 from fedpriv.pages.claim_card import PAGE, write_claim_card
 from fedpriv.scoring.records import ClaimCard, Estimate
 from fedpriv.scoring.storage import CLAIM, read_record
+from fedpriv.study.claim_plan import Asked, Place, measure_of, planned, sizes_of
+from fedpriv.study.grid import parse_study
+from fedpriv.study.judging import Measured, StudyOutcome, card_of, trained
+from fedpriv.study.run import StudyResult, run_study
+from fedpriv.study.saving import Scratch, Tabular, place
+from fedpriv.study.settings import Circumstances, refuse_unknown
 from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call

@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, cast
 
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.result_folders import differences, each_once, result_directories, unfinished
-from fedpriv.experiment.saving import Scratch, Tabular, place
-from fedpriv.experiment.settings import Circumstances, refuse_unknown
-from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
-from fedpriv.experiment.verbs.result import AttackResult, given_folders
-from fedpriv.experiment.verbs.training import Run
+from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.privacy_auditing import PrivacyAudit
+from fedpriv.api.result import AttackResult, given_folders
+from fedpriv.api.training import Run
 from fedpriv.pages.baselines import baselines
 from fedpriv.pages.page import readable
 from fedpriv.pages.report import load_scored, write_results
 from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import read_results, together
+from fedpriv.pipeline.result_folders import differences, each_once, result_directories, unfinished
 from fedpriv.scoring.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
 from fedpriv.scoring.records import About, InferenceResult, ReconstructionRecord
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import ABOUT, MEMBERSHIP, METRICS, PROPERTY, load_privacy_audit, load_scores, read_record
+from fedpriv.study.saving import Scratch, Tabular, place
+from fedpriv.study.settings import Circumstances, refuse_unknown
 from fedpriv.util import access, folders
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT

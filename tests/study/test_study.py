@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from study_cases import STUDY, TINY, load_study
 
-from fedpriv.experiment.study.cells import Execution, lay_out
-from fedpriv.experiment.study.folder import results
-from fedpriv.experiment.study.written import parse_chain, parse_entry, split_entries
-from fedpriv.experiment.verbs.auditing import read_asked
+from fedpriv.api.auditing import read_asked
+from fedpriv.study.cells import Execution, lay_out
+from fedpriv.study.folder import results
+from fedpriv.study.written import parse_chain, parse_entry, split_entries
 from fedpriv.util.errors import UserError
 
 

@@ -9,18 +9,6 @@ from dataclasses import dataclass, replace
 
 from fedpriv.attacks import attacks_for, is_attacked, targets_of
 from fedpriv.defenses import build_defenses
-from fedpriv.experiment.settings import attacker_by_default, run_config
-from fedpriv.experiment.study.grid import (
-    UNDEFENDED,
-    AttackEntry,
-    DefenseEntry,
-    MethodEntry,
-    Study,
-    refuse_twice,
-    slug,
-    with_values,
-)
-from fedpriv.experiment.study.written import at, read_from, wrong
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunConfig
@@ -35,6 +23,18 @@ from fedpriv.pipeline.plan import (
     rounds_to_read,
 )
 from fedpriv.sources.run import prepare
+from fedpriv.study.grid import (
+    UNDEFENDED,
+    AttackEntry,
+    DefenseEntry,
+    MethodEntry,
+    Study,
+    refuse_twice,
+    slug,
+    with_values,
+)
+from fedpriv.study.settings import attacker_by_default, run_config
+from fedpriv.study.written import at, read_from, wrong
 from fedpriv.util.config import plain
 from fedpriv.util.numerics import Numerics
 

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 import fedpriv
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.experiment.shares import parts_of
-from fedpriv.experiment.training import opened
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
+from fedpriv.pipeline.shares import parts_of
 from fedpriv.sources.run import prepare
+from fedpriv.study.training import opened
 from fedpriv.util.code import allowing
 from fedpriv.util.listener import Listener
 from fedpriv.util.parallel import Pool, WorkerKilled

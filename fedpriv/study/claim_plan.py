@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.claims import SCALES, Claim, Column, Measure, Row, ScaledDown
-from fedpriv.experiment.settings import run_config
 from fedpriv.federation.prepared import load_division
 from fedpriv.models import family
+from fedpriv.study.settings import run_config
 from fedpriv.util.errors import UserError, shown, unknown_name
 
 PAPER = "paper"

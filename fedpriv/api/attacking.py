@@ -10,25 +10,11 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
+from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.result import AttackResult
+from fedpriv.api.training import Run
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.experiment.named_code import imports_what_is_named
-from fedpriv.experiment.result_folders import request_of, results_folder
-from fedpriv.experiment.saving import place
-from fedpriv.experiment.settings import (
-    EVERY_ROUND,
-    FLAG_NAMES,
-    FederationSettings,
-    SearchSettings,
-    attacker_by_default,
-    named_config,
-    refuse_small,
-    refuse_unknown,
-)
-from fedpriv.experiment.shares import work_off
-from fedpriv.experiment.training import train_run
-from fedpriv.experiment.verbs.result import AttackResult
-from fedpriv.experiment.verbs.training import Run
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.integrations.run import RecordedRun, is_recorded
@@ -38,6 +24,8 @@ from fedpriv.pages.report import write_report
 from fedpriv.pipeline import plan as planning
 from fedpriv.pipeline.execute import AttackContext, attack_all, check, measure_all, open_run
 from fedpriv.pipeline.plan import AdaptedSuite, AttackPlan, adapted_suite
+from fedpriv.pipeline.result_folders import request_of, results_folder
+from fedpriv.pipeline.shares import work_off
 from fedpriv.pipeline.sweep import read_reach, sweep
 from fedpriv.pipeline.uploads import attack_source
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
@@ -47,6 +35,18 @@ from fedpriv.sources.facts import read_facts
 from fedpriv.sources.recorded import read_recording
 from fedpriv.sources.run import prepare, refuse_mixed, rounds_with_networks
 from fedpriv.sources.source import read_card
+from fedpriv.study.saving import place
+from fedpriv.study.settings import (
+    EVERY_ROUND,
+    FLAG_NAMES,
+    FederationSettings,
+    SearchSettings,
+    attacker_by_default,
+    named_config,
+    refuse_small,
+    refuse_unknown,
+)
+from fedpriv.study.training import train_run
 from fedpriv.util import access, folders
 from fedpriv.util.code import allowed
 from fedpriv.util.device import pick_device
