@@ -256,8 +256,11 @@ def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str,
         began = time.perf_counter()
         errors: list[str] = []
         # The run is held, so that no other process attacks it for the same cell.
-        with _noting(account, cell, errors), folders.held(folder / "runs" / cell.run):
-            _attack(folder, cell, number, command)
+        run, plan, home = folder / "runs" / cell.run, cell.plans[number], folder / cell.homes[number]
+        with _noting(account, cell, errors), folders.held(run):
+            ground, _ = open_run(run, plan, plan.attacks if cell.named else ())
+            attack_all(home, ground, command=command)
+            measure_all(home, ground, command=command, named=plan.inferences if cell.named else ())
         seconds, spent = time.perf_counter() - began, row.seconds
         if not errors:
             spent = spent.model_copy(update={"attack": (spent.attack or 0.0) + seconds})
@@ -271,10 +274,3 @@ def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str,
         attacks = tuple(ended.get(entry.path, entry) for entry in row.attacks)
         row = row.model_copy(update={"attacks": attacks, "seconds": spent})
     return row
-
-
-def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
-    plan, home = cell.plans[number], folder / cell.homes[number]
-    ground, _ = open_run(folder / "runs" / cell.run, plan, plan.attacks if cell.named else ())
-    attack_all(home, ground, command=command)
-    measure_all(home, ground, command=command, named=plan.inferences if cell.named else ())

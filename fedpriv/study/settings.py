@@ -266,9 +266,4 @@ def engine_choice(given: Mapping[str, Any]) -> EngineChoice:
     extra = sorted(given.keys() - {"engine"})
     if extra and given.get("engine", "local") == "local":
         raise UserError(f"{extra[0]}={shown(given[extra[0]])}: goes with engine='flower'")
-    values = {"name" if name == "engine" else name: value for name, value in given.items()}
-    try:
-        return parse(EngineChoice, values, "engine")
-    except UserError as error:
-        wrong = str(error.keys[0]) if error.keys else "name"
-        raise UserError(f"{'engine' if wrong == 'name' else wrong}: {error}", keys=error.keys) from error
+    return parse(EngineChoice, {"name" if name == "engine" else name: value for name, value in given.items()}, "engine")

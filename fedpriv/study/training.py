@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from fedpriv.federation.states import message_on, on_device
 from fedpriv.federation.summary import RunSummary
 from fedpriv.sources.run import prepare
 from fedpriv.util import folders
-from fedpriv.util.config import parse, plain
+from fedpriv.util.config import plain
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import SILENT, Listener
@@ -89,17 +88,17 @@ def _checked_device(choice: EngineChoice, device: str, workers: int | str) -> st
 @contextmanager
 def opened(federation: Federation, workers: int | str = 1, listener: Listener = SILENT) -> Iterator[Engine]:
     """Open the engine that a federation's configuration names."""
-    choice = federation.config.engine
+    choice, device = federation.config.engine, federation.server.device
     if choice.name == "local":
-        device = federation.server.device.type
-        most = len(federation.participants(1)) if device == "cpu" else 1
-        number, key = number_of_workers(workers, device, most), _key(federation.config)
-        _PREPARED[key] = federation
+        number = number_of_workers(workers, device.type, len(federation.participants(1)) if device.type == "cpu" else 1)
+        _PREPARED[_key(federation.config, str(device))] = federation
         try:
             with Pool(number, patience_for(workers), listener=listener) as pool:
-                yield lambda current, jobs: pool.map(_run_client, _with_config(current, jobs), AHEAD * number)
+                yield lambda current, jobs: pool.map(
+                    _run_client, ((current.config, str(device), job) for job in jobs), AHEAD * number
+                )
         finally:
-            del _PREPARED[key]
+            _PREPARED.clear()
     else:
         from fedpriv.integrations.flower_engine import simulated
 
@@ -108,59 +107,37 @@ def opened(federation: Federation, workers: int | str = 1, listener: Listener = 
 
 
 _PREPARED: dict[str, Federation] = {}
-"""Federations that this process has prepared, by their configuration."""
+"""The federation that this process prepared last, by its configuration and device."""
 
 
-def _key(config: RunConfig) -> str:
-    return json.dumps(plain(config), sort_keys=True)
+def _key(config: RunConfig, device: str) -> str:
+    return f"{device} {json.dumps(plain(config), sort_keys=True)}"
 
 
-def _with_config(federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[tuple[RunConfig, ClientJob]]:
-    for job in jobs:
-        yield federation.config, job
-
-
-def _run_client(run_configs: tuple[RunConfig, ClientJob], _: Relay) -> ClientResult:
-    import torch
-
+def _run_client(part: tuple[RunConfig, str, ClientJob], _: Relay | None = None) -> ClientResult:
     from fedpriv.federation.rounds import client_part
 
-    config, job = run_configs
-    key = _key(config)
+    config, device, job = part
+    key = _key(config, device)
     if key not in _PREPARED:
-        _PREPARED[key] = prepare(config, torch.device("cpu"))
-    return client_part(_PREPARED[key], job)
-
-
-# ---------------------------------------------------------------- a node of Flower's
+        _PREPARED.clear()
+        _PREPARED[key] = prepare(config, pick_device(device))
+    federation = _PREPARED[key]
+    there = federation.server.device
+    return client_part(
+        federation, replace(job, state=on_device(there, job.state), broadcast=message_on(there, job.broadcast))
+    )
 
 
 def answer(message: Any, context: Any) -> Any:
-    """Return a node's reply to a message that asks for a client's part of a round, any client's of any round."""
+    """Return the reply of a node of Flower's to a message that asks for a client's part of a round."""
     from flwr.app import Message
 
-    from fedpriv.integrations.flower_engine import pack_refusal, pack_result
+    from fedpriv.integrations.flower_engine import pack_refusal, pack_result, read_job
 
     try:
-        content = pack_result(_part(message.content))
+        content = pack_result(_run_client(read_job(message.content)))
     except UserError as error:  # the same anywhere: the run has to end, and its user to hear of it
         about = message.content.get("about") or {}
         content = pack_refusal(int(about.get("client", -1)), str(error) or "refused")
     return Message(content, reply_to=message)
-
-
-def _part(records: Any) -> ClientResult:
-    from fedpriv.federation.rounds import client_part
-    from fedpriv.integrations.flower_engine import read_job
-
-    config, device_name, job = read_job(records)
-    federation = _on_node(_key(config), device_name)
-    device = federation.server.device
-    there = replace(job, state=on_device(device, job.state), broadcast=message_on(device, job.broadcast))
-    return client_part(federation, there)
-
-
-@functools.lru_cache(maxsize=1)
-def _on_node(config: str, device: str) -> Federation:
-    """Return the federation that a node prepared last, or another."""
-    return prepare(parse(RunConfig, json.loads(config), "configuration of the run"), pick_device(device))

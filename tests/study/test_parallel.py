@@ -22,11 +22,6 @@ from fedpriv.util.parallel import Pool, WorkerKilled
 NAMES = ("pixels", "unmix", "membership", "property")
 OPTIONS = {"pixels": {"iterations": 3}, "unmix": {"iterations": 3}, "property": {"shadow_clients": 2}}
 SUITE = {"target": "entangled", "attacks": NAMES, "targets": 3, "attack_option": OPTIONS}
-ON_COMMAND_LINE = [
-    *("--target", "entangled", "--targets", "3"),
-    *(f"--attack={name}" for name in NAMES),
-    *(f"--attack-option={name}.{key}={value}" for name, own in OPTIONS.items() for key, value in own.items()),
-]
 
 
 class Heard(Listener):
