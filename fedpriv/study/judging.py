@@ -149,11 +149,12 @@ def trained(claim: Claim, position: Place, outcome: StudyOutcome, scale: str) ->
     names: dict[str, None] = {}
     if inverted:
         for seed, record in outcome.attacked(position):
-            known[seed] = _of_targets(record, getattr(record.metrics, measure.what).per_target, measure)
             best = record.advantage_db.best_floor
-            floor = getattr(record.floor_details.get(best), measure.what, None)
-            if floor is not None and floor.per_target is not None:
-                floors[seed] = _of_targets(record, floor.per_target, measure)
+            floor = record.floor_details.get(best)
+            for table, part in ((known, record.metrics), (floors, floor)):
+                values = getattr(getattr(part, measure.what, None), "per_target", None)
+                if values is not None:
+                    table[seed] = _of_targets(record, values, measure)
             names[LABELS.get(best, best)] = None
     else:
         for seed, row in outcome.done(position).items():
