@@ -61,10 +61,10 @@ BUDGET: dict[str, int] = {
     "scoring": 6302,
     "claims": 248,
     "pages": 4290,
-    "experiment": 5867,
+    "experiment": 5866,
     "cli": 1095,
     "pipeline": 1286,
-    "sources": 3294,
+    "sources": 3076,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -181,7 +181,7 @@ class _Grants:
             heads=heads,
             model=source.model,
             batch=source.protocol(clients) if card.batch else None,
-            batches=_there({(number, k): source.batch(number, k) for k in clients if card.batch}),
+            batches=_there({k: source.batch(number, k) for k in clients if card.batch}),
             loss=source.loss(number),
             defended=self.rehearsals() if changes_rows(source.pipeline, kind) else {},
             statistics=_there({(number, k): source.statistics(card, k, newest[k]) for k in clients}),

@@ -326,7 +326,7 @@ def _held_out(
     for client, each in _by_client("held_out", [given] if pair else given, clients, shared=True).items():
         if not isinstance(each, (list, tuple)) or len(each) != 2:
             raise UserError(f"held_out: expected (images, labels) for client {client}, got {type(each).__name__}")
-        result[client] = _samples("held_out", *each, shape, "held_out")
+        result[client] = _samples("held_out", each[0], each[1], shape, "held_out")
         _refuse_known(f"held_out: client {client}", result[client].images, known, "the client did not train on")
     return result
 
