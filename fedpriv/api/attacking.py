@@ -311,7 +311,7 @@ class UploadSettings(SearchSettings, total=False):
         head: private head behind an extractor, a mapping or class outputs: a ``torch.nn.Linear``, one or one a client.
         batch: :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all images.
         broadcasts: payloads that clients answered, one message for all or one a client; of several rounds a list of these.
-            Of weights a ``state_dict`` will do: uploads may then be ``state_dict``s too, as they are after local training.
+            Of weights a ``state_dict`` will do.
         earlier_extractors: of several rounds, the extractors before the last: a list with one entry a round.
         defense: what clients did to uploads before they left, for attackers who know it (they learn behind it): texts
             ``NAME[:KEY=VALUE,...]`` as of ``fedpriv train``. Uploads are handed in as they were sent.
@@ -375,8 +375,8 @@ def attack_uploads(
     Args:
         uploads: one upload, a list with one a client, or a mapping from client numbers. An upload is a payload
             (``fedpriv.Prototypes``, ...), a tuple of payloads, a tensor or NumPy array where its kind is obvious,
-            :class:`Update`, :class:`Gradient`, a pair of state dicts (before, after), or a state dict beside
-            ``broadcasts``. Of several rounds: a list with one list or mapping a round, of which the last is attacked.
+            ``{class: vector}``, :class:`Update` or :class:`Gradient`. Of several rounds: a list with one list or mapping a
+            round, the oldest first; the last round is attacked.
         target: kind of upload to attack: ``fedpriv list targets``.
         images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
         auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: baselines are made of them.
