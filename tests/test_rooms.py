@@ -62,11 +62,11 @@ BUDGET: dict[str, int] = {
     "scoring": 6302,
     "claims": 248,
     "pages": 4262,
-    "study": 2546,
+    "study": 2515,
     "api": 2302,
     "cli": 1011,
     "pipeline": 1578,
-    "sources": 3294,
+    "sources": 3076,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

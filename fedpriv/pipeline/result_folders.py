@@ -92,7 +92,7 @@ def _refuse_other(folder: Path, request: Mapping[str, Any]) -> None:
 
 
 def differences(before: Any, now: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Return what differs between two nested mappings: dotted name -> both values."""
+    """Return the differences of two nested mappings: dotted name -> both values."""
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
         return {prefix: (before, now)} if before != now else {}
     result: dict[str, tuple[Any, Any]] = {}

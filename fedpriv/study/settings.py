@@ -119,7 +119,7 @@ class FederationSettings(TypedDict, total=False):
 
 
 class SuiteSettings(Circumstances, total=False):
-    """How attacks are made, one suite or many.
+    """Settings of attacks, of one suite or many.
 
     Attributes:
         targets: how many targets at most (default: each attack's own, 48 or, where each is a long search, 6).
