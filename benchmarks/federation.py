@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining, Method
 from fedpriv.federation.rounds import run

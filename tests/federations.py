@@ -12,7 +12,7 @@ import torch
 from filelock import FileLock
 
 import fedpriv
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.prepared import Federation

@@ -11,8 +11,8 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for, refuse_two_targets
-from fedpriv.defenses.shared.signals import facts_in_clear
+from fedpriv.defenses.accounting import ACCOUNTANT, epsilon, noise_multiplier_for, refuse_two_targets
+from fedpriv.defenses.signals import facts_in_clear
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.build import extractor_batch_norms

@@ -1,20 +1,101 @@
-"""Add noise to what is uploaded, without accounting for what it guarantees."""
+"""Noise on uploads, and the bounds that it is measured against: clip, noise, local-dp, dp-noise."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Gt
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import AVERAGED, CLASS_IDS, COMPARED, LIKENESS, MOST_LIKELY, NETWORKS, SEARCHES
-from fedpriv.defenses.shared.signals import SignalDefense, norm, signal, transform
-from fedpriv.federation.answer import Answer
-from fedpriv.federation.defense import UploadContext
-from fedpriv.wire.payload import Message
+from fedpriv.defenses.accounting import (
+    ACCOUNTANT,
+    ImpliedEpsilon,
+    epsilon,
+    implied_epsilon,
+    noise_multiplier_for,
+    refuse_two_targets,
+)
+from fedpriv.defenses.signals import (
+    AVERAGED,
+    CLASS_IDS,
+    COMPARED,
+    LEARNED,
+    LIKENESS,
+    MOST_LIKELY,
+    NETWORK_NAMES,
+    SEARCHES,
+    VECTOR_NAMES,
+    SignalDefense,
+    changed,
+    in_clear,
+    norm,
+    refuse_false_labels,
+    require,
+    signal,
+    transform,
+)
+from fedpriv.defenses.withhold import drop_small_classes
+from fedpriv.federation.answer import NO_OTHERS, Answer
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.models.split import Blueprint
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import MIXTURES, OF_IMAGES, ROWS, UPDATES, VECTORS, payload_kind
+from fedpriv.wire.payload import Message, Payload
+
+_EXACT = "compares directions, which stay exact"
+
+
+@dataclass(frozen=True)
+class Clip(SignalDefense):
+    """Scale down whatever is longer than a bound; shorter signals stay as they are.
+
+    Of rows (representations, prototypes, an entangled representation, class outputs) every row is clipped by itself; of
+    networks and angle matrices the whole update, the difference from the broadcast, all tensors of a payload together:
+
+        v <- v min(1, bound / ||v||_2).
+
+    No privacy guarantee by itself: directions stay exact. It bounds what one upload can move, which is what the noise
+    of ``dp-noise`` is measured against.
+
+    Attributes:
+        bound: S > 0, L2 norm, in units of the representation or of the weights.
+    """
+
+    bound: Annotated[float, Gt(0)] = 1.0
+
+    name: ClassVar[str] = "clip"
+    source: ClassVar[str] = "McMahan et al., ICLR 2018 (updates); Abadi et al., CCS 2016"
+    guarantee: ClassVar[str] = "none; bounds the L2 norm of each row, or of the whole update"
+    answers = (
+        Answer(("dip", "pixels"), VECTOR_NAMES, {"match": "direction"}, note=_EXACT),
+        Answer(("joint",), ("prototype",), {"match": "direction"}, note=_EXACT),
+        *LEARNED,
+        Answer(("inverting-gradients", "gradient-dip"), NETWORK_NAMES, note=_EXACT),
+        *(LIKENESS, CLASS_IDS, COMPARED),
+    )
+    keeps_sensitivity: ClassVar[bool] = True  # a projection brings no two rows further apart
+    fits = ROWS | UPDATES
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        return tuple(_clipped(payload, context.broadcast, self.bound) for payload in message)
+
+
+def _clipped(payload: Payload, broadcast: Message, bound: float) -> Payload:
+    if payload.kind in ROWS:
+        return changed(payload, broadcast, lambda _, value: clip_rows(value, bound))
+    length = norm(signal(payload, broadcast))
+    return changed(payload, broadcast, lambda _, value: value * (bound / length)) if length > bound else payload
+
+
+def clip_rows(rows: Tensor, bound: float) -> Tensor:
+    """Return rows ``(n, d)``, or one row ``(d,)``, of L2 norm at most ``bound``."""
+    lengths = rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    shares: Tensor = (bound / lengths).clamp(max=1)
+    return rows * shares
+
 
 _OWN_SIZE = "every tensor has noise of its own size, and counts by it"
 
@@ -44,7 +125,7 @@ class Noise(SignalDefense):
     guarantee: ClassVar[str] = "none (heuristic)"
     answers = (
         *AVERAGED,
-        Answer(SEARCHES, NETWORKS, {"match": "relative"}, {"unit": "rms"}, _OWN_SIZE),
+        Answer(SEARCHES, NETWORK_NAMES, {"match": "relative"}, {"unit": "rms"}, _OWN_SIZE),
         replace(MOST_LIKELY, where={"unit": "absolute"}),
         *(LIKENESS, CLASS_IDS, COMPARED),
         Answer(("inverting-gradients", "membership"), ("low-rank-model",), note="as they are: go by direction"),
@@ -89,3 +170,219 @@ def clipped_and_noisy(message: Message, context: UploadContext, bound: float, de
         return value * share + deviation * standard_noise(value, "gaussian", context.rng)
 
     return transform(message, context.broadcast, change)
+
+
+@dataclass(frozen=True)
+class LocalDp(SignalDefense):
+    """Clip the update of a client to norm C and add noise of s = D sqrt(2 ln(1.25 / delta)) / epsilon to every entry.
+
+    As Flower's client mod does it: D, ``sensitivity``, is whatever the user writes, and has nothing to do with C. An update
+    clipped to C moves by up to 2 C if the client's images are replaced, so the claimed epsilon follows for D = 2 C and
+    epsilon <= 1, and need not follow otherwise. Records state both: what is claimed of each upload, and what clip and noise
+    imply for one upload and for all rounds (:mod:`fedpriv.defenses.accounting`). See ``dp-noise`` for noise that is
+    computed from the clip and accounted for over the run.
+
+    Attributes:
+        clipping_norm: C > 0, the largest L2 norm of the whole update.
+        sensitivity: D >= 0 from which the noise is computed; 0 is no noise.
+        epsilon: claimed for each upload, > 0.
+        delta: in (0, 1).
+    """
+
+    clipping_norm: Annotated[float, Gt(0)] = 1.0
+    sensitivity: Annotated[float, Ge(0)] = 1.0
+    epsilon: Annotated[float, Gt(0)] = 1.0
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+
+    name: ClassVar[str] = "local-dp"
+    source: ClassVar[str] = "LocalDpMod of Flower 1.41; Dwork and Roth 2014, theorem A.1"
+    guarantee: ClassVar[str] = (
+        "(epsilon, delta)-DP of a client's update, L2, by replacement of all its images: the epsilon that clip and noise "
+        "imply, which need not be the one claimed"
+    )
+    answers = (MOST_LIKELY, LIKENESS)
+    fits = UPDATES
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        return clipped_and_noisy(message, context, self.clipping_norm, self.implied(1).deviation)
+
+    def implied(self, releases: int) -> ImpliedEpsilon:
+        """Return the epsilon claimed beside those that follow, for a client that sends in so many rounds."""
+        return implied_epsilon(self.clipping_norm, self.sensitivity, self.epsilon, self.delta, releases)
+
+    def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
+        implied = self.implied(plan.rounds)
+        return {
+            "epsilon": implied.overall if math.isfinite(implied.overall) else None,
+            "delta": self.delta,
+            "epsilon_claimed_of_each_upload": implied.claimed,
+            "epsilon_implied_of_each_upload": implied.once if math.isfinite(implied.once) else None,
+            "claim": "follows" if implied.follows else f"does not follow: {implied.words}",
+            "noise_multiplier": implied.deviation / implied.sensitivity,
+            "bound": self.clipping_norm,
+            "norm": "L2",
+            "unit": "client",
+            "neighbours": "all images of one client replaced by others of the same classes and numbers",
+            "sensitivity": f"2 C of the whole update; the noise was computed for {self.sensitivity:g}",
+            "releases": plan.rounds,
+            "accountant": "exact, of composed Gaussian mechanisms (Balle and Wang 2018; Dong et al. 2019)",
+            "not_protected": in_clear(plan),
+        }
+
+
+UNIFORM_IN_CLASS = ("VAR", "RSP", "VAP", "RAP")
+"""Entanglement mechanisms that spread a class's weight evenly over its images."""
+
+
+@dataclass(frozen=True)
+class DPNoise(Defense):
+    """Clip, add Gaussian noise in proportion to the sensitivity, and account for all rounds.
+
+    Two units of protection, both by replacement, both in the L2 norm:
+
+    - ``client``: all images of a client are replaced by others of the same classes and numbers. The signals of an
+      upload together (for networks: the difference from the broadcast) are clipped to ``bound`` = S; they move by at
+      most 2 S. Holds whatever happened in training.
+    - ``image``: one image of a client is replaced by another of its class. Clients' networks bound every
+      representation to length S, in training too, so a row of representations moves by at most 2 S, a prototype by 2 S
+      / n_c, an entangled representation by max_c w_c 2 S / n_c. **For the client's extractor as it is**: that the
+      extractor was trained on the image, too, is not covered, and the record says so.
+
+    Each release is a Gaussian mechanism of noise multiplier z = (standard deviation) / (sensitivity). Releases of all
+    rounds are composed, as if the client took part in each. Classes, counts and label encodings travel in clear, which
+    the record names. Noise comes from the run's seed: a simulation of the mechanism, not a deployment of it.
+
+    Attributes:
+        bound: S > 0, in units of the representation or of the weights.
+        noise_multiplier: z > 0; or
+        epsilon: the target over the whole run, from which z is computed; exactly one of the two.
+        delta: in (0, 1).
+        unit: ``client`` or ``image``.
+        floor: with ``image``, classes of fewer images are left out of the upload; an entangled upload in which such a
+            class has weight is not sent.
+        counts: with ``image``, ``private``: n_c is taken to be ``floor`` everywhere, so that the noise tells nothing
+            about counts; or ``public``: each class's own n_c, which is less noise and tells n_c.
+    """
+
+    bound: Annotated[float, Gt(0)] = 1.0
+    noise_multiplier: Annotated[float, Gt(0)] | None = None
+    epsilon: Annotated[float, Gt(0)] | None = None
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+    unit: Literal["client", "image"] = "client"
+    floor: Annotated[int, Ge(1)] = 1
+    counts: Literal["private", "public"] = "private"
+
+    name: ClassVar[str] = "dp-noise"
+    source: ClassVar[str] = "Gaussian mechanism; Mironov, CSF 2017 (Renyi accounting)"
+    guarantee: ClassVar[str] = (
+        "(epsilon, delta)-DP over all rounds, L2, by replacement: of a client's images, or of one image given the extractor"
+    )
+    answers = (*AVERAGED, MOST_LIKELY, LIKENESS, CLASS_IDS, COMPARED)
+    unanswered: ClassVar[str] = NO_OTHERS
+
+    def __post_init__(self) -> None:
+        refuse_two_targets(self.name, self.noise_multiplier, self.epsilon)
+
+    def check(self, plan: ProtectionPlan) -> None:
+        require(self.name, plan, VECTORS if self.unit == "image" else ROWS | UPDATES)
+        if self.unit == "image":
+            refuse_false_labels(self.name, plan)
+            if plan.sensitivity_unknown_after:
+                raise UserError(
+                    f"defense 'dp-noise' with unit=image behind {plan.sensitivity_unknown_after[-1]!r}: how far one "
+                    "image can move an upload is not known behind it; give dp-noise first, or unit=client"
+                )
+            mechanism = getattr(plan.options, "mechanism", "RAP")
+            uneven = mechanism not in UNIFORM_IN_CLASS or getattr(plan.options, "normalisation", "") == "signed"
+            if uneven and any(kind in MIXTURES for kind in plan.uploads):
+                raise UserError(
+                    f"defense 'dp-noise' with unit=image: mechanism {mechanism} can give one image more than its share of "
+                    f"its class's weight; use one of {', '.join(UNIFORM_IN_CLASS)} with positive weights, or unit=client"
+                )
+        self.privacy(plan)  # says before training that opacus is missing
+
+    def preserves_sensitivity(self) -> bool:
+        return self.unit == "image"
+
+    def blueprint(self, blueprint: Blueprint) -> Blueprint:
+        if self.unit == "client":
+            return blueprint
+        bound = self.bound if blueprint.norm_bound is None else min(self.bound, blueprint.norm_bound)
+        return replace(blueprint, norm_bound=bound)
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        z = self.multiplier(context.rounds)
+        if self.unit == "client":
+            return clipped_and_noisy(message, context, self.bound, z * 2 * self.bound)
+        kept = drop_small_classes(message, context.class_counts, self.floor)
+        return tuple(self._of_images(payload, context, z) for payload in kept)
+
+    def multiplier(self, rounds: int) -> float:
+        """Return z for a run of so many rounds."""
+        if self.epsilon is None:
+            return self.noise_multiplier or 0.0
+        return noise_multiplier_for(self.epsilon, self.delta, rounds)
+
+    def _of_images(self, payload: Payload, context: UploadContext, z: float) -> Payload:
+        moves = self.sensitivity(payload, context.class_counts)
+        if moves is None:
+            return payload
+
+        def change(_: str, value: Tensor) -> Tensor:
+            noise = standard_noise(value, "gaussian", context.rng)
+            return clip_rows(value, self.bound) + z * moves.to(value) * noise
+
+        return changed(payload, context.broadcast, change)
+
+    def sensitivity(self, payload: Payload, class_counts: Tensor) -> Tensor | None:
+        """Return each row's L2 sensitivity to replacing one image: ``(n, 1)``, ``(c, 1)`` or ``()``; None for counts.
+
+        Args:
+            payload: what is uploaded, with bounded representations behind it.
+            class_counts: ``(C,)`` int64, images of each class.
+        """
+        if payload.kind not in VECTORS:
+            return None
+        numbers = class_counts if self.counts == "public" else torch.full_like(class_counts, self.floor)
+        per_class = 2 * self.bound / numbers.clamp(min=1).double()
+        classes, weights = payload.said("classes"), payload.said("weights")
+        if weights is not None:
+            return (weights.cpu().double().abs() * per_class).max()
+        assert classes is not None
+        if payload.computed_from == "image":
+            return torch.full((len(classes), 1), 2 * self.bound, dtype=torch.float64)
+        return per_class[classes.cpu()][:, None]
+
+    def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
+        z = self.multiplier(plan.rounds)
+        clear, given = in_clear(plan), ""
+        if self.unit == "client":
+            neighbours = "all images of one client replaced by others of the same classes and numbers"
+            sensitivity = "2 S of the whole upload"
+        else:
+            neighbours = "one image of a client replaced by another of its class"
+            given = "the client's extractor, though it was trained on the same images"
+            number = "n_c" if self.counts == "public" else f"{self.floor} (the floor on n_c)"
+            sensitivity = {
+                "image": "2 S of a row",
+                "class": f"2 S / {number} of a row",
+                "mixture": f"max_c w_c 2 S / {number}",
+            }[next(payload_kind(kind).computed_from for kind in plan.uploads if kind in VECTORS)]
+            if self.counts == "public" and not any(kind in OF_IMAGES for kind in plan.uploads):
+                clear.append("n_c, through the size of the noise")
+            if self.floor > 1:
+                clear.append(f"which classes have at least {self.floor} images")
+        return {
+            "epsilon": epsilon(z, plan.rounds, self.delta),
+            "delta": self.delta,
+            "noise_multiplier": z,
+            "bound": self.bound,
+            "norm": "L2",
+            "unit": self.unit,
+            "neighbours": neighbours,
+            "given": given,
+            "sensitivity": sensitivity,
+            "releases": plan.rounds,
+            "accountant": ACCOUNTANT,
+            "not_protected": clear,
+        }

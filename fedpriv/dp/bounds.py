@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, expit, ndtri  # type: ignore[import-untyped]
 
-from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
+from fedpriv.defenses.accounting import gaussian_epsilon
 from fedpriv.scoring.intervals import clopper_pearson
 
 Scores = NDArray[np.float64]

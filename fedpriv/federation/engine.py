@@ -11,8 +11,8 @@ from fedpriv.federation.states import State
 from fedpriv.federation.summary import ClientFailure
 from fedpriv.federation.trace import Trace
 from fedpriv.util.errors import UserError
+from fedpriv.wire.payload import all_finite
 from fedpriv.wire.payloads import Message
-from fedpriv.wire.plain_tensor import all_finite
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from fedpriv.federation.defense import Loss, Work, guarded
 from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining
 from fedpriv.federation.states import State, put
 from fedpriv.federation.trace import Trace
-from fedpriv.models.layout import channels_last, takes_channels_last, weights_channels_last
-from fedpriv.models.split import SplitModel
+from fedpriv.models.split import SplitModel, channels_last, takes_channels_last, weights_channels_last
 from fedpriv.util.seeds import generator, global_seed
 
 

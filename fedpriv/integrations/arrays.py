@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
-from fedpriv.wire.plain_tensor import check_names, check_plain, from_array
+from fedpriv.wire.payload import check_names, check_plain, from_array
 
 Sets = Mapping[str, Mapping[str, Any]]
 """Name of a set (an ``ArrayRecord`` of Flower, a ``DXO`` of NVFlare) -> name of an array -> NumPy array or tensor."""

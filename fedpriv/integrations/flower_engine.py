@@ -56,7 +56,7 @@ class FlowerEngine:
 
     Args:
         grid: a ``flwr.serverapp.Grid``.
-        device: where nodes compute, unless they know better: as :func:`fedpriv.util.device.pick_device` takes it.
+        device: where nodes compute, unless they know better: as :func:`fedpriv.util.compute.pick_device` takes it.
         nodes: the first round waits for so many.
         fault: tells of a fault of what is behind the grid; empty while there is none.
         clock: seconds.

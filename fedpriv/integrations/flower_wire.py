@@ -26,8 +26,8 @@ from fedpriv.federation.trace import Trace
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import json_value
-from fedpriv.wire.message_files import message_blocks, message_of
-from fedpriv.wire.plain_tensor import check_names, from_array
+from fedpriv.wire.messages import message_blocks, message_of
+from fedpriv.wire.payload import check_names, from_array
 
 STATE: Final = "private-state"
 BROADCAST: Final = "broadcast"
@@ -41,7 +41,7 @@ class NodeJob(NamedTuple):
 
     Attributes:
         config: of the run.
-        device: where to compute, as :func:`fedpriv.util.device.pick_device` takes it.
+        device: where to compute, as :func:`fedpriv.util.compute.pick_device` takes it.
         job: the job.
         data: fingerprint of the client's training images, as the server has them.
     """

@@ -14,8 +14,9 @@ one step a batch: the first time for passes until the standard deviation of the 
 below 0.1 (``first_passes`` bounds them), later for one pass. Where global and local tensors are equal, as in the
 first round, there is nothing to learn.
 
-W is learned in evaluation mode; the loss of a pass is its mean over batches (PFLlib takes the last batch's). W is learned at
-the beginning of a client's step, so accuracy *after broadcast* is that of a merge with the W of the client's step before.
+W is learned in evaluation mode; the loss of a pass is its mean over batches (PFLlib takes the last batch's). W is
+learned at the beginning of a client's step, so accuracy *after broadcast* is that of a merge with the W of the client's
+step before.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import classification_loss, represent, train
 from fedpriv.federation.method import ClientSetup, Plan
 from fedpriv.federation.states import State, inner, outer, parameters, put, take
-from fedpriv.methods import fedavg
-from fedpriv.methods.shared import weights
+from fedpriv.methods import weights
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Message, Model, PublicLoss, get_payload
@@ -162,7 +162,7 @@ def public_loss(options: Options, round_: int) -> PublicLoss:
 
 
 METHOD = replace(
-    fedavg.METHOD,
+    weights.FEDAVG,
     name="fedala",
     source="Zhang et al., AAAI 2023",
     options=Options,

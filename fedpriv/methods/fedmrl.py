@@ -13,15 +13,16 @@ compares with three others (figure 7):
     single_large   F_k alone, which was never trained to predict from its own representation
     single_small   G alone, likewise
 
-G is the smallest private architecture, CNN-5, with d1 units in its penultimate linear layer (section 5.1, appendix C.1).
-HtFLlib shares the four-layer CNN instead and pools its 512 numbers down to 128; tables 2 and 11 of FedRE were made so:
-``narrowing = "htfllib"``. Unlike published code, the projector is kept between rounds, and every client uploads its own copy
-of G (the official code's mean is the last client's).
+G is the smallest private architecture, CNN-5, with d1 units in its penultimate linear layer (section 5.1, appendix
+C.1). HtFLlib shares the four-layer CNN instead and pools its 512 numbers down to 128; tables 2 and 11 of FedRE were
+made so: ``narrowing = "htfllib"``. Unlike published code, the projector is kept between rounds, and every client
+uploads its own copy of G (the official code's mean is the last client's).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -30,10 +31,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import EVALUATION_BATCH, represent_by, train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, Uploads
+from fedpriv.federation.method import ClientSetup, Plan
 from fedpriv.federation.states import State, parameters, put, take
-from fedpriv.methods.shared import small_model, weights
-from fedpriv.methods.shared.small_model import small_blueprint
+from fedpriv.methods import small_model, weights
+from fedpriv.methods.small_model import small_blueprint
+from fedpriv.methods.weights import LOCAL
 from fedpriv.models import MODELS
 from fedpriv.models.build import narrowing_models
 from fedpriv.models.split import Blueprint, SplitModel
@@ -140,16 +142,6 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return trained, (SmallModel(parameters(fusion.small)), weights.sample_count(setup))
 
 
-def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
-    """Build the initial small model and broadcast it."""
-    return small_model.start_of(_small(setup.blueprint, setup.options), setup, rng)
-
-
-def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
-    """Average the small models by numbers of samples."""
-    return small_model.average_small(uploads, weights.counts(uploads))
-
-
 @torch.no_grad()
 def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     """Return the logits ``(n, C)`` of images (bytes or floats), in evaluation mode, in the mode of the options."""
@@ -180,20 +172,21 @@ def check(plan: Plan) -> None:
             f"one of {', '.join(narrowing_models())}, or option={shown({'narrowing': 'htfllib'})} to pool its "
             "representation"
         )
-    small_model.check_small(plan, small)
+    small_model.check_small(_small, plan)
 
 
-METHOD = Method(
+METHOD = replace(
+    LOCAL,
     name="fedmrl",
     source="Yi et al., NeurIPS 2024",
     options=Options,
     uploads=("small-model", "sample-count"),
     broadcasts=("small-model",),
-    start=start,
+    start=partial(small_model.start_small, _small),
     init=init,
     apply_broadcast=small_model.receive_small,
     client_step=client_step,
-    server_step=server_step,
+    server_step=small_model.average_small,
     predict=predict,
     check=check,
     shared=_small,

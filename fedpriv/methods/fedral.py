@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -29,9 +29,10 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks, support
 from fedpriv.federation.local_training import represent_by, train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, Uploads
+from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, Uploads
 from fedpriv.federation.states import State, put, take, weighted_mean
-from fedpriv.methods.shared import weights
+from fedpriv.methods import weights
+from fedpriv.methods.weights import LOCAL
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -164,7 +165,8 @@ def sizes(facts: FederationSizes) -> Scalars:
     }
 
 
-METHOD = Method(
+METHOD = replace(
+    LOCAL,
     name="fedral",
     source="Yi et al., FedRAL",
     options=Options,

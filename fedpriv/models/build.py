@@ -15,8 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from fedpriv.models import MAPPINGS, MODELS, UnfitShape
-from fedpriv.models.cnn import start_uniform
 from fedpriv.models.split import Blueprint, SplitModel, VariationalBottleneck
+from fedpriv.models.zoo import start_uniform
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
 

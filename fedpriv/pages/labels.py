@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.alike import NOT_THE_UPLOAD
 from fedpriv.scoring.records import About, Labels, Provenance, ThreatModel

@@ -17,7 +17,7 @@ from fedpriv.scoring.storage import holds_scores, load_scores, write_record
 from fedpriv.sources.case import EVERYTHING, Case, build_case
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import mark
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 from fedpriv.wire.kinds import ANSWERS
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.util.compute import Numerics, read_numerics
+from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown, unknown_name
-from fedpriv.util.numerics import Numerics, read_numerics
-from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
     import torch

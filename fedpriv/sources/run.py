@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
-from fedpriv.datasets.federated import drawn_by_class
+from fedpriv.datasets.partition import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.capture import load_trace, trace_path
 from fedpriv.federation.local_training import batch_sizes, has_batch_norm, represent

@@ -18,9 +18,8 @@ from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.sources.shuffled import shuffle
 from fedpriv.sources.truth import Holdings, Pool, Truth
-from fedpriv.util.config import parse
+from fedpriv.util.config import mapping, parse
 from fedpriv.util.errors import UserError
-from fedpriv.util.pairs import mapping
 from fedpriv.wire.kinds import LAYERS, NETWORKS, PUBLIC_OUTPUTS, TELLING, payload_kind
 from fedpriv.wire.payloads import Message, PublicLoss
 

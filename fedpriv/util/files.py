@@ -14,18 +14,78 @@ nothing is listed or checked.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from fedpriv.util import access, foreign
+from fedpriv.util import foreign
 from fedpriv.util.errors import UserError
+
+PRIVATE, GROUP, PUBLIC = 0o700, 0o750, 0o755
+"""Modes of folders; their files have the same without the right to execute."""
+
+_group: ContextVar[bool] = ContextVar("share_group", default=False)
+
+
+@contextlib.contextmanager
+def sharing(group: bool) -> Iterator[None]:
+    """Let the owner's group read the folders that are made, or gone on with, in the block."""
+    token = _group.set(group)
+    try:
+        yield
+    finally:
+        _group.reset(token)
+
+
+def shared() -> bool:
+    """True where the owner's group is to read what is made."""
+    return _group.get()
+
+
+def in_place(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int | None = None) -> BinaryIO:
+    """Open a file to be written where it stands, without emptying it: no link, a regular file, under one name alone.
+
+    ``mode`` is that of a folder, from which the mode of a file that is made follows (None: the user's umask). A file that is
+    only read may have other names.
+    """
+    more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        number = os.open(path, flags | more, 0o666 if mode is None else 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR) or path.is_symlink():
+            raise _refusal(path) from error
+        raise
+    about, read_only = os.fstat(number), flags & (os.O_WRONLY | os.O_RDWR) == 0
+    if not stat.S_ISREG(about.st_mode) or not (about.st_nlink == 1 or read_only):
+        os.close(number)
+        raise _refusal(path)
+    if mode is not None and flags & os.O_CREAT and about.st_size == 0:
+        set_mode(number, mode & 0o666)
+    return os.fdopen(number, "rb" if read_only else "r+b")
+
+
+def _refusal(path: Path) -> UserError:
+    return UserError(
+        f"{path}: is a link, has another name (hard link), or is no regular file; fedpriv writes here and follows no link: "
+        "put a copy of the file in its place, or choose another folder"
+    )
+
+
+def set_mode(file: int | Path, mode: int) -> None:
+    """Give a file or folder its mode where it has another; bits of a folder that go on to what is made in it stay."""
+    before = os.stat(file).st_mode
+    if before & 0o777 != mode:
+        os.chmod(file, before & 0o7000 | mode)
+
 
 MARKER = ".fedpriv.jsonl"
 LOCK = ".fedpriv.lock"
@@ -78,7 +138,7 @@ def mode_of(folder: Path) -> int | None:
     if not homes:
         return None
     mode = homes[0].stat().st_mode
-    return next((known for known in (access.PUBLIC, access.GROUP) if mode & known == known), access.PRIVATE)
+    return next((known for known in (PUBLIC, GROUP) if mode & known == known), PRIVATE)
 
 
 def make(folder: Path, least: int = 0) -> None:
@@ -86,13 +146,13 @@ def make(folder: Path, least: int = 0) -> None:
     for index in reversed([position for position in (folder, *folder.parents) if not position.is_dir()]):
         mode = mode_of(index.parent)
         index.mkdir(exist_ok=True)
-        access.set_mode(index, index.stat().st_mode & 0o777 | least if mode is None else mode)
+        set_mode(index, index.stat().st_mode & 0o777 | least if mode is None else mode)
 
 
 def new_mode(folder: Path, *, public: bool = False) -> int:
     """Return the mode of a folder to mark: public or the group's where asked, else that of the marked one around it."""
-    requested = access.PUBLIC if public else access.GROUP if access.shared() else None
-    return requested or mode_of(folder.parent) or access.PRIVATE
+    requested = PUBLIC if public else GROUP if shared() else None
+    return requested or mode_of(folder.parent) or PRIVATE
 
 
 def mark(folder: Path, kind: str, *, public: bool = False) -> str:
@@ -102,7 +162,7 @@ def mark(folder: Path, kind: str, *, public: bool = False) -> str:
         return known
     made, mode = uuid.uuid4().hex, new_mode(folder, public=public)
     make(folder, mode)
-    access.set_mode(folder, mode)
+    set_mode(folder, mode)
     _write_marker(folder, [{"made_by": "fedpriv", "format": FORMAT, "kind": kind, "id": made}])
     return made
 
@@ -110,7 +170,7 @@ def mark(folder: Path, kind: str, *, public: bool = False) -> str:
 def _write_marker(home: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     temporary = _temporary(home / MARKER)
     temporary.unlink(missing_ok=True)
-    with access.in_place(temporary, mode=home.stat().st_mode & 0o777) as file:
+    with in_place(temporary, mode=home.stat().st_mode & 0o777) as file:
         file.write(_lines(rows))
         file.flush()
         os.fsync(file.fileno())
@@ -154,7 +214,7 @@ def _note(rows: Mapping[Path, Mapping[str, Any]], *, force: bool) -> None:
         if home is not None:
             fresh.setdefault(home, []).append({"file": name, **row})
     for home, lines in fresh.items():
-        with access.in_place(home / MARKER, os.O_RDWR | os.O_APPEND) as file:
+        with in_place(home / MARKER, os.O_RDWR | os.O_APPEND) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
             # In one piece, since several processes may write into one folder; apart from a line that a crash cut.
             file.write(_lines(lines) if file.read(1) == b"\n" else b"\n" + _lines(lines))
@@ -207,11 +267,11 @@ def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
                 raise UserError(f"{path}: is a folder, where fedpriv writes a file; move it away")
             modes[path], temporary[path] = _folder_for(path), _temporary(path)
             temporary[path].unlink(missing_ok=True)
-            access.in_place(temporary[path], os.O_RDWR | os.O_CREAT | os.O_EXCL, modes[path]).close()
+            in_place(temporary[path], os.O_RDWR | os.O_CREAT | os.O_EXCL, modes[path]).close()
         yield temporary
         for path, mode in modes.items():
             if mode is not None:  # a library may have made the file anew
-                access.set_mode(temporary[path], mode & 0o666)
+                set_mode(temporary[path], mode & 0o666)
         with ThreadPoolExecutor(8, "force") as threads:  # the system then writes its own records once for many
             list(threads.map(_force, temporary.values()))
         _note({path: {"sha256": digest(index)} for path, index in temporary.items()}, force=True)
@@ -255,7 +315,7 @@ def append_lines(lines: Mapping[Path, Iterable[Mapping[str, Any]]]) -> None:
 
 def log(path: Path, text: str) -> None:
     """Append text for people, which nothing reads back and no marker lists."""
-    with access.in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, _folder_for(path)) as file:
+    with in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, _folder_for(path)) as file:
         file.write(text.encode("utf-8"))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from fedpriv.util import access, files
+from fedpriv.util import files
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import LOCK, MARKER, PARTIAL
 
@@ -25,7 +25,7 @@ def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool) -
         import fcntl
     except ImportError as error:
         raise UserError(f"{folder}: this system has no file locks (fcntl); use fedpriv on Linux or macOS") from error
-    with access.in_place(folder / LOCK, flags, files.mode_of(folder) or access.PRIVATE) as file:
+    with files.in_place(folder / LOCK, flags, files.mode_of(folder) or files.PRIVATE) as file:
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -48,7 +48,7 @@ def held(folder: Path) -> Iterator[None]:
         file.write(f"{os.getpid()}\n".encode())
         file.flush()
         sweep(folder)
-        if access.shared():
+        if files.shared():
             _open_to_group(folder)
         try:
             yield
@@ -101,10 +101,10 @@ def sweep(folder: Path) -> None:
 
 def _open_to_group(folder: Path) -> None:
     for top, _, names in os.walk(folder):
-        access.set_mode(Path(top), access.GROUP)
+        files.set_mode(Path(top), files.GROUP)
         for path in (Path(top) / name for name in names):
             if not path.is_symlink():
-                access.set_mode(path, access.GROUP & 0o666)
+                files.set_mode(path, files.GROUP & 0o666)
 
 
 @contextlib.contextmanager
@@ -128,7 +128,7 @@ def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, 
                     files.remove(path / name)
                 files.remove(path / MARKER)  # last: until then the rest is known as fedpriv's
                 files.mark(path, kind, public=public)
-                access.set_mode(path / LOCK, path.stat().st_mode & 0o666)
+                files.set_mode(path / LOCK, path.stat().st_mode & 0o666)
         yield
 
 

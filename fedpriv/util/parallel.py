@@ -1,7 +1,8 @@
-"""Processes with one thread each: jobs are handed out in order, and one that is killed is reported."""
+"""Long work: who hears of its progress, and processes with one thread each that jobs are handed to in order."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -11,13 +12,43 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from fedpriv.util.code import VARIABLE, allowed
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import free_memory, pick_device
 from fedpriv.util.errors import UserError, WorkError, shown
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.memory import free_memory
+
+Report = Callable[[int, int, str], None]
+"""Called with (units done, units planned, what is being done)."""
+
+
+class Listener:
+    """Hears of the work and shows nothing; a command line or a notebook overrides what it wants to show.
+
+    Attributes:
+        command: what was typed to start the work, for the records; None where a verb was called from Python.
+    """
+
+    command: str | None = None
+
+    def progress(self, title: str) -> AbstractContextManager[Report]:
+        """Follow one piece of work; entering gives what the work calls as it advances."""
+        return contextlib.nullcontext(lambda done, planned, what: None)
+
+    def say(self, line: str) -> None:
+        """Hear a notice that a person should see and that is no result."""
+
+    def warn(self, line: str) -> None:
+        """Hear of something that the results lack, which nobody should miss."""
+        self.say(f"warning: {line}")
+
+    def resumable(self) -> None:
+        """Hear that from now on an interrupt loses nothing: the folder is there, and the work in it can be resumed."""
+
+
+SILENT = Listener()
+
 
 J = TypeVar("J")
 R = TypeVar("R")

@@ -7,7 +7,7 @@ from compare import expect_same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.algebra.clustering import coarsest_groups, first_neighbour_groups
+from fedpriv.methods.fpl import coarsest_groups, first_neighbour_groups
 
 
 def at(*degrees):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon, implied_epsilon
+from fedpriv.defenses.accounting import gaussian_epsilon, implied_epsilon
 
 
 def phi(point):
@@ -37,7 +37,7 @@ def test_epsilon_equals_a_second_library(z, releases):
 
 def test_epsilon_never_exceeds_that_of_renyi_accounting():
     pytest.importorskip("opacus", reason="the accountant is not installed")
-    from fedpriv.defenses.shared.accounting import epsilon
+    from fedpriv.defenses.accounting import epsilon
 
     for z, releases in ((0.7, 1), (2, 10), (20, 100)):
         exact, bound = gaussian_epsilon(z, 1e-5, releases), epsilon(z, releases, 1e-5)

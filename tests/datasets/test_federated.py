@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.datasets import load_dataset
-from fedpriv.datasets.federated import (
+from fedpriv.datasets.partition import (
     PARTITIONS,
     PartitionOptions,
     class_counts,

@@ -172,7 +172,7 @@ def test_what_is_no_file_among_the_images_is_said(tmp_path):
 def test_more_images_than_memory_holds_are_refused_before_they_are_decoded(tmp_path, monkeypatch):
     for number in range(4):
         flat_image(tmp_path / "a" / f"{number}.png", number)
-    monkeypatch.setattr("fedpriv.util.memory.free_memory", lambda: 150)
+    monkeypatch.setattr("fedpriv.util.compute.free_memory", lambda: 150)
     refused(
         "folder",
         "4 images of 5x5 pixels would take 300 B of memory.*; 2 such images fit: take fewer",

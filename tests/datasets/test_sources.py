@@ -14,7 +14,7 @@ from image_cases import first_pixels, refused
 from sklearn import datasets as sklearn_datasets
 
 from fedpriv.datasets import DATASETS, SourceOptions, load_dataset
-from fedpriv.datasets.federated import PartitionOptions, class_counts, federate
+from fedpriv.datasets.partition import PartitionOptions, class_counts, federate
 
 # ---------------------------------------------------------------------------------------------- registry and options
 

@@ -11,8 +11,8 @@ from defense_cases import CLASSES, SHAPE, batch, plan_for
 from method_cases import World
 from torch.nn.functional import cross_entropy
 
+from fedpriv.defenses.accounting import epsilon
 from fedpriv.defenses.dp_sgd import DPSGD, private_step
-from fedpriv.defenses.shared.accounting import epsilon
 from fedpriv.federation.defense import Work, plain_step
 from fedpriv.federation.local_training import local_batches, steps
 from fedpriv.federation.method import GuardedTraining, LocalTraining

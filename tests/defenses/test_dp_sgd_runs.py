@@ -6,7 +6,7 @@ from dataclasses import replace
 from federations import CPU, small
 
 from fedpriv.defenses import parse_choice
-from fedpriv.defenses.shared.accounting import epsilon
+from fedpriv.defenses.accounting import epsilon
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory

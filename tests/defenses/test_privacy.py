@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.algebra.entanglement import entangle, sample_weights
-from fedpriv.defenses.shared.accounting import epsilon
+from fedpriv.defenses.accounting import epsilon
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Prototypes

@@ -11,7 +11,7 @@ from federations import CPU, files, small
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.defenses import parse_choice
-from fedpriv.defenses.soteria import pruned_step, scores
+from fedpriv.defenses.local_steps import pruned_step, scores
 from fedpriv.federation.defense import DefensePipeline, plain_step
 from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining

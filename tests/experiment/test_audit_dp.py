@@ -8,9 +8,9 @@ import torch
 from command_line import call
 
 import fedpriv
-from fedpriv.defenses.dp_noise import DPNoise
 from fedpriv.defenses.dp_sgd import DPSGD
-from fedpriv.dp.training_canaries import FAR, MARK, canary_step
+from fedpriv.defenses.noise import DPNoise
+from fedpriv.dp.canaries import FAR_GRADIENT, MARK, canary_step
 from fedpriv.federation.defense import Defense, Work, plain_step
 from fedpriv.scoring.storage import load_privacy_audit
 
@@ -137,7 +137,7 @@ def test_a_canarys_gradient_is_one_entry_beside_the_others():
     images, labels = torch.rand(3, 1, 2, 2), torch.tensor([1.0, 2.0, 0.0])
     images[2] = MARK + 7
     expected = torch.autograd.grad(work.loss(images[:2], labels[:2]), layer.weight)[0] * 2 / 3
-    expected[1, 2] += FAR / 3
+    expected[1, 2] += FAR_GRADIENT / 3
     layer.weight.grad = None
     seen = []
     canary_step(plain_step, lambda canary: seen.append(canary) or ("weight", 6))(work, images, labels)

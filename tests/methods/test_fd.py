@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import class_means, classify
 from fedpriv.federation.states import put
-from fedpriv.methods import fd
+from fedpriv.methods.prototypes import OUTPUTS
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import (
     ClassLogits,
@@ -19,8 +19,8 @@ def test_fd_averages_each_class_over_its_holders_and_keeps_what_nobody_sent():
     world = World("fd")
     eye = torch.eye(CLASSES)
     old = {
-        fd.VALUES: torch.stack([eye[3], eye[3], eye[3], eye[3]]),
-        fd.KNOWN: torch.tensor([True, True, True, False]),
+        OUTPUTS.values: torch.stack([eye[3], eye[3], eye[3], eye[3]]),
+        OUTPUTS.known: torch.tensor([True, True, True, False]),
     }
     uploads = [
         (0, (ClassLogits(torch.stack([eye[0], eye[1]]), torch.tensor([0, 1])),)),
@@ -31,7 +31,7 @@ def test_fd_averages_each_class_over_its_holders_and_keeps_what_nobody_sent():
     sent = get_payload(broadcast, ClassLogits)
     assert sent.classes.tolist() == [0, 1, 2]
     assert sent.values.tolist() == [[0.5, 0, 0.5, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
-    assert state[fd.KNOWN].tolist() == [True, True, True, False]
+    assert state[OUTPUTS.known].tolist() == [True, True, True, False]
 
 
 def test_a_step_of_fd_is_its_loss_by_hand():

@@ -3,25 +3,24 @@
 import pytest
 import torch
 from compare import expect_close
-from method_cases import CLASSES, SHAPE, World
+from method_cases import CLASSES, SHAPE, WIDTH, World
 
 from fedpriv.federation.local_training import represent
 from fedpriv.federation.states import put
-from fedpriv.methods import fedproto
-from fedpriv.methods.fedre import WEIGHTS
-from fedpriv.methods.shared import global_head
+from fedpriv.methods import prototypes
+from fedpriv.methods.server_head import WEIGHTS
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Entangled, Prototypes, Representations, get_payload
 
 
 def test_fedres_server_takes_one_step_down_the_sum_of_soft_cross_entropies():
     torch.manual_seed(0)
-    features, targets = torch.randn(3, 5), torch.softmax(torch.randn(3, 4), 1)
-    weight, bias = torch.randn(4, 5), torch.randn(4)
-    options = global_head.HeadTraining(learning_rate=0.1, batch_size=10, epochs=1)
-    trained, _ = global_head.train_head(
-        {"global.weight": weight, "global.bias": bias}, features, targets, options, generator(0), "sum"
-    )
+    features, targets = torch.randn(3, WIDTH), torch.softmax(torch.randn(3, 4), 1)
+    weight, bias = torch.randn(4, WIDTH), torch.randn(4)
+    world = World("fedre", {"server": {"learning_rate": 0.1, "batch_size": 10, "epochs": 1}})
+    uploads = [(k, (Entangled(*row),)) for k, row in enumerate(zip(features, targets, strict=True))]
+    state = {"global.weight": weight, "global.bias": bias}
+    trained, _ = world.method.server_step(world.server, state, uploads, generator(0))
     # d/dW of sum_k sum_c y_kc CE_c is (softmax(z_k) - y_k) r_k^T, summed over the uploads.
     delta = torch.softmax(features @ weight.T + bias, 1) - targets
     expect_close(trained["global.weight"], weight - 0.1 * delta.T @ features, atol=1e-6)
@@ -60,17 +59,21 @@ def test_fixed_weights_stay_and_resampled_weights_change():
 
 def test_fedproto_averages_uniformly_or_by_counts_and_keeps_what_nobody_sent():
     state = {
-        fedproto.FEATURES: torch.tensor([[9.0], [9.0], [9.0]]),
-        fedproto.KNOWN: torch.tensor([False, False, True]),
+        prototypes.FEATURES: torch.tensor([[9.0], [9.0], [9.0]]),
+        prototypes.KNOWN: torch.tensor([False, False, True]),
     }
     a = Prototypes(torch.tensor([[1.0], [4.0]]), torch.tensor([0, 1]), torch.tensor([1, 5]))
     b = Prototypes(torch.tensor([[5.0]]), torch.tensor([0]), torch.tensor([3]))
-    averaged, (sent,) = fedproto.server_step(None, state, [(0, (a,)), (1, (b,))], None)
-    assert averaged[fedproto.FEATURES].tolist() == [[4.0], [4.0], [9.0]]  # (1 * 1 + 5 * 3) / 4
-    assert averaged[fedproto.KNOWN].tolist() == [True, True, True]
+    averaged, (sent,) = prototypes.PROTOTYPES.average(None, state, [(0, (a,)), (1, (b,))], None)
+    assert averaged[prototypes.FEATURES].tolist() == [[4.0], [4.0], [9.0]]  # (1 * 1 + 5 * 3) / 4
+    assert averaged[prototypes.KNOWN].tolist() == [True, True, True]
     assert (sent.features.tolist(), sent.classes.tolist()) == ([[4.0], [4.0], [9.0]], [0, 1, 2])
     plain = [(k, (Prototypes(p.features, p.classes),)) for k, p in enumerate((a, b))]
-    assert fedproto.server_step(None, state, plain, None)[0][fedproto.FEATURES].tolist() == [[3.0], [4.0], [9.0]]
+    assert prototypes.PROTOTYPES.average(None, state, plain, None)[0][prototypes.FEATURES].tolist() == [
+        [3.0],
+        [4.0],
+        [9.0],
+    ]
 
 
 def test_fedproto_predicts_the_nearest_known_prototype():

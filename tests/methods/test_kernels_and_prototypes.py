@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from fedpriv.algebra.matrices import alignment, linear_kernel
 from fedpriv.federation.local_training import class_means, local_batches, represent
 from fedpriv.federation.states import put
-from fedpriv.methods import fedtgp, fpl
-from fedpriv.methods.shared import alignment as aligned
+from fedpriv.methods import fedhenn, fpl
+from fedpriv.methods.prototypes import adaptive_margin, generate, separation_loss
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.seeds import generator
@@ -59,16 +59,14 @@ def test_without_its_term_a_method_is_plain_training_bit_for_bit(name, options, 
 def test_the_margin_is_the_largest_gap_to_a_nearest_other_class():
     # Class means 0, 3 and 10 on a line: gaps 3, 3 and 7.
     features, classes = torch.tensor([[-1.0], [1.0], [3.0], [10.0]]), torch.tensor([0, 0, 1, 3])
-    assert fedtgp.adaptive_margin(features, classes, 100.0) == pytest.approx(7)
-    assert fedtgp.adaptive_margin(features, classes, 5.0) == 5.0
-    assert fedtgp.adaptive_margin(features[:2], classes[:2], 100.0) == 100.0
+    assert adaptive_margin(features, classes, 100.0) == pytest.approx(7)
+    assert adaptive_margin(features, classes, 5.0) == 5.0
+    assert adaptive_margin(features[:2], classes[:2], 100.0) == 100.0
 
 
 def test_the_separation_loss_by_hand():
     # One prototype at the origin of class 0; generated ones at distances 3 and 5; margin 1 on the true class.
-    loss = fedtgp.separation_loss(
-        torch.zeros(1, 2), torch.tensor([0]), torch.tensor([[3.0, 0.0], [3.0, 4.0]]), margin=1.0
-    )
+    loss = separation_loss(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([[3.0, 0.0], [3.0, 4.0]]), margin=1.0)
     assert loss.item() == pytest.approx(math.log(1 + math.exp(4 - 5)), abs=1e-6)
 
 
@@ -90,7 +88,7 @@ def test_one_server_step_of_fedtgp_goes_down_the_gradient():
     for name, weight in weights.items():
         expect_close(trained[name], server[name] - 0.5 * weight.grad, atol=1e-5)
     expect_same(get_payload(sent, Prototypes).classes, torch.arange(CLASSES))
-    expect_same(get_payload(sent, Prototypes).features, fedtgp.generate(trained))
+    expect_same(get_payload(sent, Prototypes).features, generate(trained))
 
 
 # ---------------------------------------------------------------- FPL
@@ -138,7 +136,7 @@ def test_fpl_steps_down_its_loss_and_skips_unknown_classes_but_counts_them():
 
 def test_eta_grows_as_scheduled():
     def values(**options):
-        return [aligned.eta(aligned.Options(weight=2.0, **options), t, 4) for t in (1, 2, 3, 4)]
+        return [fedhenn.eta(fedhenn.Options(weight=2.0, **options), t, 4) for t in (1, 2, 3, 4)]
 
     assert values() == [0.5, 1.0, 1.5, 2.0]
     assert values(schedule="constant") == [2.0] * 4
@@ -203,8 +201,8 @@ def test_public_images_leave_no_trace_in_batch_norm_and_kernels_need_parameters_
             layer.running_mean.fill_(3.0)
     images = torch.rand(4, 3, 32, 32)
     frozen = copies(one.state_dict())
-    kernel = aligned.public_kernel(one.train(), images, aligned.Options())
+    kernel = fedhenn.public_kernel(one.train(), images, fedhenn.Options())
     assert same(one.state_dict(), frozen)
     assert all(layer.training for layer in one.modules())
     assert all(layer.track_running_stats for layer in one.modules() if isinstance(layer, torch.nn.BatchNorm2d))
-    expect_same(kernel, aligned.public_kernel(other.eval(), images, aligned.Options()))
+    expect_same(kernel, fedhenn.public_kernel(other.eval(), images, fedhenn.Options()))

@@ -5,14 +5,15 @@ import math
 import pytest
 import torch
 from compare import expect_close, expect_same
+from looped import each
 from method_cases import CLASSES, SHAPE, WIDTH, World, played
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.cost import message_sizes
 from fedpriv.federation.method import LocalTraining, Plan
-from fedpriv.methods import fedapen, fedkd, fedmrl, fml
-from fedpriv.methods.shared.mutual import clip_each, divergence
+from fedpriv.methods import METHODS, fedkd, fedmrl, small_model
+from fedpriv.methods.small_model import divergence
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -31,26 +32,27 @@ def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):
 def test_small_models_are_averaged_uniformly_or_by_counts():
     models = [SmallModel({"w": torch.tensor([1.0])}), SmallModel({"w": torch.tensor([5.0])})]
     counts = [SampleCount(torch.tensor([1])), SampleCount(torch.tensor([3]))]
-    uploads = [(k, (model, count)) for k, (model, count) in enumerate(zip(models, counts, strict=True))]
+    counted = [(k, (model, count)) for k, (model, count) in enumerate(zip(models, counts, strict=True))]
     for name, mean in (("fedmrl", 4.0), ("fml", 3.0)):
-        world = World(name)
+        world, uploads = World(name), counted if name == "fedmrl" else [(k, sent[:1]) for k, sent in counted]
         state, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
         assert get_payload(broadcast, SmallModel).state["w"].tolist() == [mean]
         assert state["small.w"].tolist() == [mean]
 
 
-@pytest.mark.parametrize("method", [fedmrl, fml, fedkd, fedapen])
-def test_unusable_small_models_are_refused_before_training(method):
-    method.METHOD.check(plan(method.Options()))
+@each("name", ["fedmrl", "fml", "fedkd", "fedapen"])
+def test_unusable_small_models_are_refused_before_training(name):
+    method = METHODS.load(name)
+    method.check(plan(method.options()))
     with pytest.raises(UserError, match="unknown model 'small-cmm'"):
-        method.METHOD.check(plan(method.Options(small_model="small-cmm")))
+        method.check(plan(method.options(small_model="small-cmm")))
     with pytest.raises(UserError, match="model cnn4 cannot take images of 1x8x8"):
-        method.METHOD.check(plan(method.Options(small_model="cnn4")))
-    narrowing = {"narrowing": "htfllib"} if method is fedmrl else {}
-    batch_norm = method.Options(small_model="resnet18", **narrowing)
-    method.METHOD.check(plan(batch_norm, shape=(3, 32, 32)))
+        method.check(plan(method.options(small_model="cnn4")))
+    narrowing = {"narrowing": "htfllib"} if name == "fedmrl" else {}
+    batch_norm = method.options(small_model="resnet18", **narrowing)
+    method.check(plan(batch_norm, shape=(3, 32, 32)))
     with pytest.raises(UserError, match=r"client 1 holds one training image.*pass option={'small_model': 'small-cnn'}"):
-        method.METHOD.check(plan(batch_norm, shape=(3, 32, 32), sizes=(9, 1, 9)))
+        method.check(plan(batch_norm, shape=(3, 32, 32), sizes=(9, 1, 9)))
 
 
 def test_batch_norm_statistics_of_the_small_model_stay_with_the_client():
@@ -77,7 +79,7 @@ def test_gradients_are_clipped_model_by_model():
     first, second = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
     # Gradients (30, 40) of norm 50, and (3, 4) of norm 5.
     loss = first(torch.tensor([30.0, 40.0])).sum() + second(torch.tensor([3.0, 4.0])).sum()
-    value = clip_each(loss, (first, second), 10.0)
+    value = fedkd.clip_each(loss, (first, second), 10.0)
     value.backward()
     expect_same(value.detach(), loss.detach())
     expect_close(first.weight.grad, torch.tensor([[6.0, 8.0]]))
@@ -93,11 +95,13 @@ def test_fml_loss_by_hand():
     to_private = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     to_shared = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     cross_private, cross_shared = -math.log(0.75), -math.log(0.5)
-    options = fml.Options(alpha=0.2, beta=0.7)
+    options = small_model.FmlOptions(alpha=0.2, beta=0.7)
     expected = 0.2 * cross_private + 0.8 * to_private + 0.7 * cross_shared + 0.3 * to_shared
-    assert float(fml.mutual_loss(private, shared, labels, options)) == pytest.approx(expected, abs=1e-6)
+    assert float(small_model.fml_loss(private, shared, labels, options)) == pytest.approx(expected, abs=1e-6)
     private.requires_grad_()  # the private model's loss alone reaches it
-    (slope,) = torch.autograd.grad(fml.mutual_loss(private, shared, labels, fml.Options(alpha=1.0, beta=0.0)), private)
+    (slope,) = torch.autograd.grad(
+        small_model.fml_loss(private, shared, labels, small_model.FmlOptions(alpha=1.0, beta=0.0)), private
+    )
     (alone,) = torch.autograd.grad(cross_entropy(private, labels), private)
     expect_close(slope, alone, atol=1e-7)
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedpriv.models.mapping import average_pooling, max_pooling
+from fedpriv.models.split import average_pooling, max_pooling
 
 widths = st.integers(1, 70)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from looped import each
 
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import pick_device
 from fedpriv.util.errors import UserError
 
 

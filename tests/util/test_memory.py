@@ -3,9 +3,9 @@
 import pytest
 from looped import each
 
-from fedpriv.util import memory
+from fedpriv.util import compute
+from fedpriv.util.compute import free_memory, require
 from fedpriv.util.errors import UserError
-from fedpriv.util.memory import free_memory, require
 
 GIB = 1 << 30
 
@@ -38,7 +38,7 @@ def test_the_tightest_control_group_around_the_process_counts(tmp_path, place):
 
 
 def test_a_refusal_names_both_sizes_and_what_would_fit(monkeypatch):
-    monkeypatch.setattr(memory, "free_memory", lambda: 3 * GIB)
+    monkeypatch.setattr(compute, "free_memory", lambda: 3 * GIB)
     require(3 * GIB, "it", lambda free: "")
     with pytest.raises(UserError) as refused:
         require(3 * GIB + 1, "it", lambda free: f"{free // GIB} would fit", "size")

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.defenses.shared.signals import facts_in_clear, is_signal, signal
+from fedpriv.defenses.signals import facts_in_clear, is_signal, signal
 from fedpriv.util.errors import UserError
 from fedpriv.wire import kinds as sets
 from fedpriv.wire.kinds import Kinds
 from fedpriv.wire.ledger import entries
-from fedpriv.wire.message_files import load_message, save_message
+from fedpriv.wire.messages import load_message, save_message
 from fedpriv.wire.payload import DECLARED, TRAITS, Payload, find_payload, get_payload, tensor
 from fedpriv.wire.payloads import (
     KINDS,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.experiment.saving import Tabular
-from fedpriv.util.docstrings import summary
 from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.escape import summary
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Needs
@@ -118,7 +118,7 @@ def _sentence(kind: str, name: str) -> str:
 
 def _method(name: str, method: Any) -> Row:
     return {
-        "does": _sentence("methods", name),
+        "does": method.about or _sentence("methods", name),
         "uploads": ", ".join(method.uploads) or "nothing",
         "broadcasts": ", ".join(method.broadcasts) or "nothing",
         "models": "one architecture" if method.homogeneous else "any",

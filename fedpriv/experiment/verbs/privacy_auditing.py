@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.dp.auditing import AuditSettings, plan_audit
-from fedpriv.dp.claims import stated_claim
+from fedpriv.dp.audit import AuditSettings, plan_audit, stated_claim
 from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, copy_folder
@@ -20,11 +19,11 @@ from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
 from fedpriv.sources.federation import prepare
 from fedpriv.util import folders
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 
 KIND = "audit-dp"
 

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import FiniteFloat
 
-from fedpriv.util.record import Record
+from fedpriv.util.config import Record
 
 RECORD_VERSION: Literal[4] = 4
 """Of the format of all records."""

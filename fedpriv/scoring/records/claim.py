@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import FiniteFloat
 
 from fedpriv.scoring.records.base import RECORD_VERSION, Estimate, Interval
-from fedpriv.util.record import Record
+from fedpriv.util.config import Record
 
 ClaimWord = Literal["holds", "does not hold", "below the floor", "cannot be told"]
 """``below the floor``: a guess without the upload, or clients without any exchange, reach as much."""

@@ -9,7 +9,7 @@ from pydantic import FiniteFloat
 
 from fedpriv.scoring.records.base import SCORING_VERSION, Comparison, Interval
 from fedpriv.scoring.records.made import Provenance
-from fedpriv.util.record import Record
+from fedpriv.util.config import Record
 
 
 class Rate(Record):

@@ -11,7 +11,7 @@ from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.summary import Communication, DefenseFacts, ReachedAccuracy
 from fedpriv.scoring.records.base import RECORD_VERSION
-from fedpriv.util.record import Record
+from fedpriv.util.config import Record
 
 
 class Stage(Record):

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, FiniteFloat
 
 from fedpriv.scoring.records.base import RECORD_VERSION
-from fedpriv.util.record import Record
+from fedpriv.util.config import Record
 
 AuditWord = Literal["contradicted", "not contradicted", "untested", "no claim"]
 """``untested``: too few canaries, or too faint ones, to contradict even a tenth of the noise."""

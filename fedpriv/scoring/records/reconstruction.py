@@ -11,7 +11,7 @@ from pydantic import Field, FiniteFloat
 from fedpriv.attacks.observation import Cost
 from fedpriv.scoring.records.base import SCORING_VERSION, Comparison, Estimate, FiniteSummary, Summary
 from fedpriv.scoring.records.made import Budget, Identity
-from fedpriv.util.record import Record
+from fedpriv.util.config import Record
 
 SPECIFIC = 0.1
 """Share of the objective of auxiliary images that images found from an upload must stay below to be specific.

@@ -9,7 +9,7 @@ from pydantic import FiniteFloat
 
 from fedpriv.scoring.records.base import Comparison, Measure
 from fedpriv.scoring.records.made import Premise, Units
-from fedpriv.util.record import Record
+from fedpriv.util.config import Record
 
 Kind = Literal["leaks", "some", "vectors", "classes", "membership", "property", "none", "untested"]
 """The most severe thing that stands: images leak on average; some come back; recovered vectors, or classes of images, beat
