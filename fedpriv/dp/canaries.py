@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedpriv.datasets.types import Samples
 from fedpriv.defenses.signals import changed, norm, signal
-from fedpriv.dp.audit import Claim
+from fedpriv.dp.verdict import Claim
 from fedpriv.federation.defense import GradientTransform, ProtectionPlan, Sender, Step, Work
 from fedpriv.federation.engine import ClientJob, client_part
 from fedpriv.federation.method import GuardedTraining, LocalTraining

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.dp.audit import AuditSettings, plan_audit, stated_claim
+from fedpriv.dp.audit import AuditSettings, plan_audit
+from fedpriv.dp.verdict import stated_claim
 from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, copy_folder
