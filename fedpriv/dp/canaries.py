@@ -20,9 +20,9 @@ from fedpriv.datasets.types import Samples
 from fedpriv.defenses.signals import changed, norm, signal
 from fedpriv.dp.verdict import Claim
 from fedpriv.federation.defense import GradientTransform, ProtectionPlan, Sender, Step, Work
-from fedpriv.federation.engine import ClientJob, client_part
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
+from fedpriv.federation.rounds import ClientJob, client_part
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import Report
 from fedpriv.util.seeds import derive_seed, generator

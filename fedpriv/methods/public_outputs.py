@@ -35,8 +35,7 @@ from torch.nn.functional import cross_entropy, l1_loss
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import classification_loss, classify, train
 from fedpriv.federation.method import ClientSetup, LocalTraining, ServerSetup, Uploads
-from fedpriv.federation.states import State, put, take
-from fedpriv.federation.trace import Trace
+from fedpriv.federation.states import State, Trace, put, take
 from fedpriv.methods import weights
 from fedpriv.methods.weights import LOCAL, ServerTraining
 from fedpriv.models.build import build_model

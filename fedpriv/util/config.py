@@ -146,7 +146,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
 class Record(BaseModel):
     """A record or a part of one. Numbers in it are finite wherever they are measured."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants", defer_build=True)
 
 
 def first_fault(error: ValidationError, skip: int = 0) -> str:
