@@ -47,24 +47,24 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2182,
-    "algebra": 668,
-    "datasets": 1168,
-    "models": 838,
-    "wire": 969,
-    "integrations": 1173,
-    "dp": 816,
+    "util": 2130,
+    "algebra": 498,
+    "datasets": 1127,
+    "models": 816,
+    "wire": 958,
+    "integrations": 1172,
+    "dp": 786,
     "federation": 2202,
-    "methods": 3468,
-    "defenses": 2076,
-    "attacks": 12765,
+    "methods": 3090,
+    "defenses": 2029,
+    "attacks": 12761,
     "scoring": 6302,
     "claims": 248,
     "pages": 4290,
-    "experiment": 5867,
+    "experiment": 5866,
     "cli": 1095,
     "pipeline": 1286,
-    "sources": 3294,
+    "sources": 3291,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -1,4 +1,4 @@
-"""What the server does not get to see: count-floor, hide-labels, upload-interval, secure-aggregation."""
+"""Uploads or parts of them are kept from the server: count-floor, hide-labels, upload-interval, secure-aggregation."""
 
 from __future__ import annotations
 
