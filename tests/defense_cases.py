@@ -68,7 +68,7 @@ CASES = {
 """kind -> upload and broadcast of a client that holds ``LABELS``."""
 
 OPTIONS = {
-    "dp-noise": ("noise_multiplier=2", "noise_multiplier=2,unit=image,floor=2", "epsilon=8"),
+    "dp-noise": ("noise_multiplier=2", "epsilon=8"),
     "entangle": ("mechanism=RAP", "mechanism=VAR", "mechanism=RSP,weights=fixed", "mechanism=RAR"),
     "diagonal": ("blocks=2", "blocks=4,schedule=fixed"),
     "noise": ("scale=0.5", "kind=laplace,unit=absolute"),

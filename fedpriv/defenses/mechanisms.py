@@ -50,7 +50,6 @@ class Entangle(SignalDefense):
     mixes: ClassVar[bool] = True
     source: ClassVar[str] = "Yao et al., FedRE; fixed weights derived here"
     answers = (Answer(("unmix",), ("entangled",), note=_POSTERIOR),)
-    keeps_sensitivity: ClassVar[bool] = True  # the label encoding says the share that a class has of the mixture
     fits = SEPARATE
 
     def check(self, plan: ProtectionPlan) -> None:

@@ -1,4 +1,4 @@
-"""What the server does not get to see: count-floor, hide-labels, upload-interval, secure-aggregation."""
+"""Uploads or parts of them are kept from the server: count-floor, hide-labels, upload-interval, secure-aggregation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class CountFloor(SignalDefense):
     source: ClassVar[str] = "derived here, after k-anonymity (Sweeney 2002)"
     guarantee: ClassVar[str] = "each uploaded mean is over at least k images; no bound on what it tells about one"
     answers = (Answer(("joint",), ("prototype",), note="inverts all images of a class together"), UNTOUCHED)
-    keeps_sensitivity: ClassVar[bool] = True
     fits = BY_CLASS
 
     def check(self, plan: ProtectionPlan) -> None:
@@ -127,7 +126,6 @@ class UploadInterval(SignalDefense):
     source: ClassVar[str] = "derived here"
     guarantee: ClassVar[str] = "none; 1 / k as many uploads"
     answers = (Answer(("unmix",), ("entangled",), note="one posterior of the uploads there are"), UNTOUCHED)
-    keeps_sensitivity: ClassVar[bool] = True
     behind = ("prune", "quantise", "sign", "diagonal")
 
     def check(self, plan: ProtectionPlan) -> None:

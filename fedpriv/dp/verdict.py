@@ -53,7 +53,6 @@ class StatedClaim:
         of: ``upload``, each for itself, or all uploads of a client over the ``run``.
         neighbours: ``replaced``, or ``absent``: there, or not.
         gaussian: the noise is said to be Gaussian.
-        bound: length to which an image's representation is clipped; of images alone.
     """
 
     epsilon: Annotated[float, Gt(0)] | None = None
@@ -62,7 +61,6 @@ class StatedClaim:
     of: Literal["upload", "run"] = "upload"
     neighbours: Literal["replaced", "absent"] = "replaced"
     gaussian: bool = False
-    bound: Annotated[float, Gt(0)] | None = None
 
 
 def stated_claim(given: Mapping[str, Any] | Sequence[str]) -> StatedClaim | None:
@@ -99,7 +97,7 @@ def _stated(claim: StatedClaim, rounds: int) -> Claim:
             neighbours=f"one {claim.unit}: {'what it holds replaced' if replaced else 'there, or not'}",
             implied=None,
         )
-    return Claim("stated", privacy, claim.delta, claim.unit, number, replaced, claim.gaussian, claim.bound)
+    return Claim("stated", privacy, claim.delta, claim.unit, number, replaced, claim.gaussian, None)
 
 
 def _claimed(record: Mapping[str, Any], rounds: int) -> Claim | None:
