@@ -32,17 +32,12 @@ from fedpriv.defenses.signals import (
     changed,
     in_clear,
     norm,
-    refuse_false_labels,
-    require,
     signal,
     transform,
 )
-from fedpriv.defenses.withhold import drop_small_classes
-from fedpriv.federation.answer import NO_OTHERS, Answer
-from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
-from fedpriv.models.split import Blueprint
-from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import MIXTURES, OF_IMAGES, ROWS, UPDATES, VECTORS, payload_kind
+from fedpriv.federation.answer import Answer
+from fedpriv.federation.defense import ProtectionPlan, UploadContext
+from fedpriv.wire.kinds import ROWS, UPDATES
 from fedpriv.wire.payload import Message, Payload
 
 REPLACED = "all images of one client replaced by others of the same classes and numbers"

@@ -111,7 +111,9 @@ def plan_audit(federation: Federation, settings: AuditSettings) -> PlannedAudit:
     plan = protection_plan(federation.config, federation.method, federation.clients)
     claim = _claim(federation, plan, settings)
     if claim.unit == "image" and not federation.pipeline.guards(plan):
-        raise UserError("a claim about single images is audited within local training, behind dp-sgd; state unit=client")
+        raise UserError(
+            "a claim about single images is audited within local training, behind dp-sgd; state unit=client"
+        )
     if claim.unit == "client":
         return PlannedAudit(federation, settings, claim, canary_pair(federation, claim, settings.seed))
     alone, plan = audited_client(federation, settings.coins(), settings.seed)

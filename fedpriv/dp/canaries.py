@@ -26,7 +26,6 @@ from fedpriv.federation.rounds import ClientJob, client_part
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import Report
 from fedpriv.util.seeds import derive_seed, generator
-from fedpriv.wire.kinds import VECTORS
 from fedpriv.wire.payload import Message, Payload
 
 FAR: Final = 1000.0

@@ -2,15 +2,12 @@
 
 import pytest
 import torch
-from defense_cases import CASES, LABELS, C, D, build, plan_for, send
-from hypothesis import given
-from hypothesis import strategies as st
+from defense_cases import CASES, build, plan_for, send
 
-from fedpriv.algebra.entanglement import entangle, sample_weights
 from fedpriv.defenses.accounting import epsilon
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Entangled, Prototypes
+
 
 def test_the_noise_is_the_multiplier_times_twice_the_bound():
     z, bound = 3.0, 0.5
