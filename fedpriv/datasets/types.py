@@ -80,6 +80,15 @@ class Dataset:
         channels, height, width = self.samples.images.shape[1:]
         return channels, height, width
 
+    def only(self, index: np.ndarray) -> Dataset:
+        """Return the data set with the images at ascending positions alone."""
+        n_train = int((index < self.n_official_train).sum())
+        return replace(self, samples=self.samples.subset(index), n_official_train=n_train)
+
+    def without(self, index: np.ndarray) -> Dataset:
+        """Return the data set without the images at some positions, in unchanged order."""
+        return self.only(np.setdiff1d(np.arange(len(self.samples)), index))
+
 
 @dataclass(frozen=True)
 class ClientData:
@@ -133,10 +142,7 @@ def first_per_class(labels: np.ndarray, per_class: int | None) -> np.ndarray:
 def keep_first_per_class(dataset: Dataset, per_class: int | None) -> Dataset:
     """Return the data set with the first ``per_class`` images of each class, or fewer, in unchanged order."""
     index = first_per_class(dataset.samples.labels.numpy(), per_class)
-    if len(index) == len(dataset.samples):
-        return dataset
-    kept_train = int((index < dataset.n_official_train).sum())
-    return replace(dataset, samples=dataset.samples.subset(index), n_official_train=kept_train)
+    return dataset if len(index) == len(dataset.samples) else dataset.only(index)
 
 
 def shape_images(dataset: Dataset, channels: int | None, image_size: int | None) -> Dataset:

@@ -90,9 +90,8 @@ class Entangle(SignalDefense):
             of_images = (shares * (1 / context.class_counts))[context.labels]
         else:
             of_images = torch.zeros(len(context.labels))
-            of_images[torch.isin(context.labels, classes)] = (
-                weights  # rows are the images in order, but for whole classes
-            )
+            # Rows are the images in order, but for whole classes.
+            of_images[torch.isin(context.labels, classes)] = weights
         context.trace.mixture(of_images)
         return Entangled(*entangle(payload.rows(), labels, weights, context.n_classes))
 
@@ -158,13 +157,11 @@ class Diagonal(SignalDefense):
         return changed(payload, context.broadcast, lambda _, rows: one_block(rows, self.blocks, turn % self.blocks))
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
-        return [self._narrowed(entry) for entry in entries]
-
-    def _narrowed(self, entry: Entry) -> Entry:
-        kind, _, field = entry.name.partition(".")
-        if kind not in VECTORS or field != payload_kind(kind).values_field():
-            return entry
-        return replace(entry, shape=(*entry.shape[:-1], entry.shape[-1] // self.blocks))
+        names = {f"{kind}.{payload_kind(kind).values_field()}" for kind in VECTORS}
+        return [
+            replace(entry, shape=(*entry.shape[:-1], entry.shape[-1] // self.blocks)) if entry.name in names else entry
+            for entry in entries
+        ]
 
 
 def one_block(rows: Tensor, n_blocks: int, which: int) -> Tensor:

@@ -91,23 +91,18 @@ class HideLabels(SignalDefense):
         return replace(plan, false_labels=self.name)
 
     def upload(self, message: Message, context: UploadContext) -> Message:
-        return tuple(_without_weights(payload) for payload in message)
+        sent: list[Payload] = []
+        for payload in message:
+            encoding = payload.said("weights")
+            if encoding is not None:
+                largest = torch.zeros_like(encoding).index_fill_(0, encoding.argmax(), 1.0)
+                payload = replace(payload, **{str(payload.field_that_says("weights")): largest})
+            sent.append(payload)
+        return tuple(sent)
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
-        return [replace(e, shape=(1,), dtype="int64", itemsize=8) if _is_encoding(e) else e for e in entries]
-
-
-def _without_weights(payload: Payload) -> Payload:
-    name, encoding = payload.field_that_says("weights"), payload.said("weights")
-    if encoding is None:
-        return payload
-    largest = torch.zeros_like(encoding).index_fill_(0, encoding.argmax(), 1.0)
-    return replace(payload, **{str(name): largest})
-
-
-def _is_encoding(entry: Entry) -> bool:
-    kind, _, name = entry.name.partition(".")
-    return name == payload_kind(kind).field_that_says("weights")
+        names = {f"{kind}.{payload_kind(kind).field_that_says('weights')}" for kind in MIXTURES}
+        return [replace(e, shape=(1,), dtype="int64", itemsize=8) if e.name in names else e for e in entries]
 
 
 @dataclass(frozen=True)

@@ -23,21 +23,13 @@ LEAST_CANARIES: Final = 16
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """Settings of an audit.
+    """Settings of an audit."""
 
-    Attributes:
-        canaries: how many, >= 16.
-        confidence: that no bound is above the truth, in (0.5, 1).
-        claim: stated by the user, or None for what defenses claim.
-        seed: of coins, canaries and noise.
-        command: that does it again.
-    """
-
-    canaries: int
-    confidence: float
-    claim: StatedClaim | None
-    seed: int
-    command: str
+    canaries: int  # how many, >= 16
+    confidence: float  # that no bound is above the truth, in (0.5, 1)
+    claim: StatedClaim | None  # stated by the user, or None for what defenses claim
+    seed: int  # of coins, canaries and noise
+    command: str  # that does it again
 
     def __post_init__(self) -> None:
         if self.canaries < LEAST_CANARIES:
@@ -53,19 +45,12 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class PlannedAudit:
-    """An audit in which nothing can be wrong any more but the mechanism.
+    """An audit in which nothing can be wrong any more but the mechanism."""
 
-    Attributes:
-        federation: whose defenses are audited; where canaries are in training, its client 0 with those that are in.
-        settings: of the audit.
-        claim: that the canaries are held against.
-        pair: of canaries behind the defenses of an upload; None where they are in local training, in one run.
-    """
-
-    federation: Federation
+    federation: Federation  # its client 0 has the canaries that are in, where they are in training
     settings: AuditSettings
-    claim: Claim
-    pair: CanaryPair | None
+    claim: Claim  # that the canaries are held against
+    pair: CanaryPair | None  # behind the defenses of an upload; None where they are in local training, in one run
 
     def run(self, listener: Listener) -> PrivacyAuditRecord:
         """Score the canaries and return the record."""

@@ -135,11 +135,6 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(mentor, "model") | take(between, "bridge") | small_model.buffers(mentee), (LowRankModel(factors),)
 
 
-def energy_of_round(index: int, rounds: int, options: Options) -> float:
-    """Return the share of energy kept in round ``index`` of 0..rounds-1."""
-    return options.energy_start + min(index / rounds, 1.0) * (options.energy_end - options.energy_start)
-
-
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Build the initial mentee, compress and broadcast it."""
     blueprint = small_model.shared_small(setup.blueprint, setup.options)
@@ -155,7 +150,8 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 def _announce(setup: ServerSetup, mentee: State, done: int, energy: float) -> tuple[State, Message]:
-    share = torch.tensor([energy_of_round(done, setup.rounds, setup.options)], device=setup.device)
+    first, last = setup.options.energy_start, setup.options.energy_end
+    share = torch.tensor([first + min(done / setup.rounds, 1.0) * (last - first)], device=setup.device)
     state = outer(mentee, "small") | {DONE: torch.tensor([done], device=setup.device), ENERGY: share}
     return state, (LowRankModel(compress(mentee, energy)), Energy(share.clone()))
 

@@ -20,11 +20,9 @@ T = TypeVar("T")
 
 
 def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Return ``target(**values)`` with nested dataclasses, coercion and every declared bound checked.
+    """Return ``target(**values)``, its bounds ``Annotated[float, Gt(0)]`` checked; ``where`` begins an error.
 
     Infinities and NaN are in nobody's bounds, unless one is the field's default.
-
-    Bounds are declared with ``Annotated[float, annotated_types.Gt(0)]`` and the like; ``where`` begins an error.
     """
     from pydantic import ValidationError
 

@@ -30,10 +30,6 @@ def test_fedkd_loss_by_hand():
 
 
 def test_fedkds_share_of_energy_grows_by_the_published_schedule():
-    options = fedkd.Options()
-    # A round takes the share that the round before it ended with, T_start + (rounds done) / R (T_end - T_start).
-    shares = [fedkd.energy_of_round(index, 10, options) for index in (0, 1, 2, 5, 9, 10, 11)]
-    assert shares == pytest.approx([0.95, 0.953, 0.956, 0.965, 0.977, 0.98, 0.98])
     world = World("fedkd")  # 5 rounds planned
     server, broadcast, states = world.start()
     seen = []

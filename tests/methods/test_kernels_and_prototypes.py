@@ -1,6 +1,7 @@
 """FedTGP, FPL and FedHeNN: each aggregation and loss by hand, and what they become at weight zero."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,7 +46,6 @@ def models_agree(one, other):
         ("fedhenn", {"weight": 0}, "local"),
         ("fedhenn-kernel", {"weight": 0}, "local"),
         ("fedhenn-homogeneous", {"weight": 0}, "fedavg"),
-        ("fedhenn", {"schedule": "step", "weight": 1.0, "step_at": 1.0}, "local"),
     ],
     ids=str,
 )
@@ -135,13 +135,9 @@ def test_fpl_steps_down_its_loss_and_skips_unknown_classes_but_counts_them():
 
 
 def test_eta_grows_as_scheduled():
-    def values(**options):
-        return [fedhenn.eta(fedhenn.Options(weight=2.0, **options), t, 4) for t in (1, 2, 3, 4)]
-
-    assert values() == [0.5, 1.0, 1.5, 2.0]
-    assert values(schedule="constant") == [2.0] * 4
-    assert values(schedule="step") == [0, 0, 2.0, 2.0]
-    assert values(schedule="step", step_at=0.25) == [0, 2.0, 2.0, 2.0]
+    for options, expected in (({}, [0.5, 1.0, 1.5, 2.0]), ({"schedule": "constant"}, [2.0] * 4)):
+        server = replace(World("fedhenn", {"weight": 2.0} | options).server, rounds=4)
+        assert [float(fedhenn.coefficient(server, t).value) for t in (1, 2, 3, 4)] == expected
 
 
 @pytest.mark.parametrize("name", ["fedhenn", "fedhenn-kernel"])

@@ -95,7 +95,7 @@ def test_a_heir_has_the_traits_and_fields_but_not_the_name_of_its_kind():
 
 
 def test_the_table_of_names_is_that_of_the_classes():
-    assert KINDS == {kind: made for kind, made in DECLARED.items() if made.__module__ == payloads.__name__}
+    assert {kind: made for kind, made in DECLARED.items() if made.__module__ == payloads.__name__} == KINDS
 
 
 SETS = {name: found for name, found in vars(sets).items() if isinstance(found, Kinds)}
