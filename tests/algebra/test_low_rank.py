@@ -13,13 +13,6 @@ def test_the_smallest_count_that_reaches_the_energy_by_hand():
         assert rank_for_energy(values, energy) == rank
 
 
-def test_slices_share_one_count_from_their_pooled_energy():
-    # Squares 9 + 1, 1 + 1: 10 of 12 = 83 % for the first values.
-    values = torch.tensor([[3.0, 1.0], [1.0, 1.0]])
-    assert rank_for_energy(values, 0.83) == 1
-    assert rank_for_energy(values, 0.84) == 2
-
-
 def matrix(rows, columns, values):
     rng = torch.Generator().manual_seed(0)
     left = torch.linalg.qr(torch.randn(rows, len(values), generator=rng))[0]

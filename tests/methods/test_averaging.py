@@ -1,7 +1,5 @@
 """Methods that average heads, extractors, models or outputs: hand-computed cases, equalities, invariances."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from compare import expect_close, expect_same
@@ -120,32 +118,6 @@ def test_each_phase_of_fedrep_moves_its_half_only():
         before = states[0][f"model.{name}"]
         assert torch.equal(before, first) is not name.startswith("head.")
         assert torch.equal(first, after_base[name]) is name.startswith("head.")
-
-
-# ---------------------------------------------------------------- communication
-
-
-def test_ten_clients_exchange_what_the_published_table_says():
-    from fedpriv.federation.cost import message_sizes
-    from fedpriv.methods import METHODS
-    from fedpriv.wire.ledger import FederationSizes, count
-
-    facts = FederationSizes(clients=10, classes=10, width=512, pairs=61, known_classes=10, model_scalars=878_538)
-
-    def counted(name, **changes):
-        return count(message_sizes(METHODS.load(name), replace(facts, **changes)))["paper"]
-
-    head = 10 * (512 * 10 + 10)
-    assert counted("lg-fedavg").upload_scalars == counted("lg-fedavg").broadcast_scalars == head == 51_300
-    assert counted("lg-fedavg", classes=100).upload_scalars == 513_000
-    assert counted("lg-fedavg", classes=200, width=2048).upload_scalars == 4_098_000
-    assert (counted("fd").upload_scalars, counted("fd").broadcast_scalars) == (610, 1_000)
-    assert counted("fedgen").upload_scalars == 51_300
-    assert counted("fedgen").broadcast_scalars == 51_300 + 10 * 285_696
-    for name in ("fedprox", "fedala", "fedavgdbe", "fedgen-homogeneous"):
-        assert counted(name).upload_scalars == 8_785_380
-    assert counted("fedavgdbe").broadcast_scalars == 8_785_380 + 10 * 512
-    assert counted("fedrep").upload_scalars == counted("fedrep").broadcast_scalars == 8_785_380 - head
 
 
 def test_methods_that_average_models_refuse_different_architectures():

@@ -6,7 +6,7 @@ import torch
 from compare import expect_same
 from looped import each
 
-from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width
+from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width, family
 from fedpriv.models.build import build_model, count_parameters, extractor_parameters
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
@@ -60,17 +60,6 @@ def test_heads_have_the_published_sizes(n_classes, head):
     assert count_parameters(model) == 873_408 + head
 
 
-def test_cnn_1_to_5_shrink_as_published():
-    # Worked by hand: convolutions 1,216 + 12,832 (CNN-2: 6,416), FC1 from 800 (CNN-2: 400) inputs, FC2 500.
-    def by_hand(second, hidden):
-        inputs = 25 * second
-        return 1_216 + (16 * 25 + 1) * second + (inputs + 1) * hidden + (hidden + 1) * 500
-
-    expected = [by_hand(*sizes) for sizes in ((32, 2000), (16, 2000), (32, 1000), (32, 800), (32, 500))]
-    assert [extractor_parameters(blueprint(f"cnn-{i}")) for i in range(1, 6)] == expected
-    assert expected == sorted(expected, reverse=True)
-
-
 def whole(name, image_shape):
     return count_parameters(build_model(blueprint(name, image_shape), seed=0))
 
@@ -84,18 +73,6 @@ def test_the_five_cnns_weigh_what_fedrals_tables_1_and_2_state():
     for image_shape, stated in ((GRAY, (0.47, 0.33, 0.26, 0.19, 0.12)), (CIFAR, (10.01, 6.93, 5.04, 4.05, 2.56))):
         sizes = [mebibytes(whole(f"cnn-{i}", image_shape)) for i in range(1, 6)]
         assert [math.ceil(100 * size) / 100 for size in sizes] == list(stated)
-
-
-def test_short_resnets_are_the_beginning_of_a_resnet_with_one_block_a_stage():
-    # By hand: stem 9,408 + 128; a block of c channels from b: 9bc + 9cc + 4c, and where it halves the sides bc + 2c more.
-    stem, first = 9_408 + 128, 9 * 64 * 64 * 2 + 4 * 64
-    halving = [9 * b * 2 * b + 9 * 4 * b * b + 8 * b + 2 * b * b + 4 * b for b in (64, 128, 256)]
-    expected = [stem + first + sum(halving[:more]) for more in range(4)]
-    assert [extractor_parameters(blueprint(f"resnet{n}")) for n in (4, 6, 8, 10)] == expected
-    for name, width in (("resnet4", 64), ("resnet6", 128), ("resnet8", 256), ("resnet10", 512)):
-        model = build_model(blueprint(name), seed=0)
-        assert isinstance(model.mapping, torch.nn.Identity)
-        assert model.extractor.eval()(torch.rand(2, *CIFAR)).shape == (2, width)
 
 
 def test_fedhenns_cnns_go_from_one_layer_of_each_kind_to_three():
@@ -202,3 +179,30 @@ def test_the_least_side_runs_and_one_pixel_less_is_refused(name, least):
 def test_bad_blueprints_are_answered(change, message):
     with pytest.raises(UserError, match=message):
         build_model(dataclasses.replace(blueprint("small-cnn"), **change), seed=0)
+
+
+def test_lists_keep_order_and_repeats():
+    assert family("cnn4, resnet18,cnn4") == ("cnn4", "resnet18", "cnn4")
+    assert family("resnet18,small")[1:] == FAMILIES["small"]
+
+
+@pytest.mark.parametrize(
+    ("name", "image_shape", "width"),
+    [
+        ("fedre-10", (3, 32, 32), 512),
+        ("cnn4", (3, 64, 64), 512),
+        ("fedmrl-5", (3, 32, 32), 500),
+        ("fedmrl-5", (1, 28, 28), 50),
+        ("lenet-sigmoid", (3, 32, 32), 768),
+        ("lenet-sigmoid", (1, 8, 8), 48),
+        ("lenet-sigmoid", (1, 9, 10), 108),
+        ("small", (1, 8, 8), 128),
+        ("fedhenn-5", (3, 32, 32), 128),
+        ("resnet6", (3, 32, 32), 128),
+        ("fedral-5", (3, 64, 64), 512),
+        ("htfe-9", (3, 32, 32), 64),
+        ("small-cnn,cnn4", (3, 32, 32), 128),
+    ],
+)
+def test_default_widths(name, image_shape, width):
+    assert default_width(name, image_shape) == width
