@@ -60,7 +60,7 @@ class Dataset:
         samples: every image, the source's training and test parts merged in this order.
         class_names: one name per class.
         n_official_train: how many of the first samples belong to the source's own training part.
-        brought: in words, what was done to how many images so that all have one shape; empty where all are as stored.
+        brought: in words, what was done to images so that all have one shape; empty where all are as stored.
     """
 
     name: str
@@ -169,13 +169,11 @@ def shape_images(dataset: Dataset, channels: int | None, image_size: int | None)
     for part, position in zip(images.split(chunk), shaped.split(chunk), strict=True):
         recoloured = part if same_channels or channels is None else _with_channels(part, channels)
         position.copy_(recoloured if same_size or image_size is None else _resized(recoloured, image_size))
-    done = []
-    if not same_size:
-        cropped = " (cropped to a square first)" if width != height else ""
-        done.append(f"{len(images):,} images scaled from {width}x{height} to {image_size}x{image_size}{cropped}")
-    if not same_channels:
-        done.append(f"{len(images):,} images made {'grey' if channels == 1 else 'colour'}")
-    brought = "; ".join(filter(None, (dataset.brought, *done)))
+    cropped = " (cropped to a square first)" if width != height else ""
+    scaled = f"{len(images):,} images scaled from {width}x{height} to {image_size}x{image_size}{cropped}"
+    coloured = f"{len(images):,} images made {'grey' if channels == 1 else 'colour'}"
+    done = (dataset.brought, "" if same_size else scaled, "" if same_channels else coloured)
+    brought = "; ".join(filter(None, done))
     return replace(dataset, samples=Samples(shaped, dataset.samples.labels), brought=brought)
 
 

@@ -27,18 +27,14 @@ class Entangle(SignalDefense):
     """Upload one mixture of a client's representations or prototypes, and of their labels with the same weights.
 
     The six mechanisms of :mod:`fedpriv.algebra.entanglement`. Prototypes are class means already, so of them only the
-    mechanisms that weigh all images of a class alike are possible, with the weights that those would give:
-    VAR n_c / n, RSP one class, VAP 1 / m, RAP u_c / sum_j u_j. Made of the prototypes of all classes, RAP is FedRE's
-    upload.
-
-    No guarantee. The label encoding travels in clear, and says every mixing weight.
+    mechanisms that weigh all images of a class alike are possible: VAR n_c / n, RSP one class, VAP 1 / m, RAP u_c /
+    sum_j u_j. No guarantee. The label encoding travels in clear, and says every mixing weight.
 
     Attributes:
         mechanism: RSR, VAR, RAR, RSP, VAP or RAP.
         distribution: of random weights.
         normalisation: how draws become weights.
-        weights: ``resampled`` every round, or ``fixed``: the same draws in every round, so that a server that waits
-            sees no new equation.
+        weights: ``resampled`` every round, or ``fixed``: a server that waits sees no new equation.
     """
 
     mechanism: Mechanism = "RAP"
@@ -101,16 +97,12 @@ _ZEROS = {"zeros": "missing"}
 
 @dataclass(frozen=True)
 class Diagonal(SignalDefense):
-    """Keep one of m equal blocks.
+    """Keep one of m equal blocks. No guarantee: what is kept is exact.
 
     Of an angle matrix: the m blocks of side d / m on its diagonal, d^2 / m numbers (FedRAL, equation 6). **Every
-    coordinate of the representation still appears**, in one block.
-
-    Of rows (representations, prototypes, an entangled representation): one block of d / m coordinates, the others
-    become zero. Which one is public: block (client + round) mod m with ``schedule`` = ``rotating``, so that m rounds
-    show every coordinate once; block client mod m with ``fixed``, so that a client never shows the others.
-
-    No guarantee: what is kept is exact.
+    coordinate of the representation still appears**, in one block. Of rows (representations, prototypes, an entangled
+    representation): one block of d / m coordinates, the others become zero: block (client + round) mod m with
+    ``schedule`` = ``rotating``, so that m rounds show every coordinate once; block client mod m with ``fixed``.
 
     Attributes:
         blocks: m >= 2, a divisor of the width d.

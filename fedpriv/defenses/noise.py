@@ -46,15 +46,11 @@ _EXACT = "compares directions, which stay exact"
 
 @dataclass(frozen=True)
 class Clip(SignalDefense):
-    """Scale down whatever is longer than a bound; shorter signals stay as they are.
+    """Scale down whatever is longer than a bound: v <- v min(1, bound / ||v||_2).
 
-    Of rows (representations, prototypes, an entangled representation, class outputs) every row is clipped by itself; of
-    networks and angle matrices the whole update, the difference from the broadcast, all tensors of a payload together:
-
-        v <- v min(1, bound / ||v||_2).
-
-    No privacy guarantee by itself: directions stay exact. It bounds what one upload can move, which is what the noise
-    of ``dp-noise`` is measured against.
+    Of rows (representations, prototypes, an entangled representation, class outputs) every row by itself; of networks
+    and angle matrices the whole update, all tensors of a payload together. No privacy guarantee by itself: directions
+    stay exact.
 
     Attributes:
         bound: S > 0, L2 norm, in units of the representation or of the weights.
@@ -99,16 +95,13 @@ Distribution = Literal["gaussian", "laplace"]
 
 @dataclass(frozen=True)
 class Noise(SignalDefense):
-    """Add independent noise to every entry of a signal: a heuristic without a guarantee.
-
-    Nothing bounds the signal, so no scale means the same for two uploads, and a scale that is relative to the signal
-    gives away its size. See ``dp-noise`` for noise with a guarantee.
+    """Add independent noise to every entry of a signal: a heuristic without a guarantee; nothing bounds the signal.
 
     Attributes:
-        scale: standard deviation of the noise, of either distribution: a multiple of the root mean square of the
-            tensor (of the update where a network is uploaded), or in the tensor's own units.
+        scale: standard deviation of the noise, of either distribution.
         kind: ``gaussian``, or ``laplace`` (of scale parameter scale / sqrt(2)).
-        unit: ``rms`` for a multiple of each tensor's root mean square, ``absolute`` for the tensor's own units.
+        unit: ``rms`` for a multiple of each tensor's root mean square (of the update where a network is uploaded),
+            ``absolute`` for the tensor's own units.
     """
 
     scale: Annotated[float, Gt(0)] = 0.1
@@ -146,14 +139,7 @@ def laplace(shape: torch.Size, rng: torch.Generator) -> Tensor:
 
 
 def clipped_and_noisy(message: Message, context: UploadContext, bound: float, deviation: float) -> Message:
-    """Return a message whose signals together are no longer than ``bound``, with Gaussian noise on every entry.
-
-    Args:
-        message: the upload; of networks the signal is the difference from the broadcast.
-        context: of the upload; gives the broadcast and the draws.
-        bound: largest L2 norm of all signals of the message together, > 0.
-        deviation: standard deviation of the noise, >= 0, in the units of the signals.
-    """
+    """Return a message whose signals together are no longer than ``bound``, with Gaussian noise on every entry."""
     signals = [signal(payload, context.broadcast) for payload in message]
     length = norm({f"{index}.{name}": value for index, values in enumerate(signals) for name, value in values.items()})
     share = min(1.0, bound / max(length, 1e-12))
@@ -166,13 +152,12 @@ def clipped_and_noisy(message: Message, context: UploadContext, bound: float, de
 
 @dataclass(frozen=True)
 class LocalDp(SignalDefense):
-    """Clip the update of a client to norm C and add noise of s = D sqrt(2 ln(1.25 / delta)) / epsilon to every entry.
+    """Clip the update to norm C, add noise of s = D sqrt(2 ln(1.25 / delta)) / epsilon to every entry (Flower's mod).
 
-    As Flower's client mod does it: D, ``sensitivity``, is whatever the user writes, and has nothing to do with C. An update
-    clipped to C moves by up to 2 C if the client's images are replaced, so the claimed epsilon follows for D = 2 C and
-    epsilon <= 1, and need not follow otherwise. Records state both: what is claimed of each upload, and what clip and noise
-    imply for one upload and for all rounds (:mod:`fedpriv.defenses.accounting`). See ``dp-noise`` for noise that is
-    computed from the clip and accounted for over the run.
+    D, ``sensitivity``, is whatever the user writes, and has nothing to do with C. An update clipped to C moves by up to
+    2 C if the client's images are replaced, so the claimed epsilon follows for D = 2 C and epsilon <= 1, and need not
+    follow otherwise. Records state what is claimed of each upload, and what clip and noise imply for one and for all
+    rounds (:mod:`fedpriv.defenses.accounting`). See ``dp-noise`` for noise that is computed from the clip.
 
     Attributes:
         clipping_norm: C > 0, the largest L2 norm of the whole update.

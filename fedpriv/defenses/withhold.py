@@ -22,12 +22,9 @@ from fedpriv.wire.payload import Message, Payload
 class CountFloor(SignalDefense):
     """Leave every class of fewer than ``least`` images out of the upload; nothing left, nothing is sent.
 
-    Each row is then a mean over at least ``least`` images (rows of representations stay single images, of common classes
-    only). No class can be taken out of an entangled representation: it is held back while any class below the floor has
-    weight in it; ``count-floor`` before ``entangle`` leaves only those classes out of the mixture.
-
-    No guarantee beyond the number: a mean over ``least`` images says something about each. That a class is missing says
-    that there are few images or none.
+    Each row is then a mean over at least ``least`` images (rows of representations stay single images, of common
+    classes only). An entangled representation is held back while any class below the floor has weight in it. No
+    guarantee beyond the number; that a class is missing says that there are few images or none.
 
     Attributes:
         least: k >= 2, images of a class.

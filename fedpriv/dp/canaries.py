@@ -46,16 +46,7 @@ class CanaryPair(NamedTuple):
 def upload_scores(
     federation: Federation, pair: CanaryPair, rounds: int, coins: NDArray[np.bool_], seed: int, report: Report
 ) -> NDArray[np.float64]:
-    """Return the score ``(m,)`` of each canary: what was sent in its rounds, summed along its direction.
-
-    Args:
-        federation: whose pipeline of defenses it is.
-        pair: the uploads.
-        rounds: in which one canary sends.
-        coins: ``(m,)``, whether each canary is in.
-        seed: of all noise.
-        report: hears of every canary.
-    """
+    """Return the score ``(m,)`` of each canary: what was sent in its ``rounds``, summed along its direction."""
     ray, sender = pair.ray, pair.sender
     scores = np.zeros(len(coins))
     for canary, included in enumerate(coins.tolist()):
@@ -119,13 +110,7 @@ Places = list[tuple[str, int]]
 
 
 def audited_client(federation: Federation, coins: NDArray[np.bool_], seed: int) -> tuple[Federation, ProtectionPlan]:
-    """Return a federation of client 0 alone with the canaries that are in among its images, and its plan.
-
-    Args:
-        federation: as it was prepared.
-        coins: ``(m,)``, whether each canary is in.
-        seed: of the canaries' coordinates.
-    """
+    """Return a federation of client 0 alone, the canaries that are in (``coins``) among its images, and its plan."""
     setup = federation.clients[0]
     places, real = _coordinates(federation, len(coins), seed), setup.train
     numbers = np.flatnonzero(coins)

@@ -142,13 +142,7 @@ class Audited:
 
 
 def audit_scores(scores: Scores, coins: Coins, design: Design) -> Audited:
-    """Return the bounds that scores give; all hold together with the design's confidence.
-
-    Args:
-        scores: ``(m,)``, higher for canaries that are in.
-        coins: ``(m,)``, whether each is in; of both kinds at least one.
-        design: of the audit.
-    """
+    """Return the bounds that scores ``(m,)`` and coins ``(m,)`` give; all hold together with the design's confidence."""
     apart = float(scores[coins].mean() - scores[~coins].mean())
     nearer = scores + (LESS_NOISE - 1) * max(apart, 0.0) * coins
     return Audited(

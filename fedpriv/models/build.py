@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
 from inspect import signature
 from typing import Any
@@ -58,13 +57,6 @@ class _NoDraws(TorchFunctionMode):
         return args[0] if func in _DRAWS and args[0].is_meta else func(*args, **(kwargs or {}))
 
 
-@contextlib.contextmanager
-def _weightless() -> Iterator[None]:
-    """Within the block, modules lie on the meta device: nothing is allocated or drawn."""
-    with torch.device("meta"), _NoDraws():
-        yield
-
-
 def count_parameters(module: nn.Module) -> int:
     """Return the number of trainable scalars."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
@@ -97,7 +89,7 @@ def narrowing_models() -> tuple[str, ...]:
 
 def _weightless_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
     _check_sizes(blueprint)
-    with _weightless():
+    with torch.device("meta"), _NoDraws():
         return _make_extractor(blueprint)
 
 

@@ -110,7 +110,7 @@ class Blueprint:
     """An architecture with its sizes.
 
     Attributes:
-        name: a name of ``fedpriv.models.MODELS``.
+        name: of ``fedpriv.models.MODELS``.
         image_shape: (channels, height, width) of the input.
         n_classes: number of logits C.
         width: representation width d after the mapping.
@@ -137,10 +137,9 @@ LEAST_DEVIATION = 1e-6
 class VariationalBottleneck(nn.Module):
     """``(n, d)`` to ``(n, d)`` through a code ``z ~ N(mean, deviation^2)`` of K entries, so that gradients are random.
 
-    PRECODE (Scheliga, Maeder, Seeland, WACV 2022, section 3), by the bottleneck of Alemi et al. (ICLR 2017).
-
-    In training the code is drawn from torch's global generator; in evaluation it is the mean. ``divergence`` is the mean
-    over the newest training batch of KL(N(mean, deviation^2) || N(0, 1)), summed over the code, in nats.
+    PRECODE (Scheliga, Maeder, Seeland, WACV 2022, section 3), by the bottleneck of Alemi et al. (ICLR 2017). In
+    training the code is drawn from torch's global generator; in evaluation it is the mean. ``divergence`` is that of
+    the newest training batch.
     """
 
     def __init__(self, width: int, code: int) -> None:

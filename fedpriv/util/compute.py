@@ -132,20 +132,13 @@ def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Nu
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes that this process may still take, or None where the system does not say.
-
-    The least of what the machine has available and what the control groups (version 2) leave; ``proc`` and ``sys`` lie
-    under ``root``.
-    """
+    """Return the bytes that this process may still take by machine and control groups; None where no system says."""
     left = [_number(root / "proc/meminfo", "MemAvailable:", 1024), *_left_in_groups(root)]
     return min((max(0, number) for number in left if number is not None), default=None)
 
 
 def require(needed: int, what: str, fits: Callable[[int], str], *keys: str | int) -> None:
-    """Refuse work that takes at least so many bytes where fewer are free; ``fits`` says what would fit in the free ones.
-
-    ``what`` begins the sentence; ``keys`` are the setting that is to blame, where one is.
-    """
+    """Refuse work that takes more bytes than are free; ``fits`` says what would fit, ``keys`` are the setting to blame."""
     free = free_memory()
     if free is not None and needed > free:
         message = f"{what} would take {in_words(needed)} of memory, and {in_words(free)} are free; {fits(free)}"
@@ -183,8 +176,7 @@ def _number(path: Path, name: str = "", unit: int = 1) -> int | None:
 
 def _left_in_groups(root: Path) -> Iterator[int]:
     """Yield what the control groups around this process leave; files that the system could drop do not count as used."""
-    top = root / "sys/fs/cgroup"
-    inside = ""
+    top, inside = root / "sys/fs/cgroup", ""
     with contextlib.suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
         inside = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")

@@ -46,9 +46,7 @@ def _adapter(target: type) -> Any:
     return TypeAdapter(target)
 
 
-@lru_cache(maxsize=512)
-def _hints(target: type) -> dict[str, Any]:
-    return typing.get_type_hints(target)
+_hints = lru_cache(maxsize=512)(typing.get_type_hints)
 
 
 def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, prefix: str) -> None:

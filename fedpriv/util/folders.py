@@ -61,7 +61,7 @@ def held(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_with_those_around(folder: Path) -> Iterator[None]:
-    """Lock every marked folder that a folder lies in, the outermost first, as whoever writes any of them does."""
+    """Lock every marked folder that a folder lies in, the outermost first."""
     with contextlib.ExitStack() as stack:
         for home in reversed(files.homes_of(folder)):
             stack.enter_context(held(home))
