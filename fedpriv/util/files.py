@@ -116,11 +116,6 @@ def identity(folder: Path) -> str | None:
     return _head(folder).get("id")
 
 
-def kind(folder: Path) -> str | None:
-    """Return the kind of thing that a marked folder holds, or None for any other; errors as :func:`identity`."""
-    return _head(folder).get("kind")
-
-
 def homes_of(folder: Path) -> list[Path]:
     """Return the marked folders among this one and those above it, the innermost first."""
     position = Path(os.path.abspath(folder))

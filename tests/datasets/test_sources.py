@@ -123,15 +123,6 @@ def test_truncated_idx_file_is_one_line(tmp_path):
     refused("mnist", "incomplete or damaged", data_dir=tmp_path)
 
 
-def test_labels_that_do_not_fit_the_images_are_refused(tmp_path):
-    folder = tmp_path / "MNIST" / "raw"
-    idx_set(folder)
-    write_idx(folder, "train", np.zeros((3, 28, 28), np.uint8), np.zeros(4, np.uint8))
-    refused("mnist", "3 training images but 4 labels", data_dir=tmp_path)
-    write_idx(folder, "train", np.zeros((2, 28, 28), np.uint8), np.array([0, 77], np.uint8))
-    refused("mnist", r"labels are not in 0\.\.9", data_dir=tmp_path)
-
-
 def cifar_set(root, n_classes):
     """Write a small CIFAR set; the first pixel of every image is its running number."""
     fine = n_classes == 100

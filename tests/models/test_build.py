@@ -4,11 +4,14 @@ import math
 import pytest
 import torch
 from compare import expect_same
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from looped import each
+from torch import nn
 
 from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width, family
 from fedpriv.models.build import build_model, count_parameters, extractor_parameters
-from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.models.split import Blueprint, SplitModel, average_pooling, max_pooling
 from fedpriv.util.errors import UserError
 
 CIFAR = (3, 32, 32)
@@ -51,13 +54,6 @@ def blueprint(name, image_shape=None, n_classes=10, width=None, mapping="ap"):
 )
 def test_extractors_have_the_published_sizes(name, image_shape, expected):
     assert extractor_parameters(blueprint(name, image_shape)) == expected
-
-
-@each("n_classes, head", [(10, 5_130), (100, 51_300), (200, 102_600)])
-def test_heads_have_the_published_sizes(n_classes, head):
-    model = build_model(blueprint("cnn4", n_classes=n_classes), seed=0)
-    assert count_parameters(model.head) == head
-    assert count_parameters(model) == 873_408 + head
 
 
 def whole(name, image_shape):
@@ -206,3 +202,42 @@ def test_lists_keep_order_and_repeats():
 )
 def test_default_widths(name, image_shape, width):
     assert default_width(name, image_shape) == width
+
+
+widths = st.integers(1, 70)
+
+
+def ramp(n):
+    return torch.arange(n, dtype=torch.float32)[None]
+
+
+@pytest.mark.parametrize(
+    ("n_in", "n_out", "start"),
+    [
+        (1280, 512, [1.0, 3.0, 6.0, 8.0]),
+        (768, 512, [0.5, 1.5, 3.5, 4.5]),
+        (1024, 512, [0.5, 2.5, 4.5, 6.5]),
+        (2048, 512, [1.5, 5.5, 9.5, 13.5]),
+        (512, 2048, [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0]),
+        (512, 512, [0.0, 1.0, 2.0, 3.0]),
+    ],
+)
+def test_average_pooling_has_the_published_windows(n_in, n_out, start):
+    out = average_pooling(n_in, n_out)(ramp(n_in))
+    assert out.shape == (1, n_out)
+    torch.testing.assert_close(out[0, : len(start)], torch.tensor(start))
+
+
+@settings(max_examples=80, deadline=None)
+@given(n_in=widths, n_out=widths, seed=st.integers(0, 999))
+def test_both_poolings_equal_torchs_and_so_do_their_gradients(n_in, n_out, seed):
+    draw = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(3, n_in, generator=draw)
+    weights = torch.randn(3, n_out, generator=draw)
+    for ours, oracle in ((average_pooling, nn.AdaptiveAvgPool1d), (max_pooling, nn.AdaptiveMaxPool1d)):
+        results = []
+        for module in (ours(n_in, n_out), oracle(n_out)):
+            x = vectors.clone().requires_grad_()
+            y = module(x)
+            results.append((y.detach(), torch.autograd.grad((y * weights).sum(), x)[0]))
+        torch.testing.assert_close(results[0], results[1])

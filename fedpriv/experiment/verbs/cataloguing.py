@@ -49,7 +49,7 @@ class Catalogue(Tabular):
 
     def bibtex(self) -> str:
         """Return the BibTeX entries of the papers behind methods, each once; those without one are named in comments."""
-        from fedpriv.methods.references import references
+        from fedpriv.methods import references
 
         if self.kind != "methods":
             raise UserError(f"{self.kind}: have no BibTeX entries; expected methods")
