@@ -41,8 +41,8 @@ class SourceOptions:
         download: fetch the data into ``data_dir`` when it is not there, where the source allows it.
         image_size: height and width in pixels to which images are brought (centre crop to a square, bilinear).
         per_class: how many images of each class to keep, the first in stored order of the merged set.
-        seed: the run's, for data that is drawn rather than read.
         channels: 1 for grey (ITU-R 601 luma), 3 for colour, None for what the source has.
+        seed: the run's, for data that is drawn rather than read.
     """
 
     data_dir: Path | None = None

@@ -89,22 +89,17 @@ def _read_dataset(
     name: str, files: Sequence[LabelledFile], class_names: Sequence[str], options: SourceOptions, channels: int | None
 ) -> Dataset:
     """Decode files, training part first; ``channels`` None means grey if every file is grey, else colour."""
-    labels = np.array([file.label for file in files], dtype=np.int64)
-    kept = [files[int(position)] for position in first_per_class(labels, options.per_class)]
+    kept = [files[i] for i in first_per_class(np.array([file.label for file in files]), options.per_class)]
     wanted = options.channels or channels or (1 if all(_is_grey(file.path) for file in kept) else 3)
-    first, converted = _pixels(kept[0].path, wanted, options.image_size)
-    _, height, width = first.shape
+    first, _ = _pixels(kept[0].path, wanted, options.image_size)
+    (_, height, width), each = first.shape, first.numel()
     require(
-        len(kept) * first.numel(),
+        len(kept) * each,
         f"{len(kept):,} images of {width}x{height} pixels",
-        lambda free: (
-            f"{free // first.numel():,} such images fit: take fewer with per_class, or smaller ones with image_size"
-        ),
+        lambda free: f"{free // each:,} such images fit: take fewer with per_class, or smaller ones with image_size",
     )
-    images = torch.empty((len(kept), *first.shape), dtype=torch.uint8)
-    images[0] = first
-    changed = int(converted)
-    for position, file in enumerate(kept[1:], start=1):
+    images, changed = torch.empty((len(kept), *first.shape), dtype=torch.uint8), 0
+    for position, file in enumerate(kept):
         pixels, converted = _pixels(file.path, wanted, options.image_size)
         if pixels.shape != first.shape:
             raise UserError(
@@ -113,20 +108,19 @@ def _read_dataset(
             )
         images[position] = pixels
         changed += converted
-    kept_labels = torch.tensor([file.label for file in kept], dtype=torch.int64)
+    labels = torch.tensor([file.label for file in kept], dtype=torch.int64)
     shape = f"{width}x{height} {'grey' if wanted == 1 else 'colour'}"
     brought = f"{changed:,} of {len(kept):,} images scaled, cropped or converted to {shape}" if changed else ""
     n_train = sum(file.official_train for file in kept)
-    return Dataset(name, Samples(images, kept_labels), tuple(class_names), n_train, brought)
+    return Dataset(name, Samples(images, labels), tuple(class_names), n_train, brought)
 
 
 def _pixels(path: Path, channels: int, size: int | None) -> tuple[Tensor, bool]:
     """Return one image as ``(channels, height, width)`` bytes, and True if it is stored otherwise."""
     mode = "L" if channels == 1 else "RGB"
     with opened(path) as image:
-        changed = (
-            image.mode != mode or "transparency" in image.info or (size is not None and image.size != (size, size))
-        )
+        resized = size is not None and image.size != (size, size)
+        changed = image.mode != mode or "transparency" in image.info or resized
         picture = image.convert(mode)
         if size is not None:
             picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
@@ -147,10 +141,8 @@ def load_folder(options: SourceOptions) -> Dataset:
     """
     root = options.folder("folder", LAYOUT)
     if not os.path.isdir(root):
-        raise UserError(
-            f"image folder not found: looked for {root}; it cannot be downloaded: give data_dir",
-            keys=("data_dir",),
-        )
+        text = f"image folder not found: looked for {root}; it cannot be downloaded: give data_dir"
+        raise UserError(text, keys=("data_dir",))
     results = {path.name: path for path in _subfolders(root)}
     if not results:
         raise UserError(f"no folders in {root}: expected {LAYOUT}")
@@ -185,11 +177,8 @@ def load_tiny_imagenet(options: SourceOptions) -> Dataset:
     root = options.folder("tiny-imagenet", f"{TINY_FOLDER}/ (download cannot fetch it; {TINY_URL})")
     root = root if os.path.isfile(root / "wnids.txt") else root / TINY_FOLDER
     if not os.path.isfile(root / "wnids.txt"):
-        raise UserError(
-            f"tiny-imagenet not found: looked for {root / 'wnids.txt'}; download cannot fetch it: "
-            f"unpack {TINY_URL} there",
-            keys=("data_dir",),
-        )
+        text = f"looked for {root / 'wnids.txt'}; download cannot fetch it: unpack {TINY_URL} there"
+        raise UserError(f"tiny-imagenet not found: {text}", keys=("data_dir",))
     wnids = _present_classes(root)
     files = []
     for number, wnid in enumerate(wnids):

@@ -105,19 +105,16 @@ def _load(name: str, reader: str, inside: str, options: SourceOptions) -> Datase
     root = given.absolute().parents[depth - 1] if depth else given
     position = root / inside
     if not options.download and not os.path.isdir(position):
-        raise UserError(
-            f"{name} not found: looked for {position}; download fetches it into {root}",
-            keys=("data_dir",),
-        )
+        text = f"{name} not found: looked for {position}; download fetches it into {root}"
+        raise UserError(text, keys=("data_dir",))
     for path in entries(position) if os.path.isdir(position) else ():
         if not os.path.isdir(path):
             check_file(path, PACKED)
     train, test = (_read_part(name, reader, root, position, part, options.download) for part in (True, False))
     for part, word in ((train, "training"), (test, "test")):
         if len(part.data) != len(part.targets):
-            raise UserError(
-                f"{name} in {position} is damaged: {len(part.data)} {word} images but {len(part.targets)} labels"
-            )
+            text = f"{len(part.data)} {word} images but {len(part.targets)} labels"
+            raise UserError(f"{name} in {position} is damaged: {text}")
     class_names = tuple(str(label) for label in train.classes)
     images = np.concatenate([np.asarray(part.data) for part in (train, test)])
     labels = np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in (train, test)])

@@ -60,7 +60,7 @@ class Dataset:
         samples: every image, the source's training and test parts merged in this order.
         class_names: one name per class.
         n_official_train: how many of the first samples belong to the source's own training part.
-        brought: in words, what was done to how many images so that all have one shape; empty where all are as stored.
+        brought: in words, what was done to images so that all have one shape; empty where all are as stored.
     """
 
     name: str
@@ -79,6 +79,15 @@ class Dataset:
         """(channels, height, width)."""
         channels, height, width = self.samples.images.shape[1:]
         return channels, height, width
+
+    def only(self, index: np.ndarray) -> Dataset:
+        """Return the data set with the images at ascending positions alone."""
+        n_train = int((index < self.n_official_train).sum())
+        return replace(self, samples=self.samples.subset(index), n_official_train=n_train)
+
+    def without(self, index: np.ndarray) -> Dataset:
+        """Return the data set without the images at some positions, in unchanged order."""
+        return self.only(np.setdiff1d(np.arange(len(self.samples)), index))
 
 
 @dataclass(frozen=True)
@@ -133,10 +142,7 @@ def first_per_class(labels: np.ndarray, per_class: int | None) -> np.ndarray:
 def keep_first_per_class(dataset: Dataset, per_class: int | None) -> Dataset:
     """Return the data set with the first ``per_class`` images of each class, or fewer, in unchanged order."""
     index = first_per_class(dataset.samples.labels.numpy(), per_class)
-    if len(index) == len(dataset.samples):
-        return dataset
-    kept_train = int((index < dataset.n_official_train).sum())
-    return replace(dataset, samples=dataset.samples.subset(index), n_official_train=kept_train)
+    return dataset if len(index) == len(dataset.samples) else dataset.only(index)
 
 
 def shape_images(dataset: Dataset, channels: int | None, image_size: int | None) -> Dataset:
@@ -163,13 +169,11 @@ def shape_images(dataset: Dataset, channels: int | None, image_size: int | None)
     for part, position in zip(images.split(chunk), shaped.split(chunk), strict=True):
         recoloured = part if same_channels or channels is None else _with_channels(part, channels)
         position.copy_(recoloured if same_size or image_size is None else _resized(recoloured, image_size))
-    done = []
-    if not same_size:
-        cropped = " (cropped to a square first)" if width != height else ""
-        done.append(f"{len(images):,} images scaled from {width}x{height} to {image_size}x{image_size}{cropped}")
-    if not same_channels:
-        done.append(f"{len(images):,} images made {'grey' if channels == 1 else 'colour'}")
-    brought = "; ".join(filter(None, (dataset.brought, *done)))
+    cropped = " (cropped to a square first)" if width != height else ""
+    scaled = f"{len(images):,} images scaled from {width}x{height} to {image_size}x{image_size}{cropped}"
+    coloured = f"{len(images):,} images made {'grey' if channels == 1 else 'colour'}"
+    done = (dataset.brought, "" if same_size else scaled, "" if same_channels else coloured)
+    brought = "; ".join(filter(None, done))
     return replace(dataset, samples=Samples(shaped, dataset.samples.labels), brought=brought)
 
 

@@ -91,27 +91,16 @@ _PRECISION = 1e-12
 
 @dataclass(frozen=True)
 class ImpliedEpsilon:
-    """An epsilon as it is claimed of one release, and as it follows from what is done to an upload.
+    """An epsilon as it is claimed of one release, and as it follows from what is done to an upload."""
 
-    Updates clipped to norm C are at most 2 C apart: all images of the client replaced by others.
-
-    Attributes:
-        claimed, delta: as configured.
-        releases: rounds in which the client sends, T >= 1.
-        deviation: standard deviation of the noise, in units of the update.
-        assumed_sensitivity: D from which the noise was computed.
-        sensitivity: 2 C, by which the update can really move.
-        once, overall: epsilon that follows for one release, and for all together; ``math.inf`` without noise.
-    """
-
-    claimed: float
+    claimed: float  # as configured
     delta: float
-    releases: int
-    deviation: float
-    assumed_sensitivity: float
-    sensitivity: float
-    once: float
-    overall: float
+    releases: int  # rounds in which the client sends, T >= 1
+    deviation: float  # of the noise, in units of the update
+    assumed_sensitivity: float  # D from which the noise was computed
+    sensitivity: float  # 2 C, by which an update clipped to C can really move
+    once: float  # epsilon that follows for one release; ``math.inf`` without noise
+    overall: float  # for all releases together
 
     @property
     def follows(self) -> bool:

@@ -187,14 +187,11 @@ _CENSORED = "takes zeros for small entries, and the largest for truncated ones"
 class PercentilePrivacy(SignalDefense):
     """Zero the entries of an update below a percentile of all magnitudes, truncate the others to [-gamma, gamma].
 
-    With n local steps as the client states them, u = update / n, and c the percentile (linear between order statistics) of
-    |u| over all entries of all tensors of the upload:
-
-        u <- 0 where |u| < c,    u <- min(max(u, -gamma), gamma),    update <- n u.
-
-    Tensors without a dimension pass as they are. **No differential privacy**: nothing is random, what lies between the
-    percentile and gamma is sent exactly, and which entries were too small or too large is told, too. It is always the
-    difference from the broadcast that is truncated, also where NVFlare's filter would be given whole weights.
+    With n local steps as the client states them, u = update / n, and c the percentile (linear between order statistics)
+    of |u| over all tensors of the upload: u <- 0 where |u| < c, then u <- min(max(u, -gamma), gamma), update <- n u.
+    Tensors without a dimension pass as they are. **No differential privacy**: nothing is random, and what lies between
+    the percentile and gamma is sent exactly. Always the difference from the broadcast, also where NVFlare's filter
+    would be given whole weights.
 
     Attributes:
         percentile: in percent, [0, 100]; entries of smaller magnitude are not sent.

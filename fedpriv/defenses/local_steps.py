@@ -27,11 +27,10 @@ _AT_ONCE = 64
 class Soteria(Defense):
     """Zero columns of the gradient of the head's weight: those of entries r_j with a low score, in every local step.
 
-    The score of entry j of the head's input r is ||d r_j / d x||_2 / (r_j + 0.1), summed over the images of the batch;
-    columns whose score's absolute value lies below the given percentile of all scores are zeroed. As the authors'
-    code has it; there the defended layer is the last or the one before, here it is the head. Where r has negative
-    entries, fewer columns than the percentile says are hidden. Nothing is guaranteed: an attacker who leaves the head's
-    weight out of the comparison sees what it sees without the defense.
+    The score of entry j of the head's input r is ||d r_j / d x||_2 / (r_j + 0.1), summed over the images of the batch,
+    as in the authors' code; columns whose score's absolute value lies below the percentile of all scores are zeroed.
+    Nothing is guaranteed: an attacker who leaves the head's weight out of the comparison sees what it sees without the
+    defense.
 
     Attributes:
         percentile: share of the columns that are zeroed, in per cent of [0, 100]; the authors take 1 against DLG,
@@ -129,14 +128,13 @@ _INTO = "of small batches it finds what goes into the bottleneck, whatever that 
 
 @dataclass(frozen=True)
 class Precode(Defense):
-    """A variational bottleneck behind the representation mapping of every model, trained with beta KL on top of the loss.
+    """A variational bottleneck behind the representation mapping of every model; beta KL is added to the loss.
 
-    The representation is mapped to means and standard deviations of a code of K entries, a code is drawn (in evaluation:
-    the mean is taken) and mapped back to the representation's width. What methods upload as representation is what
-    comes out of the bottleneck. The model grows by 3 d K + 2 K + d parameters, which travel wherever the
-    extractor does. Nothing is guaranteed: the bottleneck's own first layer is fully connected, and its gradient is a
-    product of an error, which is random, and of the representation, which is not. Where images of a batch can be told
-    apart the representation follows from it in closed form, whatever code was drawn.
+    The representation is mapped to means and standard deviations of a code of K entries, a code is drawn (in
+    evaluation: the mean is taken) and mapped back; what methods upload as representation is what comes out. The model
+    grows by 3 d K + 2 K + d parameters, which travel wherever the extractor does. Nothing is guaranteed: the
+    bottleneck's own first layer is fully connected; where images of a batch can be told apart the representation
+    follows from its gradient in closed form, whatever code was drawn.
 
     Attributes:
         code: K >= 1 entries of the code; the paper takes 256.
@@ -201,14 +199,11 @@ _ENCODED = "finds the encoded batch with its soft labels; signs of single pixels
 class Mixup(Defense):
     """Replace each image of a batch by a weighted sum of k images of the batch; the loss is weighted alike.
 
-    Every step draws k weights, uniformly among those that sum to one and do not exceed ``most``, and k - 1 orders of the
-    batch: x' = w_1 x + w_2 x[order 2] + ..., and the loss is w_1 loss(x', y) + w_2 loss(x', y[order 2]) + ... With
-    ``signs`` every pixel of every mixed image is then mirrored at mid-grey (x' -> 1 - x') with probability 1/2: InstaHide
-    within a client's own images. Nothing is guaranteed. Evaluation is on images as they are, in which clients trained with
-    ``signs`` do badly. A batch of one image is trained on as it is but for the signs.
-
-    Gradients give away x' and the mixed labels, which tell the weights, so that ``demix`` separates a batch's images
-    (Carlini et al. 2021, Is Private Learning Possible with Instance Encoding?, do so for many published encodings).
+    Every step draws k weights, uniformly among those that sum to one and do not exceed ``most``, and k - 1 orders of
+    the batch: x' = w_1 x + w_2 x[order 2] + ..., and the loss is w_1 loss(x', y) + w_2 loss(x', y[order 2]) + ... With
+    ``signs`` every pixel is then mirrored at mid-grey with probability 1/2: InstaHide within a client's own images.
+    Evaluation is on images as they are. Nothing is guaranteed: gradients give away x' and the mixed labels, which tell
+    the weights (Carlini et al. 2021, Is Private Learning Possible with Instance Encoding?).
 
     Attributes:
         images: k >= 2.
@@ -291,17 +286,14 @@ def bounded_weights(number: int, most: float, rng: torch.Generator) -> Tensor:
 class Transform(Defense):
     """Train on augmented images: each image in each step by one of the policies, chosen at random.
 
-    A policy is a row of augmentations, by their numbers in the table of the authors' code (0..49), one after the
-    other; a hybrid one is several, of which every image gets one. The published hybrid is 3-1-7+43-18-18: shift to the
-    side by 45 %, contrast by a third more or less, shift up or down by 10 %; or shift up or down by 15 %, contrast by 39
-    % twice. Signs are drawn anew each time. Before the policy, images are padded by an eighth of their side with black,
-    cropped at random and mirrored with probability 1/2, as the authors do (``crop``).
-
-    Departs from the authors' code in computing on numbers in [0, 1] instead of bytes. Nothing is guaranteed: the
+    A policy is a row of augmentations, by their numbers in the table of the authors' code (0..49), one after the other;
+    a hybrid one is several, of which every image gets one. Signs are drawn anew each time. With ``crop`` images are
+    first padded by an eighth of their side with black, cropped at random and mirrored with probability 1/2, as the
+    authors do. Departs from their code in computing on numbers in [0, 1] instead of bytes. Nothing is guaranteed: the
     transformed image leaks as before. Attacks are scored against the image as the client holds it.
 
     Attributes:
-        policy: for example ``3-1-7+43-18-18``.
+        policy: for example ``3-1-7+43-18-18``, the published hybrid.
         crop: whether to crop and mirror first.
     """
 

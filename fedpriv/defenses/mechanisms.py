@@ -27,18 +27,14 @@ class Entangle(SignalDefense):
     """Upload one mixture of a client's representations or prototypes, and of their labels with the same weights.
 
     The six mechanisms of :mod:`fedpriv.algebra.entanglement`. Prototypes are class means already, so of them only the
-    mechanisms that weigh all images of a class alike are possible, with the weights that those would give:
-    VAR n_c / n, RSP one class, VAP 1 / m, RAP u_c / sum_j u_j. Made of the prototypes of all classes, RAP is FedRE's
-    upload.
-
-    No guarantee. The label encoding travels in clear, and says every mixing weight.
+    mechanisms that weigh all images of a class alike are possible: VAR n_c / n, RSP one class, VAP 1 / m, RAP u_c /
+    sum_j u_j. No guarantee. The label encoding travels in clear, and says every mixing weight.
 
     Attributes:
         mechanism: RSR, VAR, RAR, RSP, VAP or RAP.
         distribution: of random weights.
         normalisation: how draws become weights.
-        weights: ``resampled`` every round, or ``fixed``: the same draws in every round, so that a server that waits
-            sees no new equation.
+        weights: ``resampled`` every round, or ``fixed``: a server that waits sees no new equation.
     """
 
     mechanism: Mechanism = "RAP"
@@ -50,7 +46,6 @@ class Entangle(SignalDefense):
     mixes: ClassVar[bool] = True
     source: ClassVar[str] = "Yao et al., FedRE; fixed weights derived here"
     answers = (Answer(("unmix",), ("entangled",), note=_POSTERIOR),)
-    keeps_sensitivity: ClassVar[bool] = True  # the label encoding says the share that a class has of the mixture
     fits = SEPARATE
 
     def check(self, plan: ProtectionPlan) -> None:
@@ -91,9 +86,8 @@ class Entangle(SignalDefense):
             of_images = (shares * (1 / context.class_counts))[context.labels]
         else:
             of_images = torch.zeros(len(context.labels))
-            of_images[torch.isin(context.labels, classes)] = (
-                weights  # rows are the images in order, but for whole classes
-            )
+            # Rows are the images in order, but for whole classes.
+            of_images[torch.isin(context.labels, classes)] = weights
         context.trace.mixture(of_images)
         return Entangled(*entangle(payload.rows(), labels, weights, context.n_classes))
 
@@ -103,16 +97,12 @@ _ZEROS = {"zeros": "missing"}
 
 @dataclass(frozen=True)
 class Diagonal(SignalDefense):
-    """Keep one of m equal blocks.
+    """Keep one of m equal blocks. No guarantee: what is kept is exact.
 
     Of an angle matrix: the m blocks of side d / m on its diagonal, d^2 / m numbers (FedRAL, equation 6). **Every
-    coordinate of the representation still appears**, in one block.
-
-    Of rows (representations, prototypes, an entangled representation): one block of d / m coordinates, the others
-    become zero. Which one is public: block (client + round) mod m with ``schedule`` = ``rotating``, so that m rounds
-    show every coordinate once; block client mod m with ``fixed``, so that a client never shows the others.
-
-    No guarantee: what is kept is exact.
+    coordinate of the representation still appears**, in one block. Of rows (representations, prototypes, an entangled
+    representation): one block of d / m coordinates, the others become zero: block (client + round) mod m with
+    ``schedule`` = ``rotating``, so that m rounds show every coordinate once; block client mod m with ``fixed``.
 
     Attributes:
         blocks: m >= 2, a divisor of the width d.
@@ -159,13 +149,11 @@ class Diagonal(SignalDefense):
         return changed(payload, context.broadcast, lambda _, rows: one_block(rows, self.blocks, turn % self.blocks))
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
-        return [self._narrowed(entry) for entry in entries]
-
-    def _narrowed(self, entry: Entry) -> Entry:
-        kind, _, field = entry.name.partition(".")
-        if kind not in VECTORS or field != payload_kind(kind).values_field():
-            return entry
-        return replace(entry, shape=(*entry.shape[:-1], entry.shape[-1] // self.blocks))
+        names = {f"{kind}.{payload_kind(kind).values_field()}" for kind in VECTORS}
+        return [
+            replace(entry, shape=(*entry.shape[:-1], entry.shape[-1] // self.blocks)) if entry.name in names else entry
+            for entry in entries
+        ]
 
 
 def one_block(rows: Tensor, n_blocks: int, which: int) -> Tensor:

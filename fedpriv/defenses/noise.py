@@ -32,33 +32,25 @@ from fedpriv.defenses.signals import (
     changed,
     in_clear,
     norm,
-    refuse_false_labels,
-    require,
     signal,
     transform,
 )
-from fedpriv.defenses.withhold import drop_small_classes
-from fedpriv.federation.answer import NO_OTHERS, Answer
-from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
-from fedpriv.models.split import Blueprint
-from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import MIXTURES, OF_IMAGES, ROWS, UPDATES, VECTORS, payload_kind
+from fedpriv.federation.answer import Answer
+from fedpriv.federation.defense import ProtectionPlan, UploadContext
+from fedpriv.wire.kinds import ROWS, UPDATES
 from fedpriv.wire.payload import Message, Payload
 
+REPLACED = "all images of one client replaced by others of the same classes and numbers"
 _EXACT = "compares directions, which stay exact"
 
 
 @dataclass(frozen=True)
 class Clip(SignalDefense):
-    """Scale down whatever is longer than a bound; shorter signals stay as they are.
+    """Scale down whatever is longer than a bound: v <- v min(1, bound / ||v||_2).
 
-    Of rows (representations, prototypes, an entangled representation, class outputs) every row is clipped by itself; of
-    networks and angle matrices the whole update, the difference from the broadcast, all tensors of a payload together:
-
-        v <- v min(1, bound / ||v||_2).
-
-    No privacy guarantee by itself: directions stay exact. It bounds what one upload can move, which is what the noise
-    of ``dp-noise`` is measured against.
+    Of rows (representations, prototypes, an entangled representation, class outputs) every row by itself; of networks
+    and angle matrices the whole update, all tensors of a payload together. No privacy guarantee by itself: directions
+    stay exact.
 
     Attributes:
         bound: S > 0, L2 norm, in units of the representation or of the weights.
@@ -76,7 +68,6 @@ class Clip(SignalDefense):
         Answer(("inverting-gradients", "gradient-dip"), NETWORK_NAMES, note=_EXACT),
         *(LIKENESS, CLASS_IDS, COMPARED),
     )
-    keeps_sensitivity: ClassVar[bool] = True  # a projection brings no two rows further apart
     fits = ROWS | UPDATES
 
     def upload(self, message: Message, context: UploadContext) -> Message:
@@ -104,16 +95,13 @@ Distribution = Literal["gaussian", "laplace"]
 
 @dataclass(frozen=True)
 class Noise(SignalDefense):
-    """Add independent noise to every entry of a signal: a heuristic without a guarantee.
-
-    Nothing bounds the signal, so no scale means the same for two uploads, and a scale that is relative to the signal
-    gives away its size. See ``dp-noise`` for noise with a guarantee.
+    """Add independent noise to every entry of a signal: a heuristic without a guarantee; nothing bounds the signal.
 
     Attributes:
-        scale: standard deviation of the noise, of either distribution: a multiple of the root mean square of the
-            tensor (of the update where a network is uploaded), or in the tensor's own units.
+        scale: standard deviation of the noise, of either distribution.
         kind: ``gaussian``, or ``laplace`` (of scale parameter scale / sqrt(2)).
-        unit: ``rms`` for a multiple of each tensor's root mean square, ``absolute`` for the tensor's own units.
+        unit: ``rms`` for a multiple of each tensor's root mean square (of the update where a network is uploaded),
+            ``absolute`` for the tensor's own units.
     """
 
     scale: Annotated[float, Gt(0)] = 0.1
@@ -130,9 +118,6 @@ class Noise(SignalDefense):
         *(LIKENESS, CLASS_IDS, COMPARED),
         Answer(("inverting-gradients", "membership"), ("low-rank-model",), note="as they are: go by direction"),
     )
-
-    def preserves_sensitivity(self) -> bool:
-        return self.unit == "absolute"
 
     def change(self, value: Tensor, context: UploadContext) -> Tensor:
         rms = float(value.double().square().mean().sqrt()) if value.numel() else 0.0
@@ -154,14 +139,7 @@ def laplace(shape: torch.Size, rng: torch.Generator) -> Tensor:
 
 
 def clipped_and_noisy(message: Message, context: UploadContext, bound: float, deviation: float) -> Message:
-    """Return a message whose signals together are no longer than ``bound``, with Gaussian noise on every entry.
-
-    Args:
-        message: the upload; of networks the signal is the difference from the broadcast.
-        context: of the upload; gives the broadcast and the draws.
-        bound: largest L2 norm of all signals of the message together, > 0.
-        deviation: standard deviation of the noise, >= 0, in the units of the signals.
-    """
+    """Return a message whose signals together are no longer than ``bound``, with Gaussian noise on every entry."""
     signals = [signal(payload, context.broadcast) for payload in message]
     length = norm({f"{index}.{name}": value for index, values in enumerate(signals) for name, value in values.items()})
     share = min(1.0, bound / max(length, 1e-12))
@@ -174,13 +152,12 @@ def clipped_and_noisy(message: Message, context: UploadContext, bound: float, de
 
 @dataclass(frozen=True)
 class LocalDp(SignalDefense):
-    """Clip the update of a client to norm C and add noise of s = D sqrt(2 ln(1.25 / delta)) / epsilon to every entry.
+    """Clip the update to norm C, add noise of s = D sqrt(2 ln(1.25 / delta)) / epsilon to every entry (Flower's mod).
 
-    As Flower's client mod does it: D, ``sensitivity``, is whatever the user writes, and has nothing to do with C. An update
-    clipped to C moves by up to 2 C if the client's images are replaced, so the claimed epsilon follows for D = 2 C and
-    epsilon <= 1, and need not follow otherwise. Records state both: what is claimed of each upload, and what clip and noise
-    imply for one upload and for all rounds (:mod:`fedpriv.defenses.accounting`). See ``dp-noise`` for noise that is
-    computed from the clip and accounted for over the run.
+    D, ``sensitivity``, is whatever the user writes, and has nothing to do with C. An update clipped to C moves by up to
+    2 C if the client's images are replaced, so the claimed epsilon follows for D = 2 C and epsilon <= 1, and need not
+    follow otherwise. Records state what is claimed of each upload, and what clip and noise imply for one and for all
+    rounds (:mod:`fedpriv.defenses.accounting`). See ``dp-noise`` for noise that is computed from the clip.
 
     Attributes:
         clipping_norm: C > 0, the largest L2 norm of the whole update.
@@ -222,7 +199,7 @@ class LocalDp(SignalDefense):
             "bound": self.clipping_norm,
             "norm": "L2",
             "unit": "client",
-            "neighbours": "all images of one client replaced by others of the same classes and numbers",
+            "neighbours": REPLACED,
             "sensitivity": f"2 C of the whole update; the noise was computed for {self.sensitivity:g}",
             "releases": plan.rounds,
             "accountant": "exact, of composed Gaussian mechanisms (Balle and Wang 2018; Dong et al. 2019)",
@@ -230,92 +207,44 @@ class LocalDp(SignalDefense):
         }
 
 
-UNIFORM_IN_CLASS = ("VAR", "RSP", "VAP", "RAP")
-"""Entanglement mechanisms that spread a class's weight evenly over its images."""
-
-
 @dataclass(frozen=True)
-class DPNoise(Defense):
+class DPNoise(SignalDefense):
     """Clip, add Gaussian noise in proportion to the sensitivity, and account for all rounds.
 
-    Two units of protection, both by replacement, both in the L2 norm:
-
-    - ``client``: all images of a client are replaced by others of the same classes and numbers. The signals of an
-      upload together (for networks: the difference from the broadcast) are clipped to ``bound`` = S; they move by at
-      most 2 S. Holds whatever happened in training.
-    - ``image``: one image of a client is replaced by another of its class. Clients' networks bound every
-      representation to length S, in training too, so a row of representations moves by at most 2 S, a prototype by 2 S
-      / n_c, an entangled representation by max_c w_c 2 S / n_c. **For the client's extractor as it is**: that the
-      extractor was trained on the image, too, is not covered, and the record says so.
-
-    Each release is a Gaussian mechanism of noise multiplier z = (standard deviation) / (sensitivity). Releases of all
+    All images of a client are replaced by others of the same classes and numbers: the signals of an upload together (for
+    networks: the difference from the broadcast), clipped to ``bound`` = S, move by at most 2 S in the L2 norm, whatever
+    happened in training. Each release is a Gaussian mechanism of noise multiplier z = (standard deviation) / (2 S); all
     rounds are composed, as if the client took part in each. Classes, counts and label encodings travel in clear, which
-    the record names. Noise comes from the run's seed: a simulation of the mechanism, not a deployment of it.
+    the record names. Noise comes from the run's seed: a simulation of the mechanism, not a deployment of it. For single
+    images see ``dp-sgd``.
 
     Attributes:
         bound: S > 0, in units of the representation or of the weights.
         noise_multiplier: z > 0; or
         epsilon: the target over the whole run, from which z is computed; exactly one of the two.
         delta: in (0, 1).
-        unit: ``client`` or ``image``.
-        floor: with ``image``, classes of fewer images are left out of the upload; an entangled upload in which such a
-            class has weight is not sent.
-        counts: with ``image``, ``private``: n_c is taken to be ``floor`` everywhere, so that the noise tells nothing
-            about counts; or ``public``: each class's own n_c, which is less noise and tells n_c.
     """
 
     bound: Annotated[float, Gt(0)] = 1.0
     noise_multiplier: Annotated[float, Gt(0)] | None = None
     epsilon: Annotated[float, Gt(0)] | None = None
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
-    unit: Literal["client", "image"] = "client"
-    floor: Annotated[int, Ge(1)] = 1
-    counts: Literal["private", "public"] = "private"
 
     name: ClassVar[str] = "dp-noise"
     source: ClassVar[str] = "Gaussian mechanism; Mironov, CSF 2017 (Renyi accounting)"
-    guarantee: ClassVar[str] = (
-        "(epsilon, delta)-DP over all rounds, L2, by replacement: of a client's images, or of one image given the extractor"
-    )
+    guarantee: ClassVar[str] = "(epsilon, delta)-DP over all rounds, L2, by replacement of a client's images"
     answers = (*AVERAGED, MOST_LIKELY, LIKENESS, CLASS_IDS, COMPARED)
-    unanswered: ClassVar[str] = NO_OTHERS
+    fits = ROWS | UPDATES
 
     def __post_init__(self) -> None:
         refuse_two_targets(self.name, self.noise_multiplier, self.epsilon)
 
     def check(self, plan: ProtectionPlan) -> None:
-        require(self.name, plan, VECTORS if self.unit == "image" else ROWS | UPDATES)
-        if self.unit == "image":
-            refuse_false_labels(self.name, plan)
-            if plan.sensitivity_unknown_after:
-                raise UserError(
-                    f"defense 'dp-noise' with unit=image behind {plan.sensitivity_unknown_after[-1]!r}: how far one "
-                    "image can move an upload is not known behind it; give dp-noise first, or unit=client"
-                )
-            mechanism = getattr(plan.options, "mechanism", "RAP")
-            uneven = mechanism not in UNIFORM_IN_CLASS or getattr(plan.options, "normalisation", "") == "signed"
-            if uneven and any(kind in MIXTURES for kind in plan.uploads):
-                raise UserError(
-                    f"defense 'dp-noise' with unit=image: mechanism {mechanism} can give one image more than its share of "
-                    f"its class's weight; use one of {', '.join(UNIFORM_IN_CLASS)} with positive weights, or unit=client"
-                )
+        super().check(plan)
         self.privacy(plan)  # says before training that opacus is missing
 
-    def preserves_sensitivity(self) -> bool:
-        return self.unit == "image"
-
-    def blueprint(self, blueprint: Blueprint) -> Blueprint:
-        if self.unit == "client":
-            return blueprint
-        bound = self.bound if blueprint.norm_bound is None else min(self.bound, blueprint.norm_bound)
-        return replace(blueprint, norm_bound=bound)
-
     def upload(self, message: Message, context: UploadContext) -> Message:
-        z = self.multiplier(context.rounds)
-        if self.unit == "client":
-            return clipped_and_noisy(message, context, self.bound, z * 2 * self.bound)
-        kept = drop_small_classes(message, context.class_counts, self.floor)
-        return tuple(self._of_images(payload, context, z) for payload in kept)
+        return clipped_and_noisy(message, context, self.bound, self.multiplier(context.rounds) * 2 * self.bound)
 
     def multiplier(self, rounds: int) -> float:
         """Return z for a run of so many rounds."""
@@ -323,66 +252,19 @@ class DPNoise(Defense):
             return self.noise_multiplier or 0.0
         return noise_multiplier_for(self.epsilon, self.delta, rounds)
 
-    def _of_images(self, payload: Payload, context: UploadContext, z: float) -> Payload:
-        moves = self.sensitivity(payload, context.class_counts)
-        if moves is None:
-            return payload
-
-        def change(_: str, value: Tensor) -> Tensor:
-            noise = standard_noise(value, "gaussian", context.rng)
-            return clip_rows(value, self.bound) + z * moves.to(value) * noise
-
-        return changed(payload, context.broadcast, change)
-
-    def sensitivity(self, payload: Payload, class_counts: Tensor) -> Tensor | None:
-        """Return each row's L2 sensitivity to replacing one image: ``(n, 1)``, ``(c, 1)`` or ``()``; None for counts.
-
-        Args:
-            payload: what is uploaded, with bounded representations behind it.
-            class_counts: ``(C,)`` int64, images of each class.
-        """
-        if payload.kind not in VECTORS:
-            return None
-        numbers = class_counts if self.counts == "public" else torch.full_like(class_counts, self.floor)
-        per_class = 2 * self.bound / numbers.clamp(min=1).double()
-        classes, weights = payload.said("classes"), payload.said("weights")
-        if weights is not None:
-            return (weights.cpu().double().abs() * per_class).max()
-        assert classes is not None
-        if payload.computed_from == "image":
-            return torch.full((len(classes), 1), 2 * self.bound, dtype=torch.float64)
-        return per_class[classes.cpu()][:, None]
-
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
         z = self.multiplier(plan.rounds)
-        clear, given = in_clear(plan), ""
-        if self.unit == "client":
-            neighbours = "all images of one client replaced by others of the same classes and numbers"
-            sensitivity = "2 S of the whole upload"
-        else:
-            neighbours = "one image of a client replaced by another of its class"
-            given = "the client's extractor, though it was trained on the same images"
-            number = "n_c" if self.counts == "public" else f"{self.floor} (the floor on n_c)"
-            sensitivity = {
-                "image": "2 S of a row",
-                "class": f"2 S / {number} of a row",
-                "mixture": f"max_c w_c 2 S / {number}",
-            }[next(payload_kind(kind).computed_from for kind in plan.uploads if kind in VECTORS)]
-            if self.counts == "public" and not any(kind in OF_IMAGES for kind in plan.uploads):
-                clear.append("n_c, through the size of the noise")
-            if self.floor > 1:
-                clear.append(f"which classes have at least {self.floor} images")
         return {
             "epsilon": epsilon(z, plan.rounds, self.delta),
             "delta": self.delta,
             "noise_multiplier": z,
             "bound": self.bound,
             "norm": "L2",
-            "unit": self.unit,
-            "neighbours": neighbours,
-            "given": given,
-            "sensitivity": sensitivity,
+            "unit": "client",
+            "neighbours": REPLACED,
+            "given": "",
+            "sensitivity": "2 S of the whole upload",
             "releases": plan.rounds,
             "accountant": ACCOUNTANT,
-            "not_protected": clear,
+            "not_protected": in_clear(plan),
         }

@@ -31,8 +31,6 @@ Change = Callable[[str, Tensor], Tensor]
 class SignalDefense(Defense):
     """A defense that changes the signal of uploads, tensor by tensor unless ``upload`` is overridden.
 
-    Its answers are about all kinds of upload that it fits.
-
     Attributes:
         fits: kinds of payload; counts pass unchanged.
         behind: encoders that it may follow, because what they make of the upload is still what they send.

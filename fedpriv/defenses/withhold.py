@@ -22,12 +22,9 @@ from fedpriv.wire.payload import Message, Payload
 class CountFloor(SignalDefense):
     """Leave every class of fewer than ``least`` images out of the upload; nothing left, nothing is sent.
 
-    Each row is then a mean over at least ``least`` images (rows of representations stay single images, of common classes
-    only). No class can be taken out of an entangled representation: it is held back while any class below the floor has
-    weight in it; ``count-floor`` before ``entangle`` leaves only those classes out of the mixture.
-
-    No guarantee beyond the number: a mean over ``least`` images says something about each. That a class is missing says
-    that there are few images or none.
+    Each row is then a mean over at least ``least`` images (rows of representations stay single images, of common
+    classes only). An entangled representation is held back while any class below the floor has weight in it. No
+    guarantee beyond the number; that a class is missing says that there are few images or none.
 
     Attributes:
         least: k >= 2, images of a class.
@@ -39,7 +36,6 @@ class CountFloor(SignalDefense):
     source: ClassVar[str] = "derived here, after k-anonymity (Sweeney 2002)"
     guarantee: ClassVar[str] = "each uploaded mean is over at least k images; no bound on what it tells about one"
     answers = (Answer(("joint",), ("prototype",), note="inverts all images of a class together"), UNTOUCHED)
-    keeps_sensitivity: ClassVar[bool] = True
     fits = BY_CLASS
 
     def check(self, plan: ProtectionPlan) -> None:
@@ -92,23 +88,18 @@ class HideLabels(SignalDefense):
         return replace(plan, false_labels=self.name)
 
     def upload(self, message: Message, context: UploadContext) -> Message:
-        return tuple(_without_weights(payload) for payload in message)
+        sent: list[Payload] = []
+        for payload in message:
+            encoding = payload.said("weights")
+            if encoding is not None:
+                largest = torch.zeros_like(encoding).index_fill_(0, encoding.argmax(), 1.0)
+                payload = replace(payload, **{str(payload.field_that_says("weights")): largest})
+            sent.append(payload)
+        return tuple(sent)
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
-        return [replace(e, shape=(1,), dtype="int64", itemsize=8) if _is_encoding(e) else e for e in entries]
-
-
-def _without_weights(payload: Payload) -> Payload:
-    name, encoding = payload.field_that_says("weights"), payload.said("weights")
-    if encoding is None:
-        return payload
-    largest = torch.zeros_like(encoding).index_fill_(0, encoding.argmax(), 1.0)
-    return replace(payload, **{str(name): largest})
-
-
-def _is_encoding(entry: Entry) -> bool:
-    kind, _, name = entry.name.partition(".")
-    return name == payload_kind(kind).field_that_says("weights")
+        names = {f"{kind}.{payload_kind(kind).field_that_says('weights')}" for kind in MIXTURES}
+        return [replace(e, shape=(1,), dtype="int64", itemsize=8) if e.name in names else e for e in entries]
 
 
 @dataclass(frozen=True)
@@ -127,7 +118,6 @@ class UploadInterval(SignalDefense):
     source: ClassVar[str] = "derived here"
     guarantee: ClassVar[str] = "none; 1 / k as many uploads"
     answers = (Answer(("unmix",), ("entangled",), note="one posterior of the uploads there are"), UNTOUCHED)
-    keeps_sensitivity: ClassVar[bool] = True
     behind = ("prune", "quantise", "sign", "diagonal")
 
     def check(self, plan: ProtectionPlan) -> None:

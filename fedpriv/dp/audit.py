@@ -23,21 +23,13 @@ LEAST_CANARIES: Final = 16
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """Settings of an audit.
+    """Settings of an audit."""
 
-    Attributes:
-        canaries: how many, >= 16.
-        confidence: that no bound is above the truth, in (0.5, 1).
-        claim: stated by the user, or None for what defenses claim.
-        seed: of coins, canaries and noise.
-        command: that does it again.
-    """
-
-    canaries: int
-    confidence: float
-    claim: StatedClaim | None
-    seed: int
-    command: str
+    canaries: int  # how many, >= 16
+    confidence: float  # that no bound is above the truth, in (0.5, 1)
+    claim: StatedClaim | None  # stated by the user, or None for what defenses claim
+    seed: int  # of coins, canaries and noise
+    command: str  # that does it again
 
     def __post_init__(self) -> None:
         if self.canaries < LEAST_CANARIES:
@@ -53,19 +45,12 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class PlannedAudit:
-    """An audit in which nothing can be wrong any more but the mechanism.
+    """An audit in which nothing can be wrong any more but the mechanism."""
 
-    Attributes:
-        federation: whose defenses are audited; where canaries are in training, its client 0 with those that are in.
-        settings: of the audit.
-        claim: that the canaries are held against.
-        pair: of canaries behind the defenses of an upload; None where they are in local training, in one run.
-    """
-
-    federation: Federation
+    federation: Federation  # its client 0 has the canaries that are in, where they are in training
     settings: AuditSettings
-    claim: Claim
-    pair: CanaryPair | None
+    claim: Claim  # that the canaries are held against
+    pair: CanaryPair | None  # behind the defenses of an upload; None where they are in local training, in one run
 
     def run(self, listener: Listener) -> PrivacyAuditRecord:
         """Score the canaries and return the record."""
@@ -110,7 +95,11 @@ def plan_audit(federation: Federation, settings: AuditSettings) -> PlannedAudit:
     """
     plan = protection_plan(federation.config, federation.method, federation.clients)
     claim = _claim(federation, plan, settings)
-    if claim.unit == "client" or not federation.pipeline.guards(plan):
+    if claim.unit == "image" and not federation.pipeline.guards(plan):
+        raise UserError(
+            "a claim about single images is audited within local training, behind dp-sgd; state unit=client"
+        )
+    if claim.unit == "client":
         return PlannedAudit(federation, settings, claim, canary_pair(federation, claim, settings.seed))
     alone, plan = audited_client(federation, settings.coins(), settings.seed)
     return PlannedAudit(alone, settings, _claim(alone, plan, settings), None)

@@ -19,27 +19,16 @@ from fedpriv.util.errors import UserError
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, and what an audit has to know of the defense that makes it.
+    """A claim, and what an audit has to know of the defense that makes it."""
 
-    Attributes:
-        claimant: name of the defense; ``stated`` where a user states it.
-        stated: epsilon, delta, unit, ...; None where nothing is claimed.
-        delta: of bounds.
-        unit: ``client`` or ``image``.
-        rounds: in which one canary sends.
-        replaced: neighbours differ by replacement.
-        gaussian: clip and noise are said to be a Gaussian mechanism.
-        bound: length to which what one unit adds is said to be clipped, or None.
-    """
-
-    claimant: str
-    stated: ClaimedPrivacy | None
-    delta: float
+    claimant: str  # name of the defense; ``stated`` where a user states it
+    stated: ClaimedPrivacy | None  # None where nothing is claimed
+    delta: float  # of bounds
     unit: Literal["client", "image"]
-    rounds: int
-    replaced: bool
-    gaussian: bool
-    bound: float | None
+    rounds: int  # in which one canary sends
+    replaced: bool  # neighbours differ by replacement
+    gaussian: bool  # clip and noise are said to be a Gaussian mechanism
+    bound: float | None  # length to which what one unit adds is said to be clipped, or None
 
 
 @dataclass(frozen=True)
@@ -53,7 +42,6 @@ class StatedClaim:
         of: ``upload``, each for itself, or all uploads of a client over the ``run``.
         neighbours: ``replaced``, or ``absent``: there, or not.
         gaussian: the noise is said to be Gaussian.
-        bound: length to which an image's representation is clipped; of images alone.
     """
 
     epsilon: Annotated[float, Gt(0)] | None = None
@@ -62,7 +50,6 @@ class StatedClaim:
     of: Literal["upload", "run"] = "upload"
     neighbours: Literal["replaced", "absent"] = "replaced"
     gaussian: bool = False
-    bound: Annotated[float, Gt(0)] | None = None
 
 
 def stated_claim(given: Mapping[str, Any] | Sequence[str]) -> StatedClaim | None:
@@ -99,7 +86,7 @@ def _stated(claim: StatedClaim, rounds: int) -> Claim:
             neighbours=f"one {claim.unit}: {'what it holds replaced' if replaced else 'there, or not'}",
             implied=None,
         )
-    return Claim("stated", privacy, claim.delta, claim.unit, number, replaced, claim.gaussian, claim.bound)
+    return Claim("stated", privacy, claim.delta, claim.unit, number, replaced, claim.gaussian, None)
 
 
 def _claimed(record: Mapping[str, Any], rounds: int) -> Claim | None:
@@ -133,32 +120,20 @@ GAUSSIAN: Final = "the mechanism is a Gaussian one, as the defense says"
 
 @dataclass(frozen=True)
 class Design:
-    """Which bounds hold, and for how often they may be wrong.
+    """Which bounds hold, and for how often they may be wrong."""
 
-    Attributes:
-        confidence: that all of them hold together, in (0, 1).
-        delta: in [0, 1).
-        gaussian: the mechanism says that it is a Gaussian one, with releases that are independent of each other.
-    """
-
-    confidence: float
-    delta: float
-    gaussian: bool
+    confidence: float  # that all of them hold together, in (0, 1)
+    delta: float  # in [0, 1)
+    gaussian: bool  # the mechanism says that it is Gaussian, with releases independent of each other
 
 
 @dataclass(frozen=True)
 class Audited:
-    """Outcome of an audit.
+    """Outcome of an audit."""
 
-    Attributes:
-        bounds: name -> epsilon that there is at least; ``math.inf`` for more than any number.
-        attainable: the largest, had every canary been recognised.
-        control: the largest, had they stood out ten times as far.
-    """
-
-    bounds: Mapping[str, float]
-    attainable: float
-    control: float
+    bounds: Mapping[str, float]  # name -> epsilon that there is at least; ``math.inf`` for more than any number
+    attainable: float  # the largest, had every canary been recognised
+    control: float  # the largest, had they stood out ten times as far
 
     @property
     def most(self) -> float:
@@ -167,13 +142,7 @@ class Audited:
 
 
 def audit_scores(scores: Scores, coins: Coins, design: Design) -> Audited:
-    """Return the bounds that scores give; all hold together with the design's confidence.
-
-    Args:
-        scores: ``(m,)``, higher for canaries that are in.
-        coins: ``(m,)``, whether each is in; of both kinds at least one.
-        design: of the audit.
-    """
+    """Return the bounds that scores ``(m,)`` and coins ``(m,)`` give; all hold together with the design's confidence."""
     apart = float(scores[coins].mean() - scores[~coins].mean())
     nearer = scores + (LESS_NOISE - 1) * max(apart, 0.0) * coins
     return Audited(

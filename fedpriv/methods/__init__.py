@@ -1,6 +1,9 @@
-"""Federated methods, one file each, and the table of their names."""
+"""Federated methods, those that share their parts in one file, and the table of their names."""
 
 from __future__ import annotations
+
+from functools import cache
+from importlib import resources
 
 from fedpriv.util.registry import Registry
 
@@ -43,3 +46,20 @@ METHODS = Registry(
 def default_method(kind: str) -> str | None:
     """Return the method that is trained for an attack on a kind of upload without a run: the first there is."""
     return next((name for name, method in METHODS.load_all().items() if kind in method.uploads), None)
+
+
+@cache
+def references() -> dict[str, str]:
+    """Return the BibTeX entry of the paper behind each method, by the method's name; some have none.
+
+    >>> references()["fedproto"].splitlines()[0]
+    '@inproceedings{tan2022fedproto,'
+    """
+    text = resources.files("fedpriv.methods").joinpath("references.bib").read_text(encoding="utf-8")
+    texts: dict[str, str] = {}
+    for entry in text.strip().split("\n\n"):
+        for line in entry.splitlines():
+            field, _, value = line.partition("=")
+            if field.strip() == "keywords":
+                texts |= dict.fromkeys(value.strip(" {},").split(", "), entry)
+    return texts

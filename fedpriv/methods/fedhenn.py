@@ -28,7 +28,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -65,9 +65,7 @@ class Options:
     Attributes:
         weight: eta0, the weight of the alignment term; 0 gives local training (FedAvg for the homogeneous variant).
             The paper's is 0.001 for images.
-        schedule: f(t) in round t of T: ``constant`` 1, ``linear`` t / T, ``step`` 0 up to ``step_at`` and 1 after it.
-            The paper says that f grows, not how.
-        step_at: share of the planned rounds in which ``step`` is 0.
+        schedule: f(t) in round t of T: ``constant`` 1, or ``linear`` t / T. The paper says that f grows, not how.
         kernel: ``linear`` or ``rbf``.
         rbf_scale: width of the RBF kernel as a multiple of the median distance.
         rad_size: public images in a round, L; all of them where the server has fewer. The paper's is 5000.
@@ -75,24 +73,18 @@ class Options:
     """
 
     weight: Annotated[float, Ge(0)] = 0.001
-    schedule: Literal["constant", "linear", "step"] = "linear"
-    step_at: Annotated[float, Ge(0), Le(1)] = 0.5
+    schedule: Literal["constant", "linear"] = "linear"
     kernel: KernelName = "linear"
     rbf_scale: Annotated[float, Gt(0)] = 0.5
     rad_size: Annotated[int, Ge(LEAST_IMAGES)] = 32
     rad_batch: Annotated[int, Ge(LEAST_IMAGES)] | None = None
 
 
-def eta(options: Options, round_: int, rounds: int) -> float:
-    """Return eta0 f(t) for round t = 1..T."""
-    if options.schedule == "linear":
-        return options.weight * round_ / rounds
-    return options.weight if options.schedule == "constant" or round_ > options.step_at * rounds else 0.0
-
-
 def coefficient(setup: ServerSetup, round_: int) -> Coefficient:
-    """Return eta of a round, to be broadcast."""
-    return Coefficient(torch.tensor([eta(setup.options, round_, setup.rounds)], device=setup.device))
+    """Return eta = eta0 f(t) of round t = 1..T, to be broadcast."""
+    weight = setup.options.weight
+    eta = weight * round_ / setup.rounds if setup.options.schedule == "linear" else weight
+    return Coefficient(torch.tensor([eta], device=setup.device))
 
 
 def sample_images(setup: ServerSetup, rng: torch.Generator) -> Tensor:

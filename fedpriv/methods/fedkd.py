@@ -7,14 +7,13 @@ and r_s, and a private bridge W, d x d:
     loss_mentor = CE_m + [KL(p_s || p_m) + MSE(r_m, W r_s)] / D
     loss_mentee = CE_s + [KL(p_m || p_s) + MSE(r_m, W r_s)] / D
 
-The teacher of each loss, and D, are held constant; KL is the mean over the batch, and W learns from the mentee's loss.
-The gradient of mentor, mentee and bridge is clipped to a norm each, and D is kept above 0.001, because 1 / D grows
-without bound as a client comes to fit its data.
+The teacher of each loss, and D, are constant, and W learns from the mentee's loss. The gradient of mentor, mentee and bridge
+is clipped to a norm each, and D is kept above 0.001, because 1 / D grows without bound as a client comes to fit its data.
 
 Up and down travel the mentee's parameters as truncated singular value decompositions (:mod:`fedpriv.algebra.low_rank`). The
 share of energy kept in round i of 0..R-1 is T_start + i / R (T_end - T_start), announced with every broadcast. The server
-recovers the mentees, takes the plain mean, and compresses it at the share of the round. The mentor predicts. The paper
-factorises updates; here, as in HtFLlib, it is the parameters themselves, so that a client may miss a round.
+takes the plain mean of the recovered mentees, and compresses it. The mentor predicts. The paper factorises updates; here,
+as in HtFLlib, it is the parameters themselves, so that a client may miss a round.
 """
 
 from __future__ import annotations
@@ -135,11 +134,6 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(mentor, "model") | take(between, "bridge") | small_model.buffers(mentee), (LowRankModel(factors),)
 
 
-def energy_of_round(index: int, rounds: int, options: Options) -> float:
-    """Return the share of energy kept in round ``index`` of 0..rounds-1."""
-    return options.energy_start + min(index / rounds, 1.0) * (options.energy_end - options.energy_start)
-
-
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Build the initial mentee, compress and broadcast it."""
     blueprint = small_model.shared_small(setup.blueprint, setup.options)
@@ -155,7 +149,8 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 def _announce(setup: ServerSetup, mentee: State, done: int, energy: float) -> tuple[State, Message]:
-    share = torch.tensor([energy_of_round(done, setup.rounds, setup.options)], device=setup.device)
+    first, last = setup.options.energy_start, setup.options.energy_end
+    share = torch.tensor([first + min(done / setup.rounds, 1.0) * (last - first)], device=setup.device)
     state = outer(mentee, "small") | {DONE: torch.tensor([done], device=setup.device), ENERGY: share}
     return state, (LowRankModel(compress(mentee, energy)), Energy(share.clone()))
 

@@ -18,7 +18,6 @@ The ablations of table 7: case B, no sparsification, is ``blocks = [1]``; case C
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -115,17 +114,12 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average the matrices element by element and broadcast the dense result."""
     blocks = [get_payload(upload, AngleMatrix).blocks for _, upload in uploads]
-    if setup.options.aggregation == "naive":
-        return _announce(naive_mean(blocks))
-    return _announce(weighted_mean([{ANGLE: dense(block)} for block in blocks], weights.counts(uploads))[ANGLE])
-
-
-def naive_mean(blocks: Sequence[Tensor]) -> Tensor:
-    """Return each element's mean over the clients that sent it, zero for none, of blocks ``(m_k, d / m_k, d / m_k)``."""
+    if setup.options.aggregation == "weighted":
+        return _announce(weighted_mean([{ANGLE: dense(block)} for block in blocks], weights.counts(uploads))[ANGLE])
     width = blocks[0].shape[0] * blocks[0].shape[1]
     total = torch.stack([dense(block).double() for block in blocks]).sum(0)
     senders = torch.stack([support(len(block), width, block.device) for block in blocks]).sum(0)
-    return (total / senders.clamp(min=1)).float()
+    return _announce((total / senders.clamp(min=1)).float())
 
 
 def _announce(angle: Tensor) -> tuple[State, Message]:

@@ -106,17 +106,12 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     """Cluster each class's prototypes; only this round's clients count, as in the paper."""
     rows = [get_payload(upload, Prototypes) for _, upload in uploads]
     features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
-    return {}, (cluster_prototypes(features, classes),)
-
-
-def cluster_prototypes(features: Tensor, classes: Tensor) -> Prototypes:
-    """Return one prototype for every cluster of every class, ascending, of prototypes ``(n, d)`` and classes ``(n,)``."""
     results, of_class = [], []
     for c in classes.unique().tolist():
         points = features[classes == c]
         results.append(group_means(points, coarsest_groups(points)))
         of_class += [c] * len(results[-1])
-    return Prototypes(torch.cat(results), torch.tensor(of_class, device=features.device))
+    return {}, (Prototypes(torch.cat(results), torch.tensor(of_class, device=features.device)),)
 
 
 def sizes(facts: FederationSizes) -> Scalars:

@@ -143,11 +143,6 @@ class FedMdOptions:
     public_batch: Annotated[int, Ge(1)] = 32
 
 
-def init_unready(setup: ClientSetup, rng: torch.Generator) -> State:
-    """Return the initial model, which knows no public image yet."""
-    return weights.init(setup, rng) | {READY: torch.zeros(1, dtype=torch.bool)}
-
-
 def digest_and_revisit(
     setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator
 ) -> tuple[State, Message]:
@@ -189,7 +184,7 @@ FEDMD = replace(
     uploads=("public-logits",),
     broadcasts=("public-samples", "public-logits"),
     start=ask_first,
-    init=init_unready,
+    init=lambda setup, rng: weights.init(setup, rng) | {READY: torch.zeros(1, dtype=torch.bool)},
     # The broadcast changes no model by itself: the consensus is distilled at the start of the next round.
     client_step=digest_and_revisit,
     server_step=average_scores,

@@ -58,14 +58,7 @@ Architecture = Callable[[Blueprint, Any], Blueprint]
 
 
 def small_blueprint(blueprint: Blueprint, name: str, width: int | None = None, usual: str = "cnn4") -> Blueprint:
-    """Return the small model's architecture, from any client's.
-
-    Args:
-        blueprint: a client's own architecture.
-        name: a model's, or ``auto``.
-        width: of the representation; None takes the shared one.
-        usual: the meaning of ``auto`` where images are large enough for it.
-    """
+    """Return the small model's architecture, from any client's; ``usual`` is what ``auto`` means for large images."""
     if name == AUTO:
         name = usual if min(blueprint.image_shape[1:]) >= LEAST_SIDE else "small-cnn"
     return replace(blueprint, name=name, width=width or blueprint.width, mapping="ap")

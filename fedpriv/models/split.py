@@ -110,12 +110,11 @@ class Blueprint:
     """An architecture with its sizes.
 
     Attributes:
-        name: a name of ``fedpriv.models.MODELS``.
+        name: of ``fedpriv.models.MODELS``.
         image_shape: (channels, height, width) of the input.
         n_classes: number of logits C.
         width: representation width d after the mapping.
         mapping: ``ap``, ``mp`` or ``fc``.
-        norm_bound: longer representations are shortened to this L2 norm; None for no bound.
         bottleneck: entries of the code of a variational bottleneck behind the mapping; 0 for none.
         group_norm: whether group normalisation stands in place of batch normalisation.
         last_hidden: units of the extractor's last linear layer; 0 for the architecture's own number.
@@ -126,7 +125,6 @@ class Blueprint:
     n_classes: int
     width: int
     mapping: str = "ap"
-    norm_bound: float | None = None
     bottleneck: int = 0
     group_norm: bool = False
     last_hidden: int = 0
@@ -139,10 +137,9 @@ LEAST_DEVIATION = 1e-6
 class VariationalBottleneck(nn.Module):
     """``(n, d)`` to ``(n, d)`` through a code ``z ~ N(mean, deviation^2)`` of K entries, so that gradients are random.
 
-    PRECODE (Scheliga, Maeder, Seeland, WACV 2022, section 3), by the bottleneck of Alemi et al. (ICLR 2017).
-
-    In training the code is drawn from torch's global generator; in evaluation it is the mean. ``divergence`` is the mean
-    over the newest training batch of KL(N(mean, deviation^2) || N(0, 1)), summed over the code, in nats.
+    PRECODE (Scheliga, Maeder, Seeland, WACV 2022, section 3), by the bottleneck of Alemi et al. (ICLR 2017). In
+    training the code is drawn from torch's global generator; in evaluation it is the mean. ``divergence`` is that of
+    the newest training batch.
     """
 
     def __init__(self, width: int, code: int) -> None:
@@ -173,13 +170,13 @@ def divergence(mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 class SplitModel(nn.Module):
-    """``logits = head(bounded(bottleneck(mapping(extractor((x - mean) / std)))))``.
+    """``logits = head(bottleneck(mapping(extractor((x - mean) / std))))``.
 
     Attributes:
         extractor: images ``(n, c, h, w)`` to vectors ``(n, L)``.
         mapping: ``(n, L)`` to representations ``(n, d)``.
         head: one linear layer d -> C with bias.
-        norm_bound, bottleneck: as of :class:`Blueprint`.
+        bottleneck: as of :class:`Blueprint`.
     """
 
     mean: Tensor
@@ -192,7 +189,6 @@ class SplitModel(nn.Module):
         head: nn.Linear,
         mean: float = 0.5,
         std: float = 0.5,
-        norm_bound: float | None = None,
         bottleneck: VariationalBottleneck | None = None,
     ) -> None:
         super().__init__()
@@ -200,20 +196,13 @@ class SplitModel(nn.Module):
         self.mapping = mapping
         self.bottleneck = bottleneck  # before the head: parameters are listed in the order in which they are passed
         self.head = head
-        self.norm_bound = norm_bound
         self.register_buffer("mean", torch.tensor(mean), persistent=False)
         self.register_buffer("std", torch.tensor(std), persistent=False)
 
     def represent(self, images: Tensor) -> Tensor:
         """Return representations ``(n, d)`` of images ``(n, c, h, w)`` in [0, 1]."""
         vectors: Tensor = self.mapping(self.extractor((images - self.mean) / self.std))
-        if self.bottleneck is not None:
-            vectors = self.bottleneck(vectors)
-        if self.norm_bound is None:
-            return vectors
-        lengths = vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        bounded: Tensor = vectors * (self.norm_bound / lengths).clamp(max=1)
-        return bounded
+        return vectors if self.bottleneck is None else self.bottleneck(vectors)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(n, C)`` of images ``(n, c, h, w)`` in [0, 1]."""

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 def pick_device(name: str) -> torch.device:
     """Return the device of ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; have it repeat itself.
 
-    On a CPU that takes one thread, in which sums come out the same on every run; two on a busy two-core machine were
-    measured several times slower. On a GPU it takes operations that add in a fixed order, and products in float32: torch
-    computes convolutions there in TF32 by default (10 bits of mantissa), and an update so rounded is not what attacks
-    derive. Both hold for the process from then on.
+    From then on a CPU computes in one thread, and a GPU by operations that add in a fixed order, with products in float32:
+    torch's own default there is TF32 (10 bits of mantissa), and an update so rounded is not what attacks derive.
     """
     import torch
 
@@ -73,16 +71,11 @@ bfloat16 (7 bits). What a search found is judged in float32 in any case."""
 
 @dataclass(frozen=True)
 class Numerics:
-    """The arithmetic of searches by Adam (``dip``, ``pixels``, ``joint``, ...); other attacks compute in float32.
-
-    Attributes:
-        compiled: whether generator networks are compiled, by ``torch.compile``; changes results in the last digits only.
-        recorded: whether a step is recorded on a GPU and replayed, where that changes no bit of it; never where compiled.
-    """
+    """The arithmetic of searches by Adam (``dip``, ``pixels``, ...); other attacks compute in float32."""
 
     precision: Precision = "float32"  # of the searches
-    compiled: bool = False
-    recorded: bool = True
+    compiled: bool = False  # networks by ``torch.compile``; changes the last digits only
+    recorded: bool = True  # steps are replayed on a GPU, where that changes no bit; never where compiled
 
     def searching(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
         """Compute an objective and its derivatives as a search does, within the block."""
@@ -139,20 +132,13 @@ def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Nu
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes that this process may still take, or None where the system does not say.
-
-    The least of what the machine has available and what the control groups (version 2) leave; ``proc`` and ``sys`` lie
-    under ``root``.
-    """
+    """Return the bytes that this process may still take by machine and control groups; None where no system says."""
     left = [_number(root / "proc/meminfo", "MemAvailable:", 1024), *_left_in_groups(root)]
     return min((max(0, number) for number in left if number is not None), default=None)
 
 
 def require(needed: int, what: str, fits: Callable[[int], str], *keys: str | int) -> None:
-    """Refuse work that takes at least so many bytes where fewer are free; ``fits`` says what would fit in the free ones.
-
-    ``what`` begins the sentence; ``keys`` are the setting that is to blame, where one is.
-    """
+    """Refuse work that takes more bytes than are free; ``fits`` says what would fit, ``keys`` are the setting to blame."""
     free = free_memory()
     if free is not None and needed > free:
         message = f"{what} would take {in_words(needed)} of memory, and {in_words(free)} are free; {fits(free)}"
@@ -175,13 +161,9 @@ def in_words(number: int) -> str:
 def ran_out(error: BaseException) -> bool:
     """True for an error that says that memory ran out, on whatever device."""
     torch = sys.modules.get("torch")
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and (
-            "can't allocate memory" in str(error)
-            or (torch is not None and isinstance(error, torch.cuda.OutOfMemoryError))
-        )
-    )
+    on_gpu = torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)
+    on_cpu = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return on_gpu or on_cpu or isinstance(error, MemoryError)
 
 
 def _number(path: Path, name: str = "", unit: int = 1) -> int | None:
@@ -194,8 +176,7 @@ def _number(path: Path, name: str = "", unit: int = 1) -> int | None:
 
 def _left_in_groups(root: Path) -> Iterator[int]:
     """Yield what the control groups around this process leave; files that the system could drop do not count as used."""
-    top = root / "sys/fs/cgroup"
-    inside = ""
+    top, inside = root / "sys/fs/cgroup", ""
     with contextlib.suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
         inside = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")

@@ -20,11 +20,9 @@ T = TypeVar("T")
 
 
 def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Return ``target(**values)`` with nested dataclasses, coercion and every declared bound checked.
+    """Return ``target(**values)``, its bounds ``Annotated[float, Gt(0)]`` checked; ``where`` begins an error.
 
     Infinities and NaN are in nobody's bounds, unless one is the field's default.
-
-    Bounds are declared with ``Annotated[float, annotated_types.Gt(0)]`` and the like; ``where`` begins an error.
     """
     from pydantic import ValidationError
 
@@ -48,9 +46,7 @@ def _adapter(target: type) -> Any:
     return TypeAdapter(target)
 
 
-@lru_cache(maxsize=512)
-def _hints(target: type) -> dict[str, Any]:
-    return typing.get_type_hints(target)
+_hints = lru_cache(maxsize=512)(typing.get_type_hints)
 
 
 def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, prefix: str) -> None:

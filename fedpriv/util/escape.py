@@ -130,11 +130,7 @@ def markup(text: str) -> str:
 
 
 def picture_text(text: str, most: int = 100) -> str:
-    r"""Return a text as matplotlib sets it letter by letter: no formulas, hidden legends, or lines as long as a page.
-
-    >>> print(picture_text("$5 and $6"), picture_text("_hidden"))
-    \$5 and \$6  _hidden
-    """
+    """Return a text as matplotlib sets it letter by letter: no formulas, hidden legends, or lines as long as a page."""
     line = one_line(text)
     line = line if len(line) <= most else line[: most - 1] + "…"
     return (" " if line.startswith("_") else "") + line.replace("$", "\\$")

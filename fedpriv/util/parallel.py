@@ -24,13 +24,9 @@ Report = Callable[[int, int, str], None]
 
 
 class Listener:
-    """Hears of the work and shows nothing; a command line or a notebook overrides what it wants to show.
+    """Hears of the work and shows nothing; a command line or a notebook overrides what it wants to show."""
 
-    Attributes:
-        command: what was typed to start the work, for the records; None where a verb was called from Python.
-    """
-
-    command: str | None = None
+    command: str | None = None  # that was typed to start the work; None where a verb was called from Python
 
     def progress(self, title: str) -> AbstractContextManager[Report]:
         """Follow one piece of work; entering gives what the work calls as it advances."""
@@ -68,8 +64,10 @@ class WorkerKilled(WorkError):
 def number_of_workers(requested: int | str, device: str = "cpu", most: int | None = None) -> int:
     """Return a number of processes, at most ``most``."""
     if str(requested) == "auto":
+        from joblib.externals.loky import cpu_count  # less where a container rations them
+
         free = free_memory()
-        number = _cores() if free is None else min(_cores(), 1 + free // MEMORY)
+        number = int(cpu_count()) if free is None else min(int(cpu_count()), 1 + free // MEMORY)
         position = pick_device(device)
         if position.type == "cuda":
             import torch
@@ -88,13 +86,6 @@ def number_of_workers(requested: int | str, device: str = "cpu", most: int | Non
 def patience_for(number: int | str, suites: int = 1) -> float:
     """Return the seconds for which one process works alone: none where a number was asked for."""
     return PATIENCE / suites if str(number) == "auto" else 0.0
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use, less where a container rations them."""
-    from joblib.externals.loky import cpu_count
-
-    return int(cpu_count())
 
 
 class Relay(Listener):

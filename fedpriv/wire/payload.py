@@ -330,8 +330,8 @@ def _check_declaration(cls: type[Payload]) -> None:
         value = getattr(cls, name, None)
         if value not in allowed:
             raise UserError(f"{where}: trait {name}={value!r}; expected one of {', '.join(map(repr, allowed))}")
-    inherited = getattr(cls, "__dataclass_fields__", {})
-    metas: dict[str, Mapping[str, Any]] = {spec.name: spec.metadata for spec in inherited.values() if spec.metadata}
+    inherited = getattr(cls, "__dataclass_fields__", {}).values()
+    metas: dict[str, Mapping[str, Any]] = {spec.name: spec.metadata for spec in inherited if spec.metadata}
     for name, hint in vars(cls).get("__annotations__", {}).items():
         if "ClassVar" not in str(hint):
             made = vars(cls).get(name)

@@ -11,7 +11,7 @@ from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 from fedpriv.models import FAMILIES, MODELS
 from fedpriv.pages.attack_pages import attack_pages
-from fedpriv.wire.payloads import PAYLOADS
+from fedpriv.wire import PAYLOADS
 
 TABLES = (METHODS, ATTACKS, DEFENSES, PAYLOADS, DATASETS, MODELS)
 

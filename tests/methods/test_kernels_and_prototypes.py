@@ -1,10 +1,13 @@
 """FedTGP, FPL and FedHeNN: each aggregation and loss by hand, and what they become at weight zero."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from compare import expect_close, expect_same
+from hypothesis import given
+from hypothesis import strategies as st
 from method_cases import CLASSES, SHAPE, World, copies, same
 from torch.nn.functional import cross_entropy
 
@@ -12,6 +15,7 @@ from fedpriv.algebra.matrices import alignment, linear_kernel
 from fedpriv.federation.local_training import class_means, local_batches, represent
 from fedpriv.federation.states import put
 from fedpriv.methods import fedhenn, fpl
+from fedpriv.methods.fpl import coarsest_groups, first_neighbour_groups
 from fedpriv.methods.prototypes import adaptive_margin, generate, separation_loss
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
@@ -45,7 +49,6 @@ def models_agree(one, other):
         ("fedhenn", {"weight": 0}, "local"),
         ("fedhenn-kernel", {"weight": 0}, "local"),
         ("fedhenn-homogeneous", {"weight": 0}, "fedavg"),
-        ("fedhenn", {"schedule": "step", "weight": 1.0, "step_at": 1.0}, "local"),
     ],
     ids=str,
 )
@@ -135,13 +138,9 @@ def test_fpl_steps_down_its_loss_and_skips_unknown_classes_but_counts_them():
 
 
 def test_eta_grows_as_scheduled():
-    def values(**options):
-        return [fedhenn.eta(fedhenn.Options(weight=2.0, **options), t, 4) for t in (1, 2, 3, 4)]
-
-    assert values() == [0.5, 1.0, 1.5, 2.0]
-    assert values(schedule="constant") == [2.0] * 4
-    assert values(schedule="step") == [0, 0, 2.0, 2.0]
-    assert values(schedule="step", step_at=0.25) == [0, 2.0, 2.0, 2.0]
+    for options, expected in (({}, [0.5, 1.0, 1.5, 2.0]), ({"schedule": "constant"}, [2.0] * 4)):
+        server = replace(World("fedhenn", {"weight": 2.0} | options).server, rounds=4)
+        assert [float(fedhenn.coefficient(server, t).value) for t in (1, 2, 3, 4)] == expected
 
 
 @pytest.mark.parametrize("name", ["fedhenn", "fedhenn-kernel"])
@@ -206,3 +205,36 @@ def test_public_images_leave_no_trace_in_batch_norm_and_kernels_need_parameters_
     assert all(layer.training for layer in one.modules())
     assert all(layer.track_running_stats for layer in one.modules() if isinstance(layer, torch.nn.BatchNorm2d))
     expect_same(kernel, fedhenn.public_kernel(other.eval(), images, fedhenn.Options()))
+
+
+def at(*degrees):
+    """Unit vectors at angles, whose cosine distances grow with the angle between them."""
+    return torch.tensor([[math.cos(math.radians(a)), math.sin(math.radians(a))] for a in degrees])
+
+
+def test_a_drawn_example():
+    #  first neighbours: 0 <-> 4, 10 -> 4 | 60 <-> 65 | 150 <-> 158, 170 -> 158 | 260 <-> 262
+    points = at(0, 60, 150, 4, 260, 65, 10, 158, 262, 170)
+    assert first_neighbour_groups(points).tolist() == [0, 1, 2, 0, 3, 1, 0, 2, 3, 2]
+    # Means lie near 5, 62, 159 and 261 degrees: 5 and 62 are nearest to each other (57), so are 159 and 62 (97, 102):
+    # 159 -> 62 joins {5, 62}, while 261 -> 159 joins too, so the next level is one group and is dropped.
+    assert coarsest_groups(points).tolist() == [0, 1, 2, 0, 3, 1, 0, 2, 3, 2]
+
+
+def test_one_or_two_points_are_one_group_and_lengths_do_not_matter():
+    assert coarsest_groups(at(7)).tolist() == [0]
+    assert coarsest_groups(at(7, 190)).tolist() == [0, 0]
+    points = at(0, 1, 20, 21, 180, 181, 200, 201)
+    expect_same(first_neighbour_groups(points), first_neighbour_groups(points * torch.arange(1.0, 9)[:, None]))
+
+
+@given(st.integers(2, 30), st.integers(0, 10**6))
+def test_every_group_has_at_least_two_members_and_order_does_not_matter(size, seed):
+    rng = torch.Generator().manual_seed(seed)
+    points = torch.randn(size, 4, generator=rng)
+    groups = coarsest_groups(points)
+    assert torch.bincount(groups).min() >= 2
+    order = torch.randperm(size, generator=rng)
+    shuffled = coarsest_groups(points[order])
+    together = groups[order][:, None] == groups[order]
+    expect_same(together, shuffled[:, None] == shuffled)

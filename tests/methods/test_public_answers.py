@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 from compare import expect_close, expect_same
-from method_cases import CLASSES, SHAPE, World, same
+from method_cases import CLASSES, World, same
 from torch.nn.functional import cross_entropy, l1_loss
 
-from fedpriv.federation.local_training import classify, local_batches
+from fedpriv.federation.local_training import classify
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.states import put
 from fedpriv.methods import public_outputs
-from fedpriv.methods.public_outputs import distil, on_public
+from fedpriv.methods.public_outputs import on_public
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import PublicLogits, PublicSamples, get_payload
 
@@ -127,16 +127,3 @@ def test_private_guards_and_limits_do_not_reach_public_training():
     assert (training.learning_rate, training.momentum, training.epochs, training.batch_size) == (0.3, 0.5, 7, 3)
     assert training.max_steps is None
     assert not training.drop_last
-    world = World("ds-fl")
-    model, images = world.setups[0].model, torch.rand(5, *SHAPE)
-    batches = local_batches(5, training, generator(3))
-    seen = []
-    distil(
-        model,
-        images,
-        torch.arange(5),
-        lambda logits, wanted: (seen.append(wanted.tolist()), logits.sum())[1],
-        training,
-        generator(3),
-    )
-    assert seen == [index.tolist() for index in batches]

@@ -6,12 +6,14 @@ import pytest
 import torch
 from compare import expect_close, expect_same
 from looped import each
-from method_cases import CLASSES, SHAPE, WIDTH, World, played
+from method_cases import CLASSES, SHAPE, WIDTH, World, same
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.cost import message_sizes
+from fedpriv.federation.local_training import classify
 from fedpriv.federation.method import LocalTraining, Plan
+from fedpriv.federation.states import inner
 from fedpriv.methods import METHODS, fedkd, fedmrl, small_model
 from fedpriv.methods.small_model import divergence
 from fedpriv.models.split import Blueprint
@@ -53,16 +55,6 @@ def test_unusable_small_models_are_refused_before_training(name):
     method.check(plan(batch_norm, shape=(3, 32, 32)))
     with pytest.raises(UserError, match=r"client 1 holds one training image.*pass option={'small_model': 'small-cnn'}"):
         method.check(plan(batch_norm, shape=(3, 32, 32), sizes=(9, 1, 9)))
-
-
-def test_batch_norm_statistics_of_the_small_model_stay_with_the_client():
-    world = World("fml", {"small_model": "resnet18"}, batch_size=4)
-    _, _, states, uploads = played(world, 1)
-    name = "small.extractor.bn1.running_mean"
-    assert not torch.equal(states[0][name], torch.zeros_like(states[0][name]))
-    assert not any(
-        "running" in entry or "batches" in entry for _, u in uploads for entry in get_payload(u, SmallModel).state
-    )
 
 
 # ---------------------------------------------------------------- mutual learning
@@ -126,19 +118,6 @@ def test_fedmrl_loss_by_hand():
     expect_close(world.method.predict(setup, state, images), fine, atol=1e-5)
 
 
-def test_fedmrl_drops_the_small_head_at_inference_but_not_the_small_extractor():
-    world = World("fedmrl")
-    _, _, states, _ = played(world)
-    images = torch.rand(3, *SHAPE)
-
-    def scores(changed):
-        state = states[0] | {name: value + 0.1 for name, value in states[0].items() if name.startswith(changed)}
-        return world.method.predict(world.setups[0], state, images)
-
-    expect_same(scores("small.head."), scores("nothing"))
-    assert not torch.equal(scores("small.extractor."), scores("nothing"))
-
-
 @pytest.mark.parametrize(
     ("shape", "classes", "scalars"),
     [((3, 32, 32), 10, 874_698), ((3, 32, 32), 100, 886_308), ((3, 64, 64), 200, 5_617_800)],
@@ -166,3 +145,54 @@ def test_fedmrls_four_modes_by_hand():
     }
     for mode, world in worlds.items():
         expect_close(world.method.predict(world.setups[1], state, images), expected[mode], atol=1e-5)
+
+
+def test_fedapen_loss_by_hand():
+    private, shared = torch.tensor([[math.log(3), 0.0]]), torch.tensor([[0.0, 0.0]])
+    to_private = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    to_shared = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    mixed = math.log(1 + 3**-0.25)  # w P = (log 3 / 4, 0)
+    expected = -math.log(0.75) + to_private - math.log(0.5) + to_shared + 2 * mixed
+    loss = small_model.ensemble_loss(private, shared, torch.tensor([0]), torch.tensor([0.25]))
+    assert float(loss) == pytest.approx(expected, abs=1e-6)
+
+
+def test_fedapens_weight_descends_the_cross_entropy_of_the_mixture():
+    torch.manual_seed(0)
+    private, shared, labels = torch.randn(5, 4), torch.randn(5, 4), torch.tensor([0, 1, 3, 2, 2])
+    options = small_model.FedApenOptions(set_learning_rate=0.1, set_epochs=1)
+    weight = torch.tensor([0.5], requires_grad=True)
+    loss = cross_entropy(small_model.mix(private, shared, weight), labels)
+    (slope,) = torch.autograd.grad(loss, weight)
+    learned = small_model.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 5)
+    expect_close(learned, 0.5 - 0.1 * slope, atol=1e-6)
+    first = small_model.learn_weight(torch.tensor([0.5]), private[:3], shared[:3], labels[:3], options, 3)
+    both = small_model.learn_weight(first, private[3:], shared[3:], labels[3:], options, 3)
+    expect_close(small_model.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 3), both)
+
+
+def test_fedapen_learns_the_weight_on_its_set_after_aggregation():
+    world = World("fedapen", {"set_learning_rate": 1.0, "set_share": 0.5})
+    server, broadcast, states = world.start()
+    setup = world.setups[0]
+    # Nothing is learned from untrained models.
+    assert world.method.apply_broadcast(setup, states[0], broadcast)["ensemble.weight"].tolist() == [0.5]
+    _, broadcast, states, _ = world.round(1, server, broadcast, states)
+    assert states[0]["ensemble.weight"].tolist() == [0.5]
+    received = world.method.apply_broadcast(setup, states[0], broadcast)
+    assert same(inner(received, "small"), dict(get_payload(broadcast, SmallModel).state))
+    chosen = states[0]["ensemble.set"]
+    assert len(chosen) == round(0.5 * len(setup.train)) == len(chosen.unique())
+    logits = [classify(model, setup.train.images[chosen]) for model in small_model.load(setup, received)]
+    expected = small_model.learn_weight(
+        torch.tensor([0.5]), *logits, setup.train.labels[chosen], world.options, setup.training.batch_size
+    )
+    expect_same(received["ensemble.weight"], expected)
+    assert expected.tolist() != [0.5]
+    images = torch.rand(4, *SHAPE)
+    private, shared = (classify(model, images) for model in small_model.load(setup, received))
+    w = float(expected)
+    expect_close(world.method.predict(setup, received, images), w * private + (1 - w) * shared, atol=1e-6)
+    # The next training mixes by the learned weight, and keeps it.
+    after, _ = world.method.client_step(setup, states[0], broadcast, generator(0))
+    expect_same(after["ensemble.weight"], expected)

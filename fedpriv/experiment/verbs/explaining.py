@@ -61,7 +61,7 @@ def explain(name: str) -> Explanation:
         UserError: for a name that no member has.
     """
     from fedpriv.attacks import target_names
-    from fedpriv.methods.references import references
+    from fedpriv.methods import references
     from fedpriv.pages.attack_pages import attack_pages
 
     kind = _kind_of(name)

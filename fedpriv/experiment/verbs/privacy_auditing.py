@@ -121,7 +121,7 @@ def audit_dp(
         canaries: how many; a bound of epsilon takes some 6 e^epsilon of them, of a Gaussian mechanism a few hundred.
         confidence: that no bound is above the truth, in (0.5, 1).
         claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
-            (upload or run), ``neighbours`` (replaced or absent), ``gaussian``, ``bound``; without epsilon a bound alone.
+            (upload or run), ``neighbours`` (replaced or absent), ``gaussian``; without epsilon a bound alone.
         seed: of coins, canaries and noise, and of the federation.
         out: folder to make; None for a temporary one, which is gone with the returned object.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
