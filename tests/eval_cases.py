@@ -18,17 +18,18 @@ from fedpriv.pipeline.execute import upload_facts
 from fedpriv.scoring.intervals import compare
 from fedpriv.scoring.records import (
     About,
+    Advantage,
+    Budget,
     Comparison,
+    ControlResult,
     Estimate,
     FiniteSummary,
     MembershipRecord,
     PropertyRecord,
     Rate,
     Rates,
+    Seconds,
 )
-from fedpriv.scoring.records.inference import Seconds
-from fedpriv.scoring.records.made import Budget
-from fedpriv.scoring.records.reconstruction import Advantage, ControlResult
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, save_attack
 from fedpriv.sources.truth import Pool, Truth

@@ -18,8 +18,7 @@ from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.privacy import Guarantee
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_results
 from fedpriv.pages.runs_report import write_runs_report
-from fedpriv.scoring.records import Labels
-from fedpriv.scoring.records.made import Budget
+from fedpriv.scoring.records import Budget, Labels
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import load_attack, load_scores, save_attack
 from fedpriv.util.escape import visible

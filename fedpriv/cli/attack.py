@@ -16,7 +16,8 @@ from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
     from fedpriv.experiment.verbs.result import AttackResult
-    from fedpriv.scoring.records import ReconstructionRecord, Verdict
+    from fedpriv.scoring.reasons import Verdict
+    from fedpriv.scoring.records import ReconstructionRecord
 
 
 @click.command()
@@ -102,8 +103,7 @@ def _show(result: AttackResult, *, verbose: bool) -> None:
 
 def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mapping[Path, Verdict]) -> None:
     """Print a table for each threat model, strongest attack first."""
-    from fedpriv.pages.labels import differing
-    from fedpriv.scoring.ranking import strongest_first
+    from fedpriv.pages.labels import differing, strongest_first
 
     rankings = strongest_first(list(results.items()), lambda item: item[1])
     cards = differing([members[0][1].knowledge for members in rankings])
@@ -113,7 +113,7 @@ def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mappin
 
 
 def _row(record: ReconstructionRecord, verdict: Verdict) -> dict[str, str]:
-    from fedpriv.scoring.ranking import title
+    from fedpriv.pages.labels import title
     from fedpriv.scoring.verdict import BADGES
 
     gain = record.advantage_db

@@ -10,8 +10,7 @@ from fedpriv.dp.verdict import WAYS, each_bound, figure, follows
 from fedpriv.federation.answer import NOT_EVALUATED, answer_sentence, answers_for
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.pages.labels import defense_label, method_label
-from fedpriv.scoring.records import PrivacyAuditRecord
-from fedpriv.scoring.records.privacy_audit import AuditWord
+from fedpriv.scoring.records import AuditWord, PrivacyAuditRecord
 from fedpriv.scoring.storage import AttackRecord
 
 TITLE: Final = "Privacy claims"

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, Strict, ValidationError
 
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, read_lines
+from fedpriv.util.record import first_fault
 
 STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
 PATIENCE = 3.0
@@ -86,13 +87,12 @@ class CellAttack(_Part):
         status: ``pending``, ``done``, ``failed``, or ``left out`` where the run has nothing for it.
         error: why it failed or is left out, or None.
         seconds: it took, or None.
-        stage, budget: or None.
+        stage: or None.
     """
 
     attack: str
     path: str
     stage: str | None = None
-    budget: int | None = None
     status: str
     error: str | None = None
     seconds: _Seconds = None
@@ -217,13 +217,4 @@ def _check(shape: type[T], value: Any, where: str) -> T:
     try:
         return shape.model_validate(dict(value))
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(step) for step in first["loc"])
-        if first["type"] == "missing":
-            raise UserError(f"{where}: field {name!r} is missing") from error
-        wanted = "an object" if first["type"] == "model_type" else first["msg"].removeprefix("Input should be a ")
-        raise UserError(f"{where}: {name}: expected {_with_article(wanted)}, got {first['input']!r}") from error
-
-
-def _with_article(wanted: str) -> str:
-    return wanted if wanted.startswith("an ") else f"a {wanted}"
+        raise UserError(f"{where}: {first_fault(error)}") from error

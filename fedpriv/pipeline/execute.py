@@ -18,8 +18,7 @@ from fedpriv.pages.grid import grid_png
 from fedpriv.pipeline.plan import AttackPlan, Job
 from fedpriv.pipeline.premise import premise_of
 from fedpriv.scoring.judge import JUDGED, train_class_evaluator
-from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
-from fedpriv.scoring.records.made import Budget, Premise, Reach, Upload
+from fedpriv.scoring.records import About, Budget, Premise, Provenance, Reach, ReconstructionRecord, Upload
 from fedpriv.scoring.redaction import OMIT
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, is_attack_directory, load_metrics, save_attack

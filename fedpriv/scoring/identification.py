@@ -16,13 +16,11 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.scoring.definitions import ScoredGuesses, squared_errors
 from fedpriv.scoring.floors import DECOYS, NEAREST, SHUFFLED
-from fedpriv.scoring.intervals import ByDesign, Kind, Values
-from fedpriv.scoring.records import Summary
-from fedpriv.scoring.records.reconstruction import Control
-from fedpriv.scoring.records.reconstruction import Identification as IdentificationRecord
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.intervals import ByDesign, Kind, Means, Values
+from fedpriv.scoring.metrics import ScoredGuesses, squared_errors
+from fedpriv.scoring.records import Control, Summary
+from fedpriv.scoring.records import Identification as IdentificationRecord
 from fedpriv.sources.truth import ENOUGH_DECOYS, Truth
 
 _NO_ERROR = 1e-12
@@ -158,7 +156,9 @@ def identification(
     rows = tuple(row for row, one in enumerate(rule) if one is not None)
     seen = [one for one in rule if one is not None]
     if not rows:
-        return Identified(_nothing(len(targets)), (), {})
+        missing = {"chance": None, "chance_of": None, "mean_rank": None, "decoys": (), "n_left_out": len(targets)}
+        nothing = IdentificationRecord.nothing(NO_DECOYS, per_target=(None,) * len(targets), **missing)
+        return Identified(nothing, (), {})
     judged, shares = means.keep(rows), np.array([entry.top1 for entry in seen])
     hits = {
         name: np.array([one.top1 for one in by_rule(panel) if one is not None])
@@ -187,12 +187,6 @@ def identification(
     return Identified(record, rows, {name: shares - selected for name, selected in guesses.items()}, by_design)
 
 
-def _nothing(n_targets: int) -> IdentificationRecord:
-    empty = {"chance": None, "chance_of": None, "mean_rank": None, "decoys": (), "n_left_out": n_targets}
-    per_target = {"per_target": (None,) * n_targets}
-    return IdentificationRecord.model_validate(dict(Summary.nothing(NO_DECOYS)) | per_target | empty)
-
-
 def _by_design(
     truths: Sequence[Truth], identifications: Sequence[Identification], guesses: Mapping[str, Values], means: Means
 ) -> ByDesign | None:
@@ -204,14 +198,11 @@ def _by_design(
     """
     if not all(truth.pool.alike for truth in truths):
         return None
-    chance = ByDesign(
-        DECOYS, np.array([entry.by_design for entry in identifications]), min(item.decoys for item in identifications)
-    )
+    rates = np.array([entry.by_design for entry in identifications])
+    chance = ByDesign(DECOYS, rates, min(entry.decoys for entry in identifications))
     for name, hits in guesses.items():
-        one = means.compare({name: hits - chance.rates}, "identified", 0.0, (), chance)[0]
-        if one.p_value is not None and one.p_value <= (
-            FOUND_BY_CHANCE if name == SHUFFLED else NOT_ALIKE / len(guesses)
-        ):
+        p_value = means.compare({name: hits - rates}, "identified", 0.0, (), chance)[0].p_value
+        if p_value is not None and p_value <= (FOUND_BY_CHANCE if name == SHUFFLED else NOT_ALIKE / len(guesses)):
             return None
     rate = float(guesses[SHUFFLED].mean()) if SHUFFLED in guesses else 0.0
     if rate <= float(chance.rates.mean()):

@@ -27,9 +27,8 @@ from fedpriv.federation.prepared import Federation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.scoring.floors import NEAREST
-from fedpriv.scoring.intervals import Values
-from fedpriv.scoring.records.reconstruction import ClassAccuracy
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.intervals import Means, Values
+from fedpriv.scoring.records import ClassAccuracy
 from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, write_bytes

@@ -21,7 +21,7 @@ from fedpriv.attacks.gradients.update import LocalStep, StepModel, local_step
 from fedpriv.attacks.inputs.updates import Weights
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.federation.local_training import has_batch_norm
-from fedpriv.scoring.records.made import Cause, Premise
+from fedpriv.scoring.records import Cause, Premise
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 

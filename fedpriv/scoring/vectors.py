@@ -13,11 +13,16 @@ from torch import Tensor
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.scoring.floors import SHUFFLED
 from fedpriv.scoring.identification import control_of
-from fedpriv.scoring.leakage import cosine, relative_error
-from fedpriv.scoring.records import Comparison
-from fedpriv.scoring.records.base import ERROR_SHARE, IDENTIFIED
-from fedpriv.scoring.records.reconstruction import FeatureIdentification, FeatureMeasure, VectorMeans
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.intervals import Means
+from fedpriv.scoring.metrics import cosine, relative_error
+from fedpriv.scoring.records import (
+    ERROR_SHARE,
+    IDENTIFIED,
+    Comparison,
+    FeatureIdentification,
+    FeatureMeasure,
+    VectorMeans,
+)
 from fedpriv.sources.truth import Truth, stratum
 
 
@@ -69,7 +74,7 @@ def score_vectors(
         norms = current.double().norm(dim=1)
         expected = torch.where(norms > 0, reconstruction.distance.double() / norms, torch.inf)
         results["expected_error"] = means.summary(expected.numpy())
-    clients = [target.client for target in reconstruction.targets]
+    clients, strata = [target.client for target in reconstruction.targets], [stratum(truth.n_c) for truth in truths]
     hits, formula = identify_features(current, true, clients)
     theirs = {name: identify_features(guess, true, clients)[0] for name, guess in guesses.items()}
     results["feature_identification"] = _rated(hits, theirs, formula, means)
@@ -79,18 +84,17 @@ def score_vectors(
     led = reconstruction.directions
     straight = identify_directions(current if led is None else led, true, clients, centred=led is not None)
     results["direction_identification"] = _rated(straight, which, formula, means)
-    rates, ways = ({name: float(np.mean(item)) for name, item in details.items()} for details in (theirs, which))
-    return VectorScores(
-        results,
-        {name: VectorMeans(**_means(guess, true, rates[name], ways[name])) for name, guess in guesses.items()},
-        _compared(current, guesses, true, [stratum(truth.n_c) for truth in truths], means)
-        + means.compare(
-            {name: np.array(hits) - np.array(rate) for name, rate in theirs.items()},
-            "vectors_identified",
-            IDENTIFIED,
-            [stratum(truth.n_c) for truth in truths],
-        ),
-    )
+    floors = {}
+    for name, guess in guesses.items():
+        error = float(relative_error(guess, true).mean())
+        floors[name] = VectorMeans(
+            relative_error=error if np.isfinite(error) else None,
+            feature_identification=float(np.mean(theirs[name])),
+            direction_identification=float(np.mean(which[name])),
+        )
+    gains = {name: np.array(hits) - np.array(rate) for name, rate in theirs.items()}
+    compared = _compared(current, guesses, true, strata, means)
+    return VectorScores(results, floors, compared + means.compare(gains, "vectors_identified", IDENTIFIED, strata))
 
 
 def identify_features(features: Tensor, truth: Tensor, clients: Sequence[int]) -> tuple[list[float], float]:
@@ -165,15 +169,6 @@ def _compared(
         {name: ERROR_SHARE * error for name, error in errors.items()},
         [strata[row] for row in rows],
     )
-
-
-def _means(guess: Tensor, true: Tensor, rate: float, straight: float) -> dict[str, float | None]:
-    error = float(relative_error(guess, true).mean())
-    return {
-        "relative_error": error if np.isfinite(error) else None,
-        "feature_identification": rate,
-        "direction_identification": straight,
-    }
 
 
 def _settled(features: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.pages.reach import first_beyond, furthest
+from fedpriv.pages.findings import first_beyond, furthest
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.pipeline.sweep import divisor, parse_reach, read_reach, sweep_plans
 from fedpriv.util.errors import UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from looped import each
 
-from fedpriv.pages.columns import columns, page, table_files
+from fedpriv.pages.page import columns, page, table_files
 
 PAGE = Path(__file__).parents[2] / "docs" / "columns.md"
 OF_NO_UNIT = {"seed", "run_seed", "frontier"}

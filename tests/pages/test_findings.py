@@ -7,10 +7,9 @@ from eval_cases import asked, but, compared, result, summary
 from looped import each
 
 from fedpriv.federation.run_directory import DefenseChoice
-from fedpriv.pages.alike import by_folder, judge_results
 from fedpriv.pages.findings import findings
-from fedpriv.scoring.records.made import Upload
-from fedpriv.scoring.records.reconstruction import FeatureMeasure
+from fedpriv.pages.labels import by_folder, judge_results
+from fedpriv.scoring.records import FeatureMeasure, Upload
 from fedpriv.scoring.verdict import words
 
 SURE = 1e-6

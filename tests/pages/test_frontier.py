@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
 from fedpriv.federation.summary import ReachedAccuracy
-from fedpriv.pages.baselines import baselines, beside, gain_over_local, same_clients
-from fedpriv.pages.frontier_chart import WITHOUT_LOCAL, frontier_svg
+from fedpriv.pages.charts import WITHOUT_LOCAL, frontier_svg
+from fedpriv.pages.frontier import Effect, Objectives, dominates
 from fedpriv.pages.labels import point_labels
+from fedpriv.pages.run_records import baselines, beside, gain_over_local, same_clients
 from fedpriv.scoring.intervals import clustered
-from fedpriv.scoring.pareto import Effect, Objectives, dominates
 
 
 def effect(value=1.0, *, stands=False, tested=True, unit="prototype", low=None, high=None):

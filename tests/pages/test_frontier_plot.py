@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 from frontier_cases import LOOSE, image, member, page
 
-from fedpriv.pages.columns import table_files
+from fedpriv.pages.charts import describe, frontier_svg
 from fedpriv.pages.frontier import frontier_rows
-from fedpriv.pages.frontier_chart import describe, frontier_svg
+from fedpriv.pages.page import table_files
 
 
 def test_the_picture_is_the_same_every_time_and_well_formed():

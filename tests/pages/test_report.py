@@ -16,11 +16,10 @@ from PIL import Image
 from table_cases import told
 
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.pages.alike import judge_results
 from fedpriv.pages.entries import comparison_rows
-from fedpriv.pages.grid import at_quantiles, grid_figure, grid_png
+from fedpriv.pages.grid import at_quantiles, grid_figure, grid_png, picture_table
+from fedpriv.pages.labels import judge_results
 from fedpriv.pages.page import number
-from fedpriv.pages.pictures import picture_table
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report, write_results
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, load_attack, save_attack

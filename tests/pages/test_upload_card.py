@@ -4,10 +4,9 @@ import pytest
 from eval_cases import firsts, reconstruction, truths
 from eval_cases import stored_attack as attack
 
-from fedpriv.pages.alike import by_folder, judge_results
-from fedpriv.pages.findings import findings
-from fedpriv.pages.upload_card import marks, short_name, upload_cards
-from fedpriv.scoring.records import Reason
+from fedpriv.pages.findings import findings, marks, short_name, upload_cards
+from fedpriv.pages.labels import by_folder, judge_results
+from fedpriv.scoring.reasons import Reason
 from fedpriv.scoring.storage import load_attack
 
 

@@ -5,9 +5,8 @@ import pytest
 from looped import each
 
 from fedpriv.experiment.reproduction.judging import PerUnit, difference
-from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value
+from fedpriv.scoring.claims import ClaimedOrder, Printed, judge_claim, judge_counts, judge_order, judge_value
 from fedpriv.scoring.records import Estimate
-from fedpriv.scoring.records.claim import ClaimedOrder
 
 ACCURACY = Printed(80.0, 2, 2.0, counted=False)
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.scoring.definitions import assign, score_guesses, squared_errors
 from fedpriv.scoring.floors import FLOORS, NEAREST, blind_floors, guess, guessers
 from fedpriv.scoring.identification import identify
-from fedpriv.scoring.leakage import psnr
+from fedpriv.scoring.metrics import assign, psnr, score_guesses, squared_errors
 from fedpriv.sources.truth import Pool, Truth, divide, psnr_optimal, stratum
 from fedpriv.util.errors import UserError
 

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.scoring.definitions import ScoredGuesses, measure, own_guesses
 from fedpriv.scoring.floors import DECOYS, NEAREST, SHUFFLED
 from fedpriv.scoring.identification import identification, identify
-from fedpriv.scoring.intervals import ByDesign, clustered, combine
+from fedpriv.scoring.intervals import ByDesign, Means, clustered, combine
 from fedpriv.scoring.judgement import attainable
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.metrics import ScoredGuesses, measure, own_guesses
 from fedpriv.sources.truth import Pool, Truth
 
 MEANS = Means((0, 1, 2))

@@ -11,6 +11,7 @@ from fedpriv.attacks.observation import TargetId
 from fedpriv.datasets.types import as_unit
 from fedpriv.scoring import judge as judges
 from fedpriv.scoring.floors import NEAREST
+from fedpriv.scoring.intervals import Means
 from fedpriv.scoring.judge import (
     ClassEvaluator,
     class_accuracy,
@@ -18,7 +19,6 @@ from fedpriv.scoring.judge import (
     save_class_evaluator,
     train_class_evaluator,
 )
-from fedpriv.scoring.sections import Means
 from fedpriv.sources.federation import prepare
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError

@@ -4,10 +4,16 @@ import pytest
 from eval_cases import asked, attacked, but, compared, summary
 
 from fedpriv.scoring.judgement import judge, judge_page
-from fedpriv.scoring.records import FiniteSummary, Rate
-from fedpriv.scoring.records.inference import NamedClasses
-from fedpriv.scoring.records.made import Budget
-from fedpriv.scoring.records.reconstruction import Advantage, ClassAccuracy, FeatureIdentification, FeatureMeasure
+from fedpriv.scoring.records import (
+    Advantage,
+    Budget,
+    ClassAccuracy,
+    FeatureIdentification,
+    FeatureMeasure,
+    FiniteSummary,
+    NamedClasses,
+    Rate,
+)
 
 SURE = 1e-6
 

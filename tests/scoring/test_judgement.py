@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.scoring.judgement import FALSE_CLAIMS, attainable, holm, judge, judge_page
-from fedpriv.scoring.records.made import Upload
-from fedpriv.scoring.records.reconstruction import FeatureMeasure
+from fedpriv.scoring.records import FeatureMeasure, Upload
 
 SURE = 1e-6
 

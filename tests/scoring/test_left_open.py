@@ -7,7 +7,7 @@ from looped import each
 
 from fedpriv.scoring.intervals import compare
 from fedpriv.scoring.judgement import judge, left_open
-from fedpriv.scoring.records import JudgedComparison
+from fedpriv.scoring.reasons import JudgedComparison
 
 
 def one(measure="images", mean=0.0, ci95=(-1.0, 1.0), *, least=0.5, adjusted=1.0, stands=False, value=None, **changes):

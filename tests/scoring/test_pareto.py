@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpriv.scoring.pareto import Effect, Objectives, dominates, undominated
+from fedpriv.pages.frontier import Effect, Objectives, dominates, undominated
 
 
 def effect(value=1.0, low=None, high=None, *, stands=False, tested=True, unit="prototype"):

@@ -3,7 +3,7 @@
 from eval_cases import attacked, result, summary
 
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.scoring.ranking import (
+from fedpriv.pages.labels import (
     budget_value,
     by_budget,
     card_key,
@@ -12,8 +12,7 @@ from fedpriv.scoring.ranking import (
     largest_budgets,
     strongest_first,
 )
-from fedpriv.scoring.records.made import Stage
-from fedpriv.scoring.records.reconstruction import Advantage
+from fedpriv.scoring.records import Advantage, Stage
 
 MIDDLE = Stage(name="middle", round=2, of=4, accuracy={})
 

@@ -5,8 +5,7 @@ from eval_cases import asked, attacked, but, compared, summary
 from looped import each
 
 from fedpriv.scoring.reasons import reasons_by_key
-from fedpriv.scoring.records import FiniteSummary
-from fedpriv.scoring.records.made import Budget, Training
+from fedpriv.scoring.records import Budget, FiniteSummary, Training
 
 
 def told(record, *beside):

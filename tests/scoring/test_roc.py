@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedpriv.scoring.roc import Ranked, area
+from fedpriv.scoring.inference_case import Ranked, area
 
 MEASURES = {"membership": "auc", "members_found": "tpr_at_1_percent"}
 

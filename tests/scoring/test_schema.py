@@ -8,7 +8,6 @@ from pathlib import Path
 import pydantic
 import pytest
 from eval_cases import ABOUT, asked, scored_once
-
 from fedpriv.scoring.schema import schemas
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schema"

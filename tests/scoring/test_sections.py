@@ -8,16 +8,11 @@ import pytest
 import torch
 from eval_cases import reconstruction, truths
 
-from fedpriv.scoring.definitions import ScoredGuesses, TargetScore
 from fedpriv.scoring.floors import NEAREST, SHUFFLED
-from fedpriv.scoring.records.reconstruction import Fit
-from fedpriv.scoring.sections import (
-    Means,
-    best_floor,
-    control_part,
-    image_comparisons,
-    target_rows,
-)
+from fedpriv.scoring.intervals import Means
+from fedpriv.scoring.metrics import ScoredGuesses, TargetScore
+from fedpriv.scoring.records import Fit
+from fedpriv.scoring.score import best_floor, control_part, image_comparisons, target_rows
 
 MEANS = Means((0, 0, 1, 2))
 

@@ -4,7 +4,7 @@ from typing import get_args
 
 from looped import each
 
-from fedpriv.scoring.records import JudgedComparison, Kind, Reason, Verdict
+from fedpriv.scoring.reasons import JudgedComparison, Kind, Reason, Verdict
 from fedpriv.scoring.verdict import BADGES, gain, words
 
 

@@ -16,11 +16,12 @@ from fedpriv.scoring.storage import (
     is_attack_directory,
     load_attack,
     load_metrics,
+    load_reconstruction,
     load_scores,
     save_attack,
+    save_reconstruction,
     write_record,
 )
-from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
 from fedpriv.sources.truth import Pool
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import digest, placing, write_text

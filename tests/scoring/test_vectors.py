@@ -7,7 +7,7 @@ import pytest
 import torch
 from eval_cases import reconstruction, truths
 
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.intervals import Means
 from fedpriv.scoring.vectors import identify_directions, identify_features, score_vectors
 
 TRUE = torch.tensor([[1.0, 0, 0], [0, 2.0, 0], [0, 0, 4.0], [1.0, 1.0, 0]])

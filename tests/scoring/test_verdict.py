@@ -4,8 +4,7 @@ from eval_cases import asked, attacked, but, compared, summary
 from looped import each
 
 from fedpriv.scoring.judgement import judge, judge_page
-from fedpriv.scoring.records.made import Upload
-from fedpriv.scoring.records.reconstruction import FeatureMeasure
+from fedpriv.scoring.records import FeatureMeasure, Upload
 from fedpriv.scoring.verdict import words
 
 SURE = 1e-6

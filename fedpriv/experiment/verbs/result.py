@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedpriv.pages.findings import Finding
-    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord, Verdict
+    from fedpriv.scoring.reasons import Verdict
+    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
     from fedpriv.scoring.storage import AttackRecord
 
 
@@ -65,9 +66,8 @@ class AttackResult(Tabular):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """One finding an upload, the most severe first, as the page has them; each with one sentence in short."""
-        from fedpriv.pages.alike import by_folder, judge_results
         from fedpriv.pages.findings import findings
-        from fedpriv.scoring.ranking import largest_budgets
+        from fedpriv.pages.labels import by_folder, judge_results, largest_budgets
         from fedpriv.scoring.storage import scored
 
         attacks = [self.load(name) for name in self.records]
@@ -78,8 +78,8 @@ class AttackResult(Tabular):
     @property
     def reach(self) -> Sequence[Mapping[str, Any]]:
         """The columns of ``reach.csv``, one row an attack and setting of local work; empty where one alone was attacked."""
-        from fedpriv.pages.alike import by_folder, judge_results
-        from fedpriv.pages.reach import reach_curves, reach_rows
+        from fedpriv.pages.findings import reach_curves, reach_rows
+        from fedpriv.pages.labels import by_folder, judge_results
 
         attacks = [self.load(name) for name in self.records]
         scores = {self.path / name: record for name, record in self.scores.items()}
@@ -127,7 +127,7 @@ class AttackResult(Tabular):
 
     def _ranked(self) -> list[str]:
         """Return the names of the attacks, the strongest of each threat model first."""
-        from fedpriv.scoring.ranking import strongest_first
+        from fedpriv.pages.labels import strongest_first
 
         return [name for group in strongest_first(list(self.records), self.records.__getitem__) for name in group]
 
