@@ -1,4 +1,4 @@
-"""Which results speak of one upload, in what order attacks stand, and what uploads, defenses and threat models are called."""
+"""Which results speak of one upload, how attacks are ranked, and what uploads, defenses and threat models are called."""
 
 from __future__ import annotations
 

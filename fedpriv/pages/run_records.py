@@ -1,4 +1,4 @@
-"""A finished run as a report needs it: accuracy per client and round, traffic per round, and accuracy without any exchange."""
+"""A finished run as a report needs it: accuracy per client and round, traffic, and accuracy without any exchange."""
 
 from __future__ import annotations
 

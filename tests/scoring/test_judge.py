@@ -19,7 +19,8 @@ from fedpriv.scoring.judge import (
     save_class_evaluator,
     train_class_evaluator,
 )
-from fedpriv.sources.federation import prepare
+from fedpriv.scoring.intervals import Means
+from fedpriv.sources.run import prepare
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError
 
