@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@flags_of("attacking:attack", single=("budget", "reach"))
+@flags_of("attacking:attack", single=("reach",))
 @click.option("--verbose", is_flag=True, help="A paragraph on each attack.")
 @common.common_options
 def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
@@ -79,7 +79,6 @@ def _as_json(result: AttackResult) -> dict[str, Any]:
         },
         "verdicts": {name: _verdict(verdict) for name, verdict in result.verdicts.items()},
         "findings": [{"upload": finding.name, "finding": finding.short} for finding in result.findings],
-        "reach": list(result.reach),
     }
 
 
@@ -113,13 +112,12 @@ def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mappin
 
 
 def _row(record: ReconstructionRecord, verdict: Verdict) -> dict[str, str]:
-    from fedpriv.pages.labels import title
     from fedpriv.scoring.verdict import BADGES
 
     gain = record.advantage_db
     interval = "" if gain.ci95 is None else f" [{gain.ci95[0]:+.2f}, {gain.ci95[1]:+.2f}]"
     return {
-        "attack": title(record),
+        "attack": record.title,
         "PSNR": f"{record.metrics.psnr_db.mean:.2f}",
         "baseline": f"{record.image_floors[gain.best_floor].psnr_db:.2f}",
         "advantage [95 %]": f"{gain.mean:+.2f}{interval}",

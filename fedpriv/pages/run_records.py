@@ -146,6 +146,11 @@ def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]
     return tuple(labels)
 
 
+def check_run(directory: Path) -> None:
+    """Check all that a page takes from a run, and that it came to its end; errors as :func:`load_runs`."""
+    load_runs([directory])
+
+
 def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
     path, lines, last = run.path / "metrics.jsonl", run.rounds(), run.config.rounds
     if [line.round for line in lines] != list(range(1, last + 1)):

@@ -19,7 +19,6 @@ from fedpriv.scoring.judge import (
     save_class_evaluator,
     train_class_evaluator,
 )
-from fedpriv.scoring.intervals import Means
 from fedpriv.sources.run import prepare
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError

@@ -34,7 +34,7 @@ class AttackResult(Tabular):
 
     Attributes:
         path: folder with one folder an attack, and ``report.html``; of :func:`attack_uploads` without ``out``, once saved.
-        records: name of a folder (``dip``, ``dip-early``, ``dip@300``) -> the record of an attack that returns images.
+        records: name of a folder (``dip``, ``dip-early``) -> the record of an attack that returns images.
         scores: name of a folder -> the record of an inference (``membership``, ``property``), which returns scores.
         notices: what was left out, and why; one line each.
         run: the run that was attacked, or None where uploads came from elsewhere.
@@ -67,23 +67,11 @@ class AttackResult(Tabular):
     def findings(self) -> tuple[Finding, ...]:
         """One finding an upload, the most severe first, as the page has them; each with one sentence in short."""
         from fedpriv.pages.findings import findings
-        from fedpriv.pages.labels import by_folder, judge_results, largest_budgets
-        from fedpriv.scoring.storage import scored
-
-        attacks = [self.load(name) for name in self.records]
-        scores = {self.path / name: record for name, record in self.scores.items()}
-        largest = largest_budgets(attacks, scored, lambda attack: attack.about)
-        return findings(by_folder(largest, scores), judge_results(by_folder(attacks, scores)))
-
-    @property
-    def reach(self) -> Sequence[Mapping[str, Any]]:
-        """The columns of ``reach.csv``, one row an attack and setting of local work; empty where one alone was attacked."""
-        from fedpriv.pages.findings import reach_curves, reach_rows
         from fedpriv.pages.labels import by_folder, judge_results
 
-        attacks = [self.load(name) for name in self.records]
         scores = {self.path / name: record for name, record in self.scores.items()}
-        return reach_rows(reach_curves(attacks, judge_results(by_folder(attacks, scores)), self.findings))
+        results = by_folder([self.load(name) for name in self.records], scores)
+        return findings(results, judge_results(results))
 
     def load(self, name: str | None = None) -> AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""

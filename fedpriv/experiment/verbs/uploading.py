@@ -55,7 +55,6 @@ class UploadSettings(TypedDict, total=False):
         method: what records call the training loop (default ``own uploads``).
         targets: how many targets at most (default 48).
         iterations: budget of every attack that has one, in its own unit.
-        budget: run every attack that has a budget once with each of these.
         restarts: independent starts a target.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
         chunk_rows: rows at a time; bounds memory, and moves results in the last digits at most.
@@ -92,7 +91,6 @@ class UploadSettings(TypedDict, total=False):
     method: str
     targets: int
     iterations: int | None
-    budget: str | Sequence[int] | None
     restarts: int | None
     attack_option: Mapping[str, Any] | Sequence[str]
     chunk_rows: int | None
