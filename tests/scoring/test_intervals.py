@@ -5,10 +5,7 @@ import pytest
 from eval_cases import difference
 from scipy.stats import t as student
 
-from fedpriv.scoring.intervals import (
-    clustered,
-    summary,
-)
+from fedpriv.scoring.intervals import Means, clustered
 
 
 def rng(seed=0):
@@ -16,7 +13,7 @@ def rng(seed=0):
 
 
 def test_summary_of_hand_made_values():
-    found = summary([1.0, 2.0, 6.0], [0, 1, 2])
+    found = Means((0, 1, 2)).summary([1.0, 2.0, 6.0])
     assert (found.mean, found.median, found.n, found.sum) == (3.0, 2.0, 3, 9.0)
     assert found.sd == pytest.approx(7**0.5)
     assert found.per_target == (1.0, 2.0, 6.0)

@@ -1,18 +1,13 @@
 """Parts of a record from hand-made scores: comparisons, rows, strata, definitions, and the control in words."""
 
-import dataclasses
-from math import inf, nan
-
 import numpy as np
 import pytest
 import torch
-from eval_cases import reconstruction, truths
 
 from fedpriv.scoring.floors import NEAREST, SHUFFLED
 from fedpriv.scoring.intervals import Means
 from fedpriv.scoring.metrics import ScoredGuesses, TargetScore
-from fedpriv.scoring.records import Fit
-from fedpriv.scoring.score import best_floor, control_part, image_comparisons, target_rows
+from fedpriv.scoring.score import best_floor, control_part, image_comparisons
 
 MEANS = Means((0, 0, 1, 2))
 
@@ -60,41 +55,6 @@ def test_images_by_hand():
     assert [one.measure for one in just] == ["images"]  # no other guess to compare the share with
     two = {name: FLOORS[name] for name in ("mean_image", "noise")}
     assert image_comparisons(panel(15.0, 14.999, 16.0, 15.0), two, ["1"] * 4, MEANS)[1].mean == 0.75
-
-
-# ---------------------------------------------------------------- rows
-
-
-def found(**changes):
-    made = reconstruction(torch.zeros(4, 1, 1, 8, 8))
-    return dataclasses.replace(made, **changes)
-
-
-def test_rows_by_hand():
-    objective = torch.tensor([[1.0, 2.0], [3.0, inf], [nan, 6.0], [7.0, 8.0]])
-    fits = torch.tensor([[0.05, 0.1, 1.0], [0.5, 0.1, 1.0], [nan, 1.0, inf], [0.01, nan, 1.0]])
-    made = found(
-        objective=objective,
-        chosen=torch.tensor([0, 1, 0, 1]),
-        converged=torch.tensor([True, False, True, True]),
-        fits=fits,
-    )
-    rows = target_rows(made, truths([1, 2, 5, 12]), ATTACK, FLOORS["noise"], [False, False, True, False])
-    assert [row.psnr_db for row in rows] == [20, 22, 10, 14]
-    assert [row.floor_psnr_db for row in rows] == [8, 8, 8, 9]
-    assert [row.advantage_db for row in rows] == [12, 14, 2, 5]
-    assert [(row.n_c, row.stratum) for row in rows] == [(1, "1"), (2, "2-3"), (5, "4-10"), (12, ">10")]
-    assert [(row.round, row.client, row.index, row.label) for row in rows] == [
-        *((1, 0, 0, 0), (1, 0, 1, 1), (1, 1, 2, 2), (1, 1, 3, 0)),
-    ]
-    assert [row.objective for row in rows] == [1.0, None, None, 8.0]
-    assert [row.converged for row in rows] == [True, False, True, True]
-    assert [row.specific for row in rows] == [True, False, False, True]
-    assert [row.diverged for row in rows] == [False, False, True, False]
-    assert rows[2].fit == Fit(own=None, shuffled=1.0, auxiliary=None)
-    assert rows[0].fit.own == pytest.approx(0.05)
-    bare = target_rows(found(), truths([1] * 4), ATTACK, FLOORS["noise"], [False] * 4)
-    assert [(row.fit, row.specific) for row in bare] == [(None, None)] * 4
 
 
 # ---------------------------------------------------------------- the control

@@ -190,7 +190,7 @@ def test_wrong_json_is_named(tmp_path, name, change, message):
     stored(tmp_path)
     value = json.loads((tmp_path / name).read_text())
     value.update(change)
-    value = {key: entry for key, entry in value.items() if entry is not None or key == "budget"}
+    value = {key: entry for key, entry in value.items() if entry is not None}
     write_text(tmp_path / name, json.dumps(value))
     with pytest.raises(UserError, match=f"{name}: .*{message}"):
         load_attack(tmp_path)
