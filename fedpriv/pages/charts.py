@@ -70,14 +70,9 @@ def image_source(svg: str) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """One run in a chart of accuracy: ``(n,)`` values in [0, 1] over ``x``, and what is drawn around and beside them.
+    """One run in a chart of accuracy: ``(n,)`` values ``y`` in [0, 1] over ``x``, round numbers or scalars.
 
-    Attributes:
-        label: the run.
-        x: ``(n,)`` round numbers, or scalars.
-        y: ``(n,)`` the line.
-        spread: ``(n,)`` half height of a band around it, or None.
-        dashed: ``(n,)`` a second, dashed line, or None.
+    ``spread`` is half the height of a band around it, ``dashed`` a second line, each ``(n,)`` or None.
     """
 
     label: str

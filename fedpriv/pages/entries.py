@@ -224,10 +224,9 @@ def _compared(item: JudgedComparison, verdict: Verdict) -> dict[str, Any]:
 
 
 def federations(attacks: Sequence[AttackRecord], findings: Sequence[Finding] = ()) -> list[dict[str, Any]]:
-    """Return the uploads that attacks were made on, in the order in which they come, with what was found on each.
+    """Return the uploads that attacks were made on, by column, with what was found on each.
 
-    Returns:
-        By column; accuracies and scalars per client and round are means over seeds, None where not recorded.
+    Accuracies and scalars per client and round are means over seeds, None where not recorded.
     """
     said = {
         part.key: ", ".join(BADGES[kind] for kind in part.kinds) for item in findings for part in item.parts or (item,)
@@ -326,9 +325,7 @@ _ONLY_WHERE_THEY_DIFFER = ("attack", "data set", "seed")
 def score_sections(scores: Mapping[Path, InferenceResult], verdicts: Verdicts) -> list[dict[str, Any]]:
     """Return the sections on the kinds of inference that were run.
 
-    Returns:
-        Of each its ``title``, its ``introduction``, the ``rows`` of its table by column, the ``lines`` (upload, verdict,
-        command, seed) of its records, and their ``commands``, each once.
+    Of each its ``title``, ``introduction``, ``rows`` by column, ``lines`` (upload, verdict, command, seed) and ``commands``.
     """
     sections = []
     for kind, introduction in _INTRODUCTIONS.items():

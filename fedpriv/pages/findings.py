@@ -41,13 +41,7 @@ SIGNS: dict[State, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Attacked:
-    """An attack, over its seeds.
-
-    Attributes:
-        verdict: over all seeds.
-        card: the threat model.
-        by: what it is called, with its seeds, and its threat model where the attacks on its upload were made under several.
-    """
+    """An attack over its seeds: the verdict, the threat model, and what it is called."""
 
     verdict: Verdict
     card: ThreatModel
@@ -139,14 +133,10 @@ class Finding:
 
 
 def findings(results: Mapping[Path, Result], verdicts: Verdicts) -> tuple[Finding, ...]:
-    """Return one finding an upload, by kind, the most severe first, then by name.
+    """Return one finding an upload, by kind, the most severe first, then by name; ``verdicts`` are those of the whole page.
 
     Gains are compared under one threat model only: a sentence names the strongest attack of each, and the order of findings
     goes by no gain.
-
-    Args:
-        results: of attacks and inferences, by their folders.
-        verdicts: as :func:`fedpriv.pages.labels.judge_results` makes them of the whole page.
     """
     uploads: dict[str, list[tuple[Path, ...]]] = {}
     for folders in over_seeds(results):

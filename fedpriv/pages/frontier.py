@@ -57,14 +57,8 @@ _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public",
 class Effect:
     """The reach of the most severe attack on an upload by one measure, above the baseline.
 
-    Attributes:
-        attack: what tables call it.
-        value: mean over targets and seeds, in the unit of the measure, below zero where the baseline is better; None for
-            what the upload says outright.
-        low, high: ends of the 95 % interval; None where there is none.
-        stands: whether a leak is claimed.
-        tested: whether the absence of a leak says something.
-        unit: which targets; values over different ones have no order.
+    ``value`` is in the unit of the measure, None for what the upload says outright; ``low``, ``high``: its 95 % interval.
+    ``stands``: a leak is claimed; ``tested``: its absence says something. Values over different ``unit`` have no order.
     """
 
     attack: str
@@ -102,13 +96,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Objectives:
-    """The figures that uploads are compared by.
-
-    Attributes:
-        effects: by measure; those that were not attacked are missing.
-        costs: by name, each to be minimised; those that are not known are missing.
-        may_dominate: whether it may be said to dominate another one.
-    """
+    """The figures that uploads are compared by: effects by measure, and costs by name; what is not known is missing."""
 
     effects: Mapping[str, Effect]
     costs: Mapping[str, float]
@@ -226,15 +214,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Frontier:
-    """Points that may be compared with one another.
+    """Points that may be compared with one another, the undominated (``best``) first, then by label.
 
-    Attributes:
-        card: the threat model, with the most rounds seen; attacks that need fewer use fewer.
-        task: settings that all points share.
-        points: the undominated first, then by label.
-        best: aligned with ``points``, whether none of the others dominates it.
-        settled: aligned, for a dominated point: whether some point that dominates it is better beyond the spread in an
-            objective; True for the others.
+    ``card`` has the most rounds seen; ``task`` is what all share. ``settled``, of a dominated point: whether some point that
+    dominates it is better beyond the spread in an objective; True for the others.
     """
 
     card: ThreatModel
@@ -261,14 +244,9 @@ Judged = tuple[Provenance, Verdict]
 def frontiers(
     results: Mapping[Path, Result], verdicts: Verdicts, known: Baselines | None = None
 ) -> tuple[Frontier, ...]:
-    """Return one frontier for each threat model and task, in the order in which they come.
+    """Return one frontier for each threat model and task; ``known`` are accuracies without any exchange.
 
     Uploads of whose runs no attack records accuracy and communication have no point.
-
-    Args:
-        results: of attacks and inferences, by their folders.
-        verdicts: as :func:`fedpriv.pages.labels.judge_results` makes them of the whole page.
-        known: accuracies without any exchange.
     """
     runs: dict[str, dict[int, About]] = {}
     for result in results.values():

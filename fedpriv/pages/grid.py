@@ -42,13 +42,9 @@ _INK, _SOFT, _GOOD = "#1c2430", "#6a7482", "#0b6e4f"
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the picture.
+    """One column of the picture: its quantile, whose target it is, and per row the image ``(c, h, w)`` with its caption.
 
-    Attributes:
-        heading: which quantile, or nothing.
-        note: client, round, class.
-        cells: per row, the image ``(c, h, w)`` and the caption under it.
-        above_floor: whether the reconstruction scores higher than the baseline's image beside it.
+    ``above_floor``: the reconstruction scores higher than the baseline's image beside it.
     """
 
     heading: str
@@ -68,10 +64,7 @@ def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[in
 
 
 def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
-    """Return the names of the rows and the columns of the picture of a scored attack.
-
-    Of a redacted attack the rows of true images are left out, and all other pictures are blurred; of one that was stored
-    so, the first guess of each target is left, with its score.
+    """Return the names of the rows and the columns of the picture of a scored attack; redacted as its record says.
 
     Raises:
         UserError: for an attack that was not scored, one without its truths, or one of which there are to be no pictures.
@@ -252,12 +245,7 @@ def room_for(count: int) -> int:
 
 
 def picture_table(attack: AttackRecord, room: int) -> PictureTable | None:
-    """Return the pictures of a scored attack, or None where the truth was left out or the rule is that there are none.
-
-    Args:
-        attack: a scored attack.
-        room: bytes that its pictures may take on the page; they are shrunk until they do.
-    """
+    """Return the pictures of a scored attack, shrunk into ``room`` bytes; None where there are to be none."""
     rule = attack.about.redacted
     if rule == OMIT or (attack.truths is None and rule == NONE):
         return None

@@ -86,12 +86,7 @@ def card_key(knowledge: ThreatModel) -> str:
 
 
 def strongest_first(items: Sequence[R], record: Callable[[R], ReconstructionRecord]) -> list[list[R]]:
-    """Return one ranking for each threat model, by mean advantage; the one with the strongest attack comes first.
-
-    Args:
-        items: attacks.
-        record: returns the ``metrics.json`` record of one.
-    """
+    """Return one ranking for each threat model, by mean advantage; the one with the strongest attack comes first."""
     cards: dict[str, list[R]] = {}
     for item in items:
         cards.setdefault(card_key(record(item).knowledge), []).append(item)
@@ -107,12 +102,7 @@ def strongest_first(items: Sequence[R], record: Callable[[R], ReconstructionReco
 
 
 def labelled(label: str, title: str, name: str) -> str:
-    """Return the name of a method or a defense in tables.
-
-    Args:
-        label: what its study calls it; empty outside a study.
-        title: the label where the study made it up and it holds the registry name already; else empty.
-        name: the registry name, with options where it has some.
+    """Return the name of a method or a defense in tables: a study's title or label, and the registry name.
 
     >>> labelled("My prototypes", "", "fedproto"), labelled("", "", "fedproto")
     ('My prototypes (fedproto)', 'fedproto')
@@ -168,11 +158,9 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def upload_size(about: About) -> tuple[float, float, float] | None:
-    """Return the size of one client's upload in a round, or None where it is not known.
+    """Return scalars, numbers of 32 bits, and bytes of one client's upload in a round, or None where it is not known.
 
-    Returns:
-        Scalars, everything counted; numbers of 32 bits, what the field counts being counted by its bits, so that encoders
-        gain what they save, and labels, ids and counts as one number each; bytes, everything counted.
+    Of numbers of 32 bits, what the field counts is counted by its bits, so that encoders gain what they save.
     """
     if about.run is None or about.communication is None:
         return None

@@ -26,15 +26,10 @@ SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrol
 
 
 def environment(*, autoescape: bool, filters: Mapping[str, Any] | None = None) -> Environment:
-    """Return the home of the templates in ``fedpriv/pages/templates``.
+    """Return the home of the templates in ``fedpriv/pages/templates``, of HTML with ``autoescape``, else of Markdown.
 
-    Every text that a template shows is escaped, without the template's doing: in HTML by jinja, in Markdown by
-    :func:`fedpriv.util.escape.markdown`. Filters of Markdown: ``code`` and ``block`` for code in a line and in lines of
-    its own, ``cells`` for a row of a table.
-
-    Args:
-        autoescape: for HTML; otherwise templates are Markdown.
-        filters: beside those of every page.
+    Every text that a template shows is escaped, without the template's doing. Filters of Markdown: ``code`` and ``block``
+    for code in a line and in lines of its own, ``cells`` for a row of a table.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -199,12 +194,7 @@ class LeftOut(NamedTuple):
 
 
 def readable(folders: Iterable[Path], read: Callable[[Path], T]) -> tuple[dict[Path, T], list[LeftOut]]:
-    """Read folders, each in full; return what those hold that can be read, and the others with the reason.
-
-    Args:
-        folders: to read.
-        read: checks and returns all that a page takes from a folder.
-    """
+    """Read folders, each in full; return what those hold that can be read, and the others with the reason."""
     values: dict[Path, T] = {}
     damaged: list[LeftOut] = []
     for folder in folders:

@@ -37,14 +37,7 @@ _FILTERS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class UnfinishedCell:
-    """A cell of a study that has no result, or not all of them.
-
-    Attributes:
-        cell: its name in the study.
-        method, defense, target, seed: what it is.
-        status: ``failed``, ``pending``, or ``lost`` where results that were made are gone or damaged.
-        why: one line.
-    """
+    """A cell of a study that has no result, or not all; ``lost`` where results that were made are gone or damaged."""
 
     cell: str
     method: str
@@ -59,14 +52,8 @@ class UnfinishedCell:
 class StudyFacts:
     """Additions of a study to the results of its attacks.
 
-    Attributes:
-        cells: how many it has.
-        failed: those that are not done.
-        privacy: guarantees accounted over whole runs.
-        commands: what made it; of several studies each one's.
-        settings: (title, what the study asked for as JSON) of each study.
-        labels: by the resolved folder of a result, what the study calls its ``method`` and its ``defense``.
-        trained_only: nothing is attacked in it.
+    ``failed`` are cells that are not done; ``settings`` (title, what was asked for as JSON) of each study; ``labels`` by the
+    resolved folder of a result. ``trained_only``: nothing is attacked in it.
     """
 
     cells: int
@@ -84,12 +71,7 @@ class StudyFacts:
 
 
 def write_report(directories: Sequence[Path], out: Path, inferred: Sequence[Path] = ()) -> None:
-    """Write ``report.html``, ``report.md``, tables and pictures into the folder ``out``.
-
-    Args:
-        directories: attack directories that have been scored.
-        out: folder to write to; it is made where it is missing.
-        inferred: folders that hold a ``membership.json`` or a ``property.json``.
+    """Write ``report.html``, ``report.md``, tables and pictures on scored attacks and inferences into the folder ``out``.
 
     Raises:
         UserError: when there are none, or one is damaged or was not scored.
@@ -135,9 +117,6 @@ def write_results(
         left_out: results that could not be read, which the page names.
         audits: of claims of differential privacy.
         redact: rule by which pictures are kept out of the page; what is stored redacted is shown by the stricter rule.
-
-    Raises:
-        UserError: when an attack was not scored.
     """
     called = {} if study is None else study.labels
     results = [_shown(attack, called, redact) for attack in attacks]
@@ -227,16 +206,7 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 def csv_rows(
     attack_records: Sequence[AttackRecord], verdicts: Verdicts, alone: Baselines | None = None
 ) -> list[dict[str, object]]:
-    """Return the rows of ``results.csv`` by column, in its order; what was not measured is missing.
-
-    Args:
-        attack_records: scored attacks; the strongest under each threat model comes first.
-        verdicts: as :func:`fedpriv.pages.labels.judge_results` makes them of the whole page.
-        alone: accuracies of clients that exchange nothing.
-
-    Raises:
-        UserError: when an attack was not scored.
-    """
+    """Return the rows of ``results.csv`` by column, strongest first under each threat model."""
     ranked = [attack for group in strongest_first(attack_records, scored) for attack in group]
     rows = [_csv_row(attack, verdicts[attack.directory,], alone or {}) for attack in ranked]
     return [{name: row[name] for name in columns()["results.csv"] if name in row} for row in rows]

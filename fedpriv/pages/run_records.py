@@ -25,12 +25,9 @@ MOMENTS = {"after_training": "after training", "after_broadcast": "after broadca
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracy of every client in every round, by one way to predict, at one moment of the round.
+    """Accuracy of every client in every round: correctly classified test images, of how many, both ``(rounds, clients)``.
 
-    Attributes:
-        correct: ``(rounds, clients)`` correctly classified test images.
-        total: ``(rounds, clients)`` test images, at least 1.
-        counted: ``(rounds, clients)``, False where a client counts in no figure over clients; each round has one that does.
+    ``counted`` is False where a client counts in no figure over clients; each round has one that does.
     """
 
     correct: np.ndarray
@@ -284,17 +281,8 @@ def beside(about: About, known: Baselines) -> ReachedAccuracy | None:
 def gain_over_local(runs: Sequence[About], moment: str, known: Baselines) -> Comparison | None:
     """Return the accuracy of runs of one upload, one a seed, less that of the same clients without any exchange.
 
-    Both after the last round, over all test images. The interval is over clients; seeds are combined
-    (:func:`fedpriv.scoring.intervals.combine`).
-
-    Args:
-        runs: at least one.
-        moment: ``after_training`` or ``after_broadcast``, of the runs; clients that exchange nothing have but one.
-        known: accuracies without any exchange.
-
-    Returns:
-        The gain as a share of the test images; None where some seed lacks either run. It has no interval where a run
-        did not record its clients one by one.
+    Both after the last round, as a share of all test images; the interval is over clients, seeds combined. None where a seed
+    lacks either run; without an interval where a run did not record its clients one by one.
     """
     results = []
     for about in runs:

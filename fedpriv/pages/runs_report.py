@@ -58,15 +58,8 @@ def write_runs_report(
 ) -> None:
     """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
 
-    Args:
-        directories: finished runs.
-        out: folder to write to; it is made where it is missing.
-        target_accuracy: for the cost of reaching it, in (0, 1].
-        attacks: file name of the page about attacks beside this one, or None.
-        left_out: results that could not be read, which the page names.
-
     Raises:
-        UserError: when there are no runs, one is damaged or unfinished, or the target is out of range.
+        UserError: when there are no runs, one is damaged or unfinished, or the target accuracy is out of (0, 1].
     """
     if not directories:
         raise UserError("report: no run directories; give at least one")

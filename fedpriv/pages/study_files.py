@@ -79,16 +79,7 @@ class StudyFile(_Part):
 
 
 class CellAttack(_Part):
-    """A result of a cell.
-
-    Attributes:
-        attack: name.
-        path: of its folder, from the study's.
-        status: ``pending``, ``done``, ``failed``, or ``left out`` where the run has nothing for it.
-        error: why it failed or is left out, or None.
-        seconds: it took, or None.
-        stage: or None.
-    """
+    """A result of a cell: its folder, ``pending``, ``done``, ``failed`` or ``left out``, and why; wall seconds."""
 
     attack: str
     path: str
@@ -162,11 +153,7 @@ def accounts(folder: Path) -> list[Path]:
 
 
 def read_cells(folder: Path, besides: Collection[Path] = ()) -> list[Cell]:
-    """Return a line for each cell of a study, also of those that its shards are at; none where it has no list.
-
-    Args:
-        folder: of the study.
-        besides: accounts of shards that are not asked.
+    """Return a line for each cell of a study, also of those that its shards (but ``besides``) are at.
 
     Raises:
         UserError: when a list is damaged, naming the line and the field.

@@ -26,15 +26,7 @@ def is_study(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class StudyResults:
-    """All that a page takes from a study.
-
-    Attributes:
-        attacks: results of attacks that return images, by their folders.
-        scores: results of inferences.
-        runs: finished runs.
-        facts: the study's own.
-        left_out: finished runs that cannot be read. Results that cannot be are lost cells of the facts.
-    """
+    """All that a page takes from a study: attacks, inferences, finished runs, its facts, and runs that cannot be read."""
 
     attacks: Mapping[Path, AttackRecord]
     scores: Mapping[Path, InferenceResult]

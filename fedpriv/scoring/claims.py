@@ -136,15 +136,10 @@ def judge_value(
     same_data: bool = True,
     error: bool = False,
 ) -> Judged:
-    """Judge a printed value.
+    """Judge a printed value by ours (None: not measured), and by that of a guess without the upload.
 
-    Args:
-        printed: the value.
-        measured: ours, in the same unit; None where it was not measured.
-        same_setting: whether ours was measured in the paper's own setting; of counts it does not matter.
-        floor: of a guess without the upload; None for none.
-        same_data: whether ours, and the floor, are of the paper's data.
-        error: the value is an error, of which less means that more leaks.
+    ``same_setting``: ours was measured in the paper's own setting (of counts it does not matter); ``same_data``: ours, and
+    the floor, are of the paper's data; ``error``: less means that more leaks.
     """
     ends = floor.ci95 if floor is not None and same_data else None
     if ends is not None and (printed.value > ends[1] if error else printed.value < ends[0]):
@@ -168,13 +163,7 @@ def judge_value(
 
 
 def judge_order(orders: Sequence[ClaimedOrder], comparisons: Sequence[Comparison | None], least: float) -> Judged:
-    """Judge a statement over trained or attacked results by all of its comparisons.
-
-    Args:
-        orders: in words.
-        comparisons: the same with their degrees of freedom, positive as the paper says; None for what was not measured.
-        least: the least effect.
-    """
+    """Judge a statement over trained or attacked results by all its comparisons, positive as said; None: not measured."""
     known = [
         (said, one) for said, one in zip(orders, comparisons, strict=True) if one is not None and one.mean is not None
     ]

@@ -38,13 +38,10 @@ NOT_ALIKE = 0.01
 
 @dataclass(frozen=True)
 class Identification:
-    """Identification of one target's images among decoys.
+    """Identification of one target's images among decoys: share of members re-identified, by weight, and their mean rank.
 
-    Attributes:
-        top1: share of members, by weight, that are re-identified among the decoys (:func:`identify`); in [0, 1].
-        mean_rank: mean rank of the member by the guess that it is compared with, 1 is nearest.
-        decoys: the smallest number of decoys that a member had.
-        by_design: the share that a guess without the upload reaches where any image is as likely to be a member as a decoy.
+    ``decoys`` is the least that a member had; ``by_design`` the share that a guess without the upload reaches where any
+    image is as likely to be a member as a decoy.
     """
 
     top1: float
@@ -93,12 +90,7 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
 
 
 def _found(members: Tensor, decoys: Tensor) -> Tensor:
-    """Return, for each member, 1 where it is found, a share of it in a tie, else 0: ``(m,)`` float64.
-
-    Args:
-        members: ``(M, m)`` errors of guesses at members.
-        decoys: ``(M, q)`` errors of guesses at decoys, q >= 2.
-    """
+    """Return for each member 1 where it is found, a share in a tie, else 0, from errors ``(M, m)`` and ``(M, q >= 2)``."""
     current, other = members.clamp_min(_NO_ERROR), decoys.clamp_min(_NO_ERROR)
     nearest = other.topk(2, dim=1, largest=False)
     first, second = nearest.values.unbind(1)
@@ -114,13 +106,9 @@ def _found(members: Tensor, decoys: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Identified:
-    """The metric ``identification_top1``, and what it is made of.
+    """The metric ``identification_top1``, the targets that were judged, and by guess the attack's gains at these.
 
-    Attributes:
-        record: the metric.
-        rows: targets that were judged.
-        gains: attack less guess at these targets, by guess: that which follows from the drawing alone, or all measured ones.
-        by_design: that one guess; None where guesses were measured.
+    ``by_design`` is the one guess whose rate follows from the drawing; None where guesses were measured.
     """
 
     record: IdentificationRecord
@@ -136,15 +124,7 @@ def identification(
     floors: Mapping[str, ScoredGuesses],
     means: Means,
 ) -> Identified:
-    """Return the metric ``identification_top1``, with every guess by the same rule.
-
-    Args:
-        targets: T identifiers.
-        truths: T truths.
-        attack: the attack's guesses, scored.
-        floors: guesses without the upload, scored, and the control where it was run.
-        means: makes the intervals.
-    """
+    """Return the metric ``identification_top1`` of T targets, with every guess and the control by the same rule."""
 
     def by_rule(panel: ScoredGuesses) -> list[Identification | None]:
         return [
@@ -192,9 +172,7 @@ def _by_design(
 ) -> ByDesign | None:
     """Return the guess that is right as often as chance, or as shuffled uploads where these find more; None for measuring.
 
-    Guesses are measured of clients with images of their own; where shuffled uploads surely find more than chance does, for
-    what they show came from elsewhere than the client's upload, and the attack is to be better than they are, target by
-    target; and where a baseline does, for then images are not alike, whoever said so.
+    """Return the guess that is right as often as chance, or as shuffled uploads where more; None for measuring.
     """
     if not all(truth.pool.alike for truth in truths):
         return None
@@ -211,14 +189,7 @@ def _by_design(
 
 
 def control_of(summary: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:
-    """Return the control's score, and the paired difference to it where all values are finite.
-
-    Args:
-        summary: the attack's values.
-        control: the control's, target by target.
-        means: makes the interval.
-        kind: what differences are.
-    """
+    """Return the control's score, and the paired difference of ``summary`` to it where all are finite."""
     values = np.asarray(control, dtype=np.float64)
     if not np.isfinite(values).all():
         return Control(mean=None, median=None)

@@ -45,16 +45,7 @@ def check(inference: Inference, case: InferenceCase) -> None:
 
 
 def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> InferenceResult:
-    """Run an inference, and its control on shuffled uploads, and return the record.
-
-    Args:
-        inference: what to run.
-        case: evidence and truth.
-        about: how the record was made.
-
-    Raises:
-        UserError: where there is nothing to ask or to tell apart.
-    """
+    """Run an inference, and its control on shuffled uploads, and return the record; errors as :func:`check`."""
     if inference.asks == "images":
         return membership.evaluate(inference, case, about)
     return _property(inference, case, about)

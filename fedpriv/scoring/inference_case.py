@@ -28,14 +28,8 @@ from fedpriv.sources.truth import Holdings
 class InferenceCase:
     """Case and truth.
 
-    Attributes:
-        evidence: what the server saw, with extractors of every client that uploaded in the attacked round where granted.
-        truth: who holds which images.
-        kind: of upload that is attacked.
-        seed: of candidates, and of everything drawn.
-        told: what clients said in clear in all rounds (:meth:`fedpriv.sources.source.Source.disclosed`); of one that is not
-            there its newest upload is asked.
-        earlier: evidence of rounds before the attacked one, in order, for an inference that takes several.
+    ``told`` is what clients said in clear in all rounds (of one that is not there the newest upload is asked); ``earlier``
+    the evidence of rounds before the attacked one, in order, for an inference that takes several.
     """
 
     evidence: Case
@@ -51,12 +45,7 @@ class InferenceCase:
         return max(seen.round for seen in self.evidence.observations)
 
     def problem(self, inference: Inference, candidates: Mapping[int, Candidates] | None = None) -> InferenceProblem:
-        """Return the problem that an inference is handed.
-
-        Args:
-            inference: which.
-            candidates: client -> images that are asked about, where it asks about images.
-        """
+        """Return the problem that an inference is handed, with candidate images by client where it asks about images."""
         requested = InferenceProblem(
             self.evidence.observations, self.evidence.knowledge, self.kind, candidates or {}, self.told, seed=self.seed
         )
@@ -92,13 +81,7 @@ CHANCE = "chance"
 
 @dataclass(frozen=True)
 class Ranked:
-    """Scores with their answers, of all clients; some yes and some no among them.
-
-    Attributes:
-        scores: ``(n,)`` finite.
-        yes: ``(n,)`` the answers.
-        unit: ``(n,)`` the independent units (clients, or declared groups of them) that they are of.
-    """
+    """Scores ``(n,)`` with their answers, some yes and some no, and the independent units that they are of."""
 
     scores: Values
     yes: Answers
@@ -153,13 +136,7 @@ class Ranked:
     def against(
         self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str], stratum: str = "all"
     ) -> tuple[Comparison, ...]:
-        """Compare with the strongest of several guesses, and of chance.
-
-        Args:
-            guesses: scores for the same answers by name; None for one that was not made.
-            measures: what is compared -> ``auc`` or one of :data:`RATES`.
-            stratum: what the answers have in common.
-        """
+        """Compare with the strongest of several guesses by name (None: not made), and of chance, by each measure's rate."""
         results = []
         for measure, name in measures.items():
             chance, least = (0.5, AUC) if name == "auc" else (RATES[name], FOUND_AT_1_PERCENT)

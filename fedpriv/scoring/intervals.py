@@ -202,14 +202,7 @@ def clustered(
     weights: Values | None = None,
     guess: float | None = None,
 ) -> Clustered:
-    """Take values together with who they stem from.
-
-    Args:
-        values: n finite numbers, at least one.
-        clusters: n cluster numbers (clients).
-        kind: what the values are.
-        weights: n numbers > 0, by which the mean weighs; None for equal ones.
-        guess: of differences, the guess's share where it is the same for all values.
+    """Take n finite values together with the clusters (clients) that they stem from, and their weights (None: equal).
 
     Raises:
         ValueError: where there are not as many of each.
@@ -274,14 +267,7 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     Rubin (1999, Biometrika 86, 948-955): the clients of another seed hold the same data set, so seeds are no new clients,
     and what they differ by comes on top. Both ends have a variance of their own, since those of shares lie unevenly. Where
     the guess's rate is known by design, the p-value is twice the mean of theirs, which holds however seeds depend on each
-    other (Vovk and Wang 2020, Combining p-values via averaging, Biometrika 107, 791-808).
-
-    Args:
-        comparisons: of one measure and stratum, one a seed; at least one. One alone is returned as it is.
-
-    Returns:
-        The guess that most seeds are compared with, of those that were measured where not all are known by design; the
-        fewest clients, the largest least effect, the sum of n. Neither interval nor p-value where one of them has none.
+    other (Vovk and Wang 2020, Biometrika 107, 791-808). Neither interval nor p-value where one of them has none.
     """
     first, number = comparisons[0], len(comparisons)
     if number == 1:

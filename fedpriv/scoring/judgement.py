@@ -267,14 +267,10 @@ def _open(group: Sequence[JudgedComparison], *, sure: bool) -> Iterator[Reason]:
 
 
 def over_seeds(compared: Sequence[JudgedComparison], each: Sequence[Sequence[JudgedComparison]]) -> tuple[Reason, ...]:
-    """Return the reasons that several seeds together leave.
+    """Return the reasons that several seeds together leave, from the comparisons over all seeds and of each.
 
     Two or three seeds make a wide interval over seeds however alike they are. So an effect is excluded, too, where every
     seed excludes it by itself: of these federations, if not of all that other seeds would make.
-
-    Args:
-        compared: every comparison over all seeds, as judged.
-        each: the same of each seed.
     """
 
     def excludes(group: Sequence[JudgedComparison], measures: Sequence[Measure]) -> bool:

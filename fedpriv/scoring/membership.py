@@ -56,13 +56,9 @@ SIZES: dict[str, tuple[float, float]] = {"1": (1, 1), "2-3": (2, 3), "4-10": (4,
 
 @dataclass(frozen=True)
 class Trial:
-    """One client's candidates with the answer, which no attack is handed.
+    """One client's candidates with the answer ``(n,)``, which no attack is handed, and how many images of the class it has.
 
-    Attributes:
-        candidates: what the attack is handed.
-        member: ``(n,)`` bool, which of them the client trained on.
-        n_c: ``(n,)`` how many training images of its class the client holds; for trained weights, how many the round used.
-        left_out: members for whom there is no non-member of their class.
+    ``left_out`` are members for whom there is no non-member of their class.
     """
 
     candidates: Candidates
@@ -72,14 +68,10 @@ class Trial:
 
 
 def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int) -> list[Trial]:
-    """Draw members of each client, and for each a non-member of the same class, in mixed order.
+    """Draw at most ``number`` members of each client, and for each a non-member of the same class, in mixed order.
 
-    Args:
-        truth: who holds what. Members are images that went into the upload. Non-members are the client's held-out images;
-            where nobody has any, images that are not the client's.
-        clients: whose members are looked for.
-        number: members a client at most.
-        seed: of the drawing.
+    Members are images that went into the upload. Non-members are the client's held-out images; where nobody has any, images
+    that are not the client's.
     """
     labels = truth.samples.labels.numpy()
     n_classes = int(labels.max()) + 1

@@ -213,13 +213,7 @@ PAIRS_AT_A_TIME = 64
 
 @dataclass(frozen=True)
 class TargetScore:
-    """Scores of the guesses at one target.
-
-    Attributes:
-        psnr: weighted mean over the assigned pairs, dB.
-        mse: weighted mean squared error over them, on [0, 1].
-        assigned: ``(m,)`` which guess each member was compared with.
-    """
+    """Scores of the guesses at one target: weighted means over assigned pairs, and ``(m,)`` which guess each member has."""
 
     psnr: float
     mse: float
@@ -228,13 +222,7 @@ class TargetScore:
 
 @dataclass(frozen=True)
 class ScoredGuesses:
-    """Scores of one guesser.
-
-    Attributes:
-        guesses: per target ``(M, c, h, w)``, finite and in [0, 1].
-        scores: one a target.
-        ssim: per target, the weighted mean over the assigned pairs, or None where images are too small.
-    """
+    """Scores of one guesser: per target guesses ``(M, c, h, w)`` in [0, 1], scores, and SSIM (None for small images)."""
 
     guesses: tuple[Tensor, ...]
     scores: tuple[TargetScore, ...]
@@ -330,12 +318,7 @@ def over_pairs(
 ) -> Values:
     """Return an image measure per target: its mean over the assigned pairs, by the members' weights.
 
-    Args:
-        function: measures pairs of images.
-        guesses: per target ``(M, c, h, w)``.
-        scores: one a target.
-        truths: one a target.
-        most: pairs that the function is given at a time, but for those of one target, which it is given together.
+    The measure is given at most ``most`` pairs at a time, but for those of one target, which it is given together.
     """
     values: list[float] = []
     while len(values) < len(truths):

@@ -92,13 +92,7 @@ class Reason(Model):
 
 
 class JudgedComparison(Comparison):
-    """A comparison as a page judges it.
-
-    Attributes:
-        value: what the attack reaches over the same targets; None where it is not known.
-        adjusted: p-value adjusted for all comparisons of the page; None where there is none, or nothing may be claimed.
-        stands: whether the page may claim it.
-    """
+    """A comparison as a page judges it: the attack's value, the p-value adjusted for the page, and whether it is claimed."""
 
     value: FiniteFloat | None
     adjusted: FiniteFloat | None

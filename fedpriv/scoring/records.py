@@ -140,15 +140,10 @@ class Stage(Record):
 
 
 class Reach(Record):
-    """One of the settings of a sweep over the local work behind the upload.
+    """One of the settings (``1``, ``4``, ``8x1``, ``epoch``) of a sweep over the local work behind the upload.
 
-    Attributes:
-        setting: as it was asked for: ``1``, ``4``, ``8x1``, ``epoch``.
-        label, words: the same for an axis, and for a sentence.
-        place: among the settings that were asked for, 0 for the least local work.
-        series: the labels of all of them, in order; of one without any result no attack that was run could say anything.
-        steps: local steps of the client that took most.
-        images: images behind that client's upload, one used twice counted twice.
+    ``label`` and ``words`` are the same for an axis and a sentence; ``place`` is 0 for the least local work, ``series`` the
+    labels of all, in order; ``steps`` and ``images`` are of the client that took most, an image used twice counted twice.
     """
 
     setting: str
@@ -344,13 +339,9 @@ class FeatureMeasure(Summary):
 
 
 class FeatureIdentification(FiniteSummary):
-    """Rate at which a recovered vector is nearest to its own true one among the client's.
+    """Rate at which a recovered vector is nearest to its own true one among the client's; ``blind``: those of all guesses.
 
-    Attributes:
-        chance, chance_of: what the baseline reaches by the same rule, and which that is; ``vectors`` for one over the number
-            of the client's vectors, where there was no guess.
-        shuffled: the control, or None.
-        blind: rates of all guesses by name.
+    ``chance_of`` is the baseline; ``vectors`` for one over the number of the client's vectors, where there was no guess.
     """
 
     chance: FiniteFloat
@@ -381,14 +372,7 @@ class Identification(Summary):
 
 
 class ClassAccuracy(FiniteSummary):
-    """Share of images whose class an independent classifier recognises.
-
-    Attributes:
-        real: on the true images.
-        chance, chance_of: on the baseline, and which that is.
-        floors: on all guesses and shuffled uploads, by name.
-        trained_on: images that each classifier was trained on.
-    """
+    """Share of images whose class an independent classifier recognises; of true images, the baseline, and all guesses."""
 
     real: FiniteFloat
     chance: FiniteFloat
@@ -637,14 +621,9 @@ class Seconds(Record):
 
 
 class InferenceRecord(Provenance, Rates):
-    """The common part of records of inference.
+    """The common part of records of inference; ``shuffled`` is the same from other clients' uploads, None where not run.
 
-    Attributes:
-        round: that was attacked.
-        n_clients: independent units of whom something was asked: clients, or declared groups.
-        shuffled: the same from other clients' uploads; None where that was not run.
-        comparisons: with the strongest of chance, shuffled uploads and what needs no upload; what verdicts rest on.
-        cost: of the inference without its control.
+    ``comparisons`` are with the strongest of chance, shuffled uploads and what needs no upload; verdicts rest on them.
     """
 
     scoring_version: int = SCORING_VERSION
@@ -711,14 +690,9 @@ class ShareDistances(Record):
 
 
 class PropertyRecord(InferenceRecord):
-    """``property.json``.
+    """``property.json``: ``n_yes`` of ``n_pairs`` of client and class have the answer yes.
 
-    Attributes:
-        question: what was asked.
-        learned_from: where answers were read off, or who was learned from.
-        n_pairs, n_yes: pairs of client and class, and those of which the answer is yes.
-        classes_alone: what the number of classes tells without a look at anything else.
-        shares: how near estimated class shares are; None where none were estimated.
+    ``classes_alone`` is what the number of classes tells without a look at anything else.
     """
 
     kind: Literal["property"] = "property"

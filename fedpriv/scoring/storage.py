@@ -141,14 +141,7 @@ def load_metrics(directory: Path) -> ReconstructionRecord:
 class AttackRecord:
     """An attack directory, read and checked.
 
-    Attributes:
-        directory: where it was read from.
-        reconstruction: what the attack returned.
-        shuffled: the control, or None.
-        truths: one a target, or None where the private file was left out.
-        about: how it was made.
-        metrics: the record, or None where it was not scored yet.
-        judge: the classifier of class images, or None.
+    None stand for a control that was not run, truths that were left out, what was not scored, and no judge.
     """
 
     directory: Path

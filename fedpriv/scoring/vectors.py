@@ -28,14 +28,7 @@ from fedpriv.sources.truth import Truth, stratum
 
 @dataclass(frozen=True)
 class VectorScores:
-    """The part of a record on recovered vectors; empty where none were recovered.
-
-    Attributes:
-        metrics: ``relative_error``, ``expected_error``, ``cosine``, ``feature_identification`` and
-            ``direction_identification``.
-        floors: the same of guesses and the control, means by name.
-        comparisons: with the strongest of them.
-    """
+    """The part of a record on recovered vectors: metrics, the same of guesses and the control, comparisons."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
     floors: Mapping[str, VectorMeans] = field(default_factory=dict)
@@ -48,14 +41,7 @@ def score_vectors(
     truths: Sequence[Truth],
     means: Means,
 ) -> VectorScores:
-    """Score recovered vectors, and by the same rules guesses at them and what the control recovers.
-
-    Args:
-        reconstruction: T targets, on the CPU.
-        shuffled: the control, or None.
-        truths: T truths; guesses are those that all of them have.
-        means: makes the intervals.
-    """
+    """Score recovered vectors, and by the same rules guesses at them that all targets have, and the control's."""
     known = [truth.feature for truth in truths if truth.feature is not None]
     if reconstruction.features is None or len(known) != len(truths):
         return VectorScores()
@@ -98,15 +84,9 @@ def score_vectors(
 
 
 def identify_features(features: Tensor, truth: Tensor, clients: Sequence[int]) -> tuple[list[float], float]:
-    """Tell whether each recovered vector is nearest to its own true vector among those of the same client.
+    """Tell whether each recovered vector is nearest to its own true vector among those of the same client, all ``(T, d)``.
 
-    Args:
-        features: ``(T, d)`` recovered; one that is not finite counts as zero.
-        truth: ``(T, d)`` true.
-        clients: T numbers.
-
-    Returns:
-        1 or 0 for each target, and what one guess at all of a client scores: the mean of 1 / (targets of the client).
+    Returns 1 or 0 for each target, and the mean of 1 / (targets of the client). One that is not finite counts as zero.
     """
     owner = torch.tensor(list(clients))
     distance = torch.cdist(_settled(features).double(), truth.double())
@@ -121,15 +101,8 @@ def identify_directions(
 ) -> list[float]:
     """Tell whether each recovered vector's difference from the mean of the client's points most towards its own true one's.
 
-    Args:
-        features: ``(T, d)`` recovered; one that is not finite counts as zero. Those of a client that are all alike point
-            nowhere, and are taken for the client's first.
-        truth: ``(T, d)`` true, whose differences from the mean of the client's are compared by cosine.
-        clients: T numbers.
-        centred: ``features`` are directions already.
-
-    Returns:
-        1 or 0 for each target.
+    Both are ``(T, d)``; one that is not finite counts as zero, and those of a client that are all alike point nowhere and
+    are taken for the client's first. ``centred``: they are directions already. Returns 1 or 0 for each target.
     """
     owner, settled = torch.tensor(list(clients)), _settled(features).double()
     hits = torch.zeros(len(owner), dtype=torch.float64)
