@@ -172,7 +172,7 @@ def _by_design(
 ) -> ByDesign | None:
     """Return the guess that is right as often as chance, or as shuffled uploads where these find more; None for measuring.
 
-    """Return the guess that is right as often as chance, or as shuffled uploads where more; None for measuring.
+    Measured it is where clients have images of their own, or shuffled uploads or a baseline surely find more than chance.
     """
     if not all(truth.pool.alike for truth in truths):
         return None
