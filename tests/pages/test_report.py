@@ -18,7 +18,7 @@ from table_cases import told
 
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.pages.entries import comparison_rows
-from fedpriv.pages.grid import Column, at_quantiles, draw_columns, grid_png, picture_table
+from fedpriv.pages.grid import Column, at_quantiles, draw_columns, grid_figure, picture_table
 from fedpriv.pages.labels import judge_results
 from fedpriv.pages.page import number
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report, write_results
@@ -196,8 +196,10 @@ def test_small_images_stay_crisp():
     secrets = tuple(type(t).equal(board[0], t.labels, t.pool) for t in truths([1, 1]))
     found = reconstruction(board.expand(2, -1, -1, -1, -1).clone())
     record = AttackRecord(Path("x"), found, None, secrets, ABOUT, score(found, secrets, None, seed=0, about=ABOUT))
-    picture = np.asarray(Image.open(io.BytesIO(grid_png(record))).convert("RGB"))
-    cell = picture[135:260, 180:320]
+    drawn = grid_figure(record)
+    drawn.canvas.draw()
+    box, picture = drawn.axes[0].get_window_extent(), np.asarray(drawn.canvas.buffer_rgba())[::-1, :, :3]
+    cell = picture[int(box.y0) + 2 : int(box.y1) - 2, int(box.x0) + 2 : int(box.x1) - 2]
     black, white = (cell < 10).all(axis=2).mean(), (cell > 245).all(axis=2).mean()
     assert min(black, white) > 0.3
     assert black + white > 0.9
