@@ -124,21 +124,3 @@ def test_sorting_by_mouse(driver, report):
         "return [...document.querySelectorAll('[role=status]')].map(e => e.textContent).join('')"
     )
     assert told == "Sorted by upload, ascending."
-
-
-def test_attacks_are_found_by_words_and_by_finding(driver, report):
-    from selenium.webdriver.support.select import Select
-
-    show(driver, report)
-    rows = "return [...document.querySelectorAll('table.attacks tbody tr')].filter((row) => !row.hidden).length"
-    assert driver.execute_script(rows) == ATTACKS
-    driver.find_element("css selector", ".tools input").send_keys("unmix fedre")
-    assert driver.execute_script(rows) == 1
-    sections = "return [...document.querySelectorAll('section.attack')].filter((part) => !part.hidden).length"
-    assert driver.execute_script(sections) == 1
-    assert driver.find_element("css selector", ".tools [role=status]").text == f"1 of {ATTACKS} attacks"
-    driver.find_element("css selector", ".tools input").clear()
-    driver.find_element("css selector", ".tools input").send_keys(" ")
-    choice = Select(driver.find_element("css selector", ".tools select"))
-    choice.select_by_visible_text("images leak")
-    assert 0 < driver.execute_script(rows) < ATTACKS

@@ -20,7 +20,6 @@ from fedpriv.attacks.observation import ThreatModel
 from fedpriv.pages.entries import comparison_rows
 from fedpriv.pages.grid import Column, at_quantiles, draw_columns, grid_figure, picture_table
 from fedpriv.pages.labels import judge_results
-from fedpriv.pages.page import number
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report, write_results
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, load_attack, save_attack
@@ -175,10 +174,6 @@ def test_what_cannot_be_reported_is_named(tmp_path):
     save_attack(tmp_path / "raw", reconstruction=reconstruction(firsts(secrets)), truths=secrets, about=ABOUT)
     with pytest.raises(UserError, match=r"metrics\.json: no such file; run fedpriv score"):
         write_report([tmp_path / "raw"], tmp_path / "report")
-
-
-def test_numbers_as_shown():
-    assert [number(value) for value in (None, 0.0123, 8.437, 123.45, 4043.2)] == ["–", "0.012", "8.44", "123.5", "4043"]
 
 
 # ---------------------------------------------------------------- grid

@@ -86,12 +86,6 @@ def told(truth, *guesses):
 SPREAD = [0.02 * place for place in range(10)]
 
 
-def test_an_image_of_a_batch_is_told_by_whichever_guess_it_stands_out_to():
-    batch = a_batch(SPREAD, 0.9, 0.1, weights=[0.25, 0.75])
-    assert told(batch, 0.15, 0.8) == 0.25  # 0.8 is nearest to 0.9; 0.15 is nearer to a decoy than to 0.1
-    assert told(batch, 0.8, 0.8) == 0.25
-
-
 @pytest.mark.parametrize("number", [1, 5])
 def test_whoever_knows_nothing_tells_one_image_in_as_many_as_there_are(number):
     rng = torch.Generator().manual_seed(number)

@@ -45,14 +45,6 @@ def a_truth(values, labels, weights=None, pool=(0.1, 0.2, 0.9, 0.3)):
     return Truth(flat(*values), shares, torch.tensor(labels), auxiliary)
 
 
-def test_each_client_is_judged_by_its_own_half():
-    judge = ClassEvaluator((bright, dark), {4: 0, 7: 1}, (10, 20))
-    assert judge.classes(4, flat(0.1, 0.9)).tolist() == [0, 1]
-    assert judge.classes(7, flat(0.1, 0.9)).tolist() == [1, 0]
-    many = torch.rand(1030, 1, 2, 2, generator=torch.Generator().manual_seed(0))
-    assert judge.classes(4, many).tolist() == (many.mean((1, 2, 3)) > 0.5).long().tolist()
-
-
 def test_shares_of_recognised_classes_by_hand():
     judge = ClassEvaluator((bright,), {0: 0, 1: 0}, (10,))
     targets = [TargetId(1, 0, 0), TargetId(1, 1, 1)]

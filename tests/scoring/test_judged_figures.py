@@ -3,7 +3,7 @@
 import pytest
 from eval_cases import asked, attacked, but, compared, summary
 
-from fedpriv.scoring.judgement import judge, judge_page
+from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.records import (
     Advantage,
     ClassAccuracy,
@@ -80,8 +80,3 @@ def test_every_measure_is_told_by_its_own_values(measure, field):
     own = summary(0.6, kind=kind, per_target=(0.3, 0.75, 0.75), n=3, **more)
     told = judge(rows(but(record, metrics=but(record.metrics, **{field: own})), "1", "2-3", "2-3"))
     assert [one.value for one in told.compared] == [0.6, 0.3, 0.75]
-
-
-def test_one_client_takes_no_part_of_the_level():
-    alone = judge_page({"a": attacked(compared(p_value=None, ci95=None)), "b": attacked(compared(p_value=0.03))})
-    assert (alone["b"].n_compared, alone["a"].compared[0].adjusted) == (1, None)

@@ -122,14 +122,6 @@ def test_what_a_claim_makes_of_an_attack(measure, kind):
     assert judge(attacked(compared(measure, p_value=0.6))).kind == "none"
 
 
-def test_the_most_severe_claim_counts_and_all_are_kept():
-    stands = [compared(measure, p_value=SURE) for measure in ("classes", "vectors", "identified")]
-    verdict = judge(attacked(compared(p_value=0.9), *stands))
-    assert verdict.kind == "some"
-    assert [claim.measure for claim in verdict.claims] == ["classes", "vectors", "identified"]
-    assert [one.measure for one in verdict.compared] == ["images", "classes", "vectors", "identified"]
-
-
 @pytest.mark.parametrize("kind", ["membership", "property"])
 def test_inferences(kind):
     assert judge(asked(kind, control=0.5, comparisons=(compared(kind, 0.2, SURE),))).kind == kind

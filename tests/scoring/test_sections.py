@@ -64,32 +64,15 @@ def controlled(*psnr, means=MEANS):
     return control_part({"noise": FLOORS["noise"], SHUFFLED: panel(*psnr)}, "noise", means)
 
 
-def test_a_control_that_was_not_run():
-    found = control_part(FLOORS, "noise", MEANS)
-    assert dict(found) == {
-        **{"shuffled": None, "floor": None, "difference_db": None, "passes": None},
-        "verdict": "Shuffled uploads (negative control): not run.",
-    }
-
-
-def test_a_control_that_reaches_no_more_than_a_guess():
+def test_the_control_stays_at_a_guess_or_reaches_more():
+    missing = control_part(FLOORS, "noise", MEANS)
+    assert (missing.shuffled, missing.passes, missing.verdict.endswith("not run.")) == (None, None, True)
     below = controlled(6.0, 7.0, 7.0, 8.0)
     assert (below.passes, below.floor, below.shuffled.mean, below.difference_db.mean) == (True, "noise", 7, -1.25)
-    assert below.verdict == (
-        "Shuffled uploads (negative control): the attack scores 1.2 dB below the baseline (uniform noise): no leak, "
-        "as it should be."
-    )
+    assert " 1.2 dB below the baseline (uniform noise): no leak" in below.verdict
     assert " 0.0 dB above the baseline " in controlled(8.0, 8.0, 8.0, 9.0).verdict
-    assert controlled(8.0, 8.0, 8.0, 9.0).passes is True
     unsure = controlled(8.0, 9.0, 30.0, 9.0)
     assert unsure.difference_db.ci95[0] <= 0 < unsure.difference_db.mean
     assert unsure.passes is True
-
-
-def test_a_control_that_reaches_more():
     above = controlled(18.0, 18.0, 18.0, 18.5)
-    assert above.passes is False
-    assert above.verdict == (
-        "Shuffled uploads (negative control): the attack scores 9.9 dB above the baseline (uniform noise): part "
-        "of what it reaches comes from what uploads share or from its own prior, not from the target."
-    )
+    assert (above.passes, "part of what it reaches" in above.verdict) == (False, True)

@@ -58,7 +58,6 @@ QUESTION = "is it the client's most frequent class"
 
 FACTS = {
     "images": (verdict("leaks", comparison()), "Images leak", "20.0 dB", "+2.0 dB", "(mean image", "+1.0 to +3.0"),
-    "no value": (verdict("leaks", comparison(value=None, ci95=None)), "PSNR unknown", "+2.0 dB"),
     "strata": (
         verdict("leaks", comparison(stands=False, mean=0.1, ci95=(-0.5, 0.7)), *STRATA),
         *("of targets made of 1 image or more than 10 images leak", "1 image: mean PSNR 25.0 dB, +5.0 dB"),
@@ -93,7 +92,6 @@ FACTS = {
         ": 50 %)",
         *NOT_SHOWN,
     ),
-    "representations": (verdict("vectors", ERROR, subject="representations"), "Representations are recovered"),
     "own vectors": (verdict("vectors", WORSE, OWN), "matched among the client's", "90 %", ": 30 %)", *NOT_SHOWN),
     "vectors of strata": (
         verdict("vectors", *[comparison("vectors", a, 0.3, stratum=name) for a, name in ((0.2, "1"), (0.1, "4-10"))]),
@@ -114,15 +112,7 @@ FACTS = {
         *("nearest to their own 30 %", "at most 80 points more", "recognised 40 %", "at most 9.0 points more"),
     ),
     "open": (OPEN, "Inconclusive", "shuffled uploads", "4 groups, and 5", "So far -1.0 dB", "75 %", ": 25 %"),
-    "one group": (
-        verdict("untested", reasons=(FEW.model_copy(update={"value": 1}),), units="groups"),
-        "1 group, and 5",
-    ),
     "counted": (HALF, "4 of these 8 images came back", "nothing is claimed beyond them", "4 clients, and 5"),
-    "none back": (
-        verdict("untested", comparison("beyond_3db", 0.0, 0.0, stands=False), reasons=(FEW,)),
-        "Inconclusive: 4 clients",
-    ),
     "membership": (
         inference("membership", AREA, FOUND),
         *(
@@ -147,8 +137,6 @@ FACTS = {
         "Inconclusive on membership",
         "So far AUC 0.700",
     ),
-    "nothing of members": (inference("untested", reasons=(FEW,)), "Inconclusive on membership", "4 clients, and 5"),
-    "no area": (inference("membership", comparison("membership", None, 0.2, ci95=None)), "AUC 0.000"),
     "best told": (
         inference("membership", AREA, ALONE, MANY),
         *("AUC 0.700", "1 image of the class: AUC 1.000", "+0.300 to +0.500"),
@@ -158,7 +146,6 @@ FACTS = {
         *("membership of some images", "1 image of the class: AUC 1.000", "2-3 images of the class: AUC 0.800"),
     ),
     "property": (inference("property", ASKED, question=QUESTION), f"Leaks a property ({QUESTION})", "AUC 0.700"),
-    "no property": (inference("none", ASKED, question=QUESTION), "No leak of a property", QUESTION, "AUC 0.700"),
     "open property": (
         inference("untested", ASKED, question=QUESTION, reasons=(FEW,)),
         f"Inconclusive on a property ({QUESTION})",
