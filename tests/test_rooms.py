@@ -58,12 +58,12 @@ BUDGET: dict[str, int] = {
     "methods": 3468,
     "defenses": 2076,
     "attacks": 12765,
-    "scoring": 6302,
+    "scoring": 5311,
     "claims": 248,
-    "pages": 4290,
-    "experiment": 5867,
-    "cli": 1095,
-    "pipeline": 1286,
+    "pages": 3610,
+    "experiment": 5850,
+    "cli": 1093,
+    "pipeline": 1245,
     "sources": 3294,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
