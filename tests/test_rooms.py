@@ -60,10 +60,10 @@ BUDGET: dict[str, int] = {
     "attacks": 12765,
     "scoring": 5311,
     "claims": 248,
-    "pages": 4290,
-    "experiment": 5866,
-    "cli": 1095,
-    "pipeline": 1286,
+    "pages": 3610,
+    "experiment": 5849,
+    "cli": 1093,
+    "pipeline": 1245,
     "sources": 3076,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
