@@ -47,14 +47,13 @@ from fedpriv.study.settings import (
     refuse_unknown,
 )
 from fedpriv.study.training import train_run
-from fedpriv.util import access, folders
+from fedpriv.util import files, folders
 from fedpriv.util.code import allowed
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import pick_device
+from fedpriv.util.config import texts
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pairs import texts
-from fedpriv.util.parallel import number_of_workers
+from fedpriv.util.parallel import SILENT, Listener, number_of_workers
 from fedpriv.wire.kinds import payload_kind
 
 _NUMBERS = ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts")
@@ -115,7 +114,7 @@ def attack(
     reading = contextlib.nullcontext() if path is None else folders.read(path)  # from the first look at it on
     whole: dict[str, Any] = {"listener": SILENT, **settings, "knowledge": knowledge, "seed": seed}
     whole["attacks"] = texts("attacks", attacks)
-    with access.sharing(settings.get("share_group", False)), reading:
+    with files.sharing(settings.get("share_group", False)), reading:
         extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
         if path is not None and extra:
             raise UserError(f"run {path}: the run is trained already; drop {', '.join(extra)}")
@@ -212,12 +211,12 @@ def _plan(
     """Return the plan, checked as far as that needs no run, and a line for each attack that is left out."""
     refuse_small(settings, _NUMBERS)
     named, rounds_seen, device = settings["attacks"], settings.get("rounds_seen"), settings.get("device", "auto")
-    chosen, budgets = planning.with_settings(suite.names, settings, suite.options)
+    chosen = planning.with_settings(suite.names, settings, suite.options)
     planning.refuse_rounds(named, chosen, target, rounds_seen)
     chosen, refusals = planning.granted(chosen, named, target, card, rounds_seen)
     more = {"seed": settings["seed"], "round": settings.get("round"), "download": settings.get("download", False)}
     numerics = planning.numerics_of(settings, pick_device(device))
-    return planning.plan_of(target, chosen, card, budgets, settings, numerics=numerics, device=device, **more), refusals
+    return planning.plan_of(target, chosen, card, settings, numerics=numerics, device=device, **more), refusals
 
 
 def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Callable[[str], None]) -> AttackContext:
@@ -394,6 +393,6 @@ def attack_uploads(
     refuse_small(settings, ("seed",), 0)
     source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
     folder, scratch = place(settings.get("out"))
-    with access.sharing(settings.get("share_group", False)):
+    with files.sharing(settings.get("share_group", False)):
         records, scores, notices = attack_source(source, named, settings, folder, pages=scratch is None)
     return AttackResult(folder, records, scores, notices, None, scratch)

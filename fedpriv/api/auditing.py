@@ -22,14 +22,13 @@ from fedpriv.study.settings import (
     to_resume,
 )
 from fedpriv.study.written import overridden
-from fedpriv.util import access
+from fedpriv.util import files
 from fedpriv.util.code import code_flags, exported
+from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call, command_line
 from fedpriv.util.foreign import given_path, toml_file
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pairs import mapping
-from fedpriv.util.parallel import number_of_workers, patience_for
+from fedpriv.util.parallel import SILENT, Listener, number_of_workers, patience_for
 
 
 class StudySettings(SuiteSettings, FederationSettings, total=False):
@@ -92,7 +91,7 @@ def audit(study: Described = None, *, shard: str | None = None, **settings: Unpa
         raise UserError("shard and force exclude each other: the folder is others' too")
     folder, scratch = place(out)
     command = listener.command or call("audit", "...")
-    with access.sharing(settings.get("share_group", False)):
+    with files.sharing(settings.get("share_group", False)):
         result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
     return replace(result, lifetime=scratch)
 
@@ -230,7 +229,7 @@ def submit(
     try:
         queue = AutoExecutor(logs, cluster=cluster)
         queue.update_parameters(**{"name": "fedpriv", **mapping("job", job)})
-        with access.sharing(settings.get("share_group", False)):
+        with files.sharing(settings.get("share_group", False)):
             join(folder, described, cells, command=listener.command or call("audit", "..."))
         with exported():
             parts = [str(Shard(number, shards)) for number in range(1, shards + 1)]

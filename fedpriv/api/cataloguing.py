@@ -11,18 +11,17 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from fedpriv.api.named_code import imports_what_is_named
-from fedpriv.attacks import attacks_for, target_names, told_in_clear
+from fedpriv.attacks import attacks_for, refuse_unknown_target, target_names, told_in_clear
 from fedpriv.attacks.observation import Needs
 from fedpriv.claims import claims
 from fedpriv.federation.answer import answer_sentence
-from fedpriv.methods import default_method
-from fedpriv.methods.references import references
+from fedpriv.methods import default_method, references
 from fedpriv.models import FAMILIES
-from fedpriv.pages.attack_pages import attack_pages
+from fedpriv.pages.page import attack_pages
 from fedpriv.pipeline.plan import target_name
 from fedpriv.study.saving import Tabular
-from fedpriv.util.docstrings import markdown, summary
 from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.escape import docstring_markdown, summary
 from fedpriv.util.registry import Registry
 
 Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims"]
@@ -32,7 +31,7 @@ REGISTRIES: Mapping[str, str] = {
     "methods": "fedpriv.methods:METHODS",
     "attacks": "fedpriv.attacks:ATTACKS",
     "defenses": "fedpriv.defenses:DEFENSES",
-    "payloads": "fedpriv.wire.payloads:PAYLOADS",
+    "payloads": "fedpriv.wire:PAYLOADS",
     "datasets": "fedpriv.datasets:DATASETS",
     "models": "fedpriv.models:MODELS",
 }
@@ -73,6 +72,8 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
         raise UserError(f"target={shown(target)}: only goes with attacks")
     if kind not in REGISTRIES:
         return Catalogue(kind, _ROWS[kind]())
+    if target is not None:
+        refuse_unknown_target(target)
     members, target = registry(kind), target and target_name(target)
     rows = {name: _ROWS[kind](name, made) for name, made in members.load_all().items()}
     if target:
@@ -109,7 +110,7 @@ def _sentence(kind: str, name: str) -> str:
 
 def _method(name: str, method: Any) -> Row:
     return {
-        "does": _sentence("methods", name),
+        "does": method.about or _sentence("methods", name),
         "uploads": ", ".join(method.uploads) or "nothing",
         "broadcasts": ", ".join(method.broadcasts) or "nothing",
         "models": "one architecture" if method.homogeneous else "any",
@@ -294,4 +295,5 @@ def _text(kind: str, name: str) -> str:
     options = getattr(registry(kind).load(name), "options", None) if kind == "methods" else None
     details = inspect.getdoc(options) or "" if is_dataclass(options) else ""
     current = "" if details.startswith(f"{getattr(options, '__name__', '')}(") else details
-    return "\n\n".join([markdown(_docstring(kind, name)), *([f"## Options\n\n{markdown(current)}"] if current else [])])
+    parts = [_docstring(kind, name), *([f"## Options\n\n{current}"] if current else [])]
+    return "\n\n".join(map(docstring_markdown, parts))

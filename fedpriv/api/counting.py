@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from fedpriv.api.named_code import imports_what_is_named
-from fedpriv.datasets.federated import class_counts
+from fedpriv.datasets.partition import class_counts
 from fedpriv.federation.cost import communication, with_models
 from fedpriv.federation.method import Method
 from fedpriv.federation.prepared import load_division
@@ -22,8 +22,8 @@ from fedpriv.study.settings import (
     refuse_small,
     refuse_unknown,
 )
+from fedpriv.util.config import mapping, texts
 from fedpriv.util.errors import UserError
-from fedpriv.util.pairs import mapping, texts
 from fedpriv.wire.ledger import FederationSizes
 
 _DATA = (*DIVISION_SETTINGS, "data_dir", "dataset", "download", "partition", "per_class", "seed")

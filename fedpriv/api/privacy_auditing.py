@@ -9,8 +9,8 @@ from typing import Any, Unpack
 
 from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.api.training import Run
-from fedpriv.dp.auditing import AuditSettings, plan_audit
-from fedpriv.dp.claims import stated_claim
+from fedpriv.dp.audit import AuditSettings, plan_audit
+from fedpriv.dp.verdict import stated_claim
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.integrations.run import is_recorded
 from fedpriv.scoring.records import PrivacyAuditRecord
@@ -25,12 +25,12 @@ from fedpriv.study.settings import (
     refuse_small,
     refuse_unknown,
 )
-from fedpriv.util import access, folders
-from fedpriv.util.device import pick_device
+from fedpriv.util import files, folders
+from fedpriv.util.compute import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT
+from fedpriv.util.parallel import SILENT
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def audit_dp(
         canaries: how many; a bound of epsilon takes some 6 e^epsilon of them, of a Gaussian mechanism a few hundred.
         confidence: that no bound is above the truth, in (0.5, 1).
         claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
-            (upload or run), ``neighbours`` (replaced or absent), ``gaussian``, ``bound``; without epsilon a bound alone.
+            (upload or run), ``neighbours`` (replaced or absent), ``gaussian``; without epsilon a bound alone.
         seed: of coins, canaries and noise, and of the federation.
         settings: see :class:`PrivacyAuditSettings`, :class:`FederationSettings` and :class:`Circumstances`.
     """
@@ -132,7 +132,7 @@ def audit_dp(
     config = named_config(method, settings, seed) if path is None else _config_of(path, stated)
     device = pick_device(settings.get("device", "auto"))
     planned = plan_audit(prepare(config, device, download=settings.get("download", False)), audit)
-    with access.sharing(settings.get("share_group", False)), folders.output(folder, "audit-dp", force=force):
+    with files.sharing(settings.get("share_group", False)), folders.output(folder, "audit-dp", force=force):
         write_record(folder, planned.run(listener))
     return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
 

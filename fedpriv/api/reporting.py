@@ -11,10 +11,9 @@ from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.api.privacy_auditing import PrivacyAudit
 from fedpriv.api.result import AttackResult, given_folders
 from fedpriv.api.training import Run
-from fedpriv.pages.baselines import baselines
 from fedpriv.pages.page import readable
 from fedpriv.pages.report import load_scored, write_results
-from fedpriv.pages.run_records import check_run
+from fedpriv.pages.run_records import baselines, check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import read_results, together
 from fedpriv.pipeline.result_folders import differences, each_once, result_directories, unfinished
@@ -24,9 +23,9 @@ from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import ABOUT, MEMBERSHIP, METRICS, PROPERTY, load_privacy_audit, load_scores, read_record
 from fedpriv.study.saving import Scratch, Tabular, place
 from fedpriv.study.settings import Circumstances, refuse_unknown
-from fedpriv.util import access, folders
+from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError
-from fedpriv.util.listener import SILENT
+from fedpriv.util.parallel import SILENT
 
 Reportable = AttackResult | Run | PrivacyAudit | str | Path
 
@@ -114,7 +113,7 @@ def report(
         listener.warn(line)
     folder, scratch = place(out)
     how = {"force": settings.get("force", False), "public": rule != NONE}
-    with access.sharing(settings.get("share_group", False)), folders.output(folder, "report", **how):
+    with files.sharing(settings.get("share_group", False)), folders.output(folder, "report", **how):
         if runs:
             beside = "report.html" if leaks else None
             write_runs_report(list(runs), folder, target_accuracy=target, attacks=beside, left_out=left_out)

@@ -12,7 +12,8 @@ from fedpriv.api.counting import cost
 from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.claims import Claim, find_claim
 from fedpriv.pages.claim_card import PAGE, write_claim_card
-from fedpriv.scoring.records import ClaimCard, Estimate
+from fedpriv.scoring.claims import ClaimCard
+from fedpriv.scoring.records import Estimate
 from fedpriv.scoring.storage import CLAIM, read_record
 from fedpriv.study.claim_plan import Asked, Place, measure_of, planned, sizes_of
 from fedpriv.study.grid import parse_study
@@ -20,12 +21,12 @@ from fedpriv.study.judging import Measured, StudyOutcome, card_of, trained
 from fedpriv.study.run import StudyResult, run_study
 from fedpriv.study.saving import Scratch, Tabular, place
 from fedpriv.study.settings import Circumstances, refuse_unknown
-from fedpriv.util import access, folders
+from fedpriv.util import files, folders
+from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT
-from fedpriv.util.pairs import mapping
+from fedpriv.util.parallel import SILENT
 
 STUDY = "study"
 """Folder of the study of a claim, in the claim's."""
@@ -107,7 +108,7 @@ def reproduce(
     resume = _same_claim(folder, name, force=force)
     for line in plan.left_out:
         listener.say(f"left out: {line}")
-    sharing = access.sharing(settings.get("share_group", False))
+    sharing = files.sharing(settings.get("share_group", False))
     with sharing, folders.output(folder, "claim", force=force, resume=resume):
         study: StudyResult | None = None
         outcome: StudyOutcome | None = None

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.api.training import Run
-from fedpriv.pages.alike import by_folder, judge_results
 from fedpriv.pages.findings import Finding, findings
 from fedpriv.pages.grid import grid_figure
-from fedpriv.pages.reach import reach_curves, reach_rows
+from fedpriv.pages.labels import by_folder, judge_results, strongest_first
 from fedpriv.pages.report import csv_rows, write_report
 from fedpriv.pipeline.execute import draw
 from fedpriv.pipeline.result_folders import is_or_was_attack
 from fedpriv.scoring.judgement import judge_page
-from fedpriv.scoring.ranking import largest_budgets, strongest_first
-from fedpriv.scoring.records import InferenceResult, ReconstructionRecord, Verdict
+from fedpriv.scoring.reasons import Verdict
+from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.score import score as score_attack
 from fedpriv.scoring.storage import (
@@ -31,16 +30,15 @@ from fedpriv.scoring.storage import (
     AttackRecord,
     load_attack,
     save_attack,
-    scored,
     write_record,
 )
 from fedpriv.scoring.verdict import words
 from fedpriv.study.saving import Scratch, Tabular, copy_folder
-from fedpriv.util import access, folders
+from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import markup
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +54,7 @@ class AttackResult(Tabular):
 
     Attributes:
         path: folder with one folder an attack, and ``report.html``; of :func:`attack_uploads` without ``out``, once saved.
-        records: name of a folder (``dip``, ``dip-early``, ``dip@300``) -> the record of an attack that returns images.
+        records: name of a folder (``dip``, ``dip-early``) -> the record of an attack that returns images.
         scores: name of a folder -> the record of an inference (``membership``, ``property``), which returns scores.
         notices: what was left out, and why; one line each.
         run: the run that was attacked, or None where uploads came from elsewhere.
@@ -84,20 +82,9 @@ class AttackResult(Tabular):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """One finding an upload, the most severe first, as the page has them; each with one sentence in short."""
-        attacks, scores, judged = self._judged()
-        largest = largest_budgets(attacks, scored, lambda attack: attack.about)
-        return findings(by_folder(largest, scores), judged)
-
-    @property
-    def reach(self) -> Sequence[Mapping[str, Any]]:
-        """The columns of ``reach.csv``, one row an attack and setting of local work; empty where one alone was attacked."""
-        attacks, _, judged = self._judged()
-        return reach_rows(reach_curves(attacks, judged, self.findings))
-
-    def _judged(self) -> tuple[list[AttackRecord], dict[Path, InferenceResult], Any]:
-        attacks = [self.load(name) for name in self.records]
         scores = {self.path / name: record for name, record in self.scores.items()}
-        return attacks, scores, judge_results(by_folder(attacks, scores))
+        results = by_folder([self.load(name) for name in self.records], scores)
+        return findings(results, judge_results(results))
 
     def load(self, name: str | None = None) -> AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""
@@ -210,7 +197,7 @@ def score(
     directories = _attack_directories(paths)
     with listener.progress("scoring") as report:
         for done, directory in enumerate(directories, start=1):
-            with access.sharing(share_group), folders.held_with_those_around(directory):
+            with files.sharing(share_group), folders.held_with_those_around(directory):
                 records[directory] = _score(directory, seed, rule)
             report(done, len(directories), directory.name)
     if rule != NONE:

@@ -20,9 +20,9 @@ from fedpriv.study.settings import (
     to_resume,
 )
 from fedpriv.study.training import train_run
-from fedpriv.util import access
+from fedpriv.util import files
 from fedpriv.util.code import allowed
-from fedpriv.util.listener import SILENT
+from fedpriv.util.parallel import SILENT
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,6 @@ def train(method: str | None = None, *, seed: int | None = None, **settings: Unp
     else:
         config = replace(named_config(method or "fedre", settings, seed or 0), engine=engine_choice(chosen))
         path, scratch = place(settings.get("out"))
-    with access.sharing(settings.get("share_group", False)):
+    with files.sharing(settings.get("share_group", False)):
         train_run(path, config, listener=settings.get("listener", SILENT), **how)
     return Run(path, scratch, allowed())

@@ -20,7 +20,7 @@ from click import get_current_context
 
 from fedpriv.util.escape import command_line, one_line, terminal_line
 from fedpriv.util.folders import telling_name
-from fedpriv.util.listener import Listener, Report
+from fedpriv.util.parallel import Listener, Report
 
 if TYPE_CHECKING:
     from rich.progress import Progress

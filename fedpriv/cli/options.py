@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import rich_click as click
 
-from fedpriv.util.docstrings import marked
+from fedpriv.util.escape import marked
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -25,7 +25,7 @@ REQUEST = "request.json"
 """What is asked for, by which an interrupted suite knows its own continuation."""
 
 _REQUESTED = (
-    *("target", "attacks", "inferences", "n_targets", "round", "rounds_seen", "budgets", "control", "seed"),
+    *("target", "attacks", "inferences", "n_targets", "round", "rounds_seen", "control", "seed"),
     *("redact", "precision"),
 )
 """Fields of a plan that make a request another."""

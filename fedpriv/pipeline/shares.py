@@ -12,8 +12,7 @@ from fedpriv.pipeline.execute import AttackContext, attack_all, measure_all, ope
 from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.pipeline.result_folders import is_result
 from fedpriv.sources.run import RunSource
-from fedpriv.util.listener import Listener
-from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
+from fedpriv.util.parallel import Listener, Pool, Relay, number_of_workers, patience_for
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.pages.baselines import ALONE, same_clients
+from fedpriv.pages.run_records import ALONE, same_clients
 from fedpriv.pipeline.plan import (
     AttackPlan,
     adapted_suite,
@@ -35,8 +35,8 @@ from fedpriv.study.grid import (
 )
 from fedpriv.study.settings import attacker_by_default, run_config
 from fedpriv.study.written import at, read_from, wrong
+from fedpriv.util.compute import Numerics
 from fedpriv.util.config import plain
-from fedpriv.util.numerics import Numerics
 
 MOST_LETTERS = 90
 """Of a label in the name of a folder, which holds two labels and may not have more than 255."""
@@ -310,7 +310,6 @@ def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: E
         target,
         {entry.name: entry.attack},
         study.card,
-        (),
         {**settings, "rounds_seen": rounds_seen, "chunk_rows": execution.chunk_rows},
         seed=seed,
         device=execution.device,

@@ -14,14 +14,14 @@ from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import DEFENSES, build_defenses
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.methods import METHODS
-from fedpriv.pages.baselines import ALONE
+from fedpriv.pages.run_records import ALONE
 from fedpriv.pipeline.plan import target_name
 from fedpriv.sources.source import read_card
 from fedpriv.study.settings import FLAG_NAMES, attacker_by_default
 from fedpriv.study.written import Keys, Member, MethodMember, at, read_from, read_written, wrong
+from fedpriv.util.compute import Precision
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import unknown_name
-from fedpriv.util.numerics import Precision
 
 FEDERATION = tuple(name for name in FLAG_NAMES if name not in ("option", "defense"))
 """Settings that all methods share, or a method overrides: those of ``fedpriv train``."""

@@ -11,14 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.claims import Claim, Measure, Statement
-from fedpriv.pages.baselines import ALONE, same_clients
-from fedpriv.pages.run_records import RunRecord, load_runs
+from fedpriv.pages.run_records import ALONE, RunRecord, load_runs, same_clients
 from fedpriv.pages.study_files import Cell, read_cells
-from fedpriv.scoring import records
-from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value
+from fedpriv.scoring import claims
+from fedpriv.scoring.claims import (
+    ClaimCard,
+    ClaimStatement,
+    Printed,
+    judge_claim,
+    judge_counts,
+    judge_order,
+    judge_value,
+)
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.intervals import combine, compare, finite_summary
-from fedpriv.scoring.records import ClaimCard, ClaimStatement, Comparison, Estimate
+from fedpriv.scoring.records import Comparison, Estimate, ReconstructionRecord
 from fedpriv.scoring.score import versions
 from fedpriv.scoring.storage import load_metrics
 from fedpriv.study.claim_plan import Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
@@ -76,7 +83,7 @@ class StudyOutcome:
         paths = [Path(entry.path) / "grid.png" for row in self.done(position).values() for entry in row.attacks]
         return [(self.folder.name / path).as_posix() for path in paths if (self.folder / path).is_file()]
 
-    def attacked(self, position: Place) -> Iterator[tuple[int, records.ReconstructionRecord]]:
+    def attacked(self, position: Place) -> Iterator[tuple[int, ReconstructionRecord]]:
         """Yield the attacked seeds of a cell, with the first finished attack of each."""
         for seed, row in self.done(position).items():
             finished = [entry.path for entry in row.attacks if entry.status == "done"]
@@ -84,7 +91,7 @@ class StudyOutcome:
                 yield seed, load_metrics(self.folder / finished[0])
 
 
-def _of_targets(record: records.ReconstructionRecord, values: Sequence[float | None], measure: Measure) -> PerUnit:
+def _of_targets(record: ReconstructionRecord, values: Sequence[float | None], measure: Measure) -> PerUnit:
     pairs = [(value, t.client) for value, t in zip(values, record.targets, strict=True) if value is not None]
     result = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     return PerUnit(result[:, 0] / measure.every, result[:, 1].astype(np.int64))
@@ -211,7 +218,7 @@ def card_of(
     )
 
 
-def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> records.ClaimCell:
+def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> claims.ClaimCell:
     column = position.column
     digits = claim.digits if column.digits is None else column.digits
     same_data = claim.counted or is_same_data(claim, position, requested)
@@ -228,7 +235,7 @@ def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> 
             error=measure_of(claim, position).what == "mse_255",
         )
         why = reason if result.mean is not None or not why else why
-    return records.ClaimCell(
+    return claims.ClaimCell(
         row=position.row.name,
         column=column.name,
         unit=claim.unit if column.unit is None else column.unit,
@@ -261,7 +268,7 @@ def _statement(claim: Claim, statement: Statement, plan: Plan, results: Mapping[
     along, across = (rows, columns) if statement.along == "rows" else (columns, rows)
     better, below, least = statement.better, statement.order == "below", statement.least
     sign = -1.0 if below else 1.0
-    orders: list[records.ClaimedOrder] = []
+    orders: list[claims.ClaimedOrder] = []
     compared: list[Comparison | None] = []
     ahead: list[Measured] = []
     others = statement.than or [name for name in along if name != better]
@@ -272,7 +279,7 @@ def _statement(claim: Claim, statement: Statement, plan: Plan, results: Mapping[
         if not tried & set(names) or (claim.dash == "failed" and None in claimed):
             continue
         here, there = (results.get(name, Measured()) for name in names)
-        order = records.ClaimedOrder(
+        order = claims.ClaimedOrder(
             within=within,
             better=better,
             than=than,

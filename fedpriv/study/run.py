@@ -25,12 +25,10 @@ from fedpriv.study.folder import Shard
 from fedpriv.study.grid import Study
 from fedpriv.study.saving import Scratch, Tabular
 from fedpriv.util import files, folders
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import pick_device, read_numerics
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import duration
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.numerics import read_numerics
-from fedpriv.util.parallel import Pool, Relay, WorkerKilled
+from fedpriv.util.parallel import SILENT, Listener, Pool, Relay, WorkerKilled
 
 MERGING = 10.0
 """Seconds for which the last shard waits for others that are just letting go of the folder."""

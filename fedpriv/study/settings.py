@@ -9,11 +9,10 @@ from typing import Any, Literal, TypedDict
 
 from fedpriv.defenses import parse_choice
 from fedpriv.federation.run_directory import EngineChoice, RunConfig
-from fedpriv.util.config import parse, plain
+from fedpriv.util.config import mapping, parse, plain, texts
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import Listener
-from fedpriv.util.pairs import mapping, texts
+from fedpriv.util.parallel import Listener
 
 EVERY_ROUND = "all"
 """In the place of the rounds whose checkpoints are kept: every one."""
@@ -148,13 +147,11 @@ class SearchSettings(SuiteSettings, total=False):
 
     Attributes:
         iterations: budget of every attack that has one, in its own unit.
-        budget: run every attack that has a budget once with each of these; the largest is judged.
         restarts: independent starts a target; the attack's own objective chooses.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
     """
 
     iterations: int | None
-    budget: str | Sequence[int] | None
     restarts: int | None
     attack_option: Mapping[str, Any] | Sequence[str]
 

@@ -16,11 +16,10 @@ from fedpriv.federation.states import message_on, on_device
 from fedpriv.federation.summary import RunSummary
 from fedpriv.sources.run import prepare
 from fedpriv.util import folders
+from fedpriv.util.compute import pick_device
 from fedpriv.util.config import plain
-from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
+from fedpriv.util.parallel import SILENT, Listener, Pool, Relay, number_of_workers, patience_for
 
 AHEAD = 2
 """Clients whose results wait for an earlier client's, a process."""

@@ -14,8 +14,7 @@ from fedpriv.study.folder import claim, save_rows, standing
 from fedpriv.study.run import Part, perform
 from fedpriv.util import files
 from fedpriv.util.folders import held
-from fedpriv.util.listener import SILENT
-from fedpriv.util.parallel import Relay
+from fedpriv.util.parallel import SILENT, Relay
 
 
 @pytest.fixture(autouse=True)

@@ -42,8 +42,6 @@ CASES = [
     (f"{ENTANGLED} --device cuda", "no CUDA device is usable here"),
     (f"{ENTANGLED} --method fedproto", "clients of 'fedproto' upload no 'entangled'; they upload: prototype"),
     (f"{PROTOTYPE} --method fedgh --dataset digits --defense entangle", "no 'prototype'; they upload: entangled"),
-    (f"{PROTOTYPE} --budget 10,x", "budget='10,x': expected whole numbers with commas between"),
-    (f"{PROTOTYPE} --budget 10 --iterations 3", "iterations and budget exclude each other"),
     (f"{OF_RUN} --round 9", "no uploads of round 9 are stored; stored rounds: 1, 2"),
     (f"{OF_RUN} --round 1", "white-box extractor of round 1 needs its checkpoint"),
     (f"{PROTOTYPE} --run run --attack all-rounds --rounds-seen 5", "rounds_seen=5, but only 2 round(s) up to round 2"),
