@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
-from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.federated import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.capture import load_trace, trace_path
