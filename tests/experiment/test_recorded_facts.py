@@ -154,7 +154,7 @@ def test_members_are_told_from_the_held_out_images_of_their_partition(plain):
         record = fedpriv.attack(plain[0], facts=tiny_facts(**facts), **asked).scores["membership"]
         assert record.nonmembers == whose
         assert record.baseline.name == "broadcast_model"
-    with pytest.raises(UserError, match="held_out: image 0 of client 0 is one behind the upload of client 0"):
+    with pytest.raises(UserError, match="held_out: client 0: image 0 is one of client 0's"):
         fedpriv.attack(plain[0], facts=tiny_facts(held_out=tiny_data), **asked)
 
 
@@ -204,7 +204,7 @@ def test_settings_for_runs_of_fedpriv_are_refused(plain, settings, told):
 
 
 def test_facts_beside_the_run_and_truth_of_the_clients_serve_the_command_line(tmp_path, monkeypatch, capsys):
-    from fedpriv.integrations.partitions import write_partition
+    from fedpriv.integrations.run import write_partition
 
     run = tiny_run(tmp_path / "mine")
     for k, name in NODES.items():

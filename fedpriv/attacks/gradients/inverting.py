@@ -36,12 +36,9 @@ from fedpriv.attacks.priors.pixels import DenoiserTraining, own_denoiser, strang
 from fedpriv.attacks.priors.spectral import frame_of, has_own_images
 from fedpriv.attacks.search.candidates import Row, Solved, Tick, climb, fit_rows, joined, ladder
 from fedpriv.attacks.search.lbfgs import bytes_of_history
-from fedpriv.util.last import Last
+from fedpriv.util.seeds import Last
 
-_TRIAL, _LEAST = (
-    0.2,
-    12,
-)  # share of the iterations that choose the row that goes on; iterations of a row that show anything
+_TRIAL, _LEAST = 0.2, 12  # share of the iterations that choose the row that goes on; iterations that show anything
 _START, _NEAR = 0.2, 0.1  # noise of the start: in pixels, of a unit of the learning rate; in a frame, of deviations
 _FLAT = 0.02  # mean difference of neighbouring pixels below which an image is hardly smoother for differing less
 _STRANGE = 0.1  # weight of what the denoiser changes, beside total variation, with which it is weighted

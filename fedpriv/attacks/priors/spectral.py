@@ -22,7 +22,7 @@ from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import Knowledge
 from fedpriv.attacks.priors.pixels import LEAST_IMAGES, total_variation
 from fedpriv.attacks.search.fit import Prior
-from fedpriv.util.last import Last
+from fedpriv.util.seeds import Last
 
 PIXEL = 0.25
 """Standard deviation of a pixel of images in general, of a range of one."""

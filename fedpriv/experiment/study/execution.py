@@ -22,8 +22,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.escape import duration
 from fedpriv.util.files import log, mark
 from fedpriv.util.folders import occupied
-from fedpriv.util.listener import Listener
-from fedpriv.util.parallel import Pool, Relay, WorkerKilled
+from fedpriv.util.parallel import Listener, Pool, Relay, WorkerKilled
 
 Tell = Callable[[Row, str | None], None]
 """Called with a cell's line and what is being done with it; None when it has come to its end."""
@@ -162,8 +161,7 @@ def _ended(folder: Path, entry: CellAttack, errors: Sequence[str], seconds: floa
 
 
 def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
-    from fedpriv.pipeline.execute import attack_all, open_run
-    from fedpriv.pipeline.infer import measure_all
+    from fedpriv.pipeline.execute import attack_all, measure_all, open_run
 
     plan, home = cell.plans[number], folder / cell.homes[number]
     ground, _ = open_run(folder / "runs" / cell.run, plan, plan.attacks if cell.named else ())

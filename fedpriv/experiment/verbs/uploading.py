@@ -15,9 +15,9 @@ from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.pipeline.plan import target_name
 from fedpriv.pipeline.uploads import attack_source
 from fedpriv.sources.door import read_uploads
-from fedpriv.util import access
-from fedpriv.util.listener import Listener
-from fedpriv.util.pairs import texts
+from fedpriv.util import files
+from fedpriv.util.config import texts
+from fedpriv.util.parallel import Listener
 
 
 class UploadSettings(TypedDict, total=False):
@@ -55,7 +55,6 @@ class UploadSettings(TypedDict, total=False):
         method: what records call the training loop (default ``own uploads``).
         targets: how many targets at most (default 48).
         iterations: budget of every attack that has one, in its own unit.
-        budget: run every attack that has a budget once with each of these.
         restarts: independent starts a target.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
         chunk_rows: rows at a time; bounds memory, and moves results in the last digits at most.
@@ -64,7 +63,8 @@ class UploadSettings(TypedDict, total=False):
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
         compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
         seed: of targets, attacks, auxiliary images and scores (default 0).
-        out: folder to make; None for a temporary result, which is gone with the returned object.
+        out: folder to make; None for a temporary result, which is gone with the returned object and has its grids and
+            its page drawn when it is shown or saved.
         redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md).
         force: replace ``out`` if it exists.
         share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
@@ -91,7 +91,6 @@ class UploadSettings(TypedDict, total=False):
     method: str
     targets: int
     iterations: int | None
-    budget: str | Sequence[int] | None
     restarts: int | None
     attack_option: Mapping[str, Any] | Sequence[str]
     chunk_rows: int | None
@@ -127,9 +126,8 @@ def attack_uploads(
     Args:
         uploads: one upload, a list with one a client, or a mapping from client numbers. An upload is a payload
             (``fedpriv.Prototypes``, ...), a tuple of payloads, a tensor or NumPy array where its kind is obvious,
-            :class:`Update`, :class:`Gradient`, a pair of state
-            dicts (before, after), or a state dict beside ``broadcasts``. Of several rounds: a list with one list or
-            mapping a round, the oldest first; the last round is attacked.
+            ``{class: vector}``, :class:`Update` or :class:`Gradient`. Of several rounds: a list with one list or mapping a
+            round, the oldest first; the last round is attacked.
         target: kind of upload to attack: ``fedpriv list targets``.
         images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
         auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: baselines are made of them.
@@ -149,6 +147,7 @@ def attack_uploads(
     refuse_small(settings, ("seed",), 0)
     source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
     folder, scratch = place(settings.get("out"))
-    with access.sharing(settings.get("share_group", False)):
-        records, scores, notices = attack_source(source, named, settings, folder)
+    lasting = scratch is None
+    with files.sharing(settings.get("share_group", False)):
+        records, scores, notices = attack_source(source, named, settings, folder, pages=lasting)
     return AttackResult(folder, records, scores, notices, None, scratch)
