@@ -48,7 +48,7 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.priors.denoiser import DenoiserTraining
+from fedpriv.attacks.priors.pixels import DenoiserTraining
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
 from fedpriv.pipeline.execute import attack_all, case_of, described, measure_all, open_run
