@@ -61,11 +61,12 @@ BUDGET: dict[str, int] = {
     "attacks": 12213,
     "scoring": 5311,
     "claims": 203,
-    "pages": 3610,
-    "experiment": 5851,
-    "cli": 1095,
-    "pipeline": 1241,
+    "pages": 3582,
+    "cli": 1011,
+    "pipeline": 1532,
     "sources": 3072,
+    "api": 2289,
+    "study": 2515,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
