@@ -56,12 +56,11 @@ def alone(asked: argparse.Namespace) -> dict[str, float]:
     """Run one federation; return MiB of memory at its peak, before it began, and of all states; CPU s and MB a round."""
     import torch
 
-    from fedpriv.datasets.federated import PartitionOptions
-    from fedpriv.federation.engine import ClientJob, ClientResult, run_clients
+    from fedpriv.datasets.partition import PartitionOptions
     from fedpriv.federation.prepared import Federation
-    from fedpriv.federation.rounds import run
+    from fedpriv.federation.rounds import ClientJob, ClientResult, run, run_clients
     from fedpriv.federation.run_directory import RunConfig, RunDirectory
-    from fedpriv.sources.federation import prepare
+    from fedpriv.sources.run import prepare
 
     torch.set_num_threads(1)
     clients = int(asked.clients)

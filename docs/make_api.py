@@ -1,14 +1,17 @@
 """Write the references, ``docs/api.md`` and ``docs/contracts.md``, from docstrings. ``python docs/make_api.py``."""
 
+import ast
 import dataclasses
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fedpriv
-from fedpriv.util.docstrings import markdown, marked
+from fedpriv.study import settings as shared
+from fedpriv.util.escape import docstring_markdown, marked
 
 PAGE = Path(__file__).with_name("api.md")
 CONTRACTS_PAGE = Path(__file__).with_name("contracts.md")
@@ -51,6 +54,7 @@ CONTRACTS = {
 
 def page() -> str:
     """Return the page of public names as Markdown."""
+    _DESCRIBED.clear()
     found = {name: getattr(fedpriv, name) for name in fedpriv.__all__}
     verbs = [name for name, value in found.items() if inspect.isfunction(value)]
     payloads = [name for name, value in found.items() if inspect.isclass(value) and issubclass(value, fedpriv.Payload)]
@@ -78,7 +82,7 @@ def _contract(module: str, value: Any) -> str:
         lines += [f"def {value.__name__}{_call(value)}: ...", "```\n", _text(value), ""]
         return "\n".join(lines)
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-    lines += [f"class {value.__name__}:", *(map(_field, fields) if fields else ["    ..."]), "```\n", _text(value), ""]
+    lines += [f"class {value.__name__}:", *(_declared(value) or ["    ..."]), "```\n", _text(value), ""]
     for name, own in vars(value).items():
         called = inspect.isfunction(own)
         hidden = name.startswith("_") or name in [spec.name for spec in fields]  # a field's default is no hook
@@ -99,13 +103,12 @@ def _call(function: Callable[..., Any]) -> str:
     return f"({', '.join(names)})" + (f" -> {returns}" if returns not in (None, "None") else "")
 
 
-def _field(spec: "dataclasses.Field[Any]") -> str:
-    """Return a line that declares a field of a dataclass."""
-    if spec.default is not dataclasses.MISSING and not callable(spec.default):
-        default = f" = {spec.default!r}"
-    else:
-        default = "" if spec.default is spec.default_factory is dataclasses.MISSING else " = ..."
-    return f"    {spec.name}: {spec.type}{default}"
+def _declared(value: type) -> list[str]:
+    """Return the lines that declare the fields of a class, with the comments that say what they are."""
+    source = inspect.getsource(value)
+    (tree,) = ast.parse(source).body
+    lines, nodes = source.splitlines(), [node for node in getattr(tree, "body", ()) if isinstance(node, ast.AnnAssign)]
+    return [line for node in nodes for line in lines[node.lineno - 1 : node.end_lineno]]
 
 
 def _entry(name: str, value: Any) -> str:
@@ -136,12 +139,17 @@ def _default(value: Any) -> str:
     return "SILENT" if isinstance(value, fedpriv.Listener) else repr(value)
 
 
+_DESCRIBED: list[Any] = []
+"""Typed dictionaries that the page has already described."""
+
+
 def _settings(value: Callable[..., Any]) -> str:
     """Return the settings that a verb takes as further keywords."""
-    module = inspect.getmodule(value)
-    text = next((str(hint) for hint in value.__annotations__.values() if str(hint).startswith("Unpack[")), "")
-    settings = getattr(module, text.removeprefix("Unpack[").removesuffix("]"), None)
-    return "" if settings is None else f"\n`{settings.__name__}`:\n\n{_text(settings)}\n"
+    names = re.findall(r":class:`(\w*(?:Settings|Circumstances))`", inspect.getdoc(value) or "")
+    kinds = [getattr(inspect.getmodule(value), name, None) or getattr(shared, name) for name in names]
+    new = [kind for kind in kinds if kind not in _DESCRIBED]
+    _DESCRIBED.extend(new)
+    return "".join(f"\n`{kind.__name__}`:\n\n{_text(kind)}\n" for kind in new)
 
 
 def _text(value: Any) -> str:
@@ -149,7 +157,7 @@ def _text(value: Any) -> str:
     told = inspect.getdoc(value) or ""
     if dataclasses.is_dataclass(value) and told.startswith(f"{getattr(value, '__name__', '')}("):
         told = ""
-    return markdown(told)
+    return docstring_markdown(told)
 
 
 if __name__ == "__main__":

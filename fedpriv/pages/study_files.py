@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, Strict, ValidationError
 
+from fedpriv.util.config import first_fault
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, read_lines
 
@@ -23,7 +24,6 @@ STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
 PATIENCE = 3.0
 """Seconds for which a list that another process replaces meanwhile is read again."""
 _FAR = {"done": 2, "failed": 1}
-_MADE_BY = ("format", "source", "command", "written")
 _CELL_KEYS = ("cell", "method", "target", "seed", "run", "attacks", "status")
 
 _Seconds = Annotated[float, Strict()] | None
@@ -43,56 +43,21 @@ class Choice(_Part):
     label: str | None = None
 
 
-class DefenseEntry(_Part):
-    """A point of a study's grid of defenses."""
-
-    choices: list[Choice]
-
-
 class StudyFile(_Part):
-    """``study.json``; ``docs/audit.md`` describes the fields. Those that a file lacks are not set."""
+    """``study.json``: the study as it was written, and the command and file that it is from."""
 
     format: int | None = None
     source: str | None = None
     command: str | None = None
     written: dict[str, Any] | None = None
-    federation: dict[str, JsonValue] = {}
-    methods: list[dict[str, JsonValue]] = []
-    defenses: list[DefenseEntry] | None = None
-    attacks: list[dict[str, JsonValue]] | None = None
-    seeds: list[int] = []
-    card: dict[str, JsonValue] = {}
-    targets: int | None = None
-    control: bool | None = None
-    local: bool | None = None
-    redact: str = "none"
-    precision: str = "float32"
-    stages: list[str] = []
-    rounds_seen: int | None = None
-
-    @property
-    def asked(self) -> dict[str, JsonValue]:
-        """The fields that say what the study is, not how the file was made, as JSON has them."""
-        kept = self.model_dump(mode="json", exclude_unset=True)
-        return {name: value for name, value in kept.items() if name not in _MADE_BY}
 
 
 class CellAttack(_Part):
-    """A result of a cell.
-
-    Attributes:
-        attack: name.
-        path: of its folder, from the study's.
-        status: ``pending``, ``done``, ``failed``, or ``left out`` where the run has nothing for it.
-        error: why it failed or is left out, or None.
-        seconds: it took, or None.
-        stage, budget: or None.
-    """
+    """A result of a cell: its folder, ``pending``, ``done``, ``failed`` or ``left out``, and why; wall seconds."""
 
     attack: str
     path: str
     stage: str | None = None
-    budget: int | None = None
     status: str
     error: str | None = None
     seconds: _Seconds = None
@@ -111,7 +76,6 @@ class Cell(_Part):
     Attributes:
         cell: its name.
         method, method_label, method_title, method_options: registry name, what tables and pages call it, its options.
-        defenses, defense_label, defense_title, defense_family: likewise; the family leaves out what a grid varies.
         seed: of everything.
         varied: axis -> value, of the method's grid.
         target: kind of upload attacked; None for a run that is only trained.
@@ -131,7 +95,6 @@ class Cell(_Part):
     defenses: tuple[Choice, ...] | None = None
     defense_label: str | None = None
     defense_title: str | None = None
-    defense_family: str | None = None
     seed: Annotated[int, Strict()]
     varied: dict[str, JsonValue] = {}
     target: str | None
@@ -162,11 +125,7 @@ def accounts(folder: Path) -> list[Path]:
 
 
 def read_cells(folder: Path, besides: Collection[Path] = ()) -> list[Cell]:
-    """Return a line for each cell of a study, also of those that its shards are at; none where it has no list.
-
-    Args:
-        folder: of the study.
-        besides: accounts of shards that are not asked.
+    """Return a line for each cell of a study, also of those that its shards (but ``besides``) are at.
 
     Raises:
         UserError: when a list is damaged, naming the line and the field.
@@ -217,13 +176,4 @@ def _check(shape: type[T], value: Any, where: str) -> T:
     try:
         return shape.model_validate(dict(value))
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(step) for step in first["loc"])
-        if first["type"] == "missing":
-            raise UserError(f"{where}: field {name!r} is missing") from error
-        wanted = "an object" if first["type"] == "model_type" else first["msg"].removeprefix("Input should be a ")
-        raise UserError(f"{where}: {name}: expected {_with_article(wanted)}, got {first['input']!r}") from error
-
-
-def _with_article(wanted: str) -> str:
-    return wanted if wanted.startswith("an ") else f"a {wanted}"
+        raise UserError(f"{where}: {first_fault(error)}") from error

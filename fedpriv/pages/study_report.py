@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.pages.baselines import baselines
 from fedpriv.pages.labels import labelled
 from fedpriv.pages.page import LeftOut, readable
 from fedpriv.pages.privacy import Guarantee, guarantee
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, load_scored, write_results
+from fedpriv.pages.run_records import baselines
 from fedpriv.pages.study_files import CELLS, STUDY, Cell, read_cells, read_study
 from fedpriv.scoring.records import InferenceResult, Labels
 from fedpriv.scoring.storage import AttackRecord, holds_scores, load_scores
@@ -26,15 +26,7 @@ def is_study(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class StudyResults:
-    """All that a page takes from a study.
-
-    Attributes:
-        attacks: results of attacks that return images, by their folders.
-        scores: results of inferences.
-        runs: finished runs.
-        facts: the study's own.
-        left_out: finished runs that cannot be read. Results that cannot be are lost cells of the facts.
-    """
+    """All that a page takes from a study: attacks, inferences, finished runs, its facts, and runs that cannot be read."""
 
     attacks: Mapping[Path, AttackRecord]
     scores: Mapping[Path, InferenceResult]
@@ -85,7 +77,7 @@ def read_results(folder: Path) -> StudyResults:
         cells=len(cells),
         failed=tuple(_unfinished(c, lost.get(c.cell)) for c in cells if c.status != "done" or c.cell in lost),
         privacy=tuple(accounts),
-        settings=((_title(study.source), json.dumps(study.asked, indent=2, ensure_ascii=False)),),
+        settings=((_title(study.source), json.dumps(study.written, indent=2, ensure_ascii=False)),),
         commands=(study.command,) if study.command else (),
         labels={place.resolve(): _labels(cell) for cell, place in done},
         trained_only=not any(cell.attacks for cell in cells),

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.errors import UserError, shown, unknown_name
-from fedpriv.util.numerics import Numerics, read_numerics
-from fedpriv.util.pairs import mapping
+from fedpriv.util.compute import Numerics, read_numerics
+from fedpriv.util.config import mapping
+from fedpriv.util.errors import UserError, shown
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack, Declared
     from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import ThreatModel
+    from fedpriv.federation.summary import DefenseFacts
 
 
 @dataclass(frozen=True)
@@ -54,26 +55,24 @@ class LocalWork:
 
 @dataclass(frozen=True)
 class Job:
-    """One attack as it is run: at one budget.
+    """One attack as it is run.
 
     Attributes:
         name: the attack's.
-        attack: the attack with its budget set.
-        budget: value of the attack's budget field where the plan lists budgets, else None.
+        attack: the attack with its options.
         control: whether shuffled uploads are attacked too.
         suffix: what the folder of its result is called besides, of a setting of local work but the first.
     """
 
     name: str
     attack: Attack
-    budget: int | None = None
     control: bool = True
     suffix: str = ""
 
     @property
     def folder(self) -> str:
-        """Name of the folder of its result: ``dip``, ``dip@300``, ``dlg-reach-4``."""
-        return self.name + self.suffix + ("" if self.budget is None else f"@{self.budget}")
+        """Name of the folder of its result: ``dip``, ``dlg-reach-4``."""
+        return self.name + self.suffix
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,7 @@ class AttackPlan:
         seed: of targets, attacks and scores.
         round: whose uploads are attacked; None for the last stored.
         rounds_seen: rounds that attacks across rounds use; None for all that are stored.
-        budgets: values of each attack's budget field, ascending; empty leaves it as it is. Attacks without one run once.
-        control: whether shuffled uploads (the negative control) are attacked too, at the largest budget.
+        control: whether shuffled uploads (the negative control) are attacked too.
         chunk_rows: rows at a time.
         device: a name of ``--device``.
         download: fetch the data set where it is missing.
@@ -107,7 +105,6 @@ class AttackPlan:
     seed: int = 0
     round: int | None = None
     rounds_seen: int | None = None
-    budgets: tuple[int, ...] = ()
     control: bool = True
     chunk_rows: int | None = None
     device: str = "auto"
@@ -128,18 +125,8 @@ class AttackPlan:
         return f"-reach-{self.reach.name}" if self.reach and self.reach != self.series[0] else ""
 
     def jobs(self) -> tuple[Job, ...]:
-        """Return every attack to run, an attack's budgets ascending."""
-        return tuple(
-            self._job(name, made, budget)
-            for name, made in self.attacks.items()
-            for budget in ((self.budgets or (None,)) if made.budget else (None,))
-        )
-
-    def _job(self, name: str, made: Attack, budget: int | None) -> Job:
-        if budget is None:
-            return Job(name, made, None, self.control, self.suffix)
-        control = self.control and budget == max(self.budgets)
-        return Job(name, replace(made, **{str(made.budget): budget}), budget, control, self.suffix)
+        """Return every attack to run."""
+        return tuple(Job(name, made, self.control, self.suffix) for name, made in self.attacks.items())
 
     def card_for(self, attack: Attack, stored: int) -> ThreatModel:
         """Return an attack's card, which says how many of the stored rounds it uses."""
@@ -160,7 +147,6 @@ def plan_of(
     target: str,
     chosen: Mapping[str, Any],
     card: ThreatModel,
-    budgets: tuple[int, ...],
     settings: Mapping[str, Any],
     **more: Any,
 ) -> AttackPlan:
@@ -174,7 +160,6 @@ def plan_of(
         card=card,
         n_targets=settings.get("targets"),
         rounds_seen=settings.get("rounds_seen"),
-        budgets=budgets,
         control=settings.get("control", True),
         chunk_rows=settings.get("chunk_rows"),
         redact=read_rule(settings.get("redact")),
@@ -192,13 +177,10 @@ def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
 
 def target_name(target: str) -> str:
     """Return the kind of payload that a target names, or refers to as ``package.module:NAME``."""
-    from fedpriv.attacks import target_names
+    from fedpriv.attacks import refuse_unknown_target
     from fedpriv.wire.kinds import payload_kind
-    from fedpriv.wire.payload import DECLARED
-    from fedpriv.wire.payloads import PAYLOADS
 
-    if not isinstance(target, str) or (target not in DECLARED and target not in PAYLOADS):
-        raise unknown_name("target", target, target_names())
+    refuse_unknown_target(target)
     return payload_kind(target).kind
 
 
@@ -268,17 +250,11 @@ def rounds_to_read(attacks: Iterable[Declared], rounds: int) -> tuple[int, ...]:
 
 def with_settings(
     names: Sequence[str], settings: Mapping[str, Any], beneath: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return attacks by name as settings of a verb make them, and the budgets that each is run with."""
-    budgets, iterations = parse_budgets(settings.get("budget")), settings.get("iterations")
-    if iterations is not None and budgets:
-        both = "iterations and budget exclude each other"
-        raise UserError(f"{both}: budget lists the iterations")
-    given, restarts = settings.get("attack_option", ()), settings.get("restarts")
-    options = options_by_attack(names, given, iterations=iterations, restarts=restarts, budgets=budgets)
-    return build_attacks(
-        names, {name: {**beneath.get(name, {}), **option} for name, option in options.items()}
-    ), budgets
+) -> dict[str, Any]:
+    """Return attacks by name as settings of a verb make them."""
+    given, flags = settings.get("attack_option", ()), ("iterations", "restarts")
+    options = options_by_attack(names, given, **{flag: settings.get(flag) for flag in flags})
+    return build_attacks(names, {name: {**beneath.get(name, {}), **option} for name, option in options.items()})
 
 
 def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -303,7 +279,6 @@ def options_by_attack(
     *,
     iterations: int | None = None,
     restarts: int | None = None,
-    budgets: Sequence[int] = (),
 ) -> dict[str, dict[str, Any]]:
     """Hand each option to every attack that has such a field, or to the one that it names."""
     from fedpriv.attacks import ATTACKS
@@ -333,7 +308,6 @@ def options_by_attack(
     fields_of = {name: kind.budget for name, kind in kinds.items() if kind.budget}
     flags = {
         "iterations": (iterations, fields_of),
-        "budget": (budgets or None, fields_of),
         "restarts": (restarts, {name: "restarts" for name in names if "restarts" in known[name]}),
     }
     for flag, (value, takers_by_field) in flags.items():
@@ -344,8 +318,7 @@ def options_by_attack(
         for name, current in takers_by_field.items():
             if current in result[name]:
                 raise UserError(f"attack_option {current}: {flag} sets it for attack {name!r}; drop one of them")
-            if flag != "budget":
-                result[name][current] = value
+            result[name][current] = value
     return result
 
 
@@ -356,14 +329,64 @@ def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
     return UserError(f"attack_option: unknown key {key!r}; {hint}known: {listed}")
 
 
-def parse_budgets(given: str | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the budgets that a list or ``"100,300,1000"`` holds, ascending."""
-    try:
-        budgets = [int(entry) for entry in (given.split(",") if isinstance(given, str) else given or ())]
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"budget={shown(given)}: expected whole numbers with commas between, such as 100,300"
-        ) from error
-    if (given is not None and not budgets) or min(budgets, default=1) < 1 or len(set(budgets)) < len(budgets):
-        raise UserError(f"budget={shown(given)}: expected different numbers of at least 1")
-    return tuple(sorted(budgets))
+# ---------------------------------------------------------------- adapted to defenses
+
+
+@dataclass(frozen=True)
+class AdaptedSuite:
+    """Attacks, and the options that adapt them.
+
+    Attributes:
+        names: of attacks, those that run without a defense first.
+        options: by attack, beneath whatever a user gives.
+        lines: one for each defense, on what was added for it.
+    """
+
+    names: tuple[str, ...]
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+
+
+def adapted_suite(
+    target: str, names: Sequence[str], defenses: Sequence[DefenseFacts], rounds: int, *, every_extractor: bool = True
+) -> AdaptedSuite:
+    """Return a default suite with what its defenses' adaptive attacks add: attacks that run only by name, and options.
+
+    Where several defenses ask for another value of the same option, the first has it: nobody runs one attack in two ways
+    unasked.
+    """
+    from fedpriv.attacks import ATTACKS, attacks_for
+    from fedpriv.federation.answer import answers_for
+
+    fitting, chosen, options = {*attacks_for(target), *names}, list(names), dict[str, dict[str, Any]]()
+    lines = []
+    for facts in defenses:
+        before, adapted = len(chosen), []
+        for answer in answers_for(facts.answers, target, facts.options):
+            fit = [name for name in answer.attacks if name in fitting]
+            for name in fit[:1] if not set(fit) & set(chosen) else ():
+                missing = _missing(name, target, rounds, every_extractor=every_extractor)
+                if missing:
+                    lines.append(f"not run: {name}, which is adapted to {facts.label}, takes {missing}")
+                else:
+                    chosen.append(name)
+            for name in (name for name in fit if name in chosen):
+                known = {spec.name for spec in fields(ATTACKS.load(name))} - set(options.get(name, {}))
+                new = {key: value for key, value in answer.options.items() if key in known}
+                if new:
+                    options.setdefault(name, {}).update(new)
+                    adapted.append(f"{name} with {', '.join(f'{key}={value}' for key, value in new.items())}")
+        adapted = [*(name for name in chosen[before:] if name not in options), *adapted]
+        lines += [f"adapted to {facts.label}: {', '.join(adapted)}"] if adapted else []
+    return AdaptedSuite(tuple(chosen), options, tuple(lines))
+
+
+def _missing(name: str, target: str, rounds: int, *, every_extractor: bool) -> str:
+    """Return in words the rounds that an attack takes and that are not at hand, or nothing."""
+    from fedpriv.attacks import ATTACKS
+
+    needs = ATTACKS.load(name)().requirements_for(target)
+    if needs.min_rounds <= rounds and (every_extractor or not needs.every_extractor):
+        return ""
+    behind = ", and the clients' extractors of every one" if needs.every_extractor else ""
+    return f"uploads of {needs.min_rounds} rounds or more{behind}"

@@ -4,52 +4,38 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel, Unit
-from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
-from fedpriv.sources.shuffled import shuffle
 from fedpriv.sources.truth import Holdings, Pool, Truth
-from fedpriv.util.config import parse
+from fedpriv.util.config import mapping, parse
 from fedpriv.util.errors import UserError
-from fedpriv.util.pairs import mapping
-from fedpriv.wire.kinds import LAYERS, NETWORKS, PUBLIC_OUTPUTS, TELLING, payload_kind
-from fedpriv.wire.payloads import Message, PublicLoss
+from fedpriv.wire.kinds import BY_CLASS, CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS, TELLING, payload_kind
+from fedpriv.wire.payloads import Message, Payload, PublicLoss, SampleCount, find_payload
 
 
 @dataclass(eq=False, kw_only=True)
 class Source(ABC):
-    """Uploads of one kind, with all that a threat model may grant beside them, and the truth for scorers.
+    """Uploads of one kind, with all that a threat model may grant beside them, and the truth for scorers."""
 
-    Attributes:
-        kind: of upload that is attacked.
-        image_shape: (channels, height, width).
-        n_classes: C.
-        device: where to compute.
-        uploads: kinds of payload that clients send.
-        pipeline: the defenses that clients apply, as far as they are known.
-        total_rounds: by which defenses with a budget divide it.
-        model: architecture of uploaded weights, or None.
-        summed: the server sees sums of uploads alone.
-    """
-
-    kind: str
-    image_shape: tuple[int, int, int]
+    kind: str  # of upload that is attacked
+    image_shape: tuple[int, int, int]  # (channels, height, width)
     n_classes: int
-    device: torch.device
-    uploads: tuple[str, ...]
-    pipeline: DefensePipeline
-    total_rounds: int
-    model: nn.Module | None = None
-    summed: bool = False
+    device: torch.device  # where to compute
+    uploads: tuple[str, ...]  # kinds of payload that clients send
+    pipeline: DefensePipeline  # the defenses that clients apply, as far as they are known
+    total_rounds: int  # by which defenses with a budget divide it
+    model: nn.Module | None = None  # architecture of uploaded weights
+    summed: bool = False  # the server sees sums of uploads alone
 
     # ------------------------------------------------------------ what the server saw
 
@@ -86,11 +72,11 @@ class Source(ABC):
         """
         if self.summed or not any(kind in TELLING for kind in self.uploads):
             return {}
-        rounds = {
-            number: current for number, current in sorted(self.rounds().items()) if last is None or number <= last
-        }
-        clients = sorted({client for sending in rounds.values() for client in sending})
-        return {k: said(self.upload(n, k) for n, sending in rounds.items() if k in sending) for k in clients}
+        of_client: dict[int, list[int]] = {}
+        for number, clients in sorted(self.rounds().items()):
+            for client in clients if last is None or number <= last else ():
+                of_client.setdefault(client, []).append(number)
+        return {k: said(self.upload(number, k) for number in of_client[k]) for k in sorted(of_client)}
 
     # ------------------------------------------------------------ what a threat model may grant
 
@@ -180,12 +166,9 @@ class Source(ABC):
                 raise UserError(
                     f"images: client {target.client} has none of class {target.label}, which its upload names"
                 )
-            images = private.images[index]
-            recovered = (
-                unit in ("class", "row") and self.kind not in PUBLIC_OUTPUTS
-            )  # outputs lead to no representation
+            images, pool = private.images[index], self.pool(target.client, seed, keep)
+            recovered = unit in ("class", "row") and self.kind not in PUBLIC_OUTPUTS  # these lead to no representation
             feature = self.feature(target, images) if recovered else None
-            pool = self.pool(target.client, seed, keep)
             result.append(Truth(images, weights, private.labels[index], pool, feature))
         return tuple(result)
 
@@ -225,3 +208,115 @@ def read_card(
     if card.extractor == "shadow" and card.attacker_data != "same_domain":
         raise UserError("knowledge extractor=shadow: is trained on the attacker's own images; grant attacker_data too")
     return card
+
+
+def batch_norms(model: nn.Module) -> dict[str, nn.BatchNorm2d]:
+    """Return the batch norms of a network by name."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+
+
+# ---------------------------------------------------------------- the shuffled control, and sums
+
+
+def by_round(observations: Sequence[Observation]) -> dict[int, list[Observation]]:
+    """Return the observations of each round, in order."""
+    groups: dict[int, list[Observation]] = {}
+    for observation in observations:
+        groups.setdefault(observation.round, []).append(observation)
+    return groups
+
+
+def shuffle(observations: Sequence[Observation]) -> tuple[Observation, ...] | None:
+    """Give every client's place the upload of the next client of the same round; None where a round has one client.
+
+    Rows keep their number and labels, so that targets still point at something; only what was computed from images is
+    the other client's. What an attack still reaches, it did not get from the upload.
+    """
+    groups = by_round(observations).values()
+    if any(len(group) < 2 for group in groups):
+        return None
+    return tuple(
+        replace(seen, upload=_in_place_of(seen.upload, other.upload))
+        for group in groups
+        for seen, other in zip(group, [*group[1:], group[0]], strict=True)
+    )
+
+
+def _in_place_of(message: Message, other: Message) -> Message:
+    """Return the other client's payloads of the own kinds; what the other did not send (it is sent once) is left out."""
+    result = []
+    for mine in message:
+        theirs = find_payload(other, type(mine))
+        if theirs is not None and mine.kind in BY_CLASS:
+            field, classes, others = str(mine.values_field()), mine.said("classes"), theirs.said("classes")
+            values: Tensor = getattr(theirs, field)
+            if classes is not None and others is not None:
+                rows = torch.arange(len(classes)) % len(others)
+                values = values[_rows_of_other_classes(classes, others) if mine.kind in CLASS_OUTPUTS else rows]
+            theirs = replace(mine, **{field: values})
+        result += [] if theirs is None else [theirs]
+    return tuple(result)
+
+
+def _rows_of_other_classes(values: Tensor, other: Tensor) -> Tensor:
+    """Return a row of the other upload for each own class, of another class where there is one.
+
+    A class's output looks much the same from every client, so a row of the same class would be no control.
+    """
+    rows = []
+    for index, label in enumerate(values.tolist()):
+        differs = (other != label).nonzero().squeeze(1).tolist() or list(range(len(other)))
+        rows.append(differs[index % len(differs)])
+    return torch.tensor(rows, dtype=torch.int64)
+
+
+def summed(observations: Sequence[Observation]) -> tuple[Observation, ...]:
+    """Return the observations with each upload replaced by the mean over its round's clients."""
+    means = {number: mean_upload([o.upload for o in group]) for number, group in by_round(observations).items()}
+    return tuple(replace(o, upload=means[o.round]) for o in observations)
+
+
+def summed_without_own(observations: Sequence[Observation]) -> tuple[Observation, ...] | None:
+    """Return the control: each upload replaced by the mean over the round's other clients; None with a single client."""
+    rounds = by_round(observations)
+    if any(len(group) < 2 for group in rounds.values()):
+        return None
+    others = [[other.upload for other in rounds[o.round] if other.client != o.client] for o in observations]
+    return tuple(replace(o, upload=mean_upload(uploads)) for o, uploads in zip(observations, others, strict=True))
+
+
+def mean_upload(uploads: Sequence[Message]) -> Message:
+    """Return the mean of uploads of the same kinds, weighted by numbers of samples where they are uploaded.
+
+    Numbers of samples themselves are added up. Angle matrices become dense, as the server's mean is.
+    """
+    counts = [find_payload(upload, SampleCount) for upload in uploads]
+    weights = torch.tensor([1 if count is None else int(count.count) for count in counts], dtype=torch.float64)
+    shares = weights / weights.sum()
+    return tuple(_mean(payloads, shares) for payloads in zip(*uploads, strict=True))
+
+
+def _mean(payloads: Sequence[Payload], shares: Tensor) -> Payload:
+    payloads = [payload.addable() for payload in payloads]
+    first = payloads[0]
+    if first.aggregation == "none":
+        raise UserError(f"uploads of {first.kind} are not added up: the server of a method that sends them needs each")
+    if first.aggregation == "sum":
+        shares = torch.ones_like(shares)
+    values: dict[str, Any] = {}
+    for spec in fields(first):
+        entries = [getattr(payload, spec.name) for payload in payloads]
+        if not spec.metadata["private"]:
+            values[spec.name] = entries[0]  # metadata, the same for everybody who answers one broadcast
+        elif isinstance(entries[0], Mapping):
+            values[spec.name] = {name: _weighted([each[name] for each in entries], shares) for name in entries[0]}
+        elif entries[0] is not None:
+            values[spec.name] = _weighted(entries, shares)
+    return replace(first, **values)
+
+
+def _weighted(tensors: Sequence[Tensor], shares: Tensor) -> Tensor:
+    total = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for share, tensor in zip(shares.tolist(), tensors, strict=True):
+        total = total + share * tensor.double()
+    return total.to(tensors[0].dtype)

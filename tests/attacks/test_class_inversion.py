@@ -17,7 +17,7 @@ from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.scoring.judge import load_class_evaluator
-from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.source import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import ClassLogits, Prototypes
 

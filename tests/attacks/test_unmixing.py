@@ -11,7 +11,7 @@ from fedpriv.attacks.features.unmixing import (
 )
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.vectors import identify_features
-from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.source import shuffle
 from fedpriv.wire.payloads import Entangled, Prototypes, get_payload
 
 CPU = torch.device("cpu")

@@ -40,6 +40,8 @@ for name in sys.argv[1:]:
     run([name, "--help"])
     assert "torch" not in sys.modules, name
     print(end="\\f")
+assert run(["attack", "--target", "entangeld"]) == 2
+assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code, *COMMANDS], capture_output=True, text=True, check=True)
     for name, told in zip(COMMANDS, done.stdout.split("\f")[:-1], strict=True):
@@ -74,7 +76,7 @@ def test_train_says_what_it_reached_and_where(capsys):
 
 
 def test_an_interrupted_training_is_resumed_by_the_printed_command(capsys, monkeypatch, tmp_path):
-    from fedpriv.federation import engine
+    from fedpriv.federation import rounds as engine
 
     original, steps = engine.client_part, iter(range(100))
 

@@ -11,11 +11,10 @@ from fedpriv.datasets.types import Samples
 from fedpriv.federation import local_training
 from fedpriv.federation.local_training import classification_loss, train
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.trace import Trace
+from fedpriv.federation.states import Trace
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
-from fedpriv.models.layout import takes_channels_last
-from fedpriv.models.split import Blueprint
+from fedpriv.models.split import Blueprint, takes_channels_last
 
 
 class Viewing(nn.Module):

@@ -1,0 +1,167 @@
+"""How far a leak reaches: settings of local work on the same clients, judged together, told in one finding."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import fedpriv
+from fedpriv.attacks.inference.membership import MembershipInference
+from fedpriv.attacks.inference.property import PropertyInference
+from fedpriv.attacks.observation import ThreatModel
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.pages.findings import first_beyond, furthest
+from fedpriv.pipeline.plan import AttackPlan, build_attacks
+from fedpriv.pipeline.sweep import divisor, parse_reach, read_reach, sweep_plans
+from fedpriv.util.errors import UserError
+
+SMALL = {"dataset": "digits", "per_class": 80, "clients": 6, "models": "small-mlp"}
+NAMES = ["linear-layer", "linear-layer-reach-4", "linear-layer-reach-epoch"]
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory):
+    out = tmp_path_factory.mktemp("reach") / "out"
+    asked = {"attacks": "linear-layer", "reach": ["epoch", 1, 4], "attack_option": {"iterations": 200}}
+    return fedpriv.attack(target="model", out=out, **asked, **SMALL)
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "on_run", "complaint"),
+    [
+        ("model", {"local_steps": 2}, False, "reach='1,4' and local_steps exclude each other"),
+        ("model", {"batch_size": 2}, False, "batch_size is that of an epoch alone"),
+        ("model", {"rounds": 3}, False, "compares uploads that follow the same broadcast"),
+        ("model", {}, True, "the run is trained already"),
+        ("prototype", {}, False, "applies to uploads of trained weights, and prototype is none"),
+    ],
+)
+def test_what_excludes_a_reach_is_named(target, settings, on_run, complaint):
+    with pytest.raises(UserError, match=complaint):
+        read_reach(target, {"reach": "1,4"} | settings, on_run=on_run)
+    assert read_reach(target, {"reach": "none"} | settings, on_run=on_run) == ()
+
+
+def test_uploads_of_trained_weights_have_one_by_default_unless_their_local_work_is_given():
+    kinds = ("model", "small-model", "low-rank-model", "extractor", "classifier", "angle-matrix")
+    assert {tuple(one.name for one in read_reach(kind, {}, on_run=False)) for kind in kinds} == {
+        ("1", "4", "16", "epoch")
+    }
+    assert read_reach("entangled", {}, on_run=False) == ()
+    for own in ({"batch_size": 1}, {"local_steps": 1}, {"epochs": 2}, {"rounds": 5}):
+        assert read_reach("model", own, on_run=False) == ()
+    assert read_reach("model", {}, on_run=True) == ()
+    assert [one.name for one in read_reach("model", {"reach": "2,epoch", "batch_size": 5}, on_run=False)] == [
+        "2",
+        "epoch",
+    ]
+
+
+def test_settings_are_in_the_order_of_their_work():
+    assert [one.name for one in parse_reach(["epoch", "16", 4])] == ["4", "16", "epoch"]
+    words = ["one step on one image", "one step on 8 images", "an epoch of all of a client's images"]
+    assert [one.words for one in parse_reach("1,8,epoch")] == words
+
+
+def plan(*names):
+    return AttackPlan("model", build_attacks(names, {}), ThreatModel(), device="cpu")
+
+
+SERIES = parse_reach("1,4,16,epoch")
+
+
+def test_budgets_are_shared_out_unless_somebody_names_them():
+    whole = plan("dlg", "inverting-gradients", "gradient-dip")
+    plans = sweep_plans(whole, SERIES, (), {})
+    full = {name: getattr(made, made.budget) for name, made in whole.attacks.items()}
+    for setting, own in zip(SERIES, plans, strict=True):
+        for name, made in own.attacks.items():
+            part = divisor(setting) * (4 if name == "gradient-dip" else 1)
+            assert getattr(made, made.budget) == max(1, full[name] // part)
+    assert [sorted(own.attacks) for own in plans] == [
+        ["dlg", "gradient-dip", "inverting-gradients"],
+        ["dlg", "inverting-gradients"],
+        ["inverting-gradients"],
+        ["inverting-gradients"],
+    ]
+    named = sweep_plans(whole, SERIES, tuple(whole.attacks), {"attack_option": ["dlg.outer_steps=100"]})
+    assert {own.attacks["dlg"].outer_steps for own in named} == {100}
+    assert named[1].attacks["inverting-gradients"].iterations < full["inverting-gradients"]
+    everywhere = sweep_plans(whole, SERIES, (), {"iterations": 7})
+    assert {made for own in everywhere for made in own.attacks.values()} == set(whole.attacks.values())
+
+
+def test_members_are_asked_for_at_both_ends_and_properties_at_the_last():
+    whole = replace(plan("dlg"), inferences={"membership": MembershipInference(), "property": PropertyInference()})
+    asked = [sorted(own.inferences) for own in sweep_plans(whole, SERIES, (), {})]
+    assert asked == [["membership"], [], [], ["membership", "property"]]
+    asked = [sorted(own.inferences) for own in sweep_plans(whole, SERIES, ("property",), {})]
+    assert asked == [["membership", "property"], [], [], ["membership", "property"]]
+    alone = sweep_plans(whole, SERIES[:1], (), {})
+    assert sorted(alone[0].inferences) == ["membership", "property"]
+
+
+def test_the_first_setting_lies_where_one_alone_would():
+    plans = sweep_plans(plan("dlg"), SERIES[:2], ("dlg",), {})
+    assert [own.results() for own in plans] == [["dlg"], ["dlg-reach-4"]]
+
+
+# ---------------------------------------------------------------- what is found
+
+
+def test_only_the_local_work_differs_between_the_settings(attacked):
+    runs = [RunDirectory.open(attacked.path / name) for name in ("run", "run-reach-4", "run-reach-epoch")]
+    work = [(run.config.training.batch_size, run.config.training.max_steps) for run in runs]
+    assert work == [(1, 1), (4, 1), (10, None)]
+    for run in runs[1:]:
+        assert replace(run.config, training=runs[0].config.training) == runs[0].config
+    first, *others = [run.message(run.broadcast_path(1))[0].state for run in runs]
+    for other in others:
+        assert all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_records_say_which_setting_and_positive_control_one_image_leaks(attacked):
+    assert list(attacked.records) == NAMES
+    told = [record.reach for record in attacked.records.values()]
+    assert [(one.setting, one.place, one.steps) for one in told] == [
+        ("1", 0, 1),
+        ("4", 1, 1),
+        ("epoch", 2, told[2].steps),
+    ]
+    assert told[0].images == 1
+    assert told[1].images == 4
+    assert told[2].steps > 1
+    assert {one.series for one in told} == {("1 image", "4 images", "epoch")}
+    assert attacked.records["linear-layer"].metrics.psnr_db.mean > 90
+    assert attacked.verdicts["linear-layer"].kind == "leaks"
+    assert attacked.verdicts["linear-layer-reach-epoch"].kind in ("untested", "none")
+
+
+def test_one_finding_names_the_last_that_leaks_and_the_first_that_does_not(attacked):
+    (finding,) = attacked.findings
+    assert finding.upload == "model uploads of fedavg"
+    last, beyond = furthest(finding.reach), first_beyond(finding.reach)
+    assert last is not None
+    assert beyond == last + 1
+    assert finding.short.startswith(f"The leak reaches {finding.reach[last].words}: ")
+    assert f"At {finding.reach[beyond].words} none is shown: " in finding.short
+    assert "leaks" in finding.kinds
+    page = (attacked.path / "report.md").read_text()
+    assert f"Last setting that leaks: {finding.reach[last].label}. First that is not shown to: " in page
+    assert {row["reach"] for row in attacked.table()} == {"1 image", "4 images", "epoch"}
+
+
+def test_negative_control_an_epoch_at_a_tiny_budget_claims_nothing(tmp_path):
+    asked = {"attacks": "inverting-gradients", "reach": "epoch", "iterations": 2, "models": "lenet-sigmoid"}
+    result = fedpriv.attack(target="model", out=tmp_path / "out", **SMALL | {"batch_size": 40} | asked)
+    (verdict,) = result.verdicts.values()
+    assert verdict.kind in ("untested", "none")
+    (finding,) = result.findings
+    assert finding.kinds == (verdict.kind,)
+    assert finding.reach == ()  # of one setting there is no more to say than of a run that was asked for
+
+
+# ---------------------------------------------------------------- sentences
