@@ -79,7 +79,7 @@ DRAWN = ("dip", "joint", "gradient-dip", "class-inversion", "linear-layer")
 EXPECTED |= {pattern: DIP for name in DRAWN for pattern in (f"attack/*/{name}:*", f"table/*:* {name} *")}
 EXPECTED["attack/prototype/learned:*"] = DIP
 FINER = "total variation other digits, on purpose, after 4386c0d7"
-EXPECTED |= {f"attack/*/{name}:*": FINER for name in ("inverting-gradients",)}
+EXPECTED["attack/*/inverting-gradients:*"] = FINER
 READ = "converged and specific are two readings, and membership has other baselines, on purpose, after 4386c0d7"
 READINGS = ("results.csv*converged_share", "results.csv*verdict_reasons", "frontier.csv*verdict_kind")
 EXPECTED |= {f"table/*:cell {cells}": READ for cells in READINGS} | {"table/logits:cell frontier.csv*": DIP}
@@ -94,8 +94,10 @@ GONE = [
 GONE += [("likelihood-ratio", kind) for kind in WEIGHTS.split()]
 UNREACHED = dict.fromkeys(GONE, "is gone, on purpose, after 4386c0d7")
 """(attack, target) that no command reaches -> why."""
-ADAPTERS: dict[str, dict[str, str]] = {"fedpriv/pipeline": {}, "fedpriv/experiment": {}}
-"""Folder that marks a side of the rebuilding -> options, files of results, fields and columns: name here -> name there."""
+OLD = {name: name.replace("shuffled", "permuted") for name in ("shuffled", "shuffled.safetensors", "shuffled_psnr_db")}
+OLD |= {"auxiliary": "strangers", "dominated": "bettered"}
+ADAPTERS: dict[str, dict[str, str]] = {"fedpriv/pipeline": {}, "fedpriv/experiment": OLD}
+"""Folder that marks a side of the rebuilding -> files of results, fields, columns and words: name here -> name there."""
 
 
 def adapter_of(tree: Path) -> dict[str, str]:
@@ -168,7 +170,11 @@ IGNORED = {"seconds", "command", "run", "cost", "version", "attack_version", "sc
 def flat(value: Any, path: str, here: dict[str, str]) -> Values:
     """Return the numbers, words and truth values of a record by their paths."""
     if not isinstance(value, dict | list):
-        return {} if value is None or value == "" else {path: value}
+        if isinstance(value, str):  # sentences may change
+            return (
+                {path.replace("score ", "text ", 1) if " " in value else path: here.get(value, value)} if value else {}
+            )
+        return {} if value is None else {path: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
     parts = [flat(inner, f"{path}{here.get(name, name)}.", here) for name, inner in items if name not in IGNORED]
     return {key: leaf for part in parts for key, leaf in part.items()}
@@ -206,7 +212,7 @@ def table_values(folder: Path, here: dict[str, str]) -> Values:
             for column, cell in row.items():
                 if cell and column not in IGNORED:
                     kind = "text" if " " in cell else "cell"  # sentences may change
-                    found[f"{kind} {where} {here.get(column, column)}"] = cell
+                    found[f"{kind} {where} {here.get(column, column)}"] = here.get(cell, cell)
     return found
 
 
