@@ -7,9 +7,7 @@ al. 2020, proposition 3.1). For more images dW fixes the spans of D and of A alo
 - Zeros. A ReLU behind the layer makes an entry of D zero where an output was not positive for an image. With dW = L R of
   rank n, a column of D is L q, and any n - 1 outputs at which the image was inactive fix q up to its length: far more
   entries vanish along it than along any other direction. Candidates are walked down to from random starts, single outputs'
-  rows and what lies aside of directions that are there already. Two images of one class pull a young network almost alike,
-  so that the difference of their columns nearly vanishes wherever both are active; exact zeros tell it from a column, and
-  one column that is known leads from the difference to the other.
+  rows and what lies aside of directions that are there already.
 - Labels. Where a head W stands behind the ReLU, the column of an image of label y is m * (W^T (p - e_y)), p being the
   head's predictions and m a mask. So it lies in the span and among the masked slopes of its label. Points of both are
   searched for by averaged reflections from random masks: with the mean prediction, which early in training is nearly
@@ -29,7 +27,7 @@ Sources: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion 
 starts at rows; Chartrand and Yin, "Iteratively reweighted algorithms for compressive sensing" (ICASSP 2008), for weights of
 shrinking smoothness; Elser, "Phase retrieval by iterated projections" (Journal of the Optical Society of America A 20,
 40-55, 2003), for reflections between sets that are not convex; Fan et al. 2025, Maui, for labels and the head. Masked
-slopes of labels, the elimination of one column from another, reading A through truncated factors, and the head's equations
+slopes of labels, reading A through truncated factors, and the head's equations
 are derived here.
 """
 
@@ -54,10 +52,7 @@ _SURPLUS = 5  # zeros beyond those that any direction has that attest one
 
 _EVERY, _TURNS = 10, 4  # reflections between two looks; searches with own predictions as long as images are missing
 _MOST_CLASSES = 32  # classes up to which points have own predictions, a system of equations of this size each
-_MET, _OWN_MET = (
-    0.999,
-    0.99999,
-)  # cosine of a column and masked slopes that meet (mixtures stay below 0.98); of fitted ones
+_MET, _OWN_MET = 0.999, 0.99999  # cosine of a column and masked slopes that meet (mixtures: 0.98); of fitted ones
 _ONE = 0.99  # cosine of two columns from which on they are one
 _RIDGE, _LEAST_RIDGE = 0.1, 1e-6  # weights of first predictions in fitting own ones, on the way and before a look
 _FITS = 3  # fits of predictions and masks in turn before a look
@@ -68,23 +63,15 @@ _FIRST, _LAST, _SHRINK = 1e-4, 1e-6, 0.5  # smoothness of the weights of a fit, 
 _SOLVES, _JITTER = 2, 1e-15  # steps of inverse iteration under the same weights; share of its sum added to a diagonal
 _ZERO, _COARSE = 1e-5, 2e-3  # shares of a column's root mean square below which an entry is zero: at least and at most
 _NOISE = 10.0  # standard deviations of the noise within which it is
-_SAME, _MANY = (
-    1 - 1e-8,
-    4,
-)  # cosine of candidates that are one; candidates that are kept, for each of the span's dimensions
+_SAME, _MANY = 1 - 1e-8, 4  # cosine of equal candidates; candidates kept for each of the span's dimensions
 _CONTAINED = 0.9  # a direction is a mixture when so large a share of its zeros are another one's too
 _AS_OFTEN = 0.5  # share of the best one's zeros that an attested one has at least
 _CONFIRMED = 0.998  # cosine of columns from which on labels confirm one
 _APART = 1e-2  # length of a unit direction's part beside others from which on it is another
-_RATIO, _SWEEPS, _GAIN = 3e-4, 6, 3  # of elimination: width of equal ratios, sweeps, and zeros that a step must gain
 
 MOST_AT_HEAD = 16  # images of a batch that is separated at the head
 SURE, _HEAD_RANK = 0.02, 3e-7  # predicted relative error below which inputs are known; as _RANK, of the head's gradient
-_TRIES, _STEPS, _FIXED = (
-    8,
-    120,
-    1e-9,
-)  # starts; steps of each; relative gain of a step below which a solution stands still
+_TRIES, _STEPS, _FIXED = 8, 120, 1e-9  # starts; steps of each; relative gain of a step that stands still
 _OPERATIONS, _ENTRIES = 2**31, 2**23  # products of a step of all starts together; entries of derivatives held at once
 _SPREAD, _TINY = 0.02, 1e-24  # deviation of logits by which a start separates one label; squares of solved equations
 _LIKELY, _AS_GOOD = 1e3, 30.0  # times the least sum of squares of solutions looked at closely, and then as good
@@ -301,52 +288,11 @@ def _sparse_directions(span: _Span, generator: torch.Generator, by_label: LabelS
         while len(promising) and len(fresh) <= _MANY * span.rank:
             fresh.append(promising[:1])
             promising = promising[(promising @ promising[0]).abs() < _SAME]
-        found, _, _ = _distinct(span, torch.cat(fresh), labelled)
-        found, attested, total = _distinct(span, torch.cat([_eliminated(span, found), found]), labelled)
+        found, attested, total = _distinct(span, torch.cat(fresh), labelled)
         if attested == span.rank and total == before:
             break
         before = total
     return found, attested
-
-
-def _eliminated(span: _Span, directions: Tensor) -> Tensor:
-    """Return directions ``(r, rank)`` from which others are taken away as long as more entries vanish without them.
-
-    Where one column of two is mixed into another, their ratio is the same at all outputs that the other image left alone:
-    the commonest ratio says how much of it to take away.
-    """
-    cleaned = directions.clone()
-    for _ in range(_SWEEPS):
-        changed = False
-        for index in range(len(cleaned)):
-            better = _without_others(span, cleaned, index)
-            if better is not None:
-                cleaned[index], changed = better, True
-        if not changed:
-            break
-    return cleaned
-
-
-def _without_others(span: _Span, directions: Tensor, number: int) -> Tensor | None:
-    columns, zeros = span.columns @ directions.T, span.vanishing(directions)
-    column, vanishes = columns[:, [number]], zeros[:, [number]]
-    compared = ~zeros & ~vanishes
-    compared[:, number] = False
-    ratios = torch.where(compared, column / columns.where(~zeros, torch.ones_like(columns)), torch.inf).T.sort(1).values
-    counted = ratios.isfinite()
-    ratios = ratios.where(counted, torch.finfo(ratios.dtype).max / 2).contiguous()
-    ends = torch.searchsorted(ratios, ratios + _RATIO * ratios.abs(), right=True)
-    counts = (ends - torch.arange(ratios.shape[1])) * counted
-    most, first = counts.max(1)
-    gain = most - (vanishes & ~zeros).sum(0)
-    gain[number] = -1
-    other = int(gain.argmax())
-    if int(gain[other]) < _GAIN:
-        return None
-    begin = int(first[other])
-    ratio = ratios[other, begin : begin + int(most[other])].median()
-    better = span.fitted(functional.normalize((directions[number] - ratio * directions[other])[None]))
-    return better[0] if int(span.vanishing(better).sum()) > int(vanishes.sum()) else None
 
 
 def _distinct(span: _Span, directions: Tensor, labelled: Tensor) -> tuple[Tensor, int, int]:
