@@ -36,7 +36,7 @@ from PIL import Image
 from fedpriv.cli.main import COMMANDS, main, run
 
 TINY = shlex.split("--dataset digits --per-class 12 --clients 2 --alpha 10 --rounds 2 --models small-mlp")
-TINY_TOML = 'dataset = "digits"\nper-class = 12\nclients = 2\nalpha = 10.0\nrounds = 2\nmodels = "small-mlp"\n'
+TINY_TOML = 'dataset = "digits"\nper_class = 12\nclients = 2\nalpha = 10.0\nrounds = 2\nmodels = "small-mlp"\n'
 STUDY = (
     'methods = ["fedgh"]\ndefenses = ["none"]\nattacks = ["dip"]\nseeds = [0]\ntargets = 2\nlocal = false\n'
     f"control = false\n[federation]\n{TINY_TOML}"
@@ -48,7 +48,7 @@ FOREIGN = ("foreign", "images", "file.txt", "flags.toml", "study.toml", "bad.tom
 ODD = """
     - -- -1 --out = a= =b a=b=c a=b,c=d , ,, a,b,, : a: :b nan NaN inf -inf 1e400 1e-400 0x10 1_000 １２ ٣ ½ true null None
     [] {} ü 名前 🙂 ../.. /proc . .. ~ ~nobody %s%n {0} $(id) `id` ' " \\ <script> * json:loads nothing:here math:pi
-    builtins:len fedpriv.methods.fedre:FedRE a.b.c:d.e
+    builtins:len fedpriv.methods.server_head:FedRE a.b.c:d.e
 """
 HOSTILE = (
     *ODD.split(),

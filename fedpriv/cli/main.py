@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import rich_click as click
 
 from fedpriv import __version__
+from fedpriv.util.compute import ran_out
 from fedpriv.util.errors import UserError, WorkError, short_line
-from fedpriv.util.memory import ran_out
 
 COMMANDS: dict[str, str] = {
     "train": "train:train",
@@ -26,13 +26,13 @@ COMMANDS: dict[str, str] = {
     "audit": "audit:audit",
     "audit-dp": "audit:audit_dp",
     "score": "attack:score",
-    "report": "report:report",
-    "compare": "report:compare",
+    "report": "attack:report",
+    "compare": "attack:compare",
     "cost": "train:cost",
     "reproduce": "audit:reproduce",
-    "list": "catalogue:list_names",
-    "explain": "catalogue:explain",
-    "doctor": "catalogue:doctor",
+    "list": "train:list_names",
+    "explain": "train:explain",
+    "doctor": "train:doctor",
 }
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import AttackProblem, Declared
+from fedpriv.attacks.contract import AttackProblem, Declared, Trained
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import Observation, Reconstruction, TargetId, ThreatModel
-from fedpriv.attacks.trained import Trained
 from fedpriv.pages.grid import grid_png
 from fedpriv.pipeline.plan import AttackPlan, Job
 from fedpriv.pipeline.premise import premise_of
@@ -40,10 +39,10 @@ from fedpriv.sources.run import RunSource, step_sizes
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import Truth
 from fedpriv.util import files
+from fedpriv.util.compute import pick_device
 from fedpriv.util.config import plain
-from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
 

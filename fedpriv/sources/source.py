@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel, Unit
-from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.sources.truth import Holdings, Pool, Truth
-from fedpriv.util.config import parse
+from fedpriv.util.config import mapping, parse
 from fedpriv.util.errors import UserError
-from fedpriv.util.pairs import mapping
 from fedpriv.wire.kinds import BY_CLASS, CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS, TELLING, payload_kind
 from fedpriv.wire.payloads import Message, Payload, PublicLoss, SampleCount, find_payload
 

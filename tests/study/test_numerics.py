@@ -1,0 +1,88 @@
+"""Precision and compilation of searches: what each changes, and what is refused."""
+
+import functools
+
+import pytest
+import torch
+from compare import expect_same
+from torch import nn
+
+from fedpriv.attacks.inputs.targets import list_targets
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
+from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.search.objectives import relative_feature_distance
+from fedpriv.util.compute import FLOAT32, Numerics
+from fedpriv.util.seeds import global_seed
+from fedpriv.wire.payloads import Representations
+
+CPU = torch.device("cpu")
+SLIM = Hourglass(channels=(4, 6), skip=2, input_channels=3)
+DIP = DipInversion(iterations=30, generator=SLIM, tolerance=0.0)
+PIXELS = PixelInversion(iterations=120, restarts=1, tolerance=0.0)
+
+
+@pytest.fixture(scope="module")
+def body():
+    with global_seed(0):
+        made = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 64))
+    return made.eval().requires_grad_(False)
+
+
+def attacked(attack, body, numerics):
+    shown = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    seen = (Observation(0, 0, (Representations(body(shown), torch.zeros(3, dtype=torch.int64)),), ()),)
+    knowledge = Knowledge(ThreatModel(), (3, 16, 16), 10, extractors={0: body})
+    return attack(seen, knowledge, list_targets(seen, "representation"), seed=0, device=CPU, numerics=numerics)
+
+
+@pytest.mark.parametrize("attack", [DIP, PIXELS], ids=["dip", "pixels"])
+def test_bfloat16_searches_elsewhere_and_is_judged_in_float32(attack, body):
+    exact = attacked(attack, body, FLOAT32)
+    coarse = attacked(attack, body, Numerics("bfloat16"))
+    assert not torch.equal(coarse.images, exact.images)
+    assert coarse.images.dtype == coarse.objective.dtype == torch.float32
+    distance = relative_feature_distance(body(coarse.images[:, 0]), coarse.features)
+    if attack is DIP:  # whose objective has no penalty
+        lowest = coarse.objective.min(1).values
+        torch.testing.assert_close(distance, lowest, rtol=1e-4, atol=1e-7)
+    # Seven bits of mantissa are about enough: the search ends within a factor of two of where it ends in float32.
+    assert (coarse.objective.min(1).values < 2 * exact.objective.min(1).values).all()
+    expect_same(attacked(attack, body, Numerics("bfloat16")).images, coarse.images)
+
+
+def test_a_compiled_network_gives_what_the_network_gives(monkeypatch):
+    """Through torch's tracing and its derivatives; a compiler of C++ takes minutes on them (the slow test below)."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    compare_compiled(torch.arange(3))
+
+
+@pytest.mark.slow
+def test_a_network_compiled_to_machine_code_gives_what_the_network_gives():
+    compare_compiled(torch.arange(3), torch.tensor([2, 0]))
+
+
+def compare_compiled(*kept):
+    def made():
+        drawn = [torch.Generator().manual_seed(seed) for seed in range(3)]
+        return DeepImagePrior(drawn, (3, 4, 4), SLIM, CPU)
+
+    plain, compiled = made(), made()
+    compiled.compile()
+    for rows in kept:
+        for prior in (plain, compiled):
+            prior.keep(rows)
+            prior.parameters = [values.detach()[rows].requires_grad_() for values in prior.parameters]
+        moving = torch.ones(len(rows), dtype=torch.bool)
+        for prior in (plain, compiled):
+            prior.prepare(0.0)
+        expected, found = plain.shown(moving), compiled.shown(moving)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        along = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+        pairs = zip(
+            torch.autograd.grad(found, compiled.parameters, along),
+            torch.autograd.grad(expected, plain.parameters, along),
+            strict=True,
+        )
+        for gradient, wanted in pairs:
+            torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
