@@ -23,8 +23,7 @@ from calibration.rates import table
 from PIL import Image
 
 import fedpriv
-from fedpriv.attacks.inversion.decoder import DecoderInversion, pairs
-from fedpriv.attacks.inversion.decoder_network import DecoderTraining, train_decoder
+from fedpriv.attacks.inversion.decoder import DecoderInversion, DecoderTraining, pairs, train_decoder
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.scoring.definitions import squared_errors

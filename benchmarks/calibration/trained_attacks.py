@@ -32,9 +32,9 @@ from worlds import smooth
 
 from fedpriv.attacks import ATTACKS
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
+from fedpriv.attacks.features.posterior import UnmixedInversion
 from fedpriv.attacks.features.rounds import AllRoundsInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
-from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
@@ -43,9 +43,8 @@ from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.inversion.class_outputs import ClassInversion, PairedLogits
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.experiment.federation_settings import attacker_by_default, named_config
 from fedpriv.experiment.named_code import named_code

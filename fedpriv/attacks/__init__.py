@@ -10,11 +10,11 @@ ATTACKS = Registry(
     "attack",
     {
         "dip": "fedpriv.attacks.inversion.vector:DipInversion",
-        "joint": "fedpriv.attacks.inversion.joint:JointInversion",
+        "joint": "fedpriv.attacks.inversion.vector:JointInversion",
         "decoder": "fedpriv.attacks.inversion.decoder:DecoderInversion",
         "learned": "fedpriv.attacks.inversion.learned:LearnedInversion",
         "pixels": "fedpriv.attacks.inversion.vector:PixelInversion",
-        "unmix": "fedpriv.attacks.features.unmixing:UnmixedInversion",
+        "unmix": "fedpriv.attacks.features.posterior:UnmixedInversion",
         "all-rounds": "fedpriv.attacks.features.rounds:AllRoundsInversion",
         "linear-layer": "fedpriv.attacks.gradients.linear_layer:LinearLayer",
         "dlg": "fedpriv.attacks.gradients.dlg:DeepLeakage",

@@ -7,9 +7,10 @@ import torch
 from federations import DIGITS
 from sklearn.datasets import load_digits
 
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.inputs.outputs import output_distance, read_outputs, uploaded_output
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.class_outputs import Answers, ClassInversion
+from fedpriv.attacks.inversion.class_outputs import ClassInversion, whole_models
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_model
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.cli.main import run
@@ -90,7 +91,8 @@ def test_the_control_asks_for_another_class(model, digits):
 def test_every_client_answers_by_its_own_head(model, digits):
     other = build_model(Blueprint("small-cnn", SHAPE, 10, 64), 7).eval()
     owners = torch.tensor([1, 0, 1])
-    found = Answers(knowledge_of(model, other), torch.device("cpu"))(digits[0][:3], owners)
+    problem = AttackProblem((), knowledge_of(model, other), (TargetId(3, 0), TargetId(3, 1)))
+    found = whole_models(problem)(digits[0][:3], owners)
     for row, owner in enumerate(owners.tolist()):
         torch.testing.assert_close(found[row], (model, other)[owner](digits[0][row : row + 1])[0])
 

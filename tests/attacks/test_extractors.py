@@ -4,7 +4,7 @@ import pytest
 import torch
 from compare import expect_same
 
-from fedpriv.attacks.inputs.extractors import OwnExtractors, represent_rows
+from fedpriv.attacks.inputs.targets import OwnExtractors
 from fedpriv.attacks.observation import Knowledge, ThreatModel
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
@@ -44,4 +44,3 @@ def test_each_image_meets_its_own_clients_network(knowledge):
     (gradient,), (wanted,) = (torch.autograd.grad(values, shown, along) for values in (found, expected))
     torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-5)
     expect_same(call(shown[:1], OWNERS[1:2]), knowledge.extractors[0](shown[:1]))  # other owners
-    torch.testing.assert_close(represent_rows(knowledge, shown, OWNERS), expected, rtol=0, atol=1e-5)

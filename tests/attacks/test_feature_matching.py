@@ -5,8 +5,7 @@ import torch
 from torch.nn import functional
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.joint import JointInversion
-from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.search.objectives import DISTANCES, direction_distance, nonzero_distance, pruned_distance
 from fedpriv.defenses.clip import clip_rows

@@ -4,11 +4,10 @@ import pytest
 import torch
 from compare import expect_close
 
-from fedpriv.attacks.features.posterior import Uploads, infer
-from fedpriv.attacks.features.unmixing import expected_weights, infer_hidden
+from fedpriv.attacks.features.posterior import Uploads, expected_weights, infer, infer_hidden
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
-from fedpriv.attacks.inference.shadow_clients import describe
+from fedpriv.attacks.inference.property import describe
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.wire.payloads import Classifier, Entangled
 
@@ -39,16 +38,12 @@ def nearest(found, prototypes):
     return float((torch.cdist(found.double(), prototypes).argmin(1) == torch.arange(N_CLASSES)).double().mean())
 
 
-def none(uploads):
-    return []
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_prototypes_come_back_from_mixtures_that_name_their_largest_class_alone(seed):
     uploads, prototypes = made(seed)
     sent = hidden(uploads)
     believed = infer(sent).prototypes  # as if one class had all the weight
-    found, weights = infer_hidden(sent, none)
+    found, weights = infer_hidden(sent)
     blind = sent.features[-3:].mean(0).expand_as(prototypes)
     assert nearest(found.prototypes, prototypes) == 1
     assert error(found.prototypes, prototypes) < 0.7 * min(error(believed, prototypes), error(blind, prototypes))
@@ -61,7 +56,7 @@ def test_prototypes_come_back_from_mixtures_that_name_their_largest_class_alone(
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_weights_drawn_once_leave_nothing_to_find(seed):
     uploads, prototypes = made(seed, resampled=False)
-    found, _ = infer_hidden(hidden(uploads), none)
+    found, _ = infer_hidden(hidden(uploads))
     assert nearest(found.prototypes, prototypes) <= 0.5
     assert error(found.prototypes, prototypes) > 0.05
 
@@ -82,7 +77,7 @@ def test_no_encoding_rules_a_member_out_that_is_not_believed():
     held = Candidates(0, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 0]))
     knowledge = Knowledge(ThreatModel(), (1, 1, 2), 2, extractors={0: lambda images: images})
     seen = observation([1.0, 0.0])
-    problem = InferenceProblem((seen,), knowledge, candidates={0: held})
+    problem = InferenceProblem((seen,), knowledge, "entangled", {0: held})
     assert MembershipInference()(problem).values[0].tolist() == pytest.approx([-torch.inf, -2.0])
     assert MembershipInference(classes="any")(problem).values[0].tolist() == pytest.approx([0.0, -2.0])
 

@@ -87,7 +87,7 @@ def test_private_images_come_back_better_than_decoded_and_those_of_a_strange_upl
     images, labels = digits[0][1000:1012], digits[1][1000:1012]
     known, trained = granted(extractor, digits), Trained()
     found = invert(FAST, raw(extractor(images), labels), known, trained=trained)
-    decoded = invert(DecoderInversion(refine=0), raw(extractor(images), labels), known, trained=trained)
+    decoded = invert(DecoderInversion(refine_steps=0), raw(extractor(images), labels), known, trained=trained)
     floor = psnr(digits[0][:400].mean(0).expand_as(images), images)
     assert psnr(found.images[:, 0], images).mean() > psnr(decoded.images[:, 0], images).mean() > floor.mean() + 5
     strange = invert(FAST, raw(extractor(images.roll(5, 0)), labels), known, trained=trained)
@@ -104,7 +104,7 @@ def test_it_goes_no_way_towards_images_that_are_worth_nothing(digits):
     known, trained = granted(grey, digits), Trained()
     attack = LearnedInversion(denoiser=QUICK, prior=LearnedSettings(weight=0.0, total_variation=0.0))
     found = invert(attack, raw(grey(images), labels), known, trained=trained)
-    decoded = invert(DecoderInversion(refine=0), raw(grey(images), labels), known, trained=trained)
+    decoded = invert(DecoderInversion(refine_steps=0), raw(grey(images), labels), known, trained=trained)
     assert psnr(found.images[:, 0], images).mean() > psnr(decoded.images[:, 0], images).mean() - 0.2
 
 

@@ -9,9 +9,13 @@ from deviation_cases import CLASSES, WIDTH, drawn
 from federations import DIGITS
 
 from fedpriv.attacks.inference.base import InferenceProblem, Moment
-from fedpriv.attacks.inference.mean_uploads import MeanRound
-from fedpriv.attacks.inference.member_counts import can_count_members, estimate_member_counts, shares_by_counts
-from fedpriv.attacks.inference.property import BY_DEVIATION, PropertyInference
+from fedpriv.attacks.inference.means import MeanRound, estimate_member_counts
+from fedpriv.attacks.inference.property import (
+    BY_DEVIATION,
+    PropertyInference,
+    can_count_members,
+    shares_by_counts,
+)
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.scoring.storage import load_scores
@@ -121,7 +125,8 @@ def test_what_a_named_defense_does_is_reckoned_with(kind):
     told = replace(granted, defended={(1, 0): defend})
     wanted = torch.tensor(HELD, dtype=torch.float64) / sum(HELD)
     apart = [
-        float((shares_by_counts(InferenceProblem((seen,), one))[0] - wanted).abs().sum() / 2) for one in (granted, told)
+        float((shares_by_counts(InferenceProblem((seen,), one, "prototype"))[0] - wanted).abs().sum() / 2)
+        for one in (granted, told)
     ]
     assert apart[1] < 0.35
     assert apart[1] < apart[0] - 0.1

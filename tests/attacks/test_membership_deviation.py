@@ -8,14 +8,13 @@ from deviation_cases import CLASSES, WIDTH, drawn, means
 from sklearn.metrics import roc_auc_score
 
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
-from fedpriv.attacks.inference.mean_uploads import (
+from fedpriv.attacks.inference.means import (
     RIDGE,
     MeanRound,
     class_covariance,
     read_mean_round,
 )
-from fedpriv.attacks.inference.membership import MembershipInference
-from fedpriv.attacks.inference.membership_scores import deviation_scores
+from fedpriv.attacks.inference.membership import MembershipInference, deviation_scores
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.wire.payloads import Entangled, Prototypes
 

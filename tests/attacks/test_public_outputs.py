@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from compare import expect_close
+from fedpriv.attacks.inference.property_features import public_logit_shares
 from torch.nn.functional import cosine_similarity
 
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
-from fedpriv.attacks.inference.property_features import public_logit_shares
 from fedpriv.attacks.inversion.class_outputs import PairedLogits
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.leakage import psnr_of_mse
@@ -158,9 +158,9 @@ def template_world(*, tell=True, clients=3, number=800):
     return tuple(observations), knowing(public), templates
 
 
-def inverted(observations, knowledge, **options):
+def inverted(observations, knowledge):
     targets = tuple(TargetId(1, one.client, label, label) for one in observations for label in range(C))
-    found = PairedLogits(**options)(observations, knowledge, targets, kind="public-logits", seed=2)
+    found = PairedLogits()(observations, knowledge, targets, kind="public-logits", seed=2)
     return found, found.images[:, 0].reshape(len(observations), C, 1, SIDE, SIDE)
 
 
@@ -172,15 +172,14 @@ def decibels(images, templates):
     return float(psnr_of_mse((images - templates).flatten(2).square().mean(2).double()).mean())
 
 
-@pytest.mark.parametrize("paired", [True, False])
-def test_positive_control_templates_that_outputs_depend_on_come_back(paired):
+def test_positive_control_templates_that_outputs_depend_on_come_back():
     observations, knowledge, templates = template_world()
-    _, images = inverted(observations, knowledge, paired=paired)
+    _, images = inverted(observations, knowledge)
     floor = decibels(torch.full_like(templates, 0.5), templates)
     assert floor == pytest.approx(10 * math.log10(4), abs=0.01)
     assert decibels(images, templates) > floor + 1
     assert likeness(images, templates) > 0.6
-    _, wrong = inverted(shuffle(observations), knowledge, paired=paired)
+    _, wrong = inverted(shuffle(observations), knowledge)
     assert likeness(wrong, templates) < 0.2
     assert likeness(wrong, templates[[1, 2, 0]]) > 0.6
 
@@ -200,7 +199,6 @@ def test_the_query_by_hand():
     assert float(query[2]) == pytest.approx(at_class, abs=1e-6)
     certain = PairedLogits(alpha=1e-3).query(0, C)[:C]
     assert certain.tolist() == [1, 0, 0, 0]
-    assert PairedLogits(paired=False).query(1, C).tolist() == [0, 1, 0, 0]
 
 
 def test_what_is_missing_is_named():
@@ -217,7 +215,7 @@ def test_what_is_missing_is_named():
         PairedLogits()(observations, unlabelled, one)
     with pytest.raises(UserError, match="no class is named for target 0 of client 0"):
         PairedLogits()(observations, knowledge, (TargetId(1, 0),))
-    with pytest.raises(UserError, match="client 0 was alone in its rounds; pass paired=false"):
+    with pytest.raises(UserError, match="client 0 was alone in its rounds"):
         PairedLogits()(observations[:1], knowledge, one)
     with pytest.raises(UserError, match="saw outputs on 9 public samples; expected at least 16"):
         PairedLogits()(tuple(seen(k, torch.randn(9, C)) for k in range(2)), knowledge, one)

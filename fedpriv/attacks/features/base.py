@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, final
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.joint import JointInversion
-from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Reconstruction, TargetId, ThreatModel, Unit
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes
@@ -82,8 +81,7 @@ class RecoverThenInvert(Attack):
 
     def requirements_for(self, kind: str | None) -> Needs:
         """Return the needs of both parts together."""
-        inversion: Inversion = "dip" if self.inversion == "auto" else self.inversion
-        return super().requirements_for(kind).together(INVERSIONS[inversion].needs)
+        return super().requirements_for(kind).together(self._chosen(images=False).needs)
 
     @abstractmethod
     def recover(self, problem: AttackProblem) -> Recovered:
@@ -95,9 +93,9 @@ class RecoverThenInvert(Attack):
 
     def trains(self, card: ThreatModel) -> str:
         """Return the name of the network that its inversion trains."""
-        return self._chosen(card.attacker_data != "none")().trains(card)
+        return self._chosen(images=card.attacker_data != "none")().trains(card)
 
-    def _chosen(self, images: bool) -> type[Attack]:
+    def _chosen(self, *, images: bool) -> type[Attack]:
         granted: Inversion = "decoder" if images else "dip"
         return INVERSIONS[granted if self.inversion == "auto" else self.inversion]
 
@@ -105,8 +103,7 @@ class RecoverThenInvert(Attack):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover and invert."""
         recovered = self.recover(problem)
-        inverter = self.inverter(problem.knowledge, exact=recovered.exact)
-        inverted = inverter.run(_inversion_problem(problem, recovered))
+        inverted = self._inverter(problem.knowledge, recovered).run(_inversion_problem(problem, recovered))
         labels, converged = inverted.labels, inverted.converged
         if recovered.labels is not None:
             labels = recovered.labels.to(labels)[:, None].expand_as(labels)
@@ -125,14 +122,14 @@ class RecoverThenInvert(Attack):
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the inversion's, against the vectors recovered from the uploads."""
         recovered = self.recover(problem)
-        inverter = self.inverter(problem.knowledge, exact=recovered.exact)
-        return inverter.objective(_inversion_problem(problem, recovered))
+        return self._inverter(problem.knowledge, recovered).objective(_inversion_problem(problem, recovered))
 
-    def inverter(self, knowledge: Knowledge, *, exact: bool = True) -> Attack:
+    def _inverter(self, knowledge: Knowledge, recovered: Recovered) -> Attack:
         """Return the inversion; a decoder fits its images to exact vectors alone."""
-        chosen = self._chosen(knowledge.public_images is not None)
+        chosen = self._chosen(images=knowledge.public_images is not None)
         inverter = make_inversion(chosen, self.iterations, self.restarts, **self.inversion_options())
-        return inverter if exact or not isinstance(inverter, DecoderInversion) else replace(inverter, refine=0)
+        fitted = recovered.exact or not isinstance(inverter, DecoderInversion)
+        return inverter if fitted else replace(inverter, refine_steps=0)
 
 
 def _noisy(length: float, rows: Tensor, seed: int) -> Tensor:
@@ -155,49 +152,6 @@ def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackPr
     defended = {where: defense((sum(values) / len(values)) ** 0.5) for where, values in squares.items()}
     knowledge = replace(problem.knowledge, defended=defended)
     return replace(problem, knowledge=knowledge, observations=recovered.uploads, targets=recovered.places)
-
-
-@dataclass(frozen=True)
-class ClassMeans:
-    """Means ``(m, d)`` float32 of classes ``(m,)`` recovered from the update of one client.
-
-    Attributes:
-        residual: relative distance of the update from what the means explain; about zero where the equations hold.
-        condition: condition number of what was inverted; infinite where the means are not determined.
-        settled: whether the iteration came to rest.
-        counts: ``(m,)`` int64 images of which each is the mean, where the means are exact up to rounding; else None.
-    """
-
-    classes: Tensor
-    means: Tensor
-    residual: float
-    condition: float
-    settled: bool
-    counts: Tensor | None = None
-
-    @property
-    def error(self) -> float:
-        """Relative error of the means that the residual allows for; infinite where they are not determined."""
-        return self.residual * self.condition if self.settled and math.isfinite(self.condition) else math.inf
-
-    def row(self, target: TargetId) -> int:
-        """Return the row of a target: its class's where that was recovered, else the one of its number."""
-        places = (self.classes == target.label).nonzero()
-        return int(places[0]) if len(places) else min(target.index, len(self.classes) - 1)
-
-
-def recovered_means(solved: Mapping[int, ClassMeans], targets: Sequence[TargetId]) -> Recovered:
-    """Return class means by client as uploads."""
-    places = tuple(replace(target, index=solved[target.client].row(target)) for target in targets)
-    rows = [(solved[position.client], position.index) for position in places]
-    counts = [None if found.counts is None else int(found.counts[row]) for found, row in rows]
-    return Recovered(
-        as_uploads([result.means[row] for result, row in rows], places, counts),
-        places,
-        labels=torch.tensor([int(found.classes[row]) for found, row in rows]),
-        sound=torch.tensor([found.settled for found, _ in rows]),
-        exact=True,
-    )
 
 
 def as_uploads(

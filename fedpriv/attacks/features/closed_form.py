@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,11 +33,11 @@ from torch import Tensor
 
 from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.features.base import ClassMeans, Recovered, RecoverThenInvert, recovered_means
+from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.gradients.head_equations import members_of_head
 from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.inputs.updates import require_facts
-from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.search.objectives import Match
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -58,10 +59,10 @@ _WELL_POSED = 1e3
 _STARTS, _FITTED = 3, 1e-2
 """Starts of a fit without negative entries, and the relative residual below which it has settled."""
 
-_TINY = 1e-12
-
 _HEAD_CUT, _ANGLE_CUT = 1e-2, 1e-6
 """Singular values below this share of the largest are taken for zero."""
+
+_TINY = 1e-12
 
 Head = tuple[Tensor, Tensor]
 """Weight ``(C, d)`` and bias ``(C,)``."""
@@ -92,9 +93,7 @@ class HeadUpdate(RecoverThenInvert):
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
-        newest = {client: rounds_of(problem.observations, client)[-1] for client in problem.clients}
-        solved = {client: recover_from_head(seen, problem.knowledge) for client, seen in newest.items()}
-        return recovered_means(solved, problem.targets)
+        return _recovered(problem, recover_from_head)
 
     def inversion_options(self) -> dict[str, Any]:
         """Return the match."""
@@ -117,12 +116,54 @@ class AngleUpdate(RecoverThenInvert):
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
-        newest = {client: rounds_of(problem.observations, client)[-1] for client in problem.clients}
-        solved = {k: recover_from_angle(seen, problem.knowledge, problem.seed) for k, seen in newest.items()}
-        return recovered_means(solved, problem.targets)
+        return _recovered(problem, partial(recover_from_angle, seed=problem.seed))
 
 
 # ---------------------------------------------------------------- from uploads to class means
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """Means ``(m, d)`` float32 of classes ``(m,)`` recovered from the update of one client.
+
+    Attributes:
+        residual: relative distance of the update from what the means explain; about zero where the equations hold.
+        condition: condition number of what was inverted; infinite where the means are not determined.
+        settled: whether the iteration came to rest.
+        counts: ``(m,)`` int64 images of which each is the mean, where the means are exact up to rounding; else None.
+    """
+
+    classes: Tensor
+    means: Tensor
+    residual: float
+    condition: float
+    settled: bool
+    counts: Tensor | None = None
+
+    @property
+    def error(self) -> float:
+        """Relative error of the means that the residual allows for; infinite where they are not determined."""
+        return self.residual * self.condition if self.settled and math.isfinite(self.condition) else math.inf
+
+    def row(self, target: TargetId) -> int:
+        """Return the row of a target: its class's where that was recovered, else the one of its number."""
+        places = (self.classes == target.label).nonzero()
+        return int(places[0]) if len(places) else min(target.index, len(self.classes) - 1)
+
+
+def _recovered(problem: AttackProblem, solve: Callable[[Observation, Knowledge], ClassMeans]) -> Recovered:
+    """Return the class means behind each client's newest upload as uploads of their own."""
+    solved = {k: solve(rounds_of(problem.observations, k)[-1], problem.knowledge) for k in problem.clients}
+    places = tuple(replace(target, index=solved[target.client].row(target)) for target in problem.targets)
+    rows = [(solved[position.client], position.index) for position in places]
+    counts = [None if result.counts is None else int(result.counts[row]) for result, row in rows]
+    return Recovered(
+        as_uploads([result.means[row] for result, row in rows], places, counts),
+        places,
+        labels=torch.tensor([int(result.classes[row]) for result, row in rows]),
+        sound=torch.tensor([result.settled for result, _ in rows]),
+        exact=True,
+    )
 
 
 def recover_from_head(seen: Observation, knowledge: Knowledge) -> ClassMeans:
@@ -139,10 +180,9 @@ def recover_from_head(seen: Observation, knowledge: Knowledge) -> ClassMeans:
     if exact is not None:
         return exact
     classes = (step.shares > 0).nonzero().squeeze(1)
-    step = replace(step, shares=step.shares[classes])
-    solved = means_of_head(step, classes)
+    solved = means_of_head(replace(step, shares=step.shares[classes]), classes)
     determined = facts.steps == 1 and len(classes) < len(step.bias)
-    return _counted(solved, step.shares * facts.images) if determined else solved
+    return _counted(solved, step.shares[classes] * facts.images) if determined else solved
 
 
 def recover_from_angle(seen: Observation, knowledge: Knowledge, seed: int = 0) -> ClassMeans:

@@ -10,9 +10,9 @@ extractors move. Derived here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge
@@ -20,24 +20,35 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.features.base import INVERSIONS, make_inversion
-from fedpriv.attacks.inputs.extractors import require_extractors
-from fedpriv.attacks.inputs.targets import observation_of, rounds_of, target_feature, upload_holds
-from fedpriv.attacks.inversion.decoder import REFINED
+from fedpriv.attacks.inputs.targets import (
+    observation_of,
+    require_extractors,
+    rounds_of,
+    target_feature,
+    upload_holds,
+)
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, Rehearsal, ThreatModel
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import SEPARATE
-from fedpriv.wire.payloads import Message, Prototypes, Representations, find_payload
+from fedpriv.wire.kinds import OF_IMAGES, SEPARATE
 
-Extractor = Callable[[Tensor], Tensor]
 Whole = Literal["dip", "pixels", "decoder", "joint", "learned"]
 
 _WHOLE_INVERSIONS: dict[str, type[Attack]] = {**INVERSIONS, "learned": LearnedInversion}
 
 _MEASURED = 64
 """Images of the attacker's own, or of noise, by which the length of an extractor's representations is measured."""
+
+
+class _Version(NamedTuple):
+    """Rows ``(n, d)`` as they were uploaded in a round, and the extractor and defenses that they came through."""
+
+    round: int
+    rows: Tensor
+    extractor: Callable[[Tensor], Tensor]
+    defend: Rehearsal | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +67,7 @@ class AllRoundsInversion(Attack):
     """
 
     inversion: Whole | Literal["auto"] = "auto"
-    iterations: Annotated[int, Ge(1)] = REFINED
+    iterations: Annotated[int, Ge(1)] = 600
     restarts: Annotated[int, Ge(1)] = 1
     rounds: Annotated[int, Ge(2)] = 10
 
@@ -102,7 +113,12 @@ class AllRoundsInversion(Attack):
         for target in {target.client: target for target in problem.targets}.values():
             newest = observation_of(problem.observations, target)
             versions = self._versions(problem, newest)
-            extractor, defend, lengths = problem.trained.get(*_wide(problem, newest.client, versions))
+            parts = [(version.round, Same(version.extractor), Same(version.defend)) for version in versions]
+            # Made once, so that all that is trained on it is shared.
+            extractor, defend, lengths = problem.trained.get(
+                ("all rounds", newest.client, problem.seed, *parts),
+                lambda client=newest.client, versions=versions: _wide(problem, client, versions),
+            )
             rows = torch.cat([v.rows.to(problem.device) / s for v, s in zip(versions, lengths, strict=True)], 1)
             upload = tuple(
                 replace(payload, **{str(payload.values_field()): rows}) if payload.kind in SEPARATE else payload
@@ -120,12 +136,11 @@ class AllRoundsInversion(Attack):
 
     def _versions(self, problem: AttackProblem, newest: Observation) -> list[_Version]:
         """Return the newest rows as a client uploaded them, in at most as many rounds as are wanted."""
-        knowledge, newest_rows = problem.knowledge, _uploaded_rows(newest)
-        versions = []
+        knowledge, versions = problem.knowledge, []
         for seen in rounds_of(problem.observations, newest.client):
             where = (seen.round, seen.client)
             extractor = knowledge.extractors[newest.client] if seen is newest else knowledge.earlier.get(where)
-            rows = _same_rows(seen.upload, newest_rows) if seen.round <= newest.round else None
+            rows = _same_rows(seen, newest) if seen.round <= newest.round else None
             if extractor is not None and rows is not None:
                 versions.append(_Version(seen.round, rows, extractor, knowledge.defended.get(where)))
         if len(versions) < 2:
@@ -137,63 +152,43 @@ class AllRoundsInversion(Attack):
         return [versions[round((len(versions) - 1) * index / (number - 1))] for index in range(number)]
 
 
-def _uploaded_rows(seen: Observation) -> Representations | Prototypes:
-    rows = find_payload(seen.upload, Representations) or find_payload(seen.upload, Prototypes)
-    if rows is not None:
-        return rows
-    raise UserError(f"attack 'all-rounds': {upload_holds(seen)}; expected representation or prototype")
-
-
-def _same_rows(upload: Message, newest: Representations | Prototypes) -> Tensor | None:
-    """Return another round's versions ``(n, d)`` of the newest rows, in their order; None where they are not all there."""
-    if isinstance(newest, Representations):
-        raw = find_payload(upload, Representations)
-        return raw.features if raw is not None and torch.equal(raw.labels, newest.labels) else None
-    means = find_payload(upload, Prototypes)
-    if means is None or not len(means.classes):
+def _same_rows(seen: Observation, newest: Observation) -> Tensor | None:
+    """Return a round's versions ``(n, d)`` of the newest rows, in their order; None where they are not all there."""
+    sent, wanted = SEPARATE.first(seen.upload), SEPARATE.first(newest.upload)
+    if wanted is None:
+        raise UserError(f"attack 'all-rounds': {upload_holds(newest)}; expected representation or prototype")
+    if sent is None or sent.kind != wanted.kind:
         return None
-    match = newest.classes[:, None] == means.classes[None]
-    return means.features[match.int().argmax(1)] if bool(match.any(1).all()) else None
+    labels, goal = sent.said("classes"), wanted.said("classes")
+    assert labels is not None
+    assert goal is not None
+    if wanted.kind in OF_IMAGES:
+        return sent.rows() if torch.equal(labels, goal) else None
+    match = goal[:, None] == labels[None]
+    return sent.rows()[match.int().argmax(1)] if len(labels) and bool(match.any(1).all()) else None
 
 
-@dataclass(frozen=True)
-class _Version:
-    """Rows ``(n, d)`` as they were uploaded in a round, and the extractor and defenses that they came through."""
+def _wide(
+    problem: AttackProblem, client: int, versions: Sequence[_Version]
+) -> tuple[Callable[[Tensor], Tensor], Rehearsal | None, tuple[float, ...]]:
+    """Return extractors side by side, with representations divided by lengths; the defenses of their rows; the lengths."""
+    images = problem.knowledge.public_images
+    if images is None:
+        rng = torch.Generator().manual_seed(derive_seed(problem.seed, "all rounds", client))
+        images = torch.rand(_MEASURED, *problem.knowledge.image_shape, generator=rng)
+    with torch.no_grad():
+        tried = [version.extractor(images[:_MEASURED].to(problem.device)) for version in versions]
+    lengths = tuple(max(float(rows.norm(dim=1).mean()), 1e-12) for rows in tried)
+    widths = [rows.shape[1] for rows in tried]
 
-    round: int
-    rows: Tensor
-    extractor: Extractor
-    defend: Rehearsal | None
+    def extract(images: Tensor) -> Tensor:
+        return torch.cat([v.extractor(images) / s for v, s in zip(versions, lengths, strict=True)], 1)
 
+    def defend(rows: Tensor, seed: int) -> Tensor:
+        sent = list(rows.split(widths, 1))
+        for index, (version, length) in enumerate(zip(versions, lengths, strict=True)):
+            if version.defend is not None:
+                sent[index] = version.defend(sent[index] * length, derive_seed(seed, index)) / length
+        return torch.cat(sent, 1)
 
-Wide = tuple[Extractor, Rehearsal | None, tuple[float, ...]]
-"""T extractors side by side, whose representations are divided by lengths; the defenses of their rows; the lengths."""
-
-
-def _wide(problem: AttackProblem, client: int, versions: Sequence[_Version]) -> tuple[Hashable, Callable[[], Wide]]:
-    """Return a key, and what makes a client's extractors one; made once, so that all that is trained on it is shared."""
-
-    def make() -> Wide:
-        images = problem.knowledge.public_images
-        if images is None:
-            rng = torch.Generator().manual_seed(derive_seed(problem.seed, "all rounds", client))
-            images = torch.rand(_MEASURED, *problem.knowledge.image_shape, generator=rng)
-        with torch.no_grad():
-            tried = [version.extractor(images[:_MEASURED].to(problem.device)) for version in versions]
-        lengths = tuple(max(float(rows.norm(dim=1).mean()), 1e-12) for rows in tried)
-        widths = [rows.shape[1] for rows in tried]
-
-        def extract(images: Tensor) -> Tensor:
-            return torch.cat([v.extractor(images) / s for v, s in zip(versions, lengths, strict=True)], 1)
-
-        def defend(rows: Tensor, seed: int) -> Tensor:
-            sent = list(rows.split(widths, 1))
-            for index, (version, length) in enumerate(zip(versions, lengths, strict=True)):
-                if version.defend is not None:
-                    sent[index] = version.defend(sent[index] * length, derive_seed(seed, index)) / length
-            return torch.cat(sent, 1)
-
-        return extract, defend if any(version.defend for version in versions) else None, lengths
-
-    parts = [(version.round, Same(version.extractor), Same(version.defend)) for version in versions]
-    return ("all rounds", client, problem.seed, *parts), make
+    return extract, defend if any(version.defend for version in versions) else None, lengths

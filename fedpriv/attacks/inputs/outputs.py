@@ -21,6 +21,9 @@ _LIKELY_SUMS = (0.6, 1.4)
 """Mean sum of rows that may have been softmax vectors. That of logits stays what it was before training, about zero, for
 gradients of the cross-entropy sum to zero."""
 
+_SAME = 1e-4
+"""Largest difference of pixels of one image."""
+
 _MOST_CHANGED = 0.25
 """Share of outputs' squares that may lie beside the nearest distributions where they are changed softmax vectors."""
 
@@ -114,6 +117,15 @@ def public_samples(attack: str, sent: PublicLogits, knowledge: Knowledge) -> Ten
             "images; expected the whole public set, in its order"
         )
     return images[sent.samples.to(images.device)]
+
+
+def known_classes(values: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """Return the class ``(L,)`` of each broadcast image among the attacker's own, of classes ``labels``, else -1."""
+    current = images.flatten(1).cpu()
+    wanted = values.flatten(1).to(current)
+    nearest = torch.cdist(wanted, current).argmin(1)
+    strange = (current[nearest] - wanted).abs().amax(1) > _SAME
+    return labels.cpu()[nearest].masked_fill(strange, -1)
 
 
 def of_others(tables: Mapping[int, Tensor], client: int) -> Tensor:

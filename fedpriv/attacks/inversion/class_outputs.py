@@ -24,8 +24,8 @@ pictures of the private classes are not translated.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -34,7 +34,6 @@ from torch import Tensor
 from torch.nn.functional import linear, one_hot
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.inputs.extractors import OwnExtractors, require_extractors
 from fedpriv.attacks.inputs.outputs import (
     extrapolate,
     log_outputs,
@@ -44,8 +43,8 @@ from fedpriv.attacks.inputs.outputs import (
     public_samples,
     uploaded_output,
 )
-from fedpriv.attacks.inversion.decoder import divided
-from fedpriv.attacks.inversion.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
+from fedpriv.attacks.inputs.targets import OwnExtractors, require_extractors
+from fedpriv.attacks.inversion.decoder import Decoder, Pairs, divided, train_decoder
 from fedpriv.attacks.inversion.vector import DipFitting, FittedInversion
 from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Reconstruction, TargetId
 from fedpriv.attacks.priors.denoiser import LEAST_IMAGES
@@ -76,14 +75,11 @@ class ClassInversion(DipFitting, FittedInversion):
 
     def distance(self, problem: AttackProblem) -> TargetDistance:
         """Return the distance of the model's answers to the uploaded outputs."""
-        knowledge, device, targets = problem.knowledge, problem.device, problem.targets
-        require_extractors(knowledge, targets)
-        for client in sorted(set(problem.clients) - set(knowledge.heads)):
-            raise UserError(f"no head of client {client} was handed over; attack {self.name!r} needs the whole model")
-        outputs = [self._output(problem.observations, target, knowledge.n_classes) for target in targets]
+        device, targets = problem.device, problem.targets
+        outputs = [self._output(problem, target) for target in targets]
         values = torch.stack([output for output, _ in outputs]).to(device)
         softmax = torch.tensor([of_softmax for _, of_softmax in outputs], device=device)
-        clients, answers = torch.tensor([target.client for target in targets]), Answers(knowledge, device)
+        clients, answers = torch.tensor([target.client for target in targets]), whole_models(problem)
 
         @Last
         def goals(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,56 +94,48 @@ class ClassInversion(DipFitting, FittedInversion):
 
         return distance
 
-    def _output(self, observations: Sequence[Observation], target: TargetId, n_classes: int) -> tuple[Tensor, bool]:
+    def _output(self, problem: AttackProblem, target: TargetId) -> tuple[Tensor, bool]:
         if self.match == "outputs":
-            return uploaded_output(observations, target)
-        if not 0 <= target.label < n_classes:
-            raise UserError(f"attack {self.name!r} with match=class: no class is named for target {target.index}")
-        return one_hot(torch.tensor(target.label), n_classes).float(), True
+            return uploaded_output(problem.observations, target)
+        return one_hot(_class_of(self.name, target, problem.knowledge), problem.knowledge.n_classes).float(), True
 
 
-class Answers:
-    """The models of clients as one map of images of several."""
+def _class_of(attack: str, target: TargetId, knowledge: Knowledge) -> Tensor:
+    if not 0 <= target.label < knowledge.n_classes:
+        raise UserError(f"attack {attack!r}: no class is named for target {target.index} of client {target.client}")
+    return torch.tensor(target.label)
 
-    def __init__(self, knowledge: Knowledge, device: torch.device) -> None:
-        self._classes, self._extracted = knowledge.n_classes, OwnExtractors(knowledge)
-        heads = knowledge.heads.items()
-        self._heads = {client: (weight.to(device), bias.to(device)) for client, (weight, bias) in heads}
-        self._rows: Last[Tensor, dict[int, Tensor]] = Last(
-            lambda owners: {k: (owners == k).nonzero().flatten().to(device) for k in sorted(set(owners.tolist()))}
-        )
 
-    def __call__(self, images: Tensor, owners: Tensor) -> Tensor:
-        """Return the logits ``(n, C)`` of images, each by the model of its own client, which ``owners`` ``(n,)`` name."""
-        features = self._extracted(images, owners)
-        logits = features.new_zeros(len(features), self._classes)
-        for client, rows in self._rows(owners).items():
-            logits = logits.index_copy(0, rows, linear(features[rows], *self._heads[client]))
-        return logits
+def whole_models(problem: AttackProblem) -> OwnExtractors:
+    """Return clients' extractors with their heads behind: images to logits, or refuse where one is missing."""
+    knowledge = problem.knowledge
+    require_extractors(knowledge, problem.targets)
+    for client in sorted(set(problem.clients) - set(knowledge.heads)):
+        raise UserError(f"no head of client {client} was handed over; attack 'class-inversion' needs the whole model")
+
+    def model(client: int) -> Callable[[Tensor], Tensor]:
+        weight, bias = (value.to(problem.device) for value in knowledge.heads[client])
+        return lambda images: linear(knowledge.extractors[client](images), weight, bias)
+
+    return OwnExtractors(replace(knowledge, extractors={client: model(client) for client in problem.clients}))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedLogits(Attack):
     """Train an inversion network for each client on public samples, and ask it for the client's classes.
 
-    It is a decoder (:mod:`fedpriv.attacks.inversion.decoder_network`).
+    It is a decoder (:mod:`fedpriv.attacks.inversion.decoder`).
 
     Attributes:
         temperature: tau of both softmax vectors.
         alpha: how uncertain of the class the others are to be: near zero as certain as the client, then less and less.
-        paired: whether the others' outputs stand beside the client's; without them G has the client's alone.
         iterations: most training steps of the network.
-        learning_rate: Adam's step size.
-        batch_size: pairs a step.
         width: outputs of its input layer.
     """
 
     temperature: Annotated[float, Gt(0)] = 1.0
     alpha: Annotated[float, Gt(0)] = 5.0
-    paired: bool = True
     iterations: Annotated[int, Ge(1)] = 400
-    learning_rate: Annotated[float, Gt(0)] = 2e-3
-    batch_size: Annotated[int, Ge(2)] = 32
     width: Annotated[int, Ge(16)] = 256
 
     name = "paired-logits"
@@ -160,23 +148,18 @@ class PairedLogits(Attack):
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Train a network for each client and ask it for the targets' classes, or refuse where something is missing."""
-        n_classes, targets = problem.knowledge.n_classes, problem.targets
-        for target in targets:
-            if not 0 <= target.label < n_classes:
-                raise UserError(
-                    f"attack {self.name!r}: no class is named for target {target.index} of client {target.client}"
-                )
+        targets, knowledge = problem.targets, problem.knowledge
+        queries = [self.query(int(_class_of(self.name, target, knowledge)), knowledge.n_classes) for target in targets]
         decoders = {client: self._trained(problem, client, turn) for turn, client in enumerate(problem.clients)}
-        of_targets = [decoders[target.client] for target in targets]
-        queries = [self.query(target.label, n_classes).to(problem.device) for target in targets]
+        asked = [(decoders[target.client], query) for target, query in zip(targets, queries, strict=True)]
         return Reconstruction(
             targets=targets,
-            images=torch.stack([decoder(query[None], 0) for decoder, query in zip(of_targets, queries, strict=True)]),
-            objective=torch.tensor([[decoder.held_out_error] for decoder in of_targets]),
+            images=torch.stack([decoder(query[None].to(problem.device), 0) for decoder, query in asked]),
+            objective=torch.tensor([[decoder.held_out_error] for decoder, _ in asked]),
             chosen=torch.zeros(len(targets), dtype=torch.int64),
             labels=torch.tensor([[target.label] for target in targets]),
-            cost=Cost(iterations=max(decoder.steps for decoder in of_targets), rows=len(targets)),
-            converged=torch.tensor([decoder.settled for decoder in of_targets]),
+            cost=Cost(iterations=max(decoder.steps for decoder, _ in asked), rows=len(targets)),
+            converged=torch.tensor([decoder.settled for decoder, _ in asked]),
         )
 
     def objective(self, problem: AttackProblem) -> Objective:
@@ -184,12 +167,12 @@ class PairedLogits(Attack):
 
         That is the others' log output at the class less the client's, of networks extracted as for membership
         (:func:`fedpriv.attacks.inputs.outputs.extrapolate`), in nats, of the targets' round; lower for an image of
-        which the client is surer. Without ``paired`` the client's alone.
+        which the client is surer.
         """
         uploads = {seen.client: seen for seen in problem.observations if seen.round == problem.targets[0].round}
         sent = {client: public_outputs(seen) for client, seen in uploads.items()}
         logs = {client: log_outputs(outputs) for client, outputs in sent.items()}
-        surer = {k: logs[k] - of_others(logs, k) if self.paired else logs[k] for k in problem.clients}
+        surer = {k: logs[k] - of_others(logs, k) for k in problem.clients}
         known = {k: public_samples(self.name, sent[k], problem.knowledge) for k in problem.clients}
 
         def unsure(images: Tensor) -> Tensor:
@@ -206,34 +189,28 @@ class PairedLogits(Attack):
         return "the network answers with what public images have in common; no private image is behind any output"
 
     def query(self, label: int, n_classes: int) -> Tensor:
-        """Return the outputs ``(C,)`` or ``(2 C,)``, others before the client's, that stand for a private class."""
-        client = one_hot(torch.tensor(label), n_classes).float()
-        if not self.paired:
-            return client
+        """Return the outputs ``(2 C,)``, others before the client's, that stand for a private class."""
         # e^(1 / alpha) / (C - 1 + e^(1 / alpha)), which must not overflow for small alpha.
         at_class = 1 / (1 + (n_classes - 1) * math.exp(-1 / self.alpha))
         others = torch.full((n_classes,), (1 - at_class) / max(1, n_classes - 1))
         others[label] = at_class
-        return torch.cat([others, client])
+        return torch.cat([others, one_hot(torch.tensor(label), n_classes).float()])
 
     def inputs(self, uploads: Mapping[int, Observation], client: int) -> Tensor:
-        """Return the softmax vectors of a round on each sample ``(n, C)`` or ``(n, 2 C)``, float32, which are inverted."""
+        """Return the softmax vectors of a round on each sample ``(n, 2 C)``, float32, which are inverted."""
         shares = {k: (log_outputs(public_outputs(seen)) / self.temperature).softmax(1) for k, seen in uploads.items()}
-        both = [of_others(shares, client), shares[client]] if self.paired else [shares[client]]
-        return torch.cat(both, 1).float()
+        return torch.cat([of_others(shares, client), shares[client]], 1).float()
 
     def _trained(self, problem: AttackProblem, client: int, turn: int) -> Decoder:
-        """Return the network of a client, trained on all rounds that were seen of it."""
+        """Return the network of a client, trained on all rounds that were seen of it and others."""
         features, images = [], []
         for round_ in sorted({seen.round for seen in problem.observations}):
             uploads = {seen.client: seen for seen in problem.observations if seen.round == round_}
-            if client in uploads and (len(uploads) > 1 or not self.paired):
+            if client in uploads and len(uploads) > 1:
                 features.append(self.inputs(uploads, client))
                 images.append(public_samples(self.name, public_outputs(uploads[client]), problem.knowledge))
         if not features:
-            raise UserError(
-                f"attack {self.name!r} pairs clients, but client {client} was alone in its rounds; pass paired=false"
-            )
+            raise UserError(f"attack {self.name!r} pairs clients, but client {client} was alone in its rounds")
         known, public = torch.cat(features).to(problem.device), torch.cat(images).to(problem.device)
         if len(known) < LEAST_IMAGES:
             raise UserError(
@@ -241,10 +218,9 @@ class PairedLogits(Attack):
             )
         seed = derive_seed(problem.seed, "paired logits", client)
         inside, outside = divided(Pairs([known], public), seed)
-        training = DecoderTraining(self.iterations, self.learning_rate, self.batch_size, self.width)
 
         def tick(done: int) -> None:
             if problem.progress is not None:
                 problem.progress(turn * self.iterations + done, len(problem.clients) * self.iterations)
 
-        return train_decoder(inside, outside, training, seed, tick)
+        return train_decoder(inside, outside, self.iterations, self.width, seed, tick)
