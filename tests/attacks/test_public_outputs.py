@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from compare import expect_close
-from fedpriv.attacks.inference.property_features import public_logit_shares
 from torch.nn.functional import cosine_similarity
 
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
-from fedpriv.attacks.inference.property import PropertyInference
+from fedpriv.attacks.inference.property import PropertyInference, public_logit_shares
 from fedpriv.attacks.inversion.class_outputs import PairedLogits
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.leakage import psnr_of_mse

@@ -15,27 +15,23 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inversion.decoder import DecoderInversion
+from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Reconstruction, TargetId, ThreatModel, Unit
+from fedpriv.attacks.search.objectives import Match
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes
 
-Inversion = Literal["dip", "pixels", "decoder", "joint"]
+Inversion = Literal["auto", "dip", "pixels", "decoder", "joint", "learned"]
 
 INVERSIONS: dict[str, type[Attack]] = {
     "dip": DipInversion,
     "pixels": PixelInversion,
     "decoder": DecoderInversion,
     "joint": JointInversion,
+    "learned": LearnedInversion,
 }
 """The second parts, by name."""
-
-
-def make_inversion(kind: type[Attack], iterations: int, restarts: int, **options: Any) -> Attack:
-    """Return an inversion with a budget; a decoder takes no further options."""
-    if issubclass(kind, DecoderInversion):
-        return kind(refine_steps=iterations)
-    return kind(**{"iterations": iterations, "restarts": restarts} | options)
 
 
 @dataclass(frozen=True)
@@ -50,6 +46,8 @@ class Recovered:
         distance: ``(T,)`` float32 expected distance of each vector from the true one; None where none is expected.
         directions: ``(T, d)`` float32 in which each vector stands out from the client's others, or None.
         exact: whether those vectors are taken for exact of which the uploads say that they are of one image.
+        knowledge: the grants with which the vectors are inverted; None for those of the attack without defenses.
+        features: ``(T, d)`` uploaded vectors that are recorded in the place of the recovered ones, or None.
     """
 
     uploads: tuple[Observation, ...]
@@ -59,6 +57,8 @@ class Recovered:
     distance: Tensor | None = None
     directions: Tensor | None = None
     exact: bool = False
+    knowledge: Knowledge | None = None
+    features: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +66,19 @@ class RecoverThenInvert(Attack):
     """Recover a vector for each target, then invert it; a subclass writes ``recover``.
 
     Attributes:
-        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data), ``joint`` (of class
-            means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
+        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` and ``learned`` (which need attacker data),
+            ``joint`` (of class means, by several images each), or ``auto``: ``decoder`` where the card grants images, else
+            ``dip``.
         iterations: most steps of the inversion; a ``decoder`` takes them where vectors are exactly one image's.
         restarts: of the inversion.
+        match: what of the recovered vectors is believed by ``dip``, ``pixels`` and ``joint``: ``nonzero`` where columns of
+            an update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.search.objectives.Match`.
     """
 
-    inversion: Inversion | Literal["auto"] = "auto"
+    inversion: Inversion = "auto"
     iterations: Annotated[int, Ge(1)] = 800
     restarts: Annotated[int, Ge(1)] = 1
+    match: Match = "vector"
 
     unit: ClassVar[Unit] = "class"
     budget = "iterations"
@@ -86,10 +90,6 @@ class RecoverThenInvert(Attack):
     @abstractmethod
     def recover(self, problem: AttackProblem) -> Recovered:
         """Return a vector for each target, or refuse where the observations or grants do not allow it."""
-
-    def inversion_options(self) -> dict[str, Any]:
-        """Return further options of the inversion, for all but the decoder."""
-        return {}
 
     def trains(self, card: ThreatModel) -> str:
         """Return the name of the network that its inversion trains."""
@@ -114,6 +114,7 @@ class RecoverThenInvert(Attack):
             targets=problem.targets,
             labels=labels,
             converged=converged,
+            features=inverted.features if recovered.features is None else recovered.features,
             distance=recovered.distance,
             directions=recovered.directions,
         )
@@ -125,11 +126,13 @@ class RecoverThenInvert(Attack):
         return self._inverter(problem.knowledge, recovered).objective(_inversion_problem(problem, recovered))
 
     def _inverter(self, knowledge: Knowledge, recovered: Recovered) -> Attack:
-        """Return the inversion; a decoder fits its images to exact vectors alone."""
+        """Return the inversion with its budget; a decoder fits its images to exact vectors alone."""
         chosen = self._chosen(images=knowledge.public_images is not None)
-        inverter = make_inversion(chosen, self.iterations, self.restarts, **self.inversion_options())
-        fitted = recovered.exact or not isinstance(inverter, DecoderInversion)
-        return inverter if fitted else replace(inverter, refine_steps=0)
+        chosen.needs.refuse(self.name, knowledge.card)
+        if issubclass(chosen, DecoderInversion):
+            return chosen(refine_steps=self.iterations if recovered.exact else 0)
+        options: dict[str, Any] = {"iterations": self.iterations, "restarts": self.restarts}
+        return chosen(**options) if chosen is LearnedInversion else chosen(**options, match=self.match)
 
 
 def _noisy(length: float, rows: Tensor, seed: int) -> Tensor:
@@ -140,6 +143,9 @@ def _noisy(length: float, rows: Tensor, seed: int) -> Tensor:
 
 def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackProblem:
     """Return the problem of the inversion: undefended vectors, with the root mean square of a client's expected errors."""
+    if recovered.knowledge is not None:
+        knowledge = recovered.knowledge
+        return replace(problem, knowledge=knowledge, observations=recovered.uploads, targets=recovered.places)
     squares: dict[tuple[int, int], list[float]] = {}
     if recovered.distance is not None:
         for position, distance in zip(recovered.places, recovered.distance.tolist(), strict=True):

@@ -26,7 +26,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +37,6 @@ from fedpriv.attacks.gradients.head_equations import members_of_head
 from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
-from fedpriv.attacks.search.objectives import Match
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import HEADS, MAPPINGS
@@ -77,13 +75,7 @@ class HeadUpdate(RecoverThenInvert):
 
     A target is one class of one client; its ``label`` names the class where labels are given, else its ``index`` counts
     the classes that the update speaks of, ascending.
-
-    Attributes:
-        match: what of the recovered vectors is believed, by all inversions but ``decoder``: ``nonzero`` where columns of the
-            update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.search.objectives.Match`.
     """
-
-    match: Match = "vector"
 
     name = "head-update"
     summary = "class means solved for from a classifier's update, then inverted"
@@ -94,10 +86,6 @@ class HeadUpdate(RecoverThenInvert):
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
         return _recovered(problem, recover_from_head)
-
-    def inversion_options(self) -> dict[str, Any]:
-        """Return the match."""
-        return {"match": self.match}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple
+from functools import partial
+from typing import Annotated, NamedTuple
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.features.base import INVERSIONS, make_inversion
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.features.base import Recovered, RecoverThenInvert
 from fedpriv.attacks.inputs.targets import (
     observation_of,
     require_extractors,
@@ -27,16 +28,11 @@ from fedpriv.attacks.inputs.targets import (
     target_feature,
     upload_holds,
 )
-from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.observation import Needs, Observation, Reconstruction, Rehearsal, ThreatModel
+from fedpriv.attacks.observation import Needs, Observation, Rehearsal, ThreatModel
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import OF_IMAGES, SEPARATE
-
-Whole = Literal["dip", "pixels", "decoder", "joint", "learned"]
-
-_WHOLE_INVERSIONS: dict[str, type[Attack]] = {**INVERSIONS, "learned": LearnedInversion}
 
 _MEASURED = 64
 """Images of the attacker's own, or of noise, by which the length of an extractor's representations is measured."""
@@ -52,23 +48,17 @@ class _Version(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllRoundsInversion(Attack):
+class AllRoundsInversion(RecoverThenInvert):
     """Invert a client's uploads of several rounds together.
 
     A target is a row of the newest upload. Rounds count whose upload holds the same rows (representations with the same
     labels in the same order, prototypes of all the classes) and whose extractor is granted.
 
     Attributes:
-        inversion: ``decoder`` (needs attacker data), ``dip``, ``pixels``, ``joint`` (of class means, by several images
-            each), ``learned`` (needs attacker data), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
-        iterations: most steps of the inversion; of ``decoder`` those in which single images are fitted to the vectors.
-        restarts: of the inversion.
         rounds: most rounds that are put together, the newest and others spread evenly over those before.
     """
 
-    inversion: Whole | Literal["auto"] = "auto"
     iterations: Annotated[int, Ge(1)] = 600
-    restarts: Annotated[int, Ge(1)] = 1
     rounds: Annotated[int, Ge(2)] = 10
 
     name = "all-rounds"
@@ -76,50 +66,30 @@ class AllRoundsInversion(Attack):
     version = 4
     targets = SEPARATE
     unit = "upload"
-    budget = "iterations"
     needs = Needs(extractor=("white_box", "query"), min_rounds=2, every_extractor=True)
     only_by_name = True
 
     def requirements_for(self, kind: str | None) -> Needs:
-        """Return the needs of this attack and of its inversion together."""
-        needs = super().requirements_for(kind)
-        return needs if self.inversion == "auto" else needs.together(_WHOLE_INVERSIONS[self.inversion].needs)
+        """Return the needs of this attack, and of its inversion where one is named."""
+        return self.needs if self.inversion == "auto" else super().requirements_for(kind)
 
     def trains(self, card: ThreatModel) -> str:
         """Return a name of its own: no other attack decodes what all rounds tell."""
         return self.name
 
-    def run(self, problem: AttackProblem) -> Reconstruction:
-        """Put the rounds together and invert; refuse fewer than two with the same rows and an extractor."""
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Return one long vector a target behind one wide extractor; refuse fewer than two rounds with the same rows."""
         seen, device = problem.observations, problem.device
-        newest = torch.stack([target_feature(seen, target, SEPARATE).to(device) for target in problem.targets])
-        return replace(self._inverter(problem).run(self._together(problem)), features=newest)
-
-    def objective(self, problem: AttackProblem) -> Objective | None:
-        """Return the inversion's, against the uploads of all rounds."""
-        return self._inverter(problem).objective(self._together(problem))
-
-    def _inverter(self, problem: AttackProblem) -> Attack:
-        granted: Whole = "dip" if problem.knowledge.public_images is None else "decoder"
-        kind = _WHOLE_INVERSIONS[granted if self.inversion == "auto" else self.inversion]
-        chosen = make_inversion(kind, self.iterations, self.restarts)
-        chosen.needs.refuse(self.name, problem.knowledge.card)
-        return chosen
-
-    def _together(self, problem: AttackProblem) -> AttackProblem:
-        """Return the problem of inverting one long vector behind one wide extractor."""
         require_extractors(problem.knowledge, problem.targets)
         observations, extractors, defended = [], {}, {}
         for target in {target.client: target for target in problem.targets}.values():
-            newest = observation_of(problem.observations, target)
+            newest = observation_of(seen, target)
             versions = self._versions(problem, newest)
             parts = [(version.round, Same(version.extractor), Same(version.defend)) for version in versions]
+            make = partial(_wide, problem, newest.client, versions)
             # Made once, so that all that is trained on it is shared.
-            extractor, defend, lengths = problem.trained.get(
-                ("all rounds", newest.client, problem.seed, *parts),
-                lambda client=newest.client, versions=versions: _wide(problem, client, versions),
-            )
-            rows = torch.cat([v.rows.to(problem.device) / s for v, s in zip(versions, lengths, strict=True)], 1)
+            extractor, defend, lengths = problem.trained.get(("all rounds", newest.client, problem.seed, *parts), make)
+            rows = torch.cat([v.rows.to(device) / s for v, s in zip(versions, lengths, strict=True)], 1)
             upload = tuple(
                 replace(payload, **{str(payload.values_field()): rows}) if payload.kind in SEPARATE else payload
                 for payload in newest.upload
@@ -128,10 +98,12 @@ class AllRoundsInversion(Attack):
             extractors[newest.client] = extractor
             if defend is not None:
                 defended[newest.round, newest.client] = defend
-        return replace(
-            problem,
-            observations=tuple(observations),
+        return Recovered(
+            tuple(observations),
+            problem.targets,
+            exact=True,
             knowledge=replace(problem.knowledge, extractors=extractors, defended=defended),
+            features=torch.stack([target_feature(seen, target, SEPARATE).to(device) for target in problem.targets]),
         )
 
     def _versions(self, problem: AttackProblem, newest: Observation) -> list[_Version]:

@@ -40,7 +40,7 @@ COMPARED = Answer(
 )
 
 LEARNED = (
-    Answer(("decoder",), SINGLE, {"defenses": "learned"}, note="learns on images of its own behind the same defense"),
+    Answer(("decoder",), SINGLE, note="learns on images of its own behind the same defense"),
     Answer(("all-rounds",), SINGLE, note="the same, from all rounds together"),
 )
 """Decoders that are trained through the defense."""
