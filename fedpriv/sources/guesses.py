@@ -150,7 +150,8 @@ def prior_of_others(features: Tensor, weights: Tensor) -> Tensor:
             return start
         mixed = mixing[rows]
         gram = mixed @ mixed.T + ridge * torch.eye(len(mixed), dtype=mixed.dtype)
-        return start + mixed.T @ torch.linalg.solve(gram, uploads[rows] - mixed @ start)
+        result: Tensor = start + mixed.T @ torch.linalg.solve(gram, uploads[rows] - mixed @ start)
+        return result
 
     every = torch.arange(len(uploads))
 

@@ -132,7 +132,7 @@ class RecoverThenInvert(Attack):
         if issubclass(chosen, DecoderInversion):
             return chosen(refine_steps=self.iterations if recovered.exact else 0)
         options: dict[str, Any] = {"iterations": self.iterations, "restarts": self.restarts}
-        return chosen(**options) if chosen is LearnedInversion else chosen(**options, match=self.match)
+        return chosen(**options if chosen is LearnedInversion else options | {"match": self.match})
 
 
 def _noisy(length: float, rows: Tensor, seed: int) -> Tensor:

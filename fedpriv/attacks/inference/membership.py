@@ -161,12 +161,12 @@ class MembershipInference(Inference):
     def _score(self, problem: InferenceProblem, candidates: Candidates) -> Tensor:
         each = problem.uploads_of(candidates.client)
         if self._deviates(*each[-1], problem.kind):
-            rounds = []
+            means = []
             for seen, knowledge in each:
                 own, labels = knowledge.public_images, knowledge.public_labels
                 if own is not None and labels is not None and self._deviates(seen, knowledge, problem.kind):
-                    rounds.append(read_mean_round(seen, knowledge, candidates.images, own, labels))
-            return deviation_scores(rounds, candidates.labels.cpu())
+                    means.append(read_mean_round(seen, knowledge, candidates.images, own, labels))
+            return deviation_scores(means, candidates.labels.cpu())
         rounds = []
         for moment in problem.rounds:
             for seen in moment.observations:
