@@ -1,10 +1,7 @@
 """Class inversion: the client's model must answer as uploaded, an independent classifier must agree, controls must not."""
 
-import json
-
 import pytest
 import torch
-from federations import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.contract import AttackProblem
@@ -13,11 +10,9 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.class_outputs import ClassInversion, whole_models
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_model
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.scoring.judge import load_class_evaluator
 from fedpriv.sources.shuffled import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import ClassLogits, Prototypes
@@ -127,42 +122,3 @@ def test_a_shadow_answers_the_attackers_images_as_the_client_does(model, digits)
     unseen = digits[0][1200:]
     agreed = ((represent(unseen) @ weight.T + bias).argmax(1) == model(unseen).argmax(1)).float().mean()
     assert agreed > 0.7  # over eight seeds 0.83 with a deviation of 0.03; 0.1 by chance
-
-
-# ---------------------------------------------------------------- through the command line
-
-
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("logits") / "out"
-    flags = [*DIGITS, "--per-class", "60", "--clients", "4", "--rounds", "5", "--targets", "16"]
-    assert run(["attack", "--target", "logits", "--attack", "class-inversion", *flags, "--out", str(folder)]) == 0
-    return folder
-
-
-def record_of(folder):
-    return json.loads((folder / "class-inversion" / "metrics.json").read_text())
-
-
-@pytest.mark.slow
-def test_an_independent_classifier_recognises_the_classes_and_not_the_controls(suite):
-    found = record_of(suite)["metrics"]["class_accuracy"]
-    assert found["real"] > 0.85
-    assert found["floors"]["class_mean_image"] > 0.9
-    assert found["floors"]["random_image"] < 0.25
-    assert found["ci95"][0] > found["floors"]["shuffled"] + 0.05
-    assert found["mean"] > 2 * found["floors"]["random_image"]
-    assert found["chance"] == found["floors"][found["chance_of"]] == max(found["floors"].values())
-    text = (suite / "report.md").read_text()
-    assert "are of a class that is recognised (baseline, class mean image: 100 %)" in text
-    assert "class recognised by an independent classifier" in text
-
-
-@pytest.mark.slow
-def test_a_damaged_judge_is_refused(suite, tmp_path, capsys):
-    (tmp_path / "judge.safetensors").write_bytes(b"not tensors")
-    with pytest.raises(UserError, match=r"judge\.safetensors: not readable as safetensors"):
-        load_class_evaluator(tmp_path, SHAPE)
-    with pytest.raises(UserError, match="not a judge"):
-        load_class_evaluator(suite / "class-inversion", (3, 32, 32))
-    assert load_class_evaluator(tmp_path / "nowhere", SHAPE) is None

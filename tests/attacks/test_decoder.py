@@ -99,15 +99,6 @@ def test_refining_brings_the_images_nearer_and_those_of_a_strange_upload_stay_be
     assert psnr(invert(FAST, strange, known).images[:, 0], images).mean() < floor.mean()
 
 
-def test_a_target_is_decoded_alike_whoever_else_is_attacked(digits, extractor, known):
-    images, labels = digits[0][1000:1004], digits[1][1000:1004]
-    seen = (raw(extractor(images[:2]), labels[:2]), raw(extractor(images[2:]), labels[2:], client=1))
-    attack = DecoderInversion(iterations=30, width=16)
-    both = invert(attack, seen, known)
-    alone = invert(attack, seen[1:], known)
-    expect_close(both.images[2:], alone.images, atol=1e-5)
-
-
 def test_a_mean_of_representations_becomes_the_mean_image(digits, extractor, known):
     images, labels = digits
     groups = [(labels[1000:] == digit).nonzero().flatten()[:6] + 1000 for digit in range(10)]

@@ -1,10 +1,7 @@
 """Joint inversion: both images of a prototype of two, its count from the objective, nothing from a strange upload."""
 
-import dataclasses
-
 import pytest
 import torch
-from compare import expect_rows_close
 
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion
@@ -80,16 +77,6 @@ def test_another_clients_upload_is_worth_no_more_than_a_flat_image(digits, extra
     assert reached < floor + 0.5
 
 
-def test_chunks_change_nothing(digits, extractor):
-    images, labels = digits
-    groups = [images[labels == digit][: digit + 1] for digit in range(3)]
-    seen = observed(extractor, groups, torch.arange(3), torch.tensor([1, 2, 3]))
-    attack = JointInversion(iterations=20, restarts=2, most=3, generator=SMALL)
-    whole, pieces = (invert(attack, seen, knowledge(extractor), chunk_rows=size) for size in (None, 1))
-    assert whole.objective.shape == (3, 2)
-    expect_rows_close(pieces.images, whole.images, 1e-3, share=0.6)  # two targets of three
-
-
 def test_a_count_beyond_the_most_uses_the_most(digits, extractor):
     images, labels = digits
     seen = observed(extractor, [images[labels == 0][:9]], torch.tensor([0]), torch.tensor([9]))
@@ -98,12 +85,7 @@ def test_a_count_beyond_the_most_uses_the_most(digits, extractor):
     assert found.cost.rows == 1
 
 
-def test_what_is_missing_is_refused(digits, extractor):
-    seen = observed(extractor, [digits[0][:2]], torch.tensor([0]), None)
-    with pytest.raises(UserError, match="needs extractor=white_box or shadow"):
-        invert(JointInversion(), seen, knowledge(extractor, ThreatModel(extractor="none")))
-    with pytest.raises(UserError, match="no extractor of client 0"):
-        invert(JointInversion(), seen, dataclasses.replace(knowledge(extractor), extractors={}))
+def test_representations_are_refused(digits, extractor):
     raw = (Observation(1, 0, (Representations(extractor(digits[0][:1]), torch.tensor([0])),), ()),)
     with pytest.raises(UserError, match="holds representation; expected one of prototype"):
         JointInversion()(raw, knowledge(extractor), list_targets(raw, "representation"), seed=0, device=CPU)

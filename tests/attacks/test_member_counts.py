@@ -1,12 +1,10 @@
 """Deviations of means and mixtures tell how many images they are of."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from deviation_cases import CLASSES, WIDTH, drawn
-from federations import DIGITS
 
 from fedpriv.attacks.inference.base import InferenceProblem, Moment
 from fedpriv.attacks.inference.means import MeanRound, estimate_member_counts
@@ -17,8 +15,6 @@ from fedpriv.attacks.inference.property import (
     shares_by_counts,
 )
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.cli.main import run
-from fedpriv.scoring.storage import load_scores
 from fedpriv.wire.payloads import Entangled, Prototypes
 
 HELD = (2, 8, 60)
@@ -70,6 +66,13 @@ def test_mixtures_of_several_rounds_tell_it_of_every_class(seed):
         assert number / 4 < found[label] < 4 * number
 
 
+def granted_to(own, labels, **more):
+    """Own images whose representations are their pixels."""
+    card, pictures = ThreatModel(attacker_data="same_domain"), own.view(-1, 1, 6, 6).float()
+    extractors = {0: lambda x: x.flatten(1)}
+    return Knowledge(card, (1, 6, 6), CLASSES, extractors, public_images=pictures, public_labels=labels, **more)
+
+
 def seen_of(kind, rows, round_, weights=None):
     if kind == "prototype":
         return Observation(round_, 0, (Prototypes(rows.float(), torch.arange(CLASSES)),), ())
@@ -79,12 +82,7 @@ def seen_of(kind, rows, round_, weights=None):
 @pytest.mark.parametrize("kind", ["prototype", "entangled"])
 def test_it_answers_the_question_where_images_and_extractors_are_granted(kind):
     own, labels = drawn(400, 80)
-    pictures, draw = own.view(-1, 1, 6, 6).float(), torch.Generator().manual_seed(82)
-    card = ThreatModel(attacker_data="same_domain")
-    granted = Knowledge(
-        card, (1, 6, 6), CLASSES, extractors={0: lambda x: x.flatten(1)}, public_images=pictures, public_labels=labels
-    )
-    rows = members(81)
+    granted, draw, rows = granted_to(own, labels), torch.Generator().manual_seed(82), members(81)
     rounds = [seen_of(kind, rows, t, torch.rand(3, generator=draw, dtype=torch.float64)) for t in range(1, 13)]
     earlier = tuple(Moment((one,), granted) for one in rounds[:-1])
     problem = InferenceProblem((rounds[-1],), granted, kind, earlier=earlier)
@@ -107,20 +105,13 @@ def test_it_answers_the_question_where_images_and_extractors_are_granted(kind):
 @pytest.mark.parametrize("kind", ["noise", "shrunk"])
 def test_what_a_named_defense_does_is_reckoned_with(kind):
     own, labels = drawn(400, 90)
-    pictures, rows = own.view(-1, 1, 6, 6).float(), members(91)
+    rows = members(91)
 
     def defend(given, seed):
         draw = torch.Generator().manual_seed(seed)
         return given + 0.3 * torch.randn(given.shape, generator=draw) if kind == "noise" else given / 2
 
-    granted = Knowledge(
-        ThreatModel(attacker_data="same_domain"),
-        (1, 6, 6),
-        CLASSES,
-        extractors={0: lambda x: x.flatten(1)},
-        public_images=pictures,
-        public_labels=labels,
-    )
+    granted = granted_to(own, labels)
     seen = seen_of("prototype", defend(rows.float(), 1234), 1)
     told = replace(granted, defended={(1, 0): defend})
     wanted = torch.tensor(HELD, dtype=torch.float64) / sum(HELD)
@@ -135,11 +126,7 @@ def test_what_a_named_defense_does_is_reckoned_with(kind):
 @pytest.mark.parametrize(("noise", "counted"), [(1.0, False), (0.01, True)])
 def test_mixtures_that_differ_too_much_over_rounds_are_not_taken_apart(noise, counted):
     own, labels = drawn(400, 95)
-    card = ThreatModel(attacker_data="same_domain")
-    pictures = own.view(-1, 1, 6, 6).float()
-    granted = Knowledge(
-        card, (1, 6, 6), CLASSES, extractors={0: lambda x: x.flatten(1)}, public_images=pictures, public_labels=labels
-    )
+    granted = granted_to(own, labels)
     draw, rows, seen = torch.Generator().manual_seed(96), members(97), []
     for t in range(1, 9):
         noisy = rows + noise * torch.randn(1, WIDTH, generator=draw, dtype=torch.float64)
@@ -151,32 +138,3 @@ def test_mixtures_that_differ_too_much_over_rounds_are_not_taken_apart(noise, co
     assert (shares_by_counts(problem) is not None) == counted
     found = PropertyInference(question="majority", shadow_clients=2, steps=2)(problem)
     assert found.source == (BY_DEVIATION if counted else "2 shadow clients")
-
-
-# ---------------------------------------------------------------- on real runs
-
-
-def record(target, *extra):
-    assert run(["attack", "--target", target, "--attack", "property", *extra, "--out", "out", "--quiet"]) == 0
-    return load_scores(Path("out/property"))
-
-
-COUNTED = ["--auxiliary", "0.5", "--per-class", "60", "--clients", "5", "--alpha", "0.5"]
-
-
-@pytest.mark.parametrize(
-    ("target", "rounds"),
-    [
-        ("prototype", ["--rounds", "2"]),
-        ("logits", ["--rounds", "2"]),
-        ("entangled", ["--rounds", "6", "--capture", "all", "--keep", "all"]),
-    ],
-)
-def test_members_are_counted_where_images_and_extractors_are_granted(target, rounds, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = record(target, *DIGITS, *COUNTED, *rounds)
-    assert (found.learned_from, found.question) == (BY_DEVIATION, "majority")
-    assert found.knowledge.extractor == "white_box"
-    if target != "logits":  # ten outputs tell less than 64 entries of a representation
-        assert found.shares.estimated.value < found.shares.guesses["equal shares"].value
-    assert found.auc.value > 0.6

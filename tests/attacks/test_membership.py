@@ -17,7 +17,6 @@ from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.scoring.judgement import judge
-from fedpriv.scoring.membership import on_common_scale
 from fedpriv.scoring.roc import area
 from fedpriv.scoring.storage import load_scores
 from fedpriv.scoring.verdict import words
@@ -30,16 +29,6 @@ from fedpriv.wire.payloads import (
 )
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--rounds", "2"]
-
-
-# ---------------------------------------------------------------- measures
-
-
-def test_ruled_out_candidates_come_last_and_scales_are_made_equal():
-    scaled = on_common_scale(np.array([3.0, 1.0, -np.inf, 2.0]))
-    assert scaled.argmin() == 2
-    assert np.allclose(on_common_scale(np.array([3.0, 1.0, 2.0])), on_common_scale(np.array([30.0, 10.0, 20.0])))
-    assert on_common_scale(np.array([-np.inf, -np.inf])).tolist() == [0.0, 0.0]
 
 
 # ---------------------------------------------------------------- scores
@@ -192,14 +181,7 @@ def test_prototypes_of_one_image_give_it_away_and_shuffled_ones_do_not():
     low, high = found["shuffled"]["auc"]["ci95"]
     assert low < 0.5 < high
     assert found["classes"]["exact"] == found["classes"]["clients"] == 4
-    assert (found["run"]["method"], found["run"]["defenses"]) == (found["method"], [])
-    with open("prototype/report.md") as file:
-        assert words(judge(load_scores(Path("prototype/membership")))) in file.read()
-    with open("prototype/report.html") as file:
-        assert 'id="membership"' in file.read()
-    assert run(["report", "prototype", "--out", "again", "--quiet"]) == 0
-    with open("again/report.md") as file:
-        assert words(judge(load_scores(Path("prototype/membership")))) in file.read()
+    assert words(judge(load_scores(Path("prototype/membership")))) in Path("prototype/report.md").read_text()
 
 
 @pytest.mark.parametrize("target", ["model", "low-rank-model", "classifier", "angle-matrix"])

@@ -85,6 +85,18 @@ def test_mixtures_of_several_rounds_are_taken_apart_into_classes():
     assert areas[1] > areas[2] - 0.03  # nearly what the class means themselves would tell
 
 
+def granted_for(own, own_labels, defend=None):
+    return Knowledge(
+        ThreatModel(attacker_data="same_domain"),
+        (1, 6, 6),
+        CLASSES,
+        extractors={0: lambda batch: batch.flatten(1)},
+        defended={} if defend is None else {(1, 0): defend},
+        public_images=own.view(-1, 1, 6, 6).float(),
+        public_labels=own_labels,
+    )
+
+
 @pytest.mark.parametrize("kind", ["prototype", "entangled"])
 def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(kind):
     inside, labels = drawn(60, 15)
@@ -96,14 +108,7 @@ def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(k
         upload = Entangled(rows.mean(0).float(), weights)
     seen = Observation(1, 0, (upload,), ())
     asked = {0: Candidates(0, inside.view(-1, 1, 6, 6).float(), labels)}
-    granted = Knowledge(
-        ThreatModel(attacker_data="same_domain"),
-        (1, 6, 6),
-        CLASSES,
-        extractors={0: lambda batch: batch.flatten(1)},
-        public_images=own.view(-1, 1, 6, 6).float(),
-        public_labels=own_labels,
-    )
+    granted = granted_for(own, own_labels)
     bare = Knowledge(ThreatModel(), (1, 6, 6), CLASSES, extractors=granted.extractors)
     deviation, distance = (
         MembershipInference()(InferenceProblem((seen,), known, kind, asked)).values[0] for known in (granted, bare)
@@ -112,18 +117,6 @@ def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(k
     expect_close(deviation, deviation_scores([one], labels), atol=1e-9)
     vectors = {"prototype": rows, "entangled": rows.mean(0).expand(CLASSES, -1)}[kind][labels]
     expect_close(distance, -(inside - vectors).square().sum(1) / vectors.square().sum(1), rtol=1e-5, atol=1e-5)
-
-
-def granted_for(own, own_labels, defend):
-    return Knowledge(
-        ThreatModel(attacker_data="same_domain"),
-        (1, 6, 6),
-        CLASSES,
-        extractors={0: lambda batch: batch.flatten(1)},
-        defended={} if defend is None else {(1, 0): defend},
-        public_images=own.view(-1, 1, 6, 6).float(),
-        public_labels=own_labels,
-    )
 
 
 def clipped(rows, seed):

@@ -216,22 +216,9 @@ def test_shadow_clients_are_learned_from_where_images_are_granted_and_extractors
     found = record("prototype", *SMALL, *shadow, "--attack-option", "shadow_clients=4", "--attack-option", "steps=5")
     assert found.learned_from == "4 shadow clients"
     assert found.question == "majority"
-    assert (found.run.method, found.defenses) == (found.method, ())
     assert found.n_yes >= 5
     assert 0 <= found.auc.ci95[0] <= found.auc.value <= 1
-    with open("out/report.md") as file:
-        assert inferred(judge(found)) in file.read()
-    with open("out/report.html") as file:
-        assert 'id="property"' in file.read()
-    assert run(["report", "out", "--out", "again", "--quiet"]) == 0
-    with open("again/report.md") as file:
-        assert inferred(judge(found)) in file.read()
-
-
-def test_what_is_sent_in_clear_is_said_so():
-    found = record("representation", *SMALL)
-    assert found.auc.value == 1.0
-    assert inferred(judge(found)).startswith("Sent in clear")
+    assert inferred(judge(found)) in Path("out/report.md").read_text()
 
 
 def test_a_histogram_sent_in_the_first_round_is_read_in_the_last(capsys):
@@ -242,27 +229,11 @@ def test_a_histogram_sent_in_the_first_round_is_read_in_the_last(capsys):
     assert found.knowledge.rounds_seen == 3
     assert (found.question, found.auc.value) == ("majority", 1.0)
     assert inferred(judge(found)).startswith("Sent in clear")
-    attack = ["attack", "--target", "classifier", "--run", "run", "--attack", "membership", "--out", "m", "--quiet"]
-    assert run(attack) == 0
-    classes = load_scores(Path("m/membership")).classes
-    assert dict(classes) == {"clients": 5, "exact": 5, "counted": 5, "counts_exact": 5}
 
 
 def test_what_cannot_be_answered_is_refused_before_anything_is_attacked_or_written(capsys):
     assert run(["train", "--method", "fedgh", *SMALL, "--rounds", "1", "--out", "run", "--quiet"]) == 0
-    suite = [
-        "--attack",
-        "dip",
-        "--attack",
-        "property",
-        "--iterations",
-        "2",
-        "--targets",
-        "2",
-        "--attack-option",
-        "question=majority",
-    ]
-    for _ in range(2):  # nothing is left in the way of a second try
-        assert run(["attack", "--target", "prototype", "--run", "run", *suite, "--out", "out", "--quiet"]) == 2
-        assert "attacker has nothing to learn it from" in capsys.readouterr().err
-        assert not Path("out").exists()
+    suite = ["--attack", "dip", "--attack", "property", "--attack-option", "question=majority", "--out", "out"]
+    assert run(["attack", "--target", "prototype", "--run", "run", *suite, "--quiet"]) == 2
+    assert "attacker has nothing to learn it from" in capsys.readouterr().err
+    assert not Path("out").exists()
