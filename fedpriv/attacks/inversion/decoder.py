@@ -32,8 +32,8 @@ from torch.nn.functional import cosine_similarity, normalize
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, represented, require_extractors
 from fedpriv.attacks.inversion.vector import FITS, uploaded_vectors, vector_distance
-from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction, Rehearsal, TargetId, ThreatModel
-from fedpriv.attacks.priors.denoiser import LEAST_IMAGES, images_to_train_on
+from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Rehearsal, ThreatModel
+from fedpriv.attacks.priors.denoiser import images_to_train_on
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.spectral import (
     Frame,
@@ -177,10 +177,7 @@ class DecoderInversion(Attack):
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the distance of images' representations to what is believed of the uploaded vectors; queries are enough."""
-        own = problem.knowledge.public_images
-        believed: list[Match] = ["vector"] * len(problem.targets)
-        if own is not None and len(own) >= LEAST_IMAGES:
-            believed = [each.match for each in self._fits(problem)]
+        believed = [each.match for each in self._fits(problem)]
         distances = {match: vector_distance(problem, match) for match in dict.fromkeys(believed)}
 
         def distance(images: Tensor) -> Tensor:
@@ -223,12 +220,16 @@ class DecoderInversion(Attack):
 
     def _fits(self, problem: AttackProblem) -> list[LearnedFit]:
         """Return of each target what of its vector is believed, and how far to go from the decoded image to the fitted."""
-        fitted = [False] * len(problem.targets)
-        if self.refine_steps and problem.knowledge.card.extractor == "white_box":
-            fitted = of_one_image(problem.observations, problem.targets)
-        clients = [target.client if item else None for target, item in zip(problem.targets, fitted, strict=True)]
-        learned = {client: self._learned(problem, client) for client in sorted({k for k in clients if k is not None})}
-        return [LearnedFit("vector", 0.0) if client is None else learned[client] for client in clients]
+        fits = [LearnedFit("vector", 0.0)] * len(problem.targets)
+        if not self.refine_steps or problem.knowledge.card.extractor != "white_box":
+            return fits
+        for index, target in enumerate(problem.targets):
+            payload = SEPARATE.first(observation_of(problem.observations, target).upload)
+            counts = payload.counts if isinstance(payload, Prototypes) else None
+            of_image = payload is not None and payload.kind in OF_IMAGES
+            if of_image or (counts is not None and int(counts[target.index]) == 1):
+                fits[index] = self._learned(problem, target.client)
+        return fits
 
     def _learned(self, problem: AttackProblem, client: int) -> LearnedFit:
         """Return the fit that is learned through a client's extractor, once, on the attacker's own images."""
@@ -284,7 +285,13 @@ class DecoderInversion(Attack):
             vectors, match = lengths[:, None] * normalize(vectors, dim=1), "vector"
         prior: Prior
         if has_spectrum(problem.knowledge.image_shape):
-            frame = self._frame(problem, decoded, labels)
+            centres = decoded
+            if has_own_images(problem.knowledge):  # class means of the decoder's training images alone
+                inside = divided(self._own(problem), decoder_seed(problem))[0]
+                wanted = torch.full((len(decoded),), -1, device=decoded.device) if labels is None else labels
+                centres = (centres_of(inside.images, inside.labels, wanted) + decoded) / 2
+            spectrum = spectrum_for(problem.knowledge, problem.trained).to(decoded.device)
+            frame = Frame(centres.unsqueeze(1), spectrum)
             prior = SpectralPrior(frame.points(decoded.unsqueeze(1))[:, 0], frame, SpectralSettings())
             rate = _RATE * math.sqrt(min(1.0, steps / _FULL))
         else:
@@ -301,16 +308,6 @@ class DecoderInversion(Attack):
         schedule = Schedule(steps, rate, anneal=True, tolerance=_FOUND, patience=steps, fits=FITS)
         fitted = fit(prior, distance, schedule, lambda _: None)
         return replace(fitted, images=fitted.images.detach(), objective=fitted.objective.detach())
-
-    def _frame(self, problem: AttackProblem, decoded: Tensor, labels: Tensor | None) -> Frame:
-        """Return the coordinates in which images are fitted; class means are of the decoder's training images alone."""
-        spectrum = spectrum_for(problem.knowledge, problem.trained).to(decoded.device)
-        if not has_own_images(problem.knowledge):
-            return Frame(decoded.unsqueeze(1), spectrum)
-        inside = divided(self._own(problem), decoder_seed(problem))[0]
-        wanted = torch.full((len(decoded),), -1, device=decoded.device) if labels is None else labels
-        means = centres_of(inside.images, inside.labels, wanted)
-        return Frame(((means + decoded) / 2).unsqueeze(1), spectrum)
 
 
 @dataclass(frozen=True)
@@ -372,17 +369,6 @@ def worth(decoded: Tensor, fitted: Tensor, true: Tensor) -> float:
     step = fitted - decoded
     share = float((step * (true - decoded)).sum() / step.square().sum().clamp_min(1e-12))
     return min(1.0, max(0.0, share))
-
-
-def of_one_image(observations: Sequence[Observation], targets: Sequence[TargetId]) -> list[bool]:
-    """Return, for each target, true for a representation, and for a class mean that the upload says is of one image."""
-    single = []
-    for target in targets:
-        payload = SEPARATE.first(observation_of(observations, target).upload)
-        counts = payload.counts if isinstance(payload, Prototypes) else None
-        of_image = payload is not None and payload.kind in OF_IMAGES
-        single.append(of_image or (counts is not None and int(counts[target.index]) == 1))
-    return single
 
 
 def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal | None]:
@@ -588,24 +574,19 @@ def _ridge(known: Tensor, wanted: Tensor, kept: Tensor, unseen: Tensor) -> Tenso
         raise UserError(
             "a decoder got representations of the attacker's own images that are not finite; expected numbers"
         )
-    values, vectors = _eigenvectors(gram)
+    try:
+        values, vectors = torch.linalg.eigh(gram)
+    except RuntimeError:  # of which its LinAlgError is one
+        values = torch.full_like(gram[0], torch.nan)
+    # Equal eigenvalues do not always come out in single precision, and no error may tell.
+    if not bool(values.isfinite().all()):
+        values, vectors = (part.to(gram.dtype) for part in torch.linalg.eigh(gram.double()))
     values, moments = values.clamp_min(0)[:, None], vectors.T @ (known.T @ wanted)
     scale = values.mean().clamp_min(1e-12)
     results = [vectors @ (moments / (values + penalty * scale)) for penalty in _PENALTIES]
     errors = [float((kept @ item - unseen).square().mean()) for item in results]
     best: Tensor = results[errors.index(min(errors))]
     return best
-
-
-def _eigenvectors(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues and eigenvectors, in double precision where equal ones do not come out in single."""
-    try:
-        values, vectors = torch.linalg.eigh(gram)
-    except RuntimeError:  # of which its LinAlgError is one
-        values = torch.full_like(gram[0], torch.nan)
-    if not bool(values.isfinite().all()):  # by some numbers of threads they are not, and no error tells
-        values, vectors = (part.to(gram.dtype) for part in torch.linalg.eigh(gram.double()))
-    return values, vectors
 
 
 def _filled(features: Tensor, width: int) -> Tensor:
