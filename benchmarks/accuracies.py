@@ -29,14 +29,13 @@ from htfllib_peer import SERVERS
 from rich.progress import track
 
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining, Method
 from fedpriv.federation.prepared import load_data
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS
 from fedpriv.scoring.intervals import compare
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 
 LIKE = {
     "fedmrl": ({"narrowing": "htfllib", "small_width": 128}, {}),

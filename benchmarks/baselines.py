@@ -32,8 +32,7 @@ from fedpriv.scoring.leakage import psnr_of_mse
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.sections import BEYOND
 from fedpriv.sources.case import build_case
-from fedpriv.sources.federation import prepare
-from fedpriv.sources.run import RunSource
+from fedpriv.sources.run import RunSource, prepare
 
 ATTACKS: Mapping[str, tuple[str, int]] = {
     "representation": ("decoder", 400),

@@ -22,12 +22,11 @@ from pathlib import Path
 import torch
 
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining, Method
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS as METHODS_TABLE
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 
 LIKE_HTFLLIB = {"fedmrl": {"narrowing": "htfllib"}}
 """The small model that the reference figures were measured with."""

@@ -57,11 +57,10 @@ def alone(asked: argparse.Namespace) -> dict[str, float]:
     import torch
 
     from fedpriv.datasets.federated import PartitionOptions
-    from fedpriv.federation.engine import ClientJob, ClientResult, run_clients
     from fedpriv.federation.prepared import Federation
-    from fedpriv.federation.rounds import run
+    from fedpriv.federation.rounds import ClientJob, ClientResult, run, run_clients
     from fedpriv.federation.run_directory import RunConfig, RunDirectory
-    from fedpriv.sources.federation import prepare
+    from fedpriv.sources.run import prepare
 
     torch.set_num_threads(1)
     clients = int(asked.clients)

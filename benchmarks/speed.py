@@ -144,10 +144,9 @@ def rounds_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     """Run a federation, a round a turn: from the beginning of one to the beginning of the next."""
     import torch
 
-    from fedpriv.federation.engine import run_clients
-    from fedpriv.federation.rounds import run
+    from fedpriv.federation.rounds import run, run_clients
     from fedpriv.federation.run_directory import RunDirectory
-    from fedpriv.sources.federation import prepare
+    from fedpriv.sources.run import prepare
 
     torch.set_num_threads(1)
     config = run_config(case)

@@ -23,7 +23,7 @@ from fedpriv.attacks.features.posterior import Uploads, infer
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import class_means, classification_loss, represent, train
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.trace import Trace
+from fedpriv.federation.states import Trace
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.seeds import generator

@@ -13,12 +13,11 @@ from filelock import FileLock
 
 import fedpriv
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.prepared import Federation
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 from fedpriv.util.config import plain
 from fedpriv.util.files import LOCK, MARKER
 

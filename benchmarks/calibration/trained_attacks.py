@@ -53,13 +53,11 @@ from fedpriv.experiment.training import train_run
 from fedpriv.experiment.verbs.attacking import quick_settings
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
-from fedpriv.pipeline.execute import attack_all, described, open_run
-from fedpriv.pipeline.infer import case_of, measure_all
+from fedpriv.pipeline.execute import attack_all, case_of, described, measure_all, open_run
 from fedpriv.pipeline.plan import granted, plan_of
 from fedpriv.scoring import inference as scoring
 from fedpriv.scoring.judgement import judge
-from fedpriv.sources.federation import prepare
-from fedpriv.sources.run import RunSource
+from fedpriv.sources.run import RunSource, prepare
 from fedpriv.sources.source import read_card
 from fedpriv.util.code import allowing
 from fedpriv.util.config import parse

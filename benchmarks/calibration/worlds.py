@@ -22,7 +22,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, TargetId, Threat
 from fedpriv.datasets.types import Samples
 from fedpriv.sources.case import Case
 from fedpriv.sources.guesses import with_guesses
-from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.source import shuffle
 from fedpriv.sources.truth import Holdings, Pool, Truth
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes, Representations

@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, expit, ndtri  # type: ignore[import-untyped]
 
 from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
 from fedpriv.scoring.intervals import clopper_pearson
@@ -67,6 +66,8 @@ def one_run_p_value(right: int, guesses: int, canaries: int, epsilon: float, del
     Steinke et al. 2023, theorem 5.2: with W binomial of r guesses and probability e^epsilon / (1 + e^epsilon), and v of
     them right, P(W >= v) + 2 m delta max_i P(v - i <= W < v) / i.
     """
+    from scipy.special import betainc, expit  # type: ignore[import-untyped]  # takes half a second to import
+
     share = float(expit(epsilon))
     tail = 1.0 if right <= 0 else float(betainc(right, guesses - right + 1, share))
     if not delta or not right:
@@ -96,6 +97,8 @@ def gaussian_bound(scores: Scores, coins: Coins, alpha: float, delta: float) -> 
 
 def gaussian_mu(scores: Scores, coins: Coins, threshold: float, alpha: float) -> float:
     """Return the distance between means, in standard deviations, that error rates at a threshold show."""
+    from scipy.special import ndtri
+
     rates = [(float((part >= threshold).mean()), len(part)) for part in (scores[coins], scores[~coins])]
     (least, _), (_, most) = (clopper_pearson(rate, number, alpha / 2) for rate, number in rates)
     return float(ndtri(least) - ndtri(most))

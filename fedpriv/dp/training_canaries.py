@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from fedpriv.datasets.types import Samples
 from fedpriv.defenses.shared.signals import signal
 from fedpriv.federation.defense import GradientTransform, ProtectionPlan, Step, Work
-from fedpriv.federation.engine import ClientJob, client_part
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
+from fedpriv.federation.rounds import ClientJob, client_part
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Report
 from fedpriv.util.seeds import generator

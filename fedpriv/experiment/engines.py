@@ -13,8 +13,8 @@ from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
 
 if TYPE_CHECKING:
-    from fedpriv.federation.engine import ClientJob, ClientResult, Engine
     from fedpriv.federation.prepared import Federation
+    from fedpriv.federation.rounds import ClientJob, ClientResult, Engine
     from fedpriv.federation.run_directory import EngineChoice, RunConfig
 
 AHEAD = 2
@@ -80,8 +80,8 @@ def _with_config(federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[
 def _run_client(run_configs: tuple[RunConfig, ClientJob], _: Relay) -> ClientResult:
     import torch
 
-    from fedpriv.federation.engine import client_part
-    from fedpriv.sources.federation import prepare
+    from fedpriv.federation.rounds import client_part
+    from fedpriv.sources.run import prepare
 
     config, job = run_configs
     key = _key(config)

@@ -7,12 +7,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from fedpriv.federation.engine import ClientResult, client_part
 from fedpriv.federation.prepared import Federation
+from fedpriv.federation.rounds import ClientResult, client_part
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.states import message_on, on_device
-from fedpriv.integrations.flower_wire import fingerprint, pack_refusal, pack_result, read_job
-from fedpriv.sources.federation import prepare
+from fedpriv.integrations.flower_engine import pack_refusal, pack_result, read_job
+from fedpriv.sources.run import prepare
 from fedpriv.util.config import parse, plain
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
@@ -31,12 +31,8 @@ def answer(message: Any, context: Any) -> Any:
 
 
 def _part(records: Any) -> ClientResult:
-    config, device_name, job, data = read_job(records)
+    config, device_name, job = read_job(records)
     federation = _prepared(json.dumps(plain(config), sort_keys=True), device_name)
-    if fingerprint(federation.clients[job.client]) != data:
-        raise UserError(
-            f"client {job.client}: its images on the node are not those on the server; give the node the same data set"
-        )
     device = federation.server.device
     there = replace(job, state=on_device(device, job.state), broadcast=message_on(device, job.broadcast))
     return client_part(federation, there)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.experiment.result_folders import is_result
-from fedpriv.pipeline.execute import AttackContext, attack_all, open_run
-from fedpriv.pipeline.infer import measure_all
+from fedpriv.pipeline.execute import AttackContext, attack_all, measure_all, open_run
 from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.sources.run import RunSource
 from fedpriv.util.listener import Listener

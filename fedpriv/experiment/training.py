@@ -10,8 +10,8 @@ from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
-    from fedpriv.federation.engine import Engine
     from fedpriv.federation.prepared import Federation
+    from fedpriv.federation.rounds import Engine
     from fedpriv.federation.run_directory import RunConfig, RunDirectory
     from fedpriv.federation.summary import RunSummary
 
@@ -44,7 +44,7 @@ def train_run(
     """
     from fedpriv.experiment.engines import check_engine, opened, refuse_workers
     from fedpriv.federation.run_directory import RunDirectory
-    from fedpriv.sources.federation import prepare
+    from fedpriv.sources.run import prepare
 
     if not callable(clients_by):
         device = check_engine(config.engine, device)
@@ -79,11 +79,11 @@ def _run(federation: Federation, directory: RunDirectory, clients: Engine, liste
 
 def _tell_facts(federation: Federation, listener: Listener) -> None:
     """Tell what was done to the images, and which clients no round samples."""
-    from fedpriv.federation.evaluate import unsampled_facts, unsampled_warning
+    from fedpriv.federation.rounds import unsampled_facts
 
     if federation.data.dataset.brought:
         listener.say(f"{federation.data.dataset.name}: {federation.data.dataset.brought}")
     config = federation.config
     absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
     if absent is not None and config.unsampled != "left_out":
-        listener.warn(unsampled_warning(absent, config.clients))
+        listener.warn(f"{absent.words(config.clients)}; see unsampled='left_out'")

@@ -14,23 +14,14 @@ NO_OTHERS = "it fits no others"
 
 @dataclass(frozen=True)
 class Answer:
-    """One way to attack uploads in spite of a defense.
+    """One way to attack uploads in spite of a defense."""
 
-    Attributes:
-        attacks: registry names; empty where every attack works as it is.
-        kinds: kinds of payload; None for every kind that no other answer of the defense is about.
-        options: values of the attacks' options that adapt them.
-        where: values of the defense's options with which alone the answer works.
-        note: why it works, for a reader.
-        source: paper, where the adapted attack is published.
-    """
-
-    attacks: tuple[str, ...] = ()
-    kinds: tuple[str, ...] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    where: Mapping[str, Any] = field(default_factory=dict)
-    note: str = ""
-    source: str = ""
+    attacks: tuple[str, ...] = ()  # registry names; empty where every attack works as it is
+    kinds: tuple[str, ...] | None = None  # of payload; None for all that no other answer of the defense is about
+    options: Mapping[str, Any] = field(default_factory=dict)  # values of the attacks' options that adapt them
+    where: Mapping[str, Any] = field(default_factory=dict)  # values of the defense's options with which alone it works
+    note: str = ""  # why it works, for a reader
+    source: str = ""  # paper, where the adapted attack is published
 
     @property
     def words(self) -> str:

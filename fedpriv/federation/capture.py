@@ -1,10 +1,6 @@
-"""Which rounds' messages a run stores, and the private notes of what clients did in them.
+"""Rounds whose messages a run stores, and apart from them what its clients did: ``truth/round-0007/client-003.safetensors``.
 
-::
-
-    truth/round-0007/client-003.safetensors      phase-0.images, phase-0.sizes, ..., mixture
-
-Nothing that attacks reads it; :mod:`fedpriv.sources.run` does, for scorers and for what a threat model grants.
+No attack reads the latter; :mod:`fedpriv.sources.run` does, for scorers and for what a threat model grants.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedpriv.federation.run_directory import AUTO_CAPTURE_BYTES, RunConfig, RunDirectory
-from fedpriv.federation.trace import LocalTrace, Trace
+from fedpriv.federation.states import Trace
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, write_all
 from fedpriv.wire.ledger import entries
@@ -48,7 +44,7 @@ def capture(
     for client, upload in uploads:
         about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
         messages[directory.upload_path(round_, client)] = message_bytes(upload, about)
-    write_all({trace_path(directory, round_, k): trace_bytes(trace.result()) for k, trace in traces.items()})
+    write_all({trace_path(directory, round_, k): bytes(save(trace_blocks(trace))) for k, trace in traces.items()})
     write_all(messages)
 
 
@@ -57,9 +53,9 @@ def trace_path(run: RunDirectory, round_: int, client: int) -> Path:
     return run.path / "truth" / f"round-{round_:04d}" / f"client-{client:03d}.safetensors"
 
 
-def trace_blocks(trace: LocalTrace) -> dict[str, Tensor]:
+def trace_blocks(trace: Trace) -> dict[str, Tensor]:
     """Return a trace as tensors on the CPU: ``phase-0.images`` and ``phase-0.sizes``, ..., ``mixture``."""
-    blocks: dict[str, Tensor] = {} if trace.mixture is None else {"mixture": trace.mixture.detach().cpu().contiguous()}
+    blocks: dict[str, Tensor] = {} if trace.weights is None else {"mixture": trace.weights.detach().cpu().contiguous()}
     for number, steps in enumerate(trace.phases):
         images = torch.cat([torch.empty(0, dtype=torch.int64), *(index.cpu() for index in steps)])
         blocks[f"phase-{number}.images"] = images.to(torch.int32)
@@ -67,26 +63,16 @@ def trace_blocks(trace: LocalTrace) -> dict[str, Tensor]:
     return blocks
 
 
-def trace_of(blocks: Mapping[str, Tensor]) -> LocalTrace:
-    """Return the trace whose tensors these are.
-
-    Raises:
-        KeyError: where a phase lacks one.
-        RuntimeError: where its sizes do not add up.
-    """
+def trace_of(blocks: Mapping[str, Tensor]) -> Trace:
+    """Return the trace of some tensors; KeyError where a phase lacks one, RuntimeError where its sizes do not add up."""
     phases = []
     for number in range(sum(name.endswith(".sizes") for name in blocks)):
         images, sizes = blocks[f"phase-{number}.images"].long(), blocks[f"phase-{number}.sizes"].tolist()
         phases.append(tuple(images.split(sizes)) if sizes else ())
-    return LocalTrace(tuple(phases), blocks.get("mixture"))
+    return Trace(phases, blocks.get("mixture"))
 
 
-def trace_bytes(trace: LocalTrace) -> bytes:
-    """Return the file of what a client did in a round."""
-    return bytes(save(trace_blocks(trace)))
-
-
-def load_trace(run: RunDirectory, round_: int, client: int) -> LocalTrace:
+def load_trace(run: RunDirectory, round_: int, client: int) -> Trace:
     """Read back what a client did in a round."""
     path = trace_path(run, round_, client)
     if not path.is_file():

@@ -6,7 +6,7 @@ No hook knows a method; several defenses are applied in the order they are given
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.federation.answer import Answer
+from fedpriv.federation.states import Trace
 from fedpriv.federation.summary import DefenseFacts
-from fedpriv.federation.trace import Trace
 from fedpriv.models.split import Blueprint
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
@@ -29,21 +29,13 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Work:
-    """One batch's gradient to compute.
+    """One batch's gradient to compute."""
 
-    Attributes:
-        module: the trained model, or several in a list.
-        loss: to minimise.
-        parameters: those that the optimiser moves, of the module or not.
-        expected: mean size of a batch under Poisson sampling; None without it.
-        rng: generator of the guards, one for the whole round.
-    """
-
-    module: nn.Module
-    loss: Loss
-    parameters: tuple[nn.Parameter, ...]
-    expected: float | None
-    rng: torch.Generator
+    module: nn.Module  # the trained model, or several in a list
+    loss: Loss  # to minimise
+    parameters: tuple[nn.Parameter, ...]  # those that the optimiser moves, of the module or not
+    expected: float | None  # mean size of a batch under Poisson sampling; None without it
+    rng: torch.Generator  # of the guards, one for the whole round
 
 
 Step = Callable[[Work, Tensor, Tensor], Tensor]
@@ -55,25 +47,15 @@ GradientTransform = Callable[[Step], Step]
 
 @dataclass(frozen=True)
 class Sender:
-    """The client that uploads.
+    """The client that uploads."""
 
-    Attributes:
-        round: from 1.
-        client: 0..K-1.
-        n_classes: number of classes C of the federation.
-        labels: ``(n,)`` int64 classes of the client's training images. Private.
-        broadcast: the message that the upload answers.
-        rounds: number of rounds of the run.
-        trace: recorder of the images in a mixture.
-    """
-
-    round: int
-    client: int
-    n_classes: int
-    labels: Tensor
-    broadcast: Message
-    rounds: int = 1
-    trace: Trace = field(default_factory=Trace, compare=False, repr=False)
+    round: int  # from 1
+    client: int  # 0..K-1
+    n_classes: int  # C of the federation
+    labels: Tensor  # ``(n,)`` int64 classes of the client's training images. Private
+    broadcast: Message  # that the upload answers
+    rounds: int = 1  # of the run
+    trace: Trace = field(default_factory=Trace, compare=False, repr=False)  # recorder of the images in a mixture
 
     @property
     def class_counts(self) -> Tensor:
@@ -83,84 +65,49 @@ class Sender:
 
 @dataclass(frozen=True, kw_only=True)
 class UploadContext(Sender):
-    """All that a defense may look at while it changes one upload.
+    """All that a defense may look at while it changes one upload; generators are on the CPU."""
 
-    Attributes:
-        rng: generator of this (seed, round, client, place of the defense), on the CPU.
-        client_rng: generator of this (seed, client, place of the defense): the same draws in every round.
-    """
-
-    rng: torch.Generator
-    client_rng: torch.Generator
+    rng: torch.Generator  # of this (seed, round, client, place of the defense)
+    client_rng: torch.Generator  # of this (seed, client, place of the defense): the same draws in every round
 
 
 @dataclass(frozen=True)
 class ProtectionPlan:
-    """A federation before it runs, for :meth:`Defense.check`.
-
-    Attributes:
-        method: its name.
-        uploads, broadcasts: kinds of payload.
-        accepted_substitutes: kinds of payload that the server takes in place of its own.
-        blueprints, train_sizes, steps: architecture, training images and local steps of a round, per client.
-        n_clients: number of clients K.
-        rounds: number of rounds.
-        batch_size: of local training.
-        options: the method's own options.
-        linear_aggregation, non_sgd_computation: as of :class:`fedpriv.federation.method.Method`.
-        trained: every architecture that clients train.
-        encoded: defenses so far that decide how uploads are put on the wire.
-        mixing: defenses so far that let one image into the gradient of another.
-        private_gradients: the defense that made gradients differentially private, or empty.
-        sensitivity_unknown_after: defenses behind which one image's share of an upload is unknown.
-        false_labels: the defense that made label encodings differ from the mixture, or empty.
-    """
+    """A federation before it runs, for :meth:`Defense.check`; the last five say what the defenses so far did."""
 
     method: str
-    uploads: tuple[str, ...]
-    accepted_substitutes: tuple[str, ...]
-    blueprints: tuple[Blueprint, ...]
+    uploads: tuple[str, ...]  # kinds of payload
+    accepted_substitutes: tuple[str, ...]  # kinds of payload that the server takes in place of its own
+    blueprints: tuple[Blueprint, ...]  # architecture of each client
     n_clients: int
     rounds: int
-    train_sizes: tuple[int, ...]
+    train_sizes: tuple[int, ...]  # training images of each client
     batch_size: int
     broadcasts: tuple[str, ...] = ()
-    options: Any = None
-    linear_aggregation: bool = False
-    encoded: tuple[str, ...] = ()
-    trained: tuple[Blueprint, ...] = ()
-    steps: tuple[int, ...] = ()
-    non_sgd_computation: str = ""
-    mixing: tuple[str, ...] = ()
-    private_gradients: str = ""
-    sensitivity_unknown_after: tuple[str, ...] = ()
-    false_labels: str = ""
+    options: Any = None  # the method's own options
+    linear_aggregation: bool = False  # as of :class:`fedpriv.federation.method.Method`
+    trained: tuple[Blueprint, ...] = ()  # every architecture that clients train
+    steps: tuple[int, ...] = ()  # local steps of each client in a round
+    non_sgd_computation: str = ""  # as of :class:`fedpriv.federation.method.Method`
+    encoded: tuple[str, ...] = ()  # those that decide how uploads are put on the wire
+    mixing: tuple[str, ...] = ()  # those that let one image into the gradient of another
+    private_gradients: str = ""  # the one that made gradients differentially private, or empty
+    sensitivity_unknown_after: tuple[str, ...] = ()  # those behind which one image's share of an upload is unknown
+    false_labels: str = ""  # the one that made label encodings differ from the mixture, or empty
 
 
 class Defense:
-    """A defense: every hook does nothing unless it is overridden. Subclasses are frozen dataclasses.
+    """A defense: every hook does nothing unless it is overridden. Subclasses are frozen dataclasses."""
 
-    Attributes:
-        name: registry name.
-        source: paper, equation, year; or ``derived here``.
-        guarantee: in words, with neighbourhood, norm and unit; or ``none``.
-        answers: attacks of this package that are adapted to it.
-        unanswered: why there are none, or none on other kinds of upload.
-        server_view: the server sees ``each`` upload, or only their ``sum`` over the round's clients.
-        encodes: whether it decides how uploads are put on the wire.
-        mixes: whether it makes one mixture of the rows of an upload.
-        keeps_sensitivity: whether one image moves a row of what is uploaded by no more than before, though it is changed.
-    """
-
-    name: ClassVar[str]
-    source: ClassVar[str]
-    guarantee: ClassVar[str] = "none"
-    answers: ClassVar[tuple[Answer, ...]] = ()
-    unanswered: ClassVar[str] = ""
-    server_view: ClassVar[Literal["each", "sum"]] = "each"
-    encodes: ClassVar[bool] = False
-    mixes: ClassVar[bool] = False
-    keeps_sensitivity: ClassVar[bool] = False
+    name: ClassVar[str]  # registry name
+    source: ClassVar[str]  # paper, equation, year; or ``derived here``
+    guarantee: ClassVar[str] = "none"  # in words, with neighbourhood, norm and unit
+    answers: ClassVar[tuple[Answer, ...]] = ()  # attacks of this package that are adapted to it
+    unanswered: ClassVar[str] = ""  # why there are none, or none on other kinds of upload
+    server_view: ClassVar[Literal["each", "sum"]] = "each"  # upload is seen, or their sum over the round's clients
+    encodes: ClassVar[bool] = False  # it decides how uploads are put on the wire
+    mixes: ClassVar[bool] = False  # it makes one mixture of the rows of an upload
+    keeps_sensitivity: ClassVar[bool] = False  # one image moves a row of what is uploaded by no more than before
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse a federation that the defense does not fit."""
@@ -246,14 +193,17 @@ class DefensePipeline:
             defense.check(before)
 
     def _plans(self, plan: ProtectionPlan) -> Iterator[tuple[Defense, ProtectionPlan]]:
-        for defense in self.defenses:
-            yield defense, plan
-            plan = _behind(defense, plan)
+        """Yield each defense with the plan that it gets."""
+        for index, defense in enumerate(self.defenses):
+            yield defense, DefensePipeline(self.defenses[:index]).after(plan)
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan behind all defenses; its ``uploads`` are the kinds that leave the clients."""
         for defense in self.defenses:
-            plan = _behind(defense, plan)
+            plan = defense.after(plan)
+            if not defense.preserves_sensitivity():
+                unknown = (*plan.sensitivity_unknown_after, defense.name)
+                plan = replace(plan, sensitivity_unknown_after=unknown)
         return plan
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
@@ -298,23 +248,8 @@ class DefensePipeline:
         return [{"defense": name, **record} for name, record in records if record is not None]
 
 
-def _behind(defense: Defense, plan: ProtectionPlan) -> ProtectionPlan:
-    after = defense.after(plan)
-    if defense.preserves_sensitivity():
-        return after
-    return replace(after, sensitivity_unknown_after=(*after.sensitivity_unknown_after, defense.name))
-
-
 def plain_step(work: Work, images: Tensor, labels: Tensor) -> Tensor:
     """Add the gradient of a batch's loss: the unguarded :data:`Step`."""
     value = work.loss(images, labels)
     value.backward()
     return value.detach()
-
-
-def guarded(guards: Sequence[GradientTransform]) -> Step:
-    """Return the step with every guard around it, the first innermost."""
-    step: Step = plain_step
-    for guard in guards:
-        step = guard(step)
-    return step

@@ -12,10 +12,9 @@ from torch.nn.functional import cross_entropy
 from torch.optim.sgd import sgd
 
 from fedpriv.datasets.types import Samples, as_unit
-from fedpriv.federation.defense import Loss, Work, guarded
+from fedpriv.federation.defense import Loss, Step, Work, plain_step
 from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining
-from fedpriv.federation.states import State, put
-from fedpriv.federation.trace import Trace
+from fedpriv.federation.states import State, Trace, put
 from fedpriv.models.layout import channels_last, takes_channels_last, weights_channels_last
 from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import generator, global_seed
@@ -24,8 +23,7 @@ from fedpriv.util.seeds import generator, global_seed
 class Sgd:
     """Moves parameters against their gradients: v = momentum v + g, p = p - rate v, where g = gradient + weight_decay p.
 
-    By torch's function, since ``torch.optim.SGD`` imports a compiler, a second or two of every process. The velocity begins
-    as the first gradient.
+    By torch's function, since ``torch.optim.SGD`` imports a compiler, a second or two of every process.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], training: LocalTraining) -> None:
@@ -127,7 +125,10 @@ def train(
     optimiser = Sgd(moved, training)
     guards, poisson = (training.guards, training.poisson) if isinstance(training, GuardedTraining) else ((), False)
     expected = float(min(training.batch_size, len(samples))) if poisson else None
-    step, work = guarded(guards), Work(module, loss, moved, expected, generator(noise, "guards"))
+    step: Step = plain_step
+    work = Work(module, loss, moved, expected, generator(noise, "guards"))
+    for guard in guards:
+        step = guard(step)
     module.train()
     for parameter in moved:
         parameter.grad = None

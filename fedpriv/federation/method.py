@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import GradientTransform
-from fedpriv.federation.states import State
-from fedpriv.federation.trace import Trace
+from fedpriv.federation.states import State, Trace
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import payload_kind
@@ -32,11 +31,6 @@ class LocalTraining:
     """A client's local training: plain SGD, as the reference libraries do.
 
     Attributes:
-        learning_rate: SGD step size, > 0.
-        batch_size: images a step, >= 1.
-        epochs: passes over the local data in a round, >= 1.
-        momentum: SGD momentum in [0, 1).
-        weight_decay: L2 penalty, >= 0.
         drop_last: leave out the tail batch, as the reference libraries do.
         shuffle: draw a new order every epoch; HtFLlib keeps the stored order.
         max_steps: stop a round after this many steps; None for no limit.
@@ -44,9 +38,9 @@ class LocalTraining:
 
     learning_rate: Annotated[float, Gt(0)] = 0.01
     batch_size: Annotated[int, Ge(1)] = 10
-    epochs: Annotated[int, Ge(1)] = 1
+    epochs: Annotated[int, Ge(1)] = 1  # passes over the local data in a round
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
-    weight_decay: Annotated[float, Ge(0)] = 0.0
+    weight_decay: Annotated[float, Ge(0)] = 0.0  # L2 penalty
     drop_last: bool = False
     shuffle: bool = True
     max_steps: Annotated[int, Ge(1)] | None = None
@@ -54,11 +48,9 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class GuardedTraining(LocalTraining):
-    """Local training whose gradients pass through the guards of defenses."""
+    """Local training whose gradients pass through the guards of defenses, the first innermost."""
 
-    guards: tuple[
-        GradientTransform, ...
-    ] = ()  # innermost first; see :data:`fedpriv.federation.defense.GradientTransform`
+    guards: tuple[GradientTransform, ...] = ()
     poisson: bool = False  # each batch holds every image with probability batch size / n; as many batches as without
 
 
@@ -67,26 +59,20 @@ class ClientSetup:
     """A client as no round changes it, and the recorder of one client step.
 
     Attributes:
-        client: its number, 0..K-1.
-        blueprint: the architecture of its private model.
-        model: a scratch module of that architecture, whose weights every function loads from the state first.
-        train: its training samples, on the device it trains on.
-        training: how it trains.
-        options: an instance of ``Method.options``.
-        scratch: architecture -> a scratch module of it.
+        model: a scratch module of the blueprint, whose weights every function loads from the state first.
         public: public images ``(p, c, h, w)`` in [0, 1] that everybody has before the first round, of methods that need
             them; else None.
         public_labels: their classes ``(p,)`` int64, of methods that need these too; else None.
         trace: recorder of the images of local steps. Never read by a method.
     """
 
-    client: int
-    blueprint: Blueprint
+    client: int  # its number, 0..K-1
+    blueprint: Blueprint  # the architecture of its private model
     model: SplitModel
-    train: Samples
+    train: Samples  # its training samples, on the device it trains on
     training: LocalTraining
-    options: Any
-    scratch: Callable[[Blueprint], SplitModel]
+    options: Any  # an instance of ``Method.options``
+    scratch: Callable[[Blueprint], SplitModel]  # architecture -> a scratch module of it
     public: Tensor | None = field(default=None, compare=False, repr=False)
     public_labels: Tensor | None = field(default=None, compare=False, repr=False)
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
@@ -104,44 +90,26 @@ class ClientSetup:
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """The server as no round changes it.
+    """The server as no round changes it."""
 
-    Attributes:
-        n_clients: number of clients K.
-        blueprint: the architecture of client 0; all but its ``name`` holds for everybody.
-        options: the method's own options.
-        scratch: architecture -> a scratch module of it.
-        device: where the server computes.
-        public: unlabelled public images ``(p, c, h, w)`` in [0, 1], or None.
-        rounds: number of planned rounds.
-        blueprints: the architecture of every client.
-    """
-
-    n_clients: int
-    blueprint: Blueprint
-    options: Any
-    scratch: Callable[[Blueprint], SplitModel]
-    device: torch.device
-    public: Tensor | None = None
-    rounds: int = 1
-    blueprints: tuple[Blueprint, ...] = ()
+    n_clients: int  # K
+    blueprint: Blueprint  # the architecture of client 0; all but its ``name`` holds for everybody
+    options: Any  # the method's own options
+    scratch: Callable[[Blueprint], SplitModel]  # architecture -> a scratch module of it
+    device: torch.device  # where the server computes
+    public: Tensor | None = None  # unlabelled public images ``(p, c, h, w)`` in [0, 1]
+    rounds: int = 1  # planned ones
+    blueprints: tuple[Blueprint, ...] = ()  # the architecture of every client
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A federation before it runs, for :attr:`Method.check`.
+    """A federation before it runs, for :attr:`Method.check`."""
 
-    Attributes:
-        blueprints, train_sizes: architecture and number of training images per client.
-        options: the method's own options.
-        has_public: whether public images were set aside.
-        training: how clients train.
-    """
-
-    blueprints: tuple[Blueprint, ...]
-    options: Any
-    has_public: bool
-    train_sizes: tuple[int, ...]
+    blueprints: tuple[Blueprint, ...]  # architecture of each client
+    options: Any  # the method's own options
+    has_public: bool  # public images were set aside
+    train_sizes: tuple[int, ...]  # training images of each client
     training: LocalTraining
 
 

@@ -2,39 +2,124 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from torch import Tensor
+
+from fedpriv.datasets.types import Samples
 from fedpriv.federation.capture import capture, is_captured
-from fedpriv.federation.defense import defense_facts
-from fedpriv.federation.engine import Engine, RoundJobs
-from fedpriv.federation.evaluate import accuracy, evaluate, is_evaluated, unsampled_facts
-from fedpriv.federation.method import Uploads
+from fedpriv.federation.defense import Sender, defense_facts
+from fedpriv.federation.local_training import has_batch_norm
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunDirectory, dataset_title
-from fedpriv.federation.state_store import StateStore, state_store
-from fedpriv.federation.states import State, message_on, on_device
+from fedpriv.federation.states import State, StateStore, Trace, message_on, on_device
 from fedpriv.federation.summary import (
     ClientFailure,
     Communication,
     Counts,
     ReachedAccuracy,
+    RoundAccuracy,
     RoundLine,
     RunSummary,
     Total,
     Traffic,
+    Treatment,
+    Unsampled,
 )
-from fedpriv.federation.trace import Trace
 from fedpriv.util.config import plain
-from fedpriv.util.errors import WorkError
+from fedpriv.util.errors import UserError, WorkError
+from fedpriv.util.files import PARTIAL
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import Count, count, entries
 from fedpriv.wire.payloads import Message
+from fedpriv.wire.plain_tensor import all_finite
 
-Report: TypeAlias = Callable[[int, int, str], None]
+# ---------------------------------------------------------------- a client's part
+
+
+@dataclass(frozen=True)
+class ClientJob:
+    """One client's part in one round, to be run."""
+
+    round: int  # from 1
+    client: int  # its number
+    state: State  # its private state before the round
+    broadcast: Message  # the server's message
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """A client's part in a round, done."""
+
+    client: int  # its number
+    state: State  # its private state after the round
+    upload: Message  # its message behind its defenses; may be empty
+    trace: Trace  # its notes, for scorers
+
+
+Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult | ClientFailure]]
+"""Runs the jobs of a round and yields one answer each, in their order: the result of :func:`client_part`, or a
+:class:`ClientFailure` for a client that failed or timed out. Each job is asked for once, since it loads a state."""
+
+Report = Callable[[int, int, str], None]
 """Called with (client steps done, client steps planned, what was just finished)."""
+
+
+def client_part(federation: Federation, job: ClientJob) -> ClientResult:
+    """Run a client's step and the defenses of its upload."""
+    setup = replace(federation.clients[job.client], trace=Trace())
+    rng = federation.client_rng(job.round, job.client)
+    state, upload = federation.method.client_step(setup, job.state, job.broadcast, rng)
+    wrong = [f"{payload.kind}.{name}" for payload in upload if (name := payload.non_finite()) is not None]
+    if not upload:  # then nothing but the state shows it
+        wrong = [name for name, value in state.items() if not all_finite(value)]
+    if wrong:
+        raise UserError(
+            f"round {job.round}, client {job.client}: {wrong[0]} became NaN or infinite; "
+            f"training diverged, try a smaller lr"
+        )
+    sender = Sender(
+        round=job.round,
+        client=job.client,
+        n_classes=setup.n_classes,
+        labels=setup.train.labels.cpu(),
+        broadcast=job.broadcast,
+        rounds=federation.config.rounds,
+        trace=setup.trace,
+    )
+    sent = federation.pipeline.upload(upload, sender, federation.config.seed)
+    return ClientResult(job.client, state, sent, setup.trace)
+
+
+def run_clients(federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[ClientResult]:
+    """Run the jobs one after another in this process: the plainest engine."""
+    for job in jobs:
+        yield client_part(federation, job)
+
+
+@dataclass(frozen=True)
+class _Jobs(Sequence[ClientJob]):
+    """The jobs of a round; each is made when it is asked for, with its client's state as it stands then."""
+
+    round: int
+    clients: tuple[int, ...]
+    states: Sequence[State] = field(repr=False)
+    broadcast: Message = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __getitem__(self, number: int) -> ClientJob:  # type: ignore[override]
+        client = self.clients[number]
+        return ClientJob(self.round, client, self.states[client], self.broadcast)
+
+
+# ---------------------------------------------------------------- rounds
 
 
 @dataclass(frozen=True)
@@ -55,24 +140,26 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
 
     UserError where training diverged; WorkError where too few clients of a round answered. What is done stays.
     """
-    config = federation.config
+    config, device = federation.config, federation.server.device
     standing = _standing(federation, directory)
-    with state_store(directory, config.clients, federation.initial_state, federation.server.device) as states:
+    files = directory.state_paths(standing.done) if standing.done else ()
+    with tempfile.TemporaryDirectory(PARTIAL, ".states.", directory.path) as folder:
+        states = StateStore(files, config.clients, federation.initial_state, device, Path(folder))
         for round_ in range(standing.done + 1, config.rounds + 1):
             began = time.perf_counter()
-            jobs = RoundJobs(round_, federation.participants(round_), states, standing.broadcast)
+            jobs = _Jobs(round_, federation.participants(round_), states, standing.broadcast)
             uploads, traces, failures = _answers(federation, engine, jobs, states, report)
             trained = time.perf_counter()
             ended = _served(federation, standing, uploads, traces)
             served = time.perf_counter()
-            if is_evaluated(config, round_):
+            if round_ % config.evaluate_every == 0 or round_ == config.rounds or round_ in config.keep:
                 ended = _evaluated(federation, states, standing, ended)
             seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
             _write(federation, directory, standing.broadcast, ended, uploads, traces, failures, seconds)
             if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
                 checkpoint = Checkpoint(round_, ended.server, ended.broadcast, ended.evaluation)
-                directory.save_checkpoint(checkpoint, states, states.files, config.keep)
-                states.checkpointed(round_)
+                directory.save_checkpoint(checkpoint, [states.file(k) for k in range(config.clients)], config.keep)
+                states.checkpointed(directory.state_paths(round_))
             standing = ended
     summary = _summary(federation, directory, standing.untrained)
     directory.finish(summary)
@@ -80,7 +167,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
 
 
 def _answers(
-    federation: Federation, engine: Engine, jobs: RoundJobs, states: StateStore, report: Report | None
+    federation: Federation, engine: Engine, jobs: _Jobs, states: StateStore, report: Report | None
 ) -> tuple[Uploads, dict[int, Trace], list[ClientFailure]]:
     """Have a round's jobs run, take the states that came of them, and return uploads, notes, and the clients that left."""
     config, round_ = federation.config, jobs.round
@@ -126,21 +213,6 @@ def _served(federation: Federation, before: _Standing, uploads: Uploads, trained
     )
 
 
-def _evaluated(federation: Federation, states: StateStore, before: _Standing, ended: _Standing) -> _Standing:
-    """Return the standing at the end of a round with every client's accuracy, given that before the round."""
-    of_server = {} if before.evaluated == before.done else {"after_broadcast_server_model"}
-    evaluation = evaluate(
-        federation.method,
-        list(zip(federation.clients, federation.tests, strict=True)),
-        states,
-        ended.broadcast,
-        {when: counts for when, counts in ended.evaluation.items() if when not in of_server},
-        ended.changed,
-        (federation.server, before.server, ended.server),
-    )
-    return replace(ended, evaluation=evaluation, evaluated=ended.done, changed=frozenset())
-
-
 def _write(
     federation: Federation,
     directory: RunDirectory,
@@ -176,6 +248,110 @@ def _write(
             "timings": [{"round": round_, "seconds": seconds}],
         }
     )
+
+
+def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
+    """Return the standing at the newest checkpoint, with everything beyond it cut off; at first the server's start."""
+    config, device = federation.config, federation.server.device
+    newest = directory.newest_checkpoint()
+    directory.cut(newest or 0)
+    untrained = tuple(range(config.clients))
+    if newest is None:
+        server, broadcast = federation.method.start(federation.server, init_rng(config))
+        return _Standing(0, server, broadcast, {}, 0, frozenset(), untrained)
+    checkpoint = directory.load_checkpoint(newest)
+    directory.drop_checkpoints(config.keep)  # where a crash came first
+    lines = directory.rounds()
+    trained = {k for line in lines for k in line.participants}
+    evaluated = max((line.round for line in lines if line.accuracy), default=0)
+    return _Standing(
+        done=newest,
+        server=on_device(device, checkpoint.server),
+        broadcast=message_on(device, checkpoint.broadcast),
+        evaluation=checkpoint.evaluation,
+        evaluated=evaluated,
+        changed=frozenset(k for line in lines if line.round > evaluated for k in line.participants),
+        untrained=tuple(k for k in untrained if k not in trained),
+    )
+
+
+# ---------------------------------------------------------------- evaluation
+
+
+def accuracy(clients: Sequence[Sequence[int]], left_out: Collection[int] = ()) -> RoundAccuracy:
+    """Return the pooled accuracy and the mean over clients of ``[correct, total]`` pairs, some clients left out."""
+    counts = [pair for client, pair in enumerate(clients) if client not in left_out]
+    return RoundAccuracy(
+        pooled=sum(right for right, _ in counts) / sum(total for _, total in counts),
+        mean_over_clients=sum(right / total for right, total in counts) / len(counts),
+    )
+
+
+def _evaluated(federation: Federation, states: StateStore, before: _Standing, ended: _Standing) -> _Standing:
+    """Return the standing at the end of a round with every client's accuracy, given that before the round."""
+    of_server = {} if before.evaluated == before.done else {"after_broadcast_server_model"}
+    known = {when: counts for when, counts in ended.evaluation.items() if when not in of_server}
+    server = federation.server, before.server, ended.server
+    clients = list(zip(federation.clients, federation.tests, strict=True))
+    counts = _counts(federation.method, clients, states, ended.broadcast, known, ended.changed, server)
+    return replace(ended, evaluation=counts, evaluated=ended.done, changed=frozenset())
+
+
+def _counts(
+    method: Method,
+    clients: Sequence[tuple[ClientSetup, Samples]],
+    states: Iterable[State],
+    broadcast: Message,
+    known: Counts,
+    changed: Collection[int],
+    server: tuple[ServerSetup, State, State],
+) -> Counts:
+    """Return ``[correct, total]`` of every client after training, and after the next broadcast.
+
+    A count of ``known`` after training stands where the client has not ``changed``; nothing is evaluated twice where the
+    broadcast changes nothing. ``server`` is its setup and its states before and after its step.
+    """
+    predictors = {"": method.predict} | {f"_{name}": predict for name, predict in method.extra_predictors.items()}
+    counts: dict[str, list[Sequence[int]]] = {
+        f"{when}{way}": [] for way in predictors for when in ("after_training", "after_broadcast")
+    }
+    for (setup, test), state in zip(clients, states, strict=True):
+        k = setup.client
+        updated = method.apply_broadcast(setup, state, broadcast)
+        model_unchanged = all(updated[name] is state[name] for name in updated if name.startswith("model."))
+        for way, predict in predictors.items():
+            if known and k not in changed:
+                trained = known[f"after_training{way}"][k]
+            else:
+                trained = _correct(predict(setup, state, test.images), test.labels)
+            same = updated is state or (way and model_unchanged)
+            received = trained if same else _correct(predict(setup, updated, test.images), test.labels)
+            counts[f"after_training{way}"].append(trained)
+            counts[f"after_broadcast{way}"].append(received)
+    if method.server_predict is None:
+        return counts
+    setup_, *server_states = server
+    names = "after_training_server_model", "after_broadcast_server_model"
+    for name, state in zip(names, server_states, strict=True):
+        if name == names[0] and names[1] in known:
+            counts[name] = list(known[names[1]])
+        else:
+            scores = [method.server_predict(setup_, state, test.images) for _, test in clients]
+            counts[name] = [_correct(score, test.labels) for score, (_, test) in zip(scores, clients, strict=True)]
+    return counts
+
+
+def _correct(scores: Tensor, labels: Tensor) -> list[int]:
+    return [int((scores.argmax(1) == labels).sum()), len(labels)]
+
+
+def unsampled_facts(clients: Sequence[int], setups: Sequence[ClientSetup], treatment: Treatment) -> Unsampled | None:
+    """Return the record of the clients that no round of a run sampled; None where there are none."""
+    norms = tuple(k for k in clients if has_batch_norm(setups[k].model))
+    return Unsampled(clients=tuple(clients), batch_norm=norms, treatment=treatment) if clients else None
+
+
+# ---------------------------------------------------------------- summary
 
 
 def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[int, ...]) -> RunSummary:
@@ -219,27 +395,3 @@ def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:
 def _traffic(total: Count, rounds: int) -> Traffic:
     of_a_round = {f"{name}_per_round": value / rounds for name, value in plain(total).items()}
     return Traffic(**of_a_round, total=Total(**plain(total)))
-
-
-def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
-    config, device = federation.config, federation.server.device
-    newest = directory.newest_checkpoint()
-    directory.cut(newest or 0)
-    untrained = tuple(range(config.clients))
-    if newest is None:
-        server, broadcast = federation.method.start(federation.server, init_rng(config))
-        return _Standing(0, server, broadcast, {}, 0, frozenset(), untrained)
-    checkpoint = directory.load_checkpoint(newest)
-    directory.drop_checkpoints(config.keep)  # where a crash came first
-    lines = directory.rounds()
-    trained = {k for line in lines for k in line.participants}
-    evaluated = max((line.round for line in lines if line.accuracy), default=0)
-    return _Standing(
-        done=newest,
-        server=on_device(device, checkpoint.server),
-        broadcast=message_on(device, checkpoint.broadcast),
-        evaluation=checkpoint.evaluation,
-        evaluated=evaluated,
-        changed=frozenset(k for line in lines if line.round > evaluated for k in line.participants),
-        untrained=tuple(k for k in untrained if k not in trained),
-    )

@@ -57,7 +57,6 @@ FORMAT = 6
 EVALUATION = "evaluation.json"
 """Of a checkpoint, written last: it is whole."""
 
-
 AUTO_CAPTURE_BYTES = 1 << 20
 
 R = TypeVar("R", bound=Record)
@@ -73,16 +72,12 @@ class DefenseChoice:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine that runs the clients of a run. Results do not depend on it, but for clients that fail.
-
-    Attributes:
-        nodes: simulated nodes (default: one for each client of a round); each runs one client after another.
-    """
+    """The engine that runs the clients of a run. Results do not depend on it, but for clients that fail."""
 
     name: Literal["local", "flower"] = "local"  # ``local``, one after another in this process, or ``flower``
     min_clients: Annotated[int, Ge(1)] = 1  # clients of a round that must answer
     client_timeout: Annotated[float, Gt(0)] = 600.0  # seconds after which a client that has not answered leaves
-    nodes: Annotated[int, Ge(1)] | None = None
+    nodes: Annotated[int, Ge(1)] | None = None  # simulated nodes; None for one for each client of a round
 
 
 @dataclass(frozen=True)
@@ -90,12 +85,8 @@ class RunConfig:
     """Everything that determines a run.
 
     Attributes:
-        unsampled: clients that no round has sampled yet are ``counted`` in accuracies as they are, or ``left_out``.
-        auxiliary: share of every class of the rest that no client holds, in [0, 1); half of it is the attacker's own.
-        division_seed: of who holds which images, and of those set aside; None for ``seed``.
         capture: rounds whose messages are stored: ``all``, ``last``, ``none``, or ``auto``: all whose uploads are together
             at most 1 MiB, and the last. ``last`` and ``auto`` store those of ``keep`` too.
-        evaluate_every: rounds between evaluations; the last round and those of ``keep`` are evaluated too.
     """
 
     method: str = "fedre"  # a name of ``fedpriv.methods.METHODS``
@@ -107,19 +98,21 @@ class RunConfig:
     partition: PartitionOptions = field(default_factory=PartitionOptions)  # who holds what
     clients: Annotated[int, Ge(1)] = 10  # number of clients K
     participation: Annotated[float, Gt(0), Le(1)] = 1.0  # share of clients in a round, in (0, 1]
-    unsampled: Treatment = "counted"
+    unsampled: Treatment = "counted"  # clients that no round has sampled yet, in accuracies: or ``left_out``
     rounds: Annotated[int, Ge(1)] = 20  # number of rounds
     models: str = "small"  # a family or a comma-separated list of models; client k gets entry k mod length
     width: Annotated[int, Ge(1), Le(65_536)] | None = None  # representation width d; None for the family's default
     mapping: Literal["ap", "mp", "fc"] = "ap"  # representation mapping to that width
     training: LocalTraining = field(default_factory=LocalTraining)  # local training
     public: Annotated[int, Ge(0)] = 0  # images set aside as public data before the rest is divided
-    auxiliary: Annotated[float, Ge(0), Lt(1)] = 0.5
+    auxiliary: Annotated[float, Ge(0), Lt(1)] = (
+        0.5  # share of every class that no client holds; half the attacker's own
+    )
     seed: Annotated[int, Ge(0)] = 0  # of every random draw
-    division_seed: Annotated[int, Ge(0)] | None = None
+    division_seed: Annotated[int, Ge(0)] | None = None  # of who holds which images; None for ``seed``
     capture: Literal["all", "last", "none", "auto"] = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1  # rounds between checkpoints
-    evaluate_every: Annotated[int, Ge(1)] = 1
+    evaluate_every: Annotated[int, Ge(1)] = 1  # rounds between evaluations; the last and ``keep`` are evaluated too
     keep: tuple[int, ...] = ()  # rounds whose checkpoints stay for good, beside the newest
     defenses: tuple[DefenseChoice, ...] = ()  # of uploads, in the order in which clients apply them
     engine: EngineChoice = field(default_factory=EngineChoice)  # what runs the clients
@@ -279,22 +272,21 @@ class RunDirectory:
         """Return the file of a client's state after a round."""
         return self.checkpoint_path(round_) / f"client-{client:03d}.safetensors"
 
-    def save_checkpoint(
-        self, checkpoint: Checkpoint, states: Sequence[State], files: Mapping[int, Path], keep: tuple[int, ...]
-    ) -> None:
-        """Write a checkpoint, copying clients' states that lie in files, then drop older ones except those to keep."""
+    def state_paths(self, round_: int) -> list[Path]:
+        """Return the files of all clients' states after a round."""
+        return [self.state_path(round_, client) for client in range(self.config.clients)]
+
+    def save_checkpoint(self, checkpoint: Checkpoint, states: Sequence[Path], keep: tuple[int, ...]) -> None:
+        """Write a checkpoint with copies of the files of all clients' states, then drop older ones but those to keep."""
         folder = self.checkpoint_path(checkpoint.round)
         server, evaluation = folder / "server.safetensors", folder / EVALUATION
-        clients = [self.state_path(checkpoint.round, client) for client in range(len(states))]
+        clients = self.state_paths(checkpoint.round)
         remove(folder)
         save_message(folder / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
         with placing([server, *clients, evaluation]) as temporary:
             save_state(temporary[server], checkpoint.server)
-            for client, path in enumerate(clients):
-                if client in files:
-                    shutil.copyfile(checked(files[client]), temporary[path])
-                else:
-                    save_state(temporary[path], states[client])
+            for state, path in zip(states, clients, strict=True):
+                shutil.copyfile(checked(state), temporary[path])
             temporary[evaluation].write_text(json.dumps(checkpoint.evaluation), encoding="utf-8")
         self.drop_checkpoints(keep)
 
@@ -313,12 +305,7 @@ class RunDirectory:
             there = ", ".join(str(number) for number in self.checkpointed_rounds()) or "none"
             raise UserError(f"{folder}: no checkpoint of round {round_}; there are: {there}")
         broadcast, _ = load_message(folder / "broadcast.safetensors")
-        return Checkpoint(
-            round_,
-            load_state(folder / "server.safetensors"),
-            broadcast,
-            read_json(folder / EVALUATION),
-        )
+        return Checkpoint(round_, load_state(folder / "server.safetensors"), broadcast, read_json(folder / EVALUATION))
 
     def client_state(self, round_: int, client: int) -> State:
         """Read one client's state after a round."""

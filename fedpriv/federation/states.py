@@ -1,9 +1,9 @@
-"""Flat states of clients and of the server: from modules and to them, on devices, and as files."""
+"""States of clients and of the server, kept as files between rounds; and a client step's private notes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +44,12 @@ def outer(state: Mapping[str, Tensor], prefix: str) -> State:
 
 
 def parameters(module: nn.Module) -> State:
-    """Return copies of a module's learnable parameters: what the reference libraries exchange.
-
-    Buffers (batch-norm statistics) stay with the client.
-    """
+    """Return copies of a module's learnable parameters; buffers (batch-norm statistics) stay with the client."""
     return {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
 def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Iterable[float]) -> State:
-    """Return sum_k w_k state_k / sum_k w_k, entry by entry.
-
-    Summed in float64, so that the result does not depend on the order of the clients beyond the last float32 digit.
-    """
+    """Return sum_k w_k state_k / sum_k w_k, entry by entry, summed in float64."""
     shares = torch.tensor(list(weights), dtype=torch.float64)
     shares = shares / shares.sum()
     return {
@@ -76,7 +70,7 @@ def message_on(device: torch.device, message: Message) -> Message:
 
     def move(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {name: entry.to(device) for name, entry in value.items()}
+            return on_device(device, dict(value))
         return value if value is None else value.to(device)
 
     return tuple(
@@ -98,3 +92,65 @@ def load_state(path: Path) -> State:
         raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: damaged checkpoint ({error})") from error
+
+
+class StateStore(Sequence[State]):
+    """The states of all clients, each in a file: in the newest checkpoint, or since a change in a folder of this run.
+
+    First states are drawn on first use.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], clients: int, first: Callable[[int], State], device: torch.device, folder: Path
+    ) -> None:
+        self._first, self._device, self._folder, self._clients = first, device, folder, clients
+        self._files = dict(enumerate(files))
+
+    def __len__(self) -> int:
+        return self._clients
+
+    def __getitem__(self, client: int) -> State:  # type: ignore[override]
+        return on_device(self._device, load_state(self.file(client)))
+
+    def file(self, client: int) -> Path:
+        """Return the file of a client's state."""
+        if not 0 <= client < self._clients:
+            raise IndexError(client)
+        if client not in self._files:
+            self.change(client, self._first(client))
+        return self._files[client]
+
+    def change(self, client: int, state: State) -> None:
+        """Store a client's state."""
+        path = self._folder / f"client-{client:03d}.safetensors"
+        path.unlink(missing_ok=True)  # tensors that were read from it may still be mapped into memory
+        save_state(path, state)
+        self._files[client] = path
+
+    def checkpointed(self, files: Sequence[Path]) -> None:
+        """Take the states from a checkpoint that holds all of them as they are now."""
+        self._files = dict(enumerate(files))
+        for path in self._folder.iterdir():
+            path.unlink()
+
+
+@dataclass(eq=False)
+class Trace:
+    """A recorder for one client step and for the defenses of its upload: the truth that attacks are scored against.
+
+    Attributes:
+        phases: of each phase of training, the last of which made what is uploaded, the batches in order: int64 indices into
+            the client's training set. A random batch may be empty.
+        weights: ``(n,)`` float32, the weight of every training image in the entangled upload; None where there is none.
+    """
+
+    phases: list[tuple[Tensor, ...]] = field(default_factory=list)
+    weights: Tensor | None = None
+
+    def local_steps(self, batches: Sequence[Tensor]) -> None:
+        """Note the batches of a phase of local training: int64 indices into the training set, one tensor a step."""
+        self.phases.append(tuple(batches))
+
+    def mixture(self, weights: Tensor) -> None:
+        """Note the weight ``(n,)`` of every training image in an entangled upload."""
+        self.weights = weights

@@ -39,11 +39,7 @@ class RoundAccuracy(Record):
 
 
 class ReachedAccuracy(Record):
-    """Accuracy over the rounds of a run, in [0, 1]. A best round is chosen on the test images, so it flatters.
-
-    Attributes:
-        clients: ``(correct, total)`` test images of every client that counts, after the last round.
-    """
+    """Accuracy over the rounds of a run, in [0, 1]. A best round is chosen on the test images, so it flatters."""
 
     final: float  # over all test images, after the last round and at its best
     best: float
@@ -52,7 +48,9 @@ class ReachedAccuracy(Record):
     mean_over_clients: float  # after the last round
     best_mean_over_clients: float  # the mean over clients at its best
     best_mean_round: int
-    clients: tuple[tuple[int, int], ...] = ()
+    clients: tuple[
+        tuple[int, int], ...
+    ] = ()  # ``(correct, total)`` test images of those that count, after the last round
 
 
 class Total(Record):
@@ -89,18 +87,31 @@ class Communication(Record):
 
 
 class Unsampled(Record):
-    """Clients that no round of a run sampled: their numbers, those with batch normalisation, and their treatment."""
+    """Clients that no round of a run sampled: scored with received or first weights, or left out of accuracies."""
 
-    clients: tuple[int, ...]
-    batch_norm: tuple[int, ...]
+    clients: tuple[int, ...]  # their numbers
+    batch_norm: tuple[int, ...]  # those with batch normalisation, whose running statistics are of no image
     treatment: Treatment
+
+    def words(self, total: int) -> str:
+        """Return one sentence on them, of so many clients.
+
+        >>> print(Unsampled(clients=(3,), batch_norm=(), treatment="left_out").words(10))
+        1 of 10 clients (3) were sampled in no round and count in no accuracy
+        """
+        numbers = ", ".join(map(str, self.clients[:8])) + (", ..." if len(self.clients) > 8 else "")
+        who = f"{len(self.clients)} of {total} clients ({numbers}) were sampled in no round and count in"
+        if self.treatment == "left_out":
+            return f"{who} no accuracy"
+        norms = f", and {len(self.batch_norm)} of them with batch-norm statistics of no image"
+        return f"{who} every accuracy with received or first weights, never trained" + norms * bool(self.batch_norm)
 
 
 class ClientFailure(Record):
     """A client that left a round without an answer, its state as before."""
 
     client: int  # its number
-    why: Literal["failed", "timed out"]  # ``failed``, or ``timed out``
+    why: Literal["failed", "timed out"]
     told: str  # the reason, in a line
 
 

@@ -9,10 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fedpriv.integrations.arrays import Unreadable
-from fedpriv.integrations.partitions import default_folder, write_partition
 from fedpriv.integrations.recorder import Recorder, to_stderr
-from fedpriv.integrations.run import TRAIN
+from fedpriv.integrations.run import TRAIN, default_folder, write_partition
 from fedpriv.util.errors import UserError, short_line
 
 ROUND: Final = "server-round"
@@ -47,11 +45,11 @@ def recorded_main(path: str | Path, main: Main) -> Main:
 
 
 class _Place(NamedTuple):
-    """A message's place in the federation: its round, its type, and whether secure aggregation hides the answer."""
+    """A message's place in the federation."""
 
     round: int
-    phase: str
-    masked: bool = False
+    phase: str  # the message's type
+    masked: bool = False  # secure aggregation hides the answer
 
 
 class RecordingGrid:
@@ -150,7 +148,7 @@ class RecordingGrid:
             )
             return
         if position.masked:
-            self._recorder.note("told", MASKED)
+            self._recorder.told(MASKED)
         facts = _facts(reply) | ({"masked": True} if position.masked else {})
         self._recorder.upload(position.round, client, _sets(reply), phase=position.phase, facts=facts)
 
@@ -177,16 +175,9 @@ def _listed(answers: Any) -> Any:
 
 def _sets(message: Any) -> dict[str, dict[str, Any]]:
     return {
-        str(name): {str(key): _array(array) for key, array in record.items()}
+        str(name): {str(key): array for key, array in record.items()}
         for name, record in message.content.array_records.items()
     }
-
-
-def _array(array: Any) -> Any:
-    try:
-        return array.numpy()
-    except Exception as error:  # of bytes that came from a client, anything
-        return Unreadable(short_line(f"{type(error).__name__}: {error}"))
 
 
 def _facts(message: Any) -> dict[str, Any]:

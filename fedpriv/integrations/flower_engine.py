@@ -1,25 +1,39 @@
-"""Flower as an engine: a round's jobs are spread over nodes that are simulated here, and awaited for so long."""
+"""Flower as an engine: a round's jobs are spread over nodes that are simulated here, and awaited for so long.
+
+A job carries the run's configuration, so that any node can run any client, and keeps nothing: private states go with the job
+and come back with the result, in a record of their own beside the upload.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from queue import Queue
 from typing import Any, Final
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from fedpriv.federation.engine import ClientJob, ClientResult
+from fedpriv.federation.capture import trace_blocks, trace_of
 from fedpriv.federation.prepared import Federation
+from fedpriv.federation.rounds import ClientJob, ClientResult
+from fedpriv.federation.run_directory import RunConfig
+from fedpriv.federation.states import message_on, on_device
 from fedpriv.federation.summary import ClientFailure
-from fedpriv.integrations.flower_wire import RefusedError, fingerprint, pack_job, read_result
 from fedpriv.util.code import carried, exported
-from fedpriv.util.errors import UserError, WorkError, short_line
+from fedpriv.util.config import parse, plain
+from fedpriv.util.errors import UserError, WorkError, short_line, shown
+from fedpriv.util.foreign import json_value
+from fedpriv.wire.message_files import message_blocks, message_of
+from fedpriv.wire.payload import Message
+from fedpriv.wire.plain_tensor import check_names, from_array
 
 PAUSE: Final = 0.1
 """Seconds between looks for answers, and for nodes."""
@@ -49,7 +63,7 @@ def require_flower() -> None:
 
 
 class FlowerEngine:
-    """Runs the jobs of rounds on the nodes of a Flower federation; see :data:`fedpriv.federation.engine.Engine`.
+    """Runs the jobs of rounds on the nodes of a Flower federation; see :data:`fedpriv.federation.rounds.Engine`.
 
     Nodes take turns, whichever are there as the round begins. None keeps anything of a client: one that goes away takes no
     state with it, and one that comes late is told all it needs.
@@ -73,7 +87,6 @@ class FlowerEngine:
     ) -> None:
         self._grid, self._device, self._least_nodes = grid, device, nodes
         self._fault, self._clock = fault, clock
-        self._fingerprints: dict[int, str] = {}
 
     def __call__(self, federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[ClientResult | ClientFailure]:
         """Run the jobs of a round."""
@@ -112,10 +125,7 @@ class FlowerEngine:
         """Send one job alone, since a request has a largest size; return its message's id."""
         from flwr.app import Message
 
-        if job.client not in self._fingerprints:
-            self._fingerprints[job.client] = fingerprint(federation.clients[job.client])
-        content = pack_job(federation.config, self._device, job, self._fingerprints[job.client])
-        group, lives = str(job.round), seconds + LINGERS
+        content, group, lives = pack_job(federation.config, self._device, job), str(job.round), seconds + LINGERS
         message = Message(content, dst_node_id=node, message_type="train", group_id=group, ttl=lives)
         return next(iter(self._grid.push_messages([message])), None)
 
@@ -145,6 +155,103 @@ def _result(reply: Any, client: int, device: torch.device) -> ClientResult | Cli
     except UserError as error:
         why = str(error)
     return ClientFailure(client=client, why="failed", told=why)
+
+
+# ---------------------------------------------------------------- jobs and results as Flower's records
+
+_STATE, _BROADCAST, _UPLOAD, _TRACE, _ABOUT = "private-state", "broadcast", "upload", "private-trace", "about"
+
+
+class RefusedError(UserError):
+    """A node's refusal of a job, for a reason that holds on every node and that the user can mend."""
+
+
+def pack_job(config: RunConfig, device: str, job: ClientJob) -> Any:
+    """Return the ``flwr.app.RecordDict`` of a job."""
+    words = {"config": json.dumps(plain(config), sort_keys=True), "device": device, "kinds": _kinds(job.broadcast)}
+    tensors = {_STATE: job.state, _BROADCAST: message_blocks(job.broadcast)}
+    return _records({**words, "round": job.round, "client": job.client}, tensors)
+
+
+def read_job(records: Any) -> tuple[RunConfig, str, ClientJob]:
+    """Return the configuration of the run, the device to compute on, and the job, on the CPU."""
+    about = _about(records, {"config": str, "device": str, "round": int, "client": int})
+    try:
+        config = parse(RunConfig, json_value(about["config"]), "configuration of the run")
+    except ValueError as error:
+        raise UserError(f"configuration of the run: no JSON ({error})") from error
+    if not 0 <= about["client"] < config.clients:
+        raise UserError(f"client {about['client']}: the run has {config.clients}")
+    broadcast = message_of("broadcast", about["kinds"], _read(records, _BROADCAST))
+    return config, about["device"], ClientJob(about["round"], about["client"], _read(records, _STATE), broadcast)
+
+
+def pack_result(result: ClientResult) -> Any:
+    """Return the ``flwr.app.RecordDict`` of a result: the upload, and what is private to the client."""
+    about = {"client": result.client, "kinds": _kinds(result.upload), "refused": ""}
+    private = {_STATE: result.state, _TRACE: trace_blocks(result.trace)}
+    return _records(about, {_UPLOAD: message_blocks(result.upload), **private})
+
+
+def pack_refusal(client: int, why: str) -> Any:
+    """Return the ``flwr.app.RecordDict`` of a job that the user's settings make impossible."""
+    return _records({"client": client, "kinds": "", "refused": why}, {})
+
+
+def read_result(records: Any, client: int, device: torch.device) -> ClientResult:
+    """Return a result, on a device."""
+    about = _about(records, {"client": int, "refused": str})
+    if about["refused"]:
+        raise RefusedError(about["refused"])
+    if about["client"] != client:
+        raise UserError(f"client {client} was asked, and client {about['client']} answered")
+    upload = message_of("upload", about["kinds"], _read(records, _UPLOAD))
+    try:
+        trace = trace_of(_read(records, _TRACE))
+    except (KeyError, RuntimeError) as error:
+        raise UserError(f"client {client}: its trace is damaged ({error})") from error
+    return ClientResult(client, on_device(device, _read(records, _STATE)), message_on(device, upload), trace)
+
+
+def _kinds(message: Message) -> str:
+    return ",".join(payload.kind for payload in message)
+
+
+def _about(records: Any, fields: Mapping[str, type]) -> dict[str, Any]:
+    """Return the words of a record, with the kinds of its payloads as a list."""
+    record = records.get(_ABOUT)
+    for name, kind in {**fields, "kinds": str}.items():
+        value = None if record is None else record.get(name)
+        if type(value) is not kind:
+            raise UserError(f"record {_ABOUT!r}: {name}: expected {kind.__name__}, got {shown(value)}")
+    return {**record, "kinds": [kind for kind in record["kinds"].split(",") if kind]}
+
+
+def _records(about: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> Any:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    arrays = {
+        name: ArrayRecord({key: Array(value.detach().cpu().contiguous().numpy()) for key, value in values.items()})
+        for name, values in tensors.items()
+    }
+    return RecordDict({_ABOUT: ConfigRecord(dict(about)), **arrays})
+
+
+def _read(records: Any, name: str) -> dict[str, Tensor]:
+    if name not in records:
+        raise UserError(f"record {name!r} is missing")
+    check_names(f"record {name!r}", [*records[name]])
+    result = {}
+    for key, array in records[name].items():
+        try:
+            values = array.numpy()
+        except Exception as error:  # of bytes that came from a node, anything
+            raise UserError(f"record {name!r}: {key!r}: not readable as an array ({error})") from error
+        result[key] = from_array(f"record {name!r}: {key!r}", np.ascontiguousarray(values).reshape(values.shape))
+    return result
+
+
+# ---------------------------------------------------------------- simulated nodes
 
 
 @contextmanager

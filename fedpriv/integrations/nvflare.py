@@ -13,10 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from torch import Tensor
-
-from fedpriv.integrations.arrays import Unreadable
 from fedpriv.integrations.recorder import Recorder, to_stderr
 from fedpriv.util.errors import UserError
 
@@ -37,17 +33,11 @@ NESTED: Final = 8
 
 @dataclass
 class Shared:
-    """A recorder and what it has seen, for all filters of one folder in this process.
+    """A recorder and what it has seen, for all filters of one folder in this process."""
 
-    Attributes:
-        recorder: of the folder.
-        rounds: (phase, client) -> round of the last broadcast.
-        open: (round, phase) that may still be answered.
-    """
-
-    recorder: Recorder
-    rounds: dict[tuple[str, str], int] = field(default_factory=dict)
-    open: dict[tuple[int, str], None] = field(default_factory=dict)
+    recorder: Recorder  # of the folder
+    rounds: dict[tuple[str, str], int] = field(default_factory=dict)  # (phase, client) -> round of the last broadcast
+    open: dict[tuple[int, str], None] = field(default_factory=dict)  # (round, phase) that may still be answered
 
     def settle(self, phase: str | None = None, before: int | None = None) -> None:
         """Tell the recorder which rounds get no more answers: those of a phase before another, or all."""
@@ -150,7 +140,7 @@ def _show(shared: Shared, shareable: Any, fl_ctx: Any) -> None:
         recorder.failed(round_, client, f"return code {code}", phase=phase)
         return
     if properties.get(ALGORITHM):
-        recorder.note("told", f"uploads are encrypted by {properties[ALGORITHM]}: nothing of them can be attacked")
+        recorder.told(f"uploads are encrypted by {properties[ALGORITHM]}: nothing of them can be attacked")
     if any(name.rpartition("/")[2] == "WEIGHT_DIFF" for name in sets):
         properties["difference"] = True  # tells readers that the arrays are differences from the broadcast
     recorder.upload(round_, client, sets, phase=phase, facts=properties)
@@ -182,15 +172,7 @@ def _collect(
         return
     properties.setdefault("data_kind", kind)
     if kind in ("WEIGHTS", "WEIGHT_DIFF"):
-        sets[f"{under}{kind}"] = {str(name): _array(value) for name, value in data.data.items()}
+        sets[f"{under}{kind}"] = {str(name): value for name, value in data.data.items()}
         return
     for name, value in data.data.items():
         properties.setdefault(f"{under}{name}", value)
-
-
-def _array(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, Tensor)):
-        return value
-    if isinstance(value, (np.generic, float, int)):
-        return np.asarray(value)
-    return Unreadable(f"a {type(value).__name__}, not an array")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import math
 import sys
 import threading
@@ -17,11 +18,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fedpriv.integrations.arrays import Sets, digest, plain_sets
-from fedpriv.integrations.run import KIND, TRAIN, Note, RecordedRun, Scalar, Seen
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.integrations.run import KIND, TRAIN, Note, RecordedRun, Scalar, Seen, sets_bytes
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, short_line
+from fedpriv.wire.plain_tensor import check_names, check_plain, from_array
 
+MOST_SETS: Final = 1000
+"""Sets of arrays in one message."""
 MOST_FACTS: Final = 200
 """Numbers and texts that are kept of one message."""
 LONGEST_FACT: Final = 300
@@ -31,8 +38,16 @@ MOST_NOTES: Final = 10_000
 LONGEST_CLIENT: Final = 200
 """Characters of a client's name."""
 
-ONCE_A_RUN: Final = frozenset({"type", "told"})
-"""Codes of notes that are the same for every message: written down at their first."""
+STORED: Final = frozenset(
+    {
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+    }
+)
+"""Types of numbers that a file keeps as they are."""
+
+Sets = Mapping[str, Mapping[str, Any]]
+"""Name of a set (an ``ArrayRecord`` of Flower, a ``DXO`` of NVFlare) -> name of an array -> anything with numbers."""
 
 Facts = Mapping[str, Any] | None
 
@@ -41,30 +56,6 @@ def to_stderr(line: str) -> None:
     """Say a line on standard error, if there is one."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(f"fedpriv: {line}", file=sys.stderr, flush=True)
-
-
-class _Known:
-    """Everything that was written so far, as far as it says what comes next."""
-
-    def __init__(self) -> None:
-        self.sent: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
-        """(round, phase) -> client -> SHA-256 of the arrays of the broadcast."""
-        self.answered: dict[tuple[int, str], set[str]] = defaultdict(set)
-        self.files: dict[tuple[int, str, str], str] = {}
-        """(round, phase, SHA-256) -> file of a broadcast."""
-        self.lines: Counter[int] = Counter()
-
-    def enter(self, seen: Seen) -> None:
-        """Take a line into account."""
-        self.lines[seen.round] += 1
-        key = seen.round, seen.phase
-        if seen.direction == "up":
-            self.answered[key].update(seen.clients)
-            return
-        for client in seen.clients:
-            self.sent[key].setdefault(client, seen.sha256)
-        if seen.file:
-            self.files.setdefault((*key, seen.sha256), seen.file)
 
 
 class Recorder:
@@ -82,7 +73,11 @@ class Recorder:
     ) -> None:
         self.path, self.stopped = Path(path).absolute(), False
         self._say, self._lock, self._folder = say, threading.RLock(), contextlib.ExitStack()
-        self._known, self._notes, self._said = _Known(), 0, set[str]()
+        self._sent: dict[tuple[int, str], dict[str, None]] = defaultdict(dict)  # (round, phase) -> clients
+        self._answered: dict[tuple[int, str], set[str]] = defaultdict(set)
+        self._files: dict[bytes, str] = {}  # digest of a broadcast's round, phase and arrays -> its file
+        self._lines: Counter[int] = Counter()
+        self._notes, self._said = 0, set[str]()
         self._run: RecordedRun | None = None
         with self.guarded():
             self._folder.enter_context(folders.output(self.path, KIND))
@@ -103,39 +98,57 @@ class Recorder:
     ) -> None:
         """Record what some clients are sent; call it once for each group of clients that get the same."""
         with self.guarded():
-            self._add("down", round_, tuple(clients), sets, phase, facts)
+            sent = self._sent[round_, phase]
+            for client in clients:
+                if client in sent:
+                    self._note("twice", f"{phase}: sent twice in this round; the first is kept", round_, client)
+            fresh = tuple(client for client in clients if client not in sent)
+            if fresh:
+                self._add("down", round_, fresh, sets, phase, facts)
+                sent.update(dict.fromkeys(fresh))
 
     def upload(self, round_: int, client: str, sets: Sets, *, phase: str = TRAIN, facts: Facts = None) -> None:
         """Record a client's answer; arguments as :meth:`broadcast` has them."""
         with self.guarded():
-            self._add("up", round_, (client,), sets, phase, facts)
+            self._answer(round_, client, sets, phase, facts)
 
     def failed(self, round_: int, client: str, reason: str, *, phase: str = TRAIN) -> None:
         """Record that a client answered with an error."""
         with self.guarded():
-            self._add("up", round_, (client,), {}, phase, None, error=short_line(str(reason)) or "no reason given")
+            error = short_line(str(reason)) or "no reason given"
+            self._answer(round_, client, {}, phase, None, error=error)
+            self._note("error", f"{phase}: answered with an error: {error}", round_, client)
 
     def settled(self, round_: int, *, phase: str = TRAIN) -> None:
         """Hear that no more answers of a round are waited for: one in which nobody answered is recorded as such."""
         with self.guarded():
-            requested = list(self._known.sent[round_, phase])
-            missing = [client for client in requested if client not in self._known.answered[round_, phase]]
-            if missing and len(missing) == len(requested):
-                self._note("silent", f"{phase}: nobody of {len(requested)} answered", round_)
-            elif missing:
-                line = f"{phase}: {len(missing)} of {len(requested)} did not answer, {missing[0]} first"
-                self._note("silent", line, round_)
+            requested = self._sent[round_, phase]
+            missing = [client for client in requested if client not in self._answered[round_, phase]]
+            if missing:
+                of = f"nobody of {len(requested)} answered"
+                if len(missing) < len(requested):
+                    of = f"{len(missing)} of {len(requested)} did not answer, {missing[0]} first"
+                self._note("silent", f"{phase}: {of}", round_)
 
-    def note(self, code: str, line: str, round_: int | None = None, client: str = "") -> None:
-        """Write down something unusual that only the adapter can see, and say the first of each code."""
+    def told(self, line: str) -> None:
+        """Write down, once a run, something unusual that only the adapter can see."""
         with self.guarded():
-            self._note(code, line, round_, client)
+            if line not in self._said:
+                self._said.add(line)
+                self._note("told", line)
 
     def close(self) -> None:
         """Let go of the folder."""
         with self.guarded():
             self._run = None
             self._folder.close()
+
+    def _answer(self, round_: int, client: str, sets: Sets, phase: str, facts: Facts, error: str = "") -> None:
+        if client in self._answered[round_, phase]:
+            self._note("twice", f"{phase}: answered twice; the first is kept", round_, client)
+            return
+        self._add("up", round_, (client,), sets, phase, facts, error)
+        self._answered[round_, phase].add(client)
 
     def _add(
         self,
@@ -147,58 +160,44 @@ class Recorder:
         facts: Facts,
         error: str = "",
     ) -> None:
-        run, known = self._run, self._known
-        if run is None:
+        if self._run is None:
             return
         for name in (*clients, phase):
             if not isinstance(name, str) or not name or len(name) > LONGEST_CLIENT or not name.isprintable():
                 raise UserError(f"a client or a phase is called {name!r}; expected a printable text")
-        arrays, odd = plain_sets(sets)
-        sha256 = digest(arrays) if any(arrays.values()) else ""
-        if direction == "down":
-            clients = tuple(client for client in clients if not self._repeats(round_, phase, client))
-        elif clients[0] in known.answered[round_, phase]:
-            self._note("twice", f"{phase}: answered twice; the first is kept", round_, clients[0])
-            return
-        if not clients:
-            return
-        for oddity in odd:
-            self._note(oddity.code, oddity.line, round_, "" if direction == "down" else clients[0])
+        arrays, unreadable = plain_sets(sets)
+        for line in unreadable:
+            self._note("unreadable", line, round_, "" if direction == "down" else clients[0])
         seen = Seen(
             round=round_,
             phase=phase,
             direction=direction,
             clients=clients,
-            file=known.files.get((round_, phase, sha256), "") if direction == "down" else "",
-            sha256=sha256,
             sets={name: len(array) for name, array in arrays.items()},
             facts=_bounded(facts or {}),
             error=error,
         )
-        if not seen.file:
-            seen = run.store(seen, arrays, known.lines[round_] + 1)
-        known.enter(seen)
-        run.add(seen)
-        if error:
-            self._note("error", f"{phase}: answered with an error: {error}", round_, clients[0])
+        if any(arrays.values()):
+            content = sets_bytes(arrays)
+            key = hashlib.sha256(f"{round_} {phase} ".encode() + content).digest()
+            if direction == "down" and key in self._files:
+                seen = seen.model_copy(update={"file": self._files[key]})
+            else:
+                seen = self._run.store(seen, content, self._lines[round_] + 1)
+                self._files |= {key: seen.file} if direction == "down" else {}
+        self._lines[round_] += 1
+        self._run.add(seen)
 
-    def _repeats(self, round_: int, phase: str, client: str) -> bool:
-        """True for a second broadcast of a round, which is told."""
-        repeats = client in self._known.sent[round_, phase]
-        if repeats:
-            self._note("twice", f"{phase}: sent twice in this round; the first is kept", round_, client)
-        return repeats
-
-    def _note(self, code: str, line: str, round_: int | None = None, client: str = "") -> None:
-        key = f"{code}: {line}" if code in ONCE_A_RUN else ""
-        if self._run is None or self._notes >= MOST_NOTES or key in self._said - {""}:
+    def _note(self, code: Any, line: str, round_: int | None = None, client: str = "") -> None:
+        """Write down something unusual, and say the first of each code."""
+        if self._run is None or self._notes >= MOST_NOTES:
             return
         self._run.add(Note(code=code, told=short_line(line), round=round_, client=client))
         self._notes += 1
         if code not in self._said:
             where = "" if round_ is None else f"round {round_}, "
             self._say(f"recording: {where}{f'client {client}: ' if client else ''}{line}")
-        self._said |= {code, key}
+            self._said.add(code)
 
     def _stop(self, error: Exception) -> None:
         if self.stopped:
@@ -224,3 +223,39 @@ def _bounded(facts: Mapping[str, Any]) -> dict[str, Scalar]:
         if fits and isinstance(name, str) and len(name) <= LONGEST_FACT and len(kept) < MOST_FACTS:
             kept[name] = value
     return kept
+
+
+# ---------------------------------------------------------------- arrays of another framework
+
+
+def plain_sets(sets: Sets) -> tuple[dict[str, dict[str, Tensor]], list[str]]:
+    """Return arrays as dense tensors on the CPU, each of its own type, and a line for each that no file can hold."""
+    if len(sets) > MOST_SETS:
+        raise UserError(f"{len(sets):,} sets of arrays in one message; at most {MOST_SETS:,}")
+    check_names("sets of arrays", [*sets])
+    plain: dict[str, dict[str, Tensor]] = {}
+    lines = []
+    for name, arrays in sets.items():
+        check_names(f"set {name!r}", [*arrays])
+        plain[name] = {}
+        for key, array in arrays.items():
+            try:
+                plain[name][key] = _plain(array)
+            except Exception as error:  # of bytes that came from a client, anything
+                lines.append(f"set {name!r}: {key!r}: {short_line(str(error))}; not recorded")
+    return plain, lines
+
+
+def _plain(array: Any) -> Tensor:
+    """Return an array as a tensor on the CPU that shares no memory which its owner may write."""
+    if isinstance(array, Tensor):
+        tensor = check_plain("array", array).detach().cpu().clone(memory_format=torch.contiguous_format)
+    elif isinstance(array, (np.ndarray, np.generic, float, int)):
+        tensor = from_array("array", np.asarray(array))
+    elif hasattr(array, "numpy"):
+        tensor = from_array("array", array.numpy())
+    else:
+        raise UserError(f"expected a NumPy array or a tensor, got {type(array).__name__}")
+    if tensor.dtype not in STORED:
+        raise UserError(f"an array of {tensor.dtype}, which is not kept")
+    return check_plain("array", tensor)

@@ -1,4 +1,4 @@
-"""The recorded run: a folder of messages that crossed another framework's federation.
+"""The recorded run: a folder of messages that crossed another framework's federation; and whose data is whose.
 
 ::
 
@@ -9,16 +9,19 @@
     notes.jsonl                              what was unusual, one line each
 
 Files are numbered by the line of the round that names them. Arrays keep their names, shapes and types. Nothing of a
-client's data is here: the truth is written on the clients' side (:mod:`fedpriv.integrations.partitions`).
+client's data is here. Which part of it a client holds is written where the client runs, by audits only, and never sent::
+
+    fedpriv-truth/node-4711/partition.json   {"format": 1, "client": "4711", "partition": 0}
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
@@ -27,55 +30,42 @@ from torch import Tensor
 
 from fedpriv.util import files
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.files import append_lines, checked_tensors, read_json, read_lines, write_bytes, write_json
-from fedpriv.util.foreign import json_value
+from fedpriv.util.files import append_lines, checked_tensors, mark, read_json, read_lines, write_bytes, write_json
+from fedpriv.util.foreign import entries, json_value
 from fedpriv.util.record import Record, first_fault
 from fedpriv.wire.plain_tensor import check_names, check_plain
 
 KIND: Final = "recorded"
-FORMAT: Final = 1
+FORMAT: Final = 2
 HEADER: Final = "fedpriv-recorded"
 TRAIN: Final = "train"
 """The phase whose answers are uploads, unless the user says otherwise."""
 
 Scalar = bool | int | float | str
+Partition = int | str
+Tensors = Mapping[str, Mapping[str, Tensor]]
+"""Name of a set -> name of an array -> the array."""
+
 R = TypeVar("R", bound=Record)
 
 
 class Seen(Record):
-    """One message as it was seen: a broadcast to some clients, or the answer of one.
+    """One message as it was seen: a broadcast to some clients, or the answer of one."""
 
-    Attributes:
-        round: of the federation, as the framework counts it.
-        phase: what was asked for: ``train``, ``evaluate``, ...
-        direction: ``down`` or ``up``.
-        clients: receivers of a broadcast, or the one sender; named as the framework names them.
-        file: of its arrays, relative to the run; empty where it had none.
-        sha256: of the arrays with their names, types and shapes; empty where it had none.
-        sets: name of a set -> number of arrays.
-        facts: numbers and texts that came with it.
-        error: the answer was an error, with this text; empty otherwise.
-    """
-
-    round: int = Field(ge=0)
-    phase: str
+    round: int = Field(ge=0)  # of the federation, as the framework counts it
+    phase: str  # that was asked for: ``train``, ``evaluate``, ...
     direction: Literal["down", "up"]
-    clients: tuple[str, ...]
-    file: str = ""
-    sha256: str = ""
-    sets: dict[str, int] = Field(default_factory=dict)
-    facts: dict[str, Scalar] = Field(default_factory=dict)
-    error: str = ""
+    clients: tuple[str, ...]  # receivers of a broadcast, or the one sender, as the framework names them
+    file: str = ""  # of its arrays, relative to the run; empty where it had none
+    sets: dict[str, int] = Field(default_factory=dict)  # name of a set -> number of arrays
+    facts: dict[str, Scalar] = Field(default_factory=dict)  # numbers and texts that came with it
+    error: str = ""  # text of an answer that is an error
 
 
 class Note(Record):
-    """Something unusual that was seen, or that ended the recording: one line about a round and a client, if any.
+    """Something unusual that was seen, or that ended the recording: one line about a round and a client, if any."""
 
-    ``code`` is ``type``, ``not-finite``, ``unreadable``, ``twice``, ``error``, ``silent``, ``again``, ``told`` or
-    ``stopped``.
-    """
-
-    code: str
+    code: Literal["unreadable", "twice", "error", "silent", "told", "stopped"]
     told: str
     round: int | None = None
     client: str = ""
@@ -83,17 +73,11 @@ class Note(Record):
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A recorded run on disk.
-
-    Attributes:
-        path: its folder.
-        framework: that made the federation, with its version.
-        named_by_data: clients' names are those of their data (sites), so no truth file is needed to find it.
-    """
+    """A recorded run on disk."""
 
     path: Path
-    framework: str
-    named_by_data: bool = False
+    framework: str  # that made the federation, with its version
+    named_by_data: bool = False  # clients' names are those of their data (sites): no truth is needed to find it
 
     @classmethod
     def make(cls, path: Path, framework: str, *, named_by_data: bool) -> RecordedRun:
@@ -106,22 +90,19 @@ class RecordedRun:
         """Open a recorded run."""
         if not is_recorded(path):
             raise UserError(f"{path}: not a recorded run (recorded.json is missing)")
-        position = path / "recorded.json"
-        values = read_json(position)
-        if not isinstance(values, dict) or values.get("format") != FORMAT:
-            format_ = values.get("format") if isinstance(values, dict) else values
-            raise UserError(
-                f"{position}: format {shown(format_)}, but this version reads format {FORMAT}; record the run again"
-            )
+        values: Any = read_json(path / "recorded.json")
+        values = values if isinstance(values, dict) else {}
         framework, named = values.get("framework"), values.get("named_by_data")
-        if not isinstance(framework, str) or not isinstance(named, bool):
-            raise UserError(f"{position}: expected the texts that a recorder wrote; record the run again")
+        if values.get("format") != FORMAT or not isinstance(framework, str) or not isinstance(named, bool):
+            raise UserError(
+                f"{path / 'recorded.json'}: format {shown(values.get('format'))}, but this version reads format {FORMAT}, "
+                "as a recorder writes it; record the run again"
+            )
         return cls(path, framework, named)
 
     def rounds(self) -> tuple[int, ...]:
         """Return the rounds of which anything was recorded, in order."""
-        folder = self.path / "rounds"
-        names = [entry.stem.removeprefix("round-") for entry in folder.iterdir()] if folder.is_dir() else []
+        names = [path.stem.removeprefix("round-") for path in (self.path / "rounds").glob("round-*.jsonl")]
         return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
     def messages(self, round_: int) -> tuple[Seen, ...]:
@@ -139,15 +120,13 @@ class RecordedRun:
         path = self.path / seen.file
         if not path.is_file():
             raise UserError(f"{path}: missing, though {self._round_path(seen.round)} lists it")
-        return read_sets(path)
+        return _read_sets(path)
 
-    def store(self, seen: Seen, sets: Mapping[str, Mapping[str, Tensor]], number: int) -> Seen:
+    def store(self, seen: Seen, content: bytes, number: int) -> Seen:
         """Write the arrays of a message, whose line is the ``number``-th of its round; return the line with their file."""
-        if not any(sets.values()):
-            return seen
         folder = "broadcasts" if seen.direction == "down" else "uploads"
         name = f"{folder}/round-{seen.round:04d}/{number:04d}.safetensors"
-        write_sets(self.path / name, sets, {"round": seen.round, "phase": seen.phase, "direction": seen.direction})
+        write_bytes(self.path / name, content)
         return seen.model_copy(update={"file": name})
 
     def add(self, line: Seen | Note) -> None:
@@ -174,38 +153,70 @@ def _lines(target: type[R], path: Path) -> tuple[R, ...]:
     return tuple(records)
 
 
-# ---------------------------------------------------------------- files of sets
-
-
-def write_sets(path: Path, sets: Mapping[str, Mapping[str, Tensor]], about: Mapping[str, str | int]) -> None:
-    """Write sets of arrays as one file, whole or not at all."""
-    header = {**about, "format": FORMAT, "sets": [[name, list(arrays)] for name, arrays in sets.items()]}
+def sets_bytes(sets: Tensors) -> bytes:
+    """Return the file of sets of arrays; equal sets give equal bytes."""
+    header = {"format": FORMAT, "sets": [[name, list(arrays)] for name, arrays in sets.items()]}
     numbered = enumerate(sets.values())
     blocks = {f"{position}/{key}": value for position, arrays in numbered for key, value in arrays.items()}
-    write_bytes(path, save(blocks, metadata={HEADER: json.dumps(header, sort_keys=True)}))
+    return bytes(save(blocks, metadata={HEADER: json.dumps(header, sort_keys=True)}))
 
 
-def read_sets(path: Path) -> dict[str, dict[str, Tensor]]:
+def _read_sets(path: Path) -> dict[str, dict[str, Tensor]]:
     """Read sets of arrays in the order in which they were sent."""
     try:
         with safe_open(checked_tensors(path), framework="pt") as file:
-            header = json_value((file.metadata() or {}).get(HEADER, "{}"))
+            header: Any = json_value((file.metadata() or {}).get(HEADER, "{}"))
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path}: not readable as safetensors ({error})") from error
-    sets = header.get("sets") if isinstance(header, dict) and header.get("format") == FORMAT else None
-    if not isinstance(sets, list) or not all(
-        isinstance(item, list) and len(item) == 2 and isinstance(item[1], list) for item in sets
-    ):
-        raise UserError(f"{path}: not a message that a recorder wrote; expected format {FORMAT} in its header")
-    check_names(str(path), [name for name, _ in sets])
-    read = {}
-    for index, (name, keys) in enumerate(sets):
-        check_names(f"{path}: set {name!r}", keys)
-        missing = [key for key in keys if f"{index}/{key}" not in blocks]
-        if missing:
-            raise UserError(f"{path}: array {missing[0]!r} of set {name!r} is missing")
-        read[name] = {key: check_plain(f"{path}: {key}", blocks.pop(f"{index}/{key}")) for key in keys}
+        named = {name: {key: blocks.pop(f"{index}/{key}") for key in keys} for index, (name, keys) in _numbered(header)}
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path}: not a message that a recorder wrote, in format {FORMAT} ({error})") from error
     if blocks:
         raise UserError(f"{path}: unexpected array {min(blocks)!r}; its header does not name it")
-    return read
+    for name, arrays in named.items():
+        check_names(f"{path}: set {shown(name)}", [name, *arrays])
+        for key, value in arrays.items():
+            check_plain(f"{path}: {key}", value)
+    return named
+
+
+def _numbered(header: Any) -> list[tuple[int, Any]]:
+    if header["format"] != FORMAT:
+        raise ValueError(f"format {shown(header['format'])}")
+    return list(enumerate(header["sets"]))
+
+
+# ---------------------------------------------------------------- whose data is whose
+
+
+def default_folder() -> Path:
+    """Return the folder that clients write into, and that an attack looks in where no other is named."""
+    return Path(os.environ.get("FEDPRIV_TRUTH") or "fedpriv-truth").absolute()
+
+
+def write_partition(folder: Path, client: str, partition: Partition) -> None:
+    """Write down which part of the data a client holds, unless that stands there already."""
+    path = folder / f"node-{client}"
+    file = path / "partition.json"
+    if not file.is_file():
+        mark(path, "truth")
+        write_json(file, {"format": 1, "client": client, "partition": partition})
+    elif (before := _read(file)[1]) != partition:
+        raise UserError(
+            f"{file}: says partition {shown(before)}, but this run of client {client} has {shown(partition)}"
+        )
+
+
+def read_partitions(folder: Path) -> dict[str, Partition]:
+    """Return client -> part of the data, of every client that wrote into a folder; nothing where there is no folder."""
+    if not folder.exists():
+        return {}
+    paths = [position / "partition.json" for position in entries(folder) if position.name.startswith("node-")]
+    return dict(_read(path) for path in paths if path.is_file())
+
+
+def _read(file: Path) -> tuple[str, Partition]:
+    values: Any = read_json(file)
+    client, partition = (values.get("client"), values.get("partition")) if isinstance(values, dict) else (None, None)
+    if not isinstance(client, str) or not isinstance(partition, (int, str)) or values.get("format") != 1:
+        raise UserError(f"{file}: not what a client of fedpriv writes: expected its client and partition")
+    return client, partition

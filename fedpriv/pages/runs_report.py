@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpriv.federation.evaluate import unsampled_words
 from fedpriv.pages.charts import Line, accuracy_chart, image_source
 from fedpriv.pages.columns import table_files
 from fedpriv.pages.page import LeftOut, environment, percent, quantity
@@ -108,7 +107,7 @@ def write_runs_report(
         "left_out": left_out,
         "moments": MOMENTS,
         "unsampled": [
-            f"{run.label}: {unsampled_words(run.summary.unsampled, run.config.clients)}."
+            f"{run.label}: {run.summary.unsampled.words(run.config.clients)}."
             for run in runs
             if run.summary.unsampled is not None
         ],

@@ -12,18 +12,29 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem, Declared
+from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import Observation, Reconstruction, TargetId, ThreatModel
 from fedpriv.attacks.trained import Trained
 from fedpriv.pages.grid import grid_png
 from fedpriv.pipeline.plan import AttackPlan, Job
 from fedpriv.pipeline.premise import premise_of
+from fedpriv.scoring import inference as scoring
+from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judge import JUDGED, train_class_evaluator
-from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
+from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
 from fedpriv.scoring.records.made import Budget, Premise, Reach, Upload
 from fedpriv.scoring.redaction import OMIT
 from fedpriv.scoring.score import score
-from fedpriv.scoring.storage import AttackRecord, is_attack_directory, load_metrics, save_attack
-from fedpriv.sources.case import Case, build_case, rounds_up_to
+from fedpriv.scoring.storage import (
+    AttackRecord,
+    holds_scores,
+    is_attack_directory,
+    load_metrics,
+    load_scores,
+    save_attack,
+    write_record,
+)
+from fedpriv.sources.case import EVERYTHING, Case, build_case, rounds_up_to
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.guesses import with_guesses
 from fedpriv.sources.run import RunSource, step_sizes
@@ -35,7 +46,7 @@ from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
+from fedpriv.wire.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
 
 COMPARED = 8
 """Sets of images from the pool that are compared with an upload."""
@@ -117,6 +128,7 @@ def attack_all(
     command: str,
     listener: Listener = SILENT,
     refused: Callable[[str], None] = SILENT.say,
+    pages: bool = True,
 ) -> dict[Path, ReconstructionRecord]:
     """Run every job of the plan that has no result yet, score it, and save it; return all records by folder."""
     plan, results = ground.plan, dict[Path, ReconstructionRecord]()
@@ -126,7 +138,7 @@ def attack_all(
             results[directory] = load_metrics(directory)
             continue
         try:
-            results[directory] = run_job(directory, ground, job, command, listener)
+            results[directory] = run_job(directory, ground, job, command, listener, pages=pages)
         except UserError as error:
             if not plan.suffix or plan.reach is None:
                 raise
@@ -134,7 +146,9 @@ def attack_all(
     return results
 
 
-def run_job(directory: Path, ground: AttackContext, job: Job, command: str, listener: Listener) -> ReconstructionRecord:
+def run_job(
+    directory: Path, ground: AttackContext, job: Job, command: str, listener: Listener, *, pages: bool = True
+) -> ReconstructionRecord:
     """Attack, attack shuffled uploads where there is another client, score, save and draw; return the record."""
     source, unit, seed = ground.source, job.attack.unit, ground.plan.seed
     case = ground.case_for(job)
@@ -155,7 +169,8 @@ def run_job(directory: Path, ground: AttackContext, job: Job, command: str, list
     about = _about(ground, job, command)
     record = score(reconstruction, truths, control, seed=seed, about=about, judge=judge)
     files.mark(directory, "attack")
-    draw(AttackRecord(directory, reconstruction, control, truths, about, record))
+    if pages:
+        draw(AttackRecord(directory, reconstruction, control, truths, about, record))
     save_attack(
         directory,
         reconstruction=reconstruction,
@@ -322,3 +337,115 @@ def _reach_facts(plan: AttackPlan, source: Source) -> Reach | None:
         steps=len(sizes),
         images=sum(sizes),
     )
+
+
+# ---------------------------------------------------------------- inferences
+
+
+def measure_all(
+    folder: Path, ground: AttackContext, *, command: str, named: Collection[str] = (), listener: Listener = SILENT
+) -> dict[Path, InferenceResult]:
+    """Run the plan's inferences, or read back what was saved; return the records by folder."""
+    plan, results = ground.plan, dict[Path, InferenceResult]()
+    for name, inference in plan.inferences.items():
+        home = folder / plan.folder(name)
+        if holds_scores(home):
+            results[home] = load_scores(home)
+            continue
+        with listener.progress(f"{home.name} on {plan.target}"):
+            case = case_of(ground, plan, inference)
+            rounds = 1 + len(case.earlier)
+            if inference.reads_every_round and case.told:
+                rounds = sum(plan.round is None or number <= plan.round for number in ground.source.rounds())
+            card = replace(
+                inference.card(plan.card, plan.target),
+                extractor=case.evidence.knowledge.card.extractor,
+                rounds_seen=rounds,
+            )
+            about = described(ground, name, inference, card, command)
+            try:
+                record = scoring.evaluate(inference, case, about)
+            except UserError as error:
+                if name in named:
+                    raise
+                listener.say(f"left out: {error}")
+                continue
+            files.mark(home, "scores")
+            write_record(home, record)
+            results[home] = record
+    return results
+
+
+def check(ground: AttackContext, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackPlan, tuple[str, ...]]:
+    """Check before anything is attacked whether there is something to ask and to tell apart."""
+    kept: dict[str, Inference] = {}
+    reasons: dict[str, None] = {}
+    for name, inference in plan.inferences.items():
+        try:
+            scoring.check(inference, case_of(ground, plan, inference))
+        except UserError as error:
+            if name in named:
+                raise
+            reasons[str(error)] = None
+        else:
+            kept[name] = inference
+    return replace(plan, inferences=kept), tuple(reasons)
+
+
+def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> InferenceCase:
+    """Return the case of an inference, with its truth."""
+    source, card = ground.source, inference.card(plan.card, plan.target)
+    try:
+        case = _case(ground, plan, card, plan.round)
+    except UserError:
+        without = replace(card, extractor="none")
+        if card == without or not _is_enough(inference, plan.target, without):
+            raise
+        card, case = without, _case(ground, plan, without, plan.round)  # the checkpoint was not kept
+    last = max(seen.round for seen in case.observations)
+    earlier = _earlier(ground, plan, inference, last, card)
+    rounds = (
+        {last} | {seen.round for item in earlier for seen in item.observations} if inference.asks == "images" else ()
+    )
+    truth = source.holdings(rounds, {seen.client for seen in case.observations} if rounds else ())
+    if (
+        inference.asks == "images"
+        and not any(map(len, truth.held_out.values()))
+        and bool((truth.samples.labels < 0).any())
+    ):
+        raise UserError(
+            f"held_out: missing; attack {inference.name!r} tells members from images that the client did not train on"
+        )
+    return InferenceCase(case, truth, plan.target, plan.seed, source.disclosed(plan.round), earlier)
+
+
+def _case(ground: AttackContext, plan: AttackPlan, card: ThreatModel, number: int | None) -> Case:
+    return build_case(ground.source, card, n_targets=EVERYTHING, seed=plan.seed, round_=number, trained=ground.trained)
+
+
+def _is_enough(inference: Inference, kind: str, card: ThreatModel) -> bool:
+    try:
+        inference.requirements_for(kind).refuse(inference.name, card)
+    except UserError:
+        return False
+    return True
+
+
+def _earlier(
+    ground: AttackContext, plan: AttackPlan, inference: Inference, last: int, card: ThreatModel
+) -> tuple[Case, ...]:
+    """Return the cases of earlier rounds of which everything is at hand that the inference takes."""
+    if not inference.uses_rounds_on(plan.target):
+        return ()
+    most = (plan.rounds_seen or inference.rounds_on(plan.target, plan.card)) - 1
+    if (
+        plan.target in ANSWERS
+    ):  # what clients make of public inputs: nothing of earlier rounds but the uploads is looked at
+        card = replace(card, extractor="none")
+    result = []
+    for number in [item for item in ground.source.usable_rounds(card) if item < last][-most:] if most else ():
+        try:
+            result.append(_case(ground, plan, card, number))
+        except UserError:
+            continue  # nobody's steps used an image in that round, or the weights that they began with were not stored
+    return tuple(result)

@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.pages.report import write_report
-from fedpriv.pipeline.adapted import adapted_suite
-from fedpriv.pipeline.execute import AttackContext, attack_all
-from fedpriv.pipeline.infer import check, measure_all
-from fedpriv.pipeline.plan import AttackPlan, attack_names, granted, numerics_of, plan_of, refuse_rounds, with_settings
+from fedpriv.pipeline.execute import AttackContext, attack_all, check, measure_all
+from fedpriv.pipeline.plan import (
+    AttackPlan,
+    adapted_suite,
+    attack_names,
+    granted,
+    numerics_of,
+    plan_of,
+    refuse_rounds,
+    with_settings,
+)
 from fedpriv.scoring.judge import JUDGED
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 from fedpriv.scoring.verdict import premise_words
@@ -24,8 +31,10 @@ Results = tuple[dict[str, ReconstructionRecord], dict[str, InferenceResult], tup
 """Records of attacks and of inferences by folder, and a line for each thing that was left out."""
 
 
-def attack_source(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str, Any], folder: Path) -> Results:
-    """Attack uploads, score what comes out, and write records and pages."""
+def attack_source(
+    source: ExternalSource, named: tuple[str, ...], settings: Mapping[str, Any], folder: Path, *, pages: bool = True
+) -> Results:
+    """Attack uploads, score what comes out, and write records and, unless they are left for later, grids and pages."""
     listener = settings.get("listener", SILENT)
     plan, notices = _plan(source, named, settings)
     ground = AttackContext(source, plan)
@@ -38,9 +47,10 @@ def attack_source(source: ExternalSource, named: tuple[str, ...], settings: Mapp
         listener.say(line)
     command = listener.command or source.command
     with folders.output(folder, "attacks", force=settings.get("force", False)):
-        records = attack_all(folder, ground, command=command, listener=listener)
+        records = attack_all(folder, ground, command=command, listener=listener, pages=pages)
         scores = measure_all(folder, ground, command=command, named=named, listener=listener)
-        write_report(list(records), folder, list(scores))
+        if pages:
+            write_report(list(records), folder, list(scores))
     if ground.premise is not None and ground.premise.status == "not checkable":
         notices.append(premise_words(ground.premise))
         listener.say(notices[-1])

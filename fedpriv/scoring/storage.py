@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.scoring.judge import FILE as JUDGE
@@ -55,7 +55,7 @@ FILES: dict[type[AnyRecord], str] = {
     PrivacyAuditRecord: PRIVACY_AUDIT,
 }
 """Records by their file names."""
-_ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
+_ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord, config=ConfigDict(defer_build=True))
 
 
 # ---------------------------------------------------------------- records

@@ -14,8 +14,7 @@ from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.defenses.local_dp import LocalDp
 from fedpriv.federation.defense import Defense, DefensePipeline, defense_facts
 from fedpriv.federation.summary import DefenseFacts
-from fedpriv.integrations.partitions import Partition, default_folder, read_partitions
-from fedpriv.integrations.run import RecordedRun, Seen
+from fedpriv.integrations.run import Partition, RecordedRun, Seen, default_folder, read_partitions
 from fedpriv.sources.door import read_uploads
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.facts import OwnerFacts, normalized

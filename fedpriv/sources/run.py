@@ -16,22 +16,29 @@ from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, Tar
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.federated import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
+from fedpriv.defenses import build_defenses
+from fedpriv.federation import prepared
 from fedpriv.federation.capture import load_trace, trace_path
 from fedpriv.federation.local_training import batch_sizes, has_batch_norm, represent
 from fedpriv.federation.method import GuardedTraining, Method, own_architecture
 from fedpriv.federation.prepared import Federation
-from fedpriv.federation.run_directory import RunDirectory, dataset_title
+from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.states import State, put
+from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.sources.federation import prepare
-from fedpriv.sources.shuffled import summed, summed_without_own
-from fedpriv.sources.source import Source
+from fedpriv.sources.source import Source, summed, summed_without_own
 from fedpriv.sources.truth import ENOUGH_DECOYS, MOST_VALUES, Holdings, Pool
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import ANSWERS, BESIDE_A_HEAD, HEADS, LAYERS, NETWORKS, TRAINED, WHOLE, payload_kind
 from fedpriv.wire.payloads import Message, Model, PublicLoss, Representations, get_payload
+
+
+def prepare(config: RunConfig, device: torch.device, *, download: bool = False) -> Federation:
+    """Look up a run's method and defenses, load data, choose models and check the plan."""
+    method, defenses = METHODS.load(config.method), build_defenses(config.defenses)
+    return prepared.prepare(config, method, device, download=download, defenses=defenses)
 
 
 class RunSource(Source):
@@ -256,7 +263,7 @@ class RunSource(Source):
         return torch.isin(self.private(target.client).labels, sent).nonzero().squeeze(1)
 
     def mixture(self, target: TargetId) -> Tensor:
-        weights = load_trace(self.run, target.round, target.client).mixture
+        weights = load_trace(self.run, target.round, target.client).weights
         if weights is None:
             raise UserError(
                 f"{trace_path(self.run, target.round, target.client)}: nobody noted the weights of the mixture; whoever "

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 class Record(BaseModel):
     """A record or a part of one. Numbers in it are finite wherever they are measured."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants", defer_build=True)
 
 
 def first_fault(error: ValidationError, skip: int = 0) -> str:

@@ -9,7 +9,7 @@ from gradient_cases import CPU, RATE, clients, images_and_labels, knowledge_of, 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.observation import BatchFacts, TargetId
-from fedpriv.sources.shuffled import summed, summed_without_own
+from fedpriv.sources.source import summed, summed_without_own
 from fedpriv.util.errors import UserError
 
 LABELS = torch.tensor([3, 7, 1])

@@ -13,7 +13,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, TargetId, Threat
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.source import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import ClassLogits, Prototypes
 

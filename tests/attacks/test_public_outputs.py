@@ -15,7 +15,7 @@ from fedpriv.attacks.inversion.class_outputs import PairedLogits
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.leakage import psnr_of_mse
 from fedpriv.scoring.roc import area
-from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.source import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Kernel, PublicLogits

@@ -8,7 +8,7 @@ from fedpriv.attacks.features.posterior import UnmixedInversion, prior_of_images
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.vectors import identify_features
 from fedpriv.sources.guesses import prior_of_others
-from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.source import shuffle
 from fedpriv.wire.payloads import Entangled, Prototypes, get_payload
 
 CPU = torch.device("cpu")

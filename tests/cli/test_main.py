@@ -74,7 +74,7 @@ def test_train_says_what_it_reached_and_where(capsys):
 
 
 def test_an_interrupted_training_is_resumed_by_the_printed_command(capsys, monkeypatch, tmp_path):
-    from fedpriv.federation import engine
+    from fedpriv.federation import rounds as engine
 
     original, steps = engine.client_part, iter(range(100))
 

@@ -7,10 +7,9 @@ from federations import CPU, small
 
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.shared.accounting import epsilon
-from fedpriv.federation.engine import run_clients
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 
 CONFIG = small(
     "fedavg",

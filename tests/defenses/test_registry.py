@@ -14,7 +14,7 @@ from fedpriv.defenses import DEFENSES, parse_choice
 from fedpriv.federation.defense import Defense, DefensePipeline
 from fedpriv.federation.method import LocalTraining
 from fedpriv.methods import METHODS
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 from fedpriv.wire.ledger import count, entries
 from fedpriv.wire.payloads import SampleCount, get_payload
 
@@ -117,7 +117,7 @@ def test_bad_strengths_leave_with_code_2_and_name_defense_and_key(text, words, t
 @each("name", [name for name in METHODS if METHODS.load(name).linear_aggregation])
 def test_additive_servers_learn_the_same_from_the_mean(name):
     """What secure aggregation may hide: the server's next broadcast is the same if everybody sends the mean."""
-    from fedpriv.sources.shuffled import mean_upload
+    from fedpriv.sources.source import mean_upload
 
     method = METHODS.load(name)
     config = small(

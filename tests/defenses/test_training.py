@@ -13,14 +13,13 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, Targ
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.soteria import pruned_step, scores
 from fedpriv.federation.defense import DefensePipeline, plain_step
-from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import parameters
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import fedpriv
 from fedpriv.attacks import ATTACKS
 from fedpriv.wire.payload import DECLARED
 
@@ -18,13 +19,16 @@ PAGES = {
 }
 """Page -> the module that its blocks are, by which they call themselves, and what they print among other things."""
 
-SLOW = ("README.md",)
-"""Pages that train whole federations."""
+SMALL = {"dataset": "digits", "per_class": 20, "rounds": 2}
+"""What is trained here in place of a page's whole federation; the command of the README is run by ``.ci/run``."""
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in PAGES])
+@pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run_and_end_in_a_verdict(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    train, attack = fedpriv.train, fedpriv.attack
+    monkeypatch.setattr(fedpriv, "train", lambda **settings: train(**settings | SMALL))
+    monkeypatch.setattr(fedpriv, "attack", lambda run, **settings: attack(run, **settings, iterations=5, targets=4))
     module = types.ModuleType(PAGES[page][0])
     monkeypatch.setitem(sys.modules, module.__name__, module)
     kinds = dict(DECLARED)

@@ -13,7 +13,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.sources.case import build_case, choose_targets
 from fedpriv.sources.run import RunSource
-from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.source import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Model, Prototypes, Representations, get_payload
 

@@ -9,14 +9,12 @@ from compare import expect_same
 from fedpriv.attacks.features.posterior import UnmixedInversion
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.sources.case import build_case
-from fedpriv.sources.federation import prepare
 from fedpriv.sources.guesses import with_guesses
-from fedpriv.sources.run import RunSource
+from fedpriv.sources.run import RunSource, prepare
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ import torch
 from compare import expect_close, expect_same
 
 from fedpriv.attacks.observation import Observation
-from fedpriv.sources.shuffled import mean_upload, summed, summed_without_own
+from fedpriv.sources.source import mean_upload, summed, summed_without_own
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import AngleMatrix, Classifier, Kernel, LabelCounts, Prototypes, SampleCount, get_payload
 

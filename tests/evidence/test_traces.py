@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 from federations import CPU, small, train_small
+from safetensors.torch import save
 
 import fedpriv
 from fedpriv.attacks.inversion.vector import DipInversion
 from fedpriv.attacks.observation import TargetId, ThreatModel
-from fedpriv.federation.capture import load_trace, trace_bytes, trace_path
-from fedpriv.federation.engine import run_clients
+from fedpriv.federation.capture import load_trace, trace_blocks, trace_path
 from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import run_clients
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.federation.trace import LocalTrace, Trace
+from fedpriv.federation.states import Trace
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource, local_steps
 from fedpriv.util.errors import UserError
@@ -58,17 +59,15 @@ def bare(finished, tmp_path):
 def test_a_trace_is_read_back_as_it_was_stored(finished):
     directory = finished["fedavg"][0]
     steps = (torch.tensor([3, 1]), torch.tensor([], dtype=torch.int64), torch.tensor([2]))
-    for number, trace in enumerate(
-        (LocalTrace(), LocalTrace(((), steps)), LocalTrace((steps,), torch.tensor([0.25, 0.75]))), start=50
-    ):
-        write_bytes(trace_path(directory, number, 0), trace_bytes(trace))
+    for number, trace in enumerate((Trace(), Trace([(), steps]), Trace([steps], torch.tensor([0.25, 0.75]))), start=50):
+        write_bytes(trace_path(directory, number, 0), save(trace_blocks(trace)))
         found = load_trace(directory, number, 0)
         assert [[index.tolist() for index in phase] for phase in found.phases] == [
             [index.tolist() for index in phase] for phase in trace.phases
         ]
         assert all(index.dtype == torch.int64 for phase in found.phases for index in phase)
-        assert (found.mixture is None) == (trace.mixture is None)
-        assert trace.mixture is None or torch.equal(found.mixture, trace.mixture)
+        assert (found.weights is None) == (trace.weights is None)
+        assert trace.weights is None or torch.equal(found.weights, trace.weights)
 
 
 def test_every_captured_round_has_the_traces_of_its_clients_and_no_other_has(tmp_path):
@@ -125,7 +124,7 @@ def importers(module):
 
 
 def test_nothing_but_the_evaluator_reads_the_trace():
-    handed_on = "integrations/flower_wire"  # from the node where it was made to the process that stores the run
+    handed_on = "integrations/flower_engine"  # from the node where it was made to the process that stores the run
     assert importers("fedpriv.federation.capture") == {"federation/rounds", "sources/run", handed_on}
     closed = ("fedpriv.sources", "fedpriv.scoring", "fedpriv.federation.rounds", "fedpriv.federation.run_directory")
     for path in (PACKAGE / "attacks").rglob("*.py"):

@@ -8,8 +8,7 @@ from torch import nn
 import fedpriv
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import defense_facts
-from fedpriv.pipeline.adapted import adapted_suite
-from fedpriv.pipeline.plan import attack_names, with_settings
+from fedpriv.pipeline.plan import adapted_suite, attack_names, with_settings
 
 
 def adapted(target, *defenses, rounds=10, **changes):

@@ -12,12 +12,12 @@ from flower_cases import ClientApp, LocalGrid, Message
 import fedpriv
 from fedpriv.cli import main as command
 from fedpriv.experiment import flower_nodes
-from fedpriv.federation.engine import ClientJob
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import ClientJob
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
 from fedpriv.integrations import flower_engine
-from fedpriv.integrations import flower_wire as wire
 from fedpriv.integrations.flower_engine import FlowerEngine
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 
@@ -99,7 +99,7 @@ def asked(**changes):
     federation = prepare(CONFIG, CPU)
     _, broadcast = federation.method.start(federation.server, torch.Generator().manual_seed(0))
     job = ClientJob(1, 0, federation.initial_state(0), broadcast)
-    packed = wire.pack_job(CONFIG, "cpu", job, wire.fingerprint(federation.clients[0]))
+    packed = flower_engine.pack_job(CONFIG, "cpu", job)
     for name, value in changes.items():
         packed["about"][name] = value
     return federation, packed
@@ -108,8 +108,6 @@ def asked(**changes):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"fedpriv": "0.0.1"}, r"the node has fedpriv .*, the server 0\.0\.1; install the same"),
-        ({"data": "0" * 64}, "client 0: its images on the node are not those on the server"),
         ({"client": 4}, "client 4: the run has 4"),
         ({"round": "one"}, "round: expected int, got 'one'"),
         ({"config": "{"}, "configuration of the run: no JSON"),
@@ -120,15 +118,14 @@ def test_a_node_refuses_what_it_would_compute_differently(changes, told):
     _, packed = asked(**changes)
     node = grid().contexts[7]  # which says whose task this is, before a message is made
     reply = flower_nodes.answer(Message(packed, dst_node_id=7, message_type="train"), node)
-    with pytest.raises(wire.RefusedError, match=told):
-        wire.read_result(reply.content, 0, CPU)
+    with pytest.raises(flower_engine.RefusedError, match=told):
+        flower_engine.read_result(reply.content, 0, CPU)
 
 
-def test_a_refusal_ends_the_run_with_the_nodes_own_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(flower_nodes, "fingerprint", lambda setup: "other")
-    monkeypatch.setattr("fedpriv.integrations.flower_engine.fingerprint", lambda setup: "another")
-    with pytest.raises(UserError, match="are not those on the server; give the node the same data set"):
-        train_small(tmp_path / "run", CONFIG, FlowerEngine(grid(), "cpu"))
+def test_a_refusal_ends_the_run_with_the_nodes_own_words(tmp_path):
+    config = replace(CONFIG, training=LocalTraining(learning_rate=1e6))
+    with pytest.raises(UserError, match="training diverged"):
+        train_small(tmp_path / "run", config, FlowerEngine(grid(), "cpu"))
 
 
 # ---------------------------------------------------------------- the command line

@@ -14,7 +14,7 @@ from fedpriv.attacks.observation import ThreatModel
 from fedpriv.experiment.engines import opened
 from fedpriv.experiment.shares import parts_of
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 from fedpriv.util.code import allowing
 from fedpriv.util.listener import Listener
 from fedpriv.util.parallel import Pool, WorkerKilled

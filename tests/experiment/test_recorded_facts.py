@@ -204,7 +204,7 @@ def test_settings_for_runs_of_fedpriv_are_refused(plain, settings, told):
 
 
 def test_facts_beside_the_run_and_truth_of_the_clients_serve_the_command_line(tmp_path, monkeypatch, capsys):
-    from fedpriv.integrations.partitions import write_partition
+    from fedpriv.integrations.run import write_partition
 
     run = tiny_run(tmp_path / "mine")
     for k, name in NODES.items():

@@ -3,10 +3,9 @@
 import pytest
 from federations import CPU, files, small, train_small
 
-from fedpriv.federation.engine import run_clients
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 
 
 def config(method="fedproto", **settings):

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 from federations import CPU, files, small, train_small
 
-from fedpriv.federation.engine import run_clients
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import EngineChoice, RunDirectory
 from fedpriv.federation.summary import ClientFailure
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 from fedpriv.util.errors import WorkError
 
 CONFIG = small("fedproto", per_class=20, clients=4, rounds=3, keep=(1, 2))

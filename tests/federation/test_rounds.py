@@ -12,11 +12,10 @@ from eval_cases import but
 from federations import CPU, files, small, train_small
 
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.federation.engine import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes, write_text
 from fedpriv.wire.payloads import Entangled, Model, get_payload

@@ -4,11 +4,10 @@ import pytest
 import torch
 from federations import CPU, files, small, train_small
 
-from fedpriv.federation.engine import run_clients
-from fedpriv.federation.rounds import run
+from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.federation.state_store import state_store
-from fedpriv.sources.federation import prepare
+from fedpriv.federation.states import StateStore
+from fedpriv.sources.run import prepare
 
 CONFIG = small("fedproto", per_class=20, clients=8, participation=0.25, rounds=4, checkpoint_every=3)
 
@@ -20,16 +19,14 @@ def test_states_come_back_as_they_were_put_in(tmp_path):
         drawn.append(client)
         return {"weight": torch.full((3, 2), float(client)), "count": torch.tensor(client)}
 
-    with state_store(RunDirectory(tmp_path), 4, first, CPU) as states:
-        for round_ in range(3):
-            for client in range(0, 4, 1 + round_):
-                states.change(client, {"weight": states[client]["weight"] + 10})
-        assert [float(state["weight"][0, 0]) for state in states] == [30.0, 11.0, 22.0, 23.0]
-        assert drawn == [0, 1, 2, 3]
-        with pytest.raises(IndexError):
-            states[4]
-        folder = next(iter(states.files.values())).parent
-    assert not folder.exists()
+    states = StateStore((), 4, first, CPU, tmp_path)
+    for round_ in range(3):
+        for client in range(0, 4, 1 + round_):
+            states.change(client, {"weight": states[client]["weight"] + 10})
+    assert [float(state["weight"][0, 0]) for state in states] == [30.0, 11.0, 22.0, 23.0]
+    assert drawn == [0, 1, 2, 3]
+    with pytest.raises(IndexError):
+        states[4]
 
 
 def test_a_kill_leaves_no_states_behind_and_the_run_goes_on_as_if_nothing_was(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 from federations import files, small, train_small
 
-from fedpriv.federation.evaluate import accuracy
+from fedpriv.federation.rounds import accuracy
 from fedpriv.federation.summary import RoundAccuracy, Unsampled
 from fedpriv.pages.run_records import load_runs
 from fedpriv.pages.runs_report import write_runs_report

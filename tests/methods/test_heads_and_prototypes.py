@@ -47,9 +47,9 @@ def test_fixed_weights_stay_and_resampled_weights_change():
         world = World("fedre", {"sampling": sampling})
         server, broadcast, states = world.start()
         server, broadcast, first, _ = world.round(1, server, broadcast, states)
-        before = world.setups[0].trace.result().mixture
+        before = world.setups[0].trace.weights
         _, _, second, uploads = world.round(2, server, broadcast, first)
-        weights = world.setups[0].trace.result().mixture
+        weights = world.setups[0].trace.weights
         assert torch.equal(before, weights) is stays
         assert (WEIGHTS in second[0]) is stays
         encoding = get_payload(uploads[0][1], Entangled).label_encoding

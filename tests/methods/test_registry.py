@@ -11,8 +11,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import local_batches
 from fedpriv.federation.method import refuse_no_method
-from fedpriv.federation.states import put
-from fedpriv.federation.trace import Trace
+from fedpriv.federation.states import Trace, put
 from fedpriv.methods import METHODS, default_method
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import count, entries
@@ -158,7 +157,7 @@ def test_the_trace_holds_the_batches_that_training_was_handed_and_changes_nothin
     with monkeypatch.context() as noted:
         noted.setattr(Samples, "batch", noting)
         state, upload = world.method.client_step(setup, states[0], broadcast, generator(9))
-    phases = setup.trace.result().phases
+    phases = setup.trace.phases
     assert phases
     assert [index.tolist() for steps in phases for index in steps] == handed
     silent = replace(setup, trace=Deaf())

@@ -11,7 +11,7 @@ from fedpriv.datasets.types import Samples
 from fedpriv.federation import local_training
 from fedpriv.federation.local_training import classification_loss, train
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.trace import Trace
+from fedpriv.federation.states import Trace
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
 from fedpriv.models.layout import takes_channels_last

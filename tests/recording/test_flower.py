@@ -17,8 +17,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedpriv
-from fedpriv.integrations.partitions import read_partitions
-from fedpriv.integrations.run import RecordedRun
+from fedpriv.integrations.run import RecordedRun, read_partitions
 from fedpriv.util.errors import UserError
 
 pytestmark = pytest.mark.frameworks

@@ -64,11 +64,9 @@ def test_what_is_odd_is_said_once_and_kept(tmp_path):
     assert bool(arrays["nan"][0].isnan())
     assert sorted(arrays) == ["count", "half", "nan"]
     codes = [note.code for note in run.notes()]
-    assert codes.count("type") == 2  # bfloat16 and int64, once for both clients
-    assert codes.count("not-finite") == codes.count("unreadable") == 2
-    assert len(said) == 3
-    assert all("\n" not in line for line in said)
-    assert any("bfloat16" in note.told and "'half'" in note.told for note in run.notes())
+    assert codes == ["unreadable"] * 2  # an array of words, and a list
+    assert len(said) == 1
+    assert "\n" not in said[0]
 
 
 def test_a_fault_inside_stops_the_recording_and_raises_nothing(tmp_path, monkeypatch):

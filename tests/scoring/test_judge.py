@@ -19,7 +19,7 @@ from fedpriv.scoring.judge import (
     train_class_evaluator,
 )
 from fedpriv.scoring.sections import Means
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError
 

@@ -17,7 +17,7 @@ from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import evaluate
 from fedpriv.scoring.records import Provenance
 from fedpriv.sources.case import Case
-from fedpriv.sources.shuffled import shuffle
+from fedpriv.sources.source import shuffle
 from fedpriv.sources.truth import Holdings
 
 CLIENTS, EACH, ROUNDS = 6, 12, 2

@@ -253,7 +253,7 @@ def prepared(config: RunConfig, execution: Execution) -> Federation:
     """Return a cell's federation, ready to run."""
     import torch
 
-    from fedpriv.sources.federation import prepare
+    from fedpriv.sources.run import prepare
 
     return prepare(config, torch.device("cpu"), download=execution.download)
 
@@ -303,8 +303,7 @@ def _fitting(
     from fedpriv.attacks import attacks_for, targets_of
     from fedpriv.defenses import build_defenses
     from fedpriv.federation.defense import defense_facts
-    from fedpriv.pipeline.adapted import adapted_suite
-    from fedpriv.pipeline.plan import attack_names, build_attacks, granted
+    from fedpriv.pipeline.plan import adapted_suite, attack_names, build_attacks, granted
 
     chosen = _chosen(study, method)
     if chosen is None:

@@ -162,8 +162,7 @@ def _ended(folder: Path, entry: CellAttack, errors: Sequence[str], seconds: floa
 
 
 def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
-    from fedpriv.pipeline.execute import attack_all, open_run
-    from fedpriv.pipeline.infer import measure_all
+    from fedpriv.pipeline.execute import attack_all, measure_all, open_run
 
     plan, home = cell.plans[number], folder / cell.homes[number]
     ground, _ = open_run(folder / "runs" / cell.run, plan, plan.attacks if cell.named else ())

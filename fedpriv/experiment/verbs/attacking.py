@@ -32,11 +32,11 @@ from fedpriv.integrations.run import RecordedRun, is_recorded
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
-from fedpriv.pipeline.adapted import AdaptedSuite, adapted_suite
-from fedpriv.pipeline.execute import AttackContext, attack_all, open_run
-from fedpriv.pipeline.infer import check, measure_all
+from fedpriv.pipeline.execute import AttackContext, attack_all, check, measure_all, open_run
 from fedpriv.pipeline.plan import (
+    AdaptedSuite,
     AttackPlan,
+    adapted_suite,
     attack_names,
     granted,
     numerics_of,
@@ -50,9 +50,8 @@ from fedpriv.pipeline.uploads import attack_source
 from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 from fedpriv.scoring.redaction import RECORDED, read_rule
 from fedpriv.sources.facts import read_facts
-from fedpriv.sources.federation import prepare
 from fedpriv.sources.recorded import read_recording
-from fedpriv.sources.run import refuse_mixed, rounds_with_networks
+from fedpriv.sources.run import prepare, refuse_mixed, rounds_with_networks
 from fedpriv.sources.source import read_card
 from fedpriv.util import access, folders
 from fedpriv.util.code import allowed

@@ -18,7 +18,7 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.integrations.run import is_recorded
 from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
-from fedpriv.sources.federation import prepare
+from fedpriv.sources.run import prepare
 from fedpriv.util import folders
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError

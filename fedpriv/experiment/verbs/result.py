@@ -32,7 +32,7 @@ class AttackResult(Tabular):
     notebook shows it by itself.
 
     Attributes:
-        path: folder with one folder an attack, and ``report.html``.
+        path: folder with one folder an attack, and ``report.html``; of :func:`attack_uploads` without ``out``, once saved.
         records: name of a folder (``dip``, ``dip-early``, ``dip@300``) -> the record of an attack that returns images.
         scores: name of a folder -> the record of an inference (``membership``, ``property``), which returns scores.
         notices: what was left out, and why; one line each.
@@ -118,7 +118,14 @@ class AttackResult(Tabular):
         return csv_rows([self.load(name) for name in self.records], verdicts)
 
     def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
-        """Copy the result to a folder that stays, and return it from there."""
+        """Copy the result to a folder that stays, with its page, and return it from there."""
+        from fedpriv.pages.report import write_report
+
+        self._draw()
+        if not (self.path / "report.html").is_file():
+            write_report(
+                [self.path / name for name in self.records], self.path, [self.path / name for name in self.scores]
+            )
         copy_folder(self.path, Path(out), "attacks", force=force)
         run = self.run
         if run is not None and self.path in run.path.parents:
@@ -135,7 +142,16 @@ class AttackResult(Tabular):
         """Return the verdicts: records would fill pages of a terminal."""
         return f"{type(self).__name__}:\n{self.verdict}"
 
+    def _draw(self) -> None:
+        """Draw the grids that were left for later."""
+        from fedpriv.pipeline.execute import draw
+
+        for name in self.records:
+            if not (self.path / name / "grid.png").is_file():
+                draw(self.load(name))
+
     def _repr_html_(self) -> str:
+        self._draw()
         lines = "".join(f"<p>{markup(line)}</p>" for line in (*self.verdict.splitlines(), *self.notices))
         grids = [self.path / name / "grid.png" for name in self._ranked()]
         shown = [base64.b64encode(grid.read_bytes()).decode("ascii") for grid in grids if grid.is_file()]

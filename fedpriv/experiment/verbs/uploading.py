@@ -64,7 +64,8 @@ class UploadSettings(TypedDict, total=False):
         precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
         compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
         seed: of targets, attacks, auxiliary images and scores (default 0).
-        out: folder to make; None for a temporary result, which is gone with the returned object.
+        out: folder to make; None for a temporary result, which is gone with the returned object and has its grids and
+            its page drawn when it is shown or saved.
         redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md).
         force: replace ``out`` if it exists.
         share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
@@ -149,6 +150,7 @@ def attack_uploads(
     refuse_small(settings, ("seed",), 0)
     source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
     folder, scratch = place(settings.get("out"))
+    lasting = scratch is None
     with access.sharing(settings.get("share_group", False)):
-        records, scores, notices = attack_source(source, named, settings, folder)
+        records, scores, notices = attack_source(source, named, settings, folder, pages=lasting)
     return AttackResult(folder, records, scores, notices, None, scratch)

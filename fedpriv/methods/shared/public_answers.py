@@ -15,8 +15,7 @@ from torch import Tensor
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import classify, train
 from fedpriv.federation.method import ClientSetup, LocalTraining, ServerSetup, Uploads
-from fedpriv.federation.states import State
-from fedpriv.federation.trace import Trace
+from fedpriv.federation.states import State, Trace
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import FederationSizes, Scalars
