@@ -41,10 +41,9 @@ from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
-from fedpriv.attacks.inversion.class_outputs import ClassInversion, PairedLogits
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import ClassInversion, DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.experiment.federation_settings import attacker_by_default, named_config
 from fedpriv.experiment.named_code import named_code
@@ -194,7 +193,6 @@ BATCHES = (
     Line(HeadUpdate(iterations=100), "classifier", {"batch_size": 4}, note="four images"),
     Line(AngleUpdate(iterations=100), "angle-matrix"),
     Line(ClassInversion(iterations=300), "logits", FEWEST | {"rounds": 10}, targets=4),
-    Line(PairedLogits(iterations=100), "public-logits", ROUNDS),
 )
 SHOWN = ("representation", "prototype", "entangled", "logits", "public-logits", "kernel")
 WEIGHTS = ("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix")

@@ -7,8 +7,8 @@ from sklearn.datasets import load_digits
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.inputs.outputs import output_distance, read_outputs, uploaded_output
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.class_outputs import ClassInversion, whole_models
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_model
+from fedpriv.attacks.inversion.vector import ClassInversion, whole_models
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model

@@ -5,8 +5,8 @@ tr(S) / d I)^-1. With Z_t the deviations of own images under the extractor of ro
 P, two rounds are alike by C_ts = tr Z_t^T Z_s / (|Z_t| |Z_s|).
 
 Expected means are put through a defense that the protocol names. The upload's distance from that, over the share of length
-that is left, is the deviation; its variance, if the defense draws, is kept as noise. Behind a bound on lengths the share is
-that at which the upload resembles the expectation most. Entries that a defense leaves out are not compared.
+that is left, is the deviation (behind a bound on lengths the share at which the upload resembles the expectation most); its
+variance, if the defense draws, is kept as noise. Entries that a defense leaves out are not compared.
 
 **Numbers of images.** A mean of n images scatters with S / n around the expectation, a mean of N own images with S / N. Its
 deviation D in whitened coordinates therefore has
@@ -35,6 +35,7 @@ from torch import Tensor
 from fedpriv.attacks.inputs.targets import represent
 from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
+from fedpriv.wire.payload import Payload
 
 RIDGE = 0.01
 """r; chosen on two federations among 1, 0.1, 0.01 and 0.001, of which the last three did alike."""
@@ -189,6 +190,20 @@ class MeanRound:
         return results
 
 
+def rows_by_class(sent: Payload, *, every_class: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return rows ``(k, d)`` float64, their classes ``(k,)``, and of a mixture its weights ``(C,)`` float64; on the CPU.
+
+    A mixture is a row of each of its classes, or of ``every_class``.
+    """
+    rows, classes, weights = sent.rows().double().cpu(), sent.said("classes"), sent.said("weights")
+    if weights is not None:
+        weights = weights.double().flatten().cpu()
+        classes = (torch.ones_like(weights) if every_class else weights).nonzero().squeeze(1)
+        rows = rows.expand(len(classes), -1)
+    assert classes is not None
+    return rows, classes.cpu(), weights
+
+
 def read_mean_round(
     seen: Observation, knowledge: Knowledge, images: Tensor, values: Tensor, labels: Tensor
 ) -> MeanRound:
@@ -198,12 +213,7 @@ def read_mean_round(
     """
     sent = MEANS.first(seen.upload)
     assert sent is not None
-    rows, classes, weights = sent.rows().double().cpu(), sent.said("classes"), sent.said("weights")
-    if weights is not None:
-        weights = weights.double().flatten().cpu()
-        classes = weights.nonzero().squeeze(1)
-        rows = rows.expand(len(classes), -1)
-    assert classes is not None
+    rows, classes, weights = rows_by_class(sent)
     features = represent(knowledge, seen.client, torch.cat([images.to(values.device), values])).double()
     kinds = [features]
     if sent.kind in CLASS_OUTPUTS:
@@ -211,7 +221,7 @@ def read_mean_round(
         logits = features @ weight.T + bias
         kinds = [logits.softmax(1), logits]  # whichever is nearer to the upload
     n = len(images)
-    tried = [MeanRound(rows, classes.cpu(), weights, item[:n], item[n:], labels.cpu()) for item in kinds]
+    tried = [MeanRound(rows, classes, weights, item[:n], item[n:], labels.cpu()) for item in kinds]
 
     def distance(item: MeanRound) -> float:
         return sum(float(item.deviation(index).square().sum()) for index in range(len(item.rows)))
@@ -303,7 +313,19 @@ def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
     Of means by the newest round, several of which tell no more; of mixtures by all.
     """
     if rounds[-1].weights is not None:
-        return _of_mixtures(MultiRound.of(rounds))
+        seen = MultiRound.of(rounds)
+        length, freedom = _left_out(seen.rounds[-1])
+        beyond = length / seen.lengths[-1]  # of images that the covariance was not computed of
+        noise = seen.noise / beyond.clamp_min(TINY)
+        classes = (seen.weights != 0).any(0).nonzero().squeeze(1)
+        rows = torch.stack([item.whitened_deviation() for item in seen.rounds])
+        rows = rows / (beyond * seen.lengths).clamp_min(TINY).sqrt()[:, None]
+        group, weights = (
+            [seen.rounds[-1].covariance.numbers.get(label, 1) for label in classes.tolist()],
+            seen.weights[:, classes],
+        )
+        numbers, drift = _numbers(rows @ rows.T, weights, seen.alike, group, freedom, noise, drifts=True)
+        return MemberCounts(dict(zip(classes.tolist(), numbers.tolist(), strict=True)), drift)
     results, weight = {}, torch.ones(1, 1, dtype=torch.float64)
     for part in rounds[-1].parts():
         length, freedom = _left_out(part)
@@ -316,18 +338,6 @@ def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
     return MemberCounts(results)
 
 
-def _of_mixtures(seen: MultiRound) -> MemberCounts:
-    length, freedom = _left_out(seen.rounds[-1])
-    beyond = length / seen.lengths[-1]  # of images that the covariance was not computed of
-    noise = seen.noise / beyond.clamp_min(TINY)
-    classes = (seen.weights != 0).any(0).nonzero().squeeze(1)
-    rows = torch.stack([item.whitened_deviation() for item in seen.rounds])
-    rows = rows / (beyond * seen.lengths).clamp_min(TINY).sqrt()[:, None]
-    group = [seen.rounds[-1].covariance.numbers.get(label, 1) for label in classes.tolist()]
-    numbers, drift = _numbers(rows @ rows.T, seen.weights[:, classes], seen.alike, group, freedom, noise, drifts=True)
-    return MemberCounts(dict(zip(classes.tolist(), numbers.tolist(), strict=True)), drift)
-
-
 def _left_out(mean_round: MeanRound) -> tuple[float, float]:
     """Return k, the mean squared length of a whitened image, and f, its degrees of freedom; of no covariance 1 and 1."""
     lengths, squares = [], []
@@ -336,19 +346,15 @@ def _left_out(mean_round: MeanRound) -> tuple[float, float]:
         if not enough_images(mean_round.labels[kept]):
             continue
         there = class_covariance(mean_round.own[kept], mean_round.labels[kept], mean_round.noise)
-        rows = torch.cat(
-            [
-                there.whiten(mean_round.own[~kept & (mean_round.labels == label)] - mean)
-                / (1 + 1 / there.numbers[label]) ** 0.5
-                for label, mean in there.means.items()
-            ]
-        )
-        products = rows @ rows.T
+        apart = []
+        for label, mean in there.means.items():
+            white = there.whiten(mean_round.own[~kept & (mean_round.labels == label)] - mean)
+            apart.append(white / (1 + 1 / there.numbers[label]) ** 0.5)
+        products = torch.cat(apart) @ torch.cat(apart).T
         length = products.diagonal()
         lengths.append(length)
         if len(length) > 1:
-            apart = products.square().sum() - length.square().sum()
-            squares.append(apart / (len(length) * (len(length) - 1)))
+            squares.append((products.square().sum() - length.square().sum()) / (len(length) * (len(length) - 1)))
     if not lengths or not squares:
         return 1.0, 1.0
     mean, square = float(torch.cat(lengths).mean()), float(torch.stack(squares).mean())

@@ -1,8 +1,7 @@
 """Membership inference: was this very image among those that a client's upload was computed from?
 
 Candidates are scored, higher for likelier members, by the upload and the client's extractor g; scores are calibrated by the
-other clients' uploads and averaged over rounds. A candidate of a class that the upload does not contain cannot be a member:
-minus infinity. By kind:
+other clients' uploads and averaged over rounds. A class that the upload does not contain has no members: minus infinity.
 
 **Distance**, of prototypes, representations and mixtures: ||g(x) - p||^2 / ||p||^2 with the nearest p uploaded for the
 candidate's class; of class outputs KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class.
@@ -15,9 +14,8 @@ score is
 
     sum_ts w_t K^-1_ts z_t^T D_s / sqrt(sum_ts w_t w_s K^-1_ts z_t^T z_s  sum_ts K^-1_ts D_t^T D_s),
 
-of one round their cosine, with w_t the weight of the class (of means 1), and K = (W diag(v) W^T) * C + noise the
-covariance of rounds that the numbers of images lead to expect (:mod:`fedpriv.attacks.inference.means`). A mixture
-deviates by all of its classes at once; K^-1 separates them by weights that change from round to round.
+with w_t the weight of the class (of means 1), and K = (W diag(v) W^T) * C + noise the covariance of rounds that the numbers
+of images lead to expect (:mod:`fedpriv.attacks.inference.means`), whose inverse separates the classes of a mixture.
 
 **Kernels.** K = H H^T of public images is centred. With a(x) the weights by which ridge regression over pixels makes the
 value at x out of those at public images, and u_y the mean over public images of class y less the mean over all, the
@@ -32,16 +30,12 @@ over samples, and l_k their regression over pixels, the signal of x of class y i
 
 **Trained weights**: :mod:`fedpriv.attacks.inference.update_scores`.
 
-**Calibration.** Clients' data are mostly disjoint, so the other clients' uploads, each under its own extractor, show how
-near an upload comes that was not computed from the candidate (the principle of FedMIA: Zhu et al., CVPR 2025).
-
-Distances d_k(x) from client k's upload: score = 1/2 mean over other clients j of log d_j(x) - log d_k(x).
-
-Signals s_k(x) of trained weights: c_k(x) = s_k(x) - (n m_k(class of x) + m_k) / (n + 1), with m_k the median of all
-candidates and m_k(y) of the n of a class, on the scale of its own spread; score = c_k(x) - 1/2 mean over other j of c_j(x).
-
-Signals from public inputs: z(x) = (s_k(x) - mean of the others' s_j(x)) / (d(x) + 0.3 median of d), d(x) the standard
-deviation of the others' signals, less the class median as above.
+**Calibration.** The other clients' uploads, each under its own extractor, show how near an upload comes that was not
+computed from the candidate (the principle of FedMIA: Zhu et al., CVPR 2025). With distances d_k(x) from client k's upload,
+score = 1/2 mean over other clients j of log d_j(x) - log d_k(x). With signals s_k(x) of trained weights, c_k(x) = s_k(x) -
+(n m_k(class of x) + m_k) / (n + 1), m_k the median of all candidates and m_k(y) of the n of a class, on the scale of its
+own spread; score = c_k(x) - 1/2 mean over other j of c_j(x). With signals from public inputs, z(x) = (s_k(x) - mean of the
+others' s_j(x)) / (d(x) + 0.3 median of d), d(x) the standard deviation of the others', less the class median as above.
 """
 
 from __future__ import annotations
@@ -66,6 +60,7 @@ from fedpriv.attacks.inference.means import (
     enough_images,
     estimate_member_counts,
     read_mean_round,
+    rows_by_class,
 )
 from fedpriv.attacks.inference.update_scores import granted_head, update_signals
 from fedpriv.attacks.inputs.outputs import (
@@ -301,11 +296,7 @@ def nearness_to_upload(
     sent = COMPARED.first(seen.upload)
     if sent is None:
         raise UserError(f"{upload_holds(seen)}; attack 'membership' compares with one of {', '.join(COMPARED)}")
-    rows, classes, weights = sent.rows().double().cpu(), sent.said("classes"), sent.said("weights")
-    if weights is not None:
-        classes = (torch.ones_like(weights) if every_class else weights.abs()).nonzero().squeeze(1)
-        rows = rows.expand(len(classes), -1)
-    assert classes is not None
+    rows, classes, _ = rows_by_class(sent, every_class=every_class)
     if sent.kind in CLASS_OUTPUTS:
         weight, bias = (value.double().cpu() for value in granted_head(seen.client, knowledge))
         outputs, softmax = read_outputs(rows)
@@ -314,7 +305,7 @@ def nearness_to_upload(
         distances = current - (features @ weight.T + bias).log_softmax(1) @ uploaded.T
     else:
         distances = torch.cdist(features, rows).square() / rows.square().sum(1).clamp(min=1e-12)
-    return distances.masked_fill(labels.cpu()[:, None] != classes.cpu(), torch.inf).amin(1)
+    return distances.masked_fill(labels.cpu()[:, None] != classes, torch.inf).amin(1)
 
 
 def deviation_scores(rounds: Sequence[MeanRound], labels: Tensor) -> Tensor:

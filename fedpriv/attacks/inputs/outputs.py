@@ -1,8 +1,8 @@
-"""Outputs that clients upload, of classes or on public samples: softmax vectors or logits, and what they say of others."""
+"""Outputs that clients upload, of classes or on public samples: softmax vectors or logits, and their extrapolation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -126,11 +126,6 @@ def known_classes(values: Tensor, images: Tensor, labels: Tensor) -> Tensor:
     nearest = torch.cdist(wanted, current).argmin(1)
     strange = (current[nearest] - wanted).abs().amax(1) > _SAME
     return labels.cpu()[nearest].masked_fill(strange, -1)
-
-
-def of_others(tables: Mapping[int, Tensor], client: int) -> Tensor:
-    """Return the mean of the other clients' tables, of equal shapes."""
-    return torch.stack([table for other, table in tables.items() if other != client]).mean(0)
 
 
 def extrapolate(known: Tensor, wanted: Tensor, images: Tensor, width: float = 1.0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Inversion of vectors: find images whose representation is the one that was uploaded.
+"""Inversion of vectors and class outputs: find images whose representation, or output, is the one that was uploaded.
 
 ``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g in hand (white
 box) or a substitute of the attacker's own (shadow). A prototype or an entangled vector is fitted as if it were one
@@ -16,10 +16,12 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
+from torch.nn.functional import linear, one_hot
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.inputs.outputs import output_distance, uploaded_output
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, require_extractors, target_feature
-from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Stages
+from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Stages, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points, frame_of, has_spectrum
@@ -27,8 +29,9 @@ from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_ta
 from fedpriv.attacks.search.fit import Prior, Schedule
 from fedpriv.attacks.search.halving import ladder
 from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
+from fedpriv.util.errors import UserError
 from fedpriv.util.last import Last
-from fedpriv.wire.kinds import CLASS_MEANS, VECTORS, Kinds
+from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, VECTORS, Kinds
 from fedpriv.wire.payloads import Prototypes, find_payload
 
 ImageShape = tuple[int, int, int]
@@ -411,3 +414,73 @@ class PixelInversion(VectorInversion):
         """Estimate the memory of one image's way through an extractor and back."""
         channels, height, width = image_shape
         return 4 * 200 * max(channels, 16) * height * width
+
+
+# ---------------------------------------------------------------- class outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassInversion(DipFitting, FittedInversion):
+    """Find an image that the client's own model answers as an uploaded class output says, under a deep image prior.
+
+    The mean output u_c of a class is C numbers over all images of the class, so no single image can come out of it; what
+    the model takes the class to look like can. Its answer f(g(x)) is compared by KL(u_c || softmax f(g(x))) where outputs
+    are softmax vectors, and by relative squared distance where they are logits. This is the attack of Fredrikson, Jha and
+    Ristenpart ("Model inversion attacks that exploit confidence information", CCS 2015) under a prior.
+
+    Attributes:
+        match: ``outputs`` matches the uploaded numbers; ``class``, which class ids alone allow, certainty of the class.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 300
+    tolerance: Annotated[float, Ge(0)] = 1e-3
+    patience: Annotated[int, Ge(1)] = 150
+    match: Literal["outputs", "class"] = "outputs"
+
+    name = "class-inversion"
+    version = 3
+    summary = "an image that the client's model answers as the upload says that it answers a class"
+    targets = CLASS_OUTPUTS
+
+    def distance(self, problem: AttackProblem) -> TargetDistance:
+        """Return the distance of the model's answers to the uploaded outputs."""
+        device, targets = problem.device, problem.targets
+        outputs = [self._output(problem, target) for target in targets]
+        values = torch.stack([output for output, _ in outputs]).to(device)
+        softmax = torch.tensor([of_softmax for _, of_softmax in outputs], device=device)
+        clients, answers = torch.tensor([target.client for target in targets]), whole_models(problem)
+
+        @Last
+        def goals(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            there = places.to(device)
+            return clients[places], values[there], softmax[there]
+
+        def distance(images: Tensor, places: Tensor) -> Tensor:
+            owners, goal, of_softmax = goals(places)
+            logits = answers(images[:, 0], owners)
+            as_softmax = output_distance(logits, goal, softmax=True)
+            return torch.where(of_softmax, as_softmax, output_distance(logits, goal, softmax=False))
+
+        return distance
+
+    def _output(self, problem: AttackProblem, target: TargetId) -> tuple[Tensor, bool]:
+        n_classes = problem.knowledge.n_classes
+        if self.match == "outputs":
+            return uploaded_output(problem.observations, target)
+        if not 0 <= target.label < n_classes:
+            raise UserError(f"attack {self.name!r} with match=class: no class is named for target {target.index}")
+        return one_hot(torch.tensor(target.label), n_classes).float(), True
+
+
+def whole_models(problem: AttackProblem) -> OwnExtractors:
+    """Return clients' extractors with their heads behind: images to logits, or refuse where one is missing."""
+    knowledge = problem.knowledge
+    require_extractors(knowledge, problem.targets)
+    for client in sorted(set(problem.clients) - set(knowledge.heads)):
+        raise UserError(f"no head of client {client} was handed over; attack 'class-inversion' needs the whole model")
+
+    def model(client: int) -> Callable[[Tensor], Tensor]:
+        weight, bias = (value.to(problem.device) for value in knowledge.heads[client])
+        return lambda images: linear(knowledge.extractors[client](images), weight, bias)
+
+    return OwnExtractors(replace(knowledge, extractors={client: model(client) for client in problem.clients}))
