@@ -31,9 +31,9 @@ from rates import counted, parser, table
 from worlds import smooth
 
 from fedpriv.attacks import ATTACKS
+from fedpriv.attacks.features.base import AllRoundsInversion
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
 from fedpriv.attacks.features.posterior import UnmixedInversion
-from fedpriv.attacks.features.rounds import AllRoundsInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients

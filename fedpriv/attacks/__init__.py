@@ -15,7 +15,7 @@ ATTACKS = Registry(
         "learned": "fedpriv.attacks.inversion.learned:LearnedInversion",
         "pixels": "fedpriv.attacks.inversion.vector:PixelInversion",
         "unmix": "fedpriv.attacks.features.posterior:UnmixedInversion",
-        "all-rounds": "fedpriv.attacks.features.rounds:AllRoundsInversion",
+        "all-rounds": "fedpriv.attacks.features.base:AllRoundsInversion",
         "linear-layer": "fedpriv.attacks.gradients.linear_layer:LinearLayer",
         "dlg": "fedpriv.attacks.gradients.dlg:DeepLeakage",
         "inverting-gradients": "fedpriv.attacks.gradients.inverting:InvertingGradients",

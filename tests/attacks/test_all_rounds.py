@@ -8,7 +8,7 @@ from compare import expect_same
 from defense_cases import build
 from federations import CPU, small, trained_small
 
-from fedpriv.attacks.features.rounds import AllRoundsInversion
+from fedpriv.attacks.features.base import AllRoundsInversion
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel

@@ -1,8 +1,8 @@
 """Class means from what one round's training did to a linear layer, by linear algebra, and the attacks that invert them.
 
-A layer z = W r + b under cross-entropy has for one image dW = delta r^T and db = delta = softmax(z) - onehot(y), so that
-one step on it gives r away exactly. With n_c the share of class c in the batch, p_c its mean predicted probabilities and
-r_c its mean representation, more images give, up to the spread of p within a class,
+A layer z = W r + b under cross-entropy has for one image dW = delta r^T and db = delta = softmax(z) - onehot(y), which
+gives r away exactly. With n_c the share of class c in the batch, p_c its mean predicted probabilities and r_c its mean
+representation, more images give, up to the spread of p within a class,
 
     dW = D P,    D = [n_c (p_c - e_c)]  (C x m),    P = [r_c]  (m x d),
 
@@ -40,7 +40,7 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observatio
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import HEADS, MAPPINGS
-from fedpriv.wire.payloads import AngleMatrix, Classifier, Message, find_payload
+from fedpriv.wire.payloads import AngleMatrix, Classifier, find_payload
 
 _ITERATIONS, _SETTLED = 300, 1e-9
 """Most iterations, and the relative change of the class means below which they have settled."""
@@ -266,8 +266,14 @@ def _given_shares(knowledge: Knowledge, seen: Observation, facts: BatchFacts) ->
 
 def _head_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> HeadStep:
     """Return a round's gradient, with the shares of all classes: given, else n_k = steps p_k - db_k of one p."""
-    before = _head(seen.broadcast, f"broadcast of round {seen.round}")
-    after = _head(seen.upload, f"upload of client {seen.client} in round {seen.round}")
+    states: list[Head] = []
+    for side, message in (("broadcast", seen.broadcast), ("upload", seen.upload)):
+        sent = find_payload(message, Classifier)
+        if sent is None or not {"weight", "bias"} <= sent.state.keys():
+            where = f"{side} of client {seen.client} in round {seen.round}"
+            raise UserError(f"{where}: holds no classifier with weight and bias; an update cannot be formed")
+        states.append((sent.state["weight"].cpu().double(), sent.state["bias"].cpu().double()))
+    before, after = states
     if not facts.learning_rate > 0:
         raise UserError(f"the learning rate of client {seen.client} should be above 0, got {facts.learning_rate}")
     weight, bias = ((old - new) / facts.learning_rate for old, new in zip(before, after, strict=True))
@@ -281,15 +287,6 @@ def _head_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> He
         shares = (facts.steps * typical - bias).clamp(min=0)
         shares = torch.where(shares * facts.batch_size >= _HALF_AN_IMAGE, shares, 0.0)
     return HeadStep(weight, bias, heads, shares)
-
-
-def _head(message: Message, where: str) -> Head:
-    sent = find_payload(message, Classifier)
-    if sent is None:
-        raise UserError(f"{where}: holds no classifier; an update cannot be formed")
-    if not {"weight", "bias"} <= sent.state.keys():
-        raise UserError(f"{where}: expected a linear head with weight and bias, got {', '.join(sent.state)}")
-    return sent.state["weight"].cpu().double(), sent.state["bias"].cpu().double()
 
 
 def _angle_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> AngleStep:

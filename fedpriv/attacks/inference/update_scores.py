@@ -205,27 +205,13 @@ def update_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, 
     On the CPU. ``knowledge`` has the rest of each client's model, where an upload is a part of one.
     """
     trainings = [training_of(items, items.client, images, knowledge) for items in seen]
-    if all(training.layer is not None for training in trainings):
-        return _spans(trainings)
+    layers = [training.layer for training in trainings if training.layer is not None]
+    if len(layers) == len(trainings):
+        shares = [outside(layer.change, layer.error, layer.inputs()) for layer in layers]
+        return torch.stack([-share.clamp_min(LEAST).log().cpu() for share in shares])
     together = all(training.complete and _same_start(training, trainings[0]) for training in trainings)
     groups = [trainings] if together else [[item] for item in trainings]
     return torch.cat([alignments(group, labels.to(group[0].inputs.device)).double().cpu() for group in groups])
-
-
-def _spans(trainings: Sequence[Training]) -> Tensor:
-    """Return the span scores of each candidate by each training ``(k, n)``, on the CPU; zero where nothing changed."""
-    values: list[Tensor] = []
-    known: list[tuple[Training, Tensor]] = []
-    for training in trainings:
-        assert training.layer is not None
-        # Candidates come to the layers alike where the weights before them are the same.
-        inputs = next((rows for other, rows in known if _same_start(training, other)), None)
-        if inputs is None:
-            inputs = training.layer.inputs()
-            known.append((training, inputs))
-        share = outside(training.layer.change, training.layer.error, inputs)
-        values.append(-share.clamp_min(LEAST).log().cpu())
-    return torch.stack(values)
 
 
 def training_of(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:

@@ -506,12 +506,7 @@ class Decoder:
 
 
 def train_decoder(
-    inside: Pairs,
-    outside: Pairs,
-    iterations: int,
-    width: int,
-    seed: int,
-    tick: Callable[[int], None] | None = None,
+    inside: Pairs, outside: Pairs, iterations: int, width: int, seed: int, tick: Callable[[int], None] | None = None
 ) -> Decoder:
     """Train one decoder for several extractors; penalties and the moment to stop are chosen on the pairs ``outside``."""
     widest = max(part.shape[1] for part in inside.features)

@@ -17,15 +17,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.decoder import (
-    TRIED,
-    DecoderInversion,
-    Pairs,
-    decoder_seed,
-    defenses_of,
-    divided,
-    worth,
-)
+from fedpriv.attacks.inversion.decoder import TRIED, DecoderInversion, Pairs, decoder_seed, defenses_of, divided, worth
 from fedpriv.attacks.inversion.vector import FITS, Fitting, fit_targets, uploaded_vectors, vector_distance
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, ThreatModel
 from fedpriv.attacks.priors.denoiser import Denoiser, DenoiserTraining, LearnedImages, LearnedSettings, own_denoiser
