@@ -84,7 +84,7 @@ def test_a_small_step_on_the_attackers_own_images_is_taken_apart_exactly(kept):
 def test_the_gradient_of_a_class_is_the_mean_over_its_images_and_the_way():
     own, labels = drawn(3, 12)
     before, after = start(), start(seed=4)
-    found = class_gradients(Training(before, after, own, logits), labels, C, ["head.bias"], mixed=True)
+    found = class_gradients(Training(before, after, own, logits), labels, C, ["head.bias"])
     ways = [{name: before[name] + place * (after[name] - before[name]) for name in before} for place in (0, 0.5, 1)]
     for label in range(C):
         likely = torch.stack([logits(state, own[labels == label]).softmax(1) for state in ways]).mean((0, 1))

@@ -356,9 +356,9 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
     """
     from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a quarter of a second to import
 
-    names, is_head = _names_compared(training, n_classes)
+    names = _names_compared(training, n_classes)
     change = _flat(training, {name: training.before[name] - training.after[name] for name in names})
-    gradients = class_gradients(training, labels, n_classes, names, mixed=is_head)
+    gradients = class_gradients(training, labels, n_classes, names)
     columns = torch.stack([_flat(training, gradient) for gradient in gradients], 1)
     lengths, whole = columns.norm(dim=0).clamp_min(_SQUARE), float(change.square().sum())
     columns /= lengths
@@ -376,29 +376,25 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
     return (shares / shares.sum(), max(0.0, 1 - rest / whole)) if float(shares.sum()) else (even, 0.0)
 
 
-def class_gradients(
-    training: Training, labels: Tensor, n_classes: int, names: Sequence[str], *, mixed: bool
-) -> list[Weights]:
+def class_gradients(training: Training, labels: Tensor, n_classes: int, names: Sequence[str]) -> list[Weights]:
     """Return the mean gradient of each class, by name, between the broadcast and the uploaded weights; zero without images.
 
-    Own images, the training's inputs, are of classes ``labels`` ``(m,)``. Where ``mixed``, those of all classes go through
-    the network together, so that layers before a head take one pass.
+    Own images, the training's inputs, are of classes ``labels`` ``(m,)``; those of all classes go through the network
+    together.
     """
     numbers = torch.bincount(labels, minlength=n_classes)
     results = [{name: torch.zeros_like(training.before[name]) for name in names} for _ in range(n_classes)]
-    several = -(-len(labels) // BATCH)
-    by_class = [part for label in labels.unique() for part in (labels == label).nonzero().squeeze(1).split(BATCH)]
-    spread = [torch.arange(first, len(labels), several, device=labels.device) for first in range(several)]
+    passes = -(-len(labels) // BATCH)
     for position in WAY:
         weights = {name: torch.lerp(value, training.after[name], position) for name, value in training.before.items()}
         requested = {name: weights[name].detach().requires_grad_() for name in names}
-        for part in spread if mixed else by_class:
+        for first in range(passes):
+            part = torch.arange(first, len(labels), passes, device=labels.device)
             # A batch norm needs two images.
             rows = part if len(part) > 1 else part.repeat(2)
             with torch.enable_grad():
-                losses = cross_entropy(
-                    training.logits(weights | requested, training.inputs[rows]), labels[rows], reduction="none"
-                )
+                logits = training.logits(weights | requested, training.inputs[rows])
+                losses = cross_entropy(logits, labels[rows], reduction="none")
             there = labels[part].unique().tolist()
             for label in there:
                 share = int((labels[part] == label).sum()) / (int(numbers[label]) * len(WAY))
@@ -409,8 +405,8 @@ def class_gradients(
     return results
 
 
-def _names_compared(training: Training, n_classes: int) -> tuple[list[str], bool]:
-    """Return the names of the head's parameters, or else the last up to :data:`MOST_VALUES`, and if it is a head."""
+def _names_compared(training: Training, n_classes: int) -> list[str]:
+    """Return the names of the head's parameters, or else the last up to :data:`MOST_VALUES`."""
     try:
         weight, bias = last_layer(training.before, n_classes)
     except UserError:
@@ -418,9 +414,9 @@ def _names_compared(training: Training, n_classes: int) -> tuple[list[str], bool
         for kept, name in enumerate(reversed(names), start=1):
             values += n_classes * training.before[name].numel()
             if values > MOST_VALUES:
-                return names[-max(1, kept - 1) :], False
-        return names, False
-    return [name for name, value in training.before.items() if value is weight or value is bias], True
+                return names[-max(1, kept - 1) :]
+        return names
+    return [name for name, value in training.before.items() if value is weight or value is bias]
 
 
 def _flat(training: Training, changes: Mapping[str, Tensor]) -> Tensor:
