@@ -8,7 +8,6 @@ from compare import expect_close, expect_same
 from looped import each
 from torch import nn
 
-from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import (
     ClassMeans,
@@ -239,26 +238,6 @@ def test_fits_believe_what_a_defense_left_and_a_strange_upload_leads_nowhere(dra
     assert psnr(of_rows(sent, behind), private).mean() > decoded + 0.5
     strange = psnr(of_rows(sent.roll(5, 0), behind), private).mean()
     assert strange < psnr(images[:300].mean(0).expand_as(private), private).mean()
-
-
-@each("defend", [shortened, halved])
-def test_behind_a_defense_images_are_compared_by_what_it_left(drawn, defend):
-    images, body, granted = drawn
-    private = images[300:306]
-    rows = (defend(body(private[:3]), 0), body(private[3:]))
-    seen = tuple(raw(part, torch.zeros(3, dtype=torch.int64), client) for client, part in enumerate(rows))
-    both = dataclasses.replace(granted, extractors=dict.fromkeys((0, 1), body))
-    held, plain = (
-        dataclasses.replace(QUICK, refine_steps=50).objective(
-            AttackProblem(seen, dataclasses.replace(both, defended=rules), list_targets(seen, "representation"))
-        )
-        for rules in ({(1, 0): defend}, {})
-    )
-    shown = private.unsqueeze(1)
-    assert held(shown).amax() < 1e-6
-    assert plain(shown)[:3].amin() > 0.1
-    expect_close(held(shown.roll(1, 0))[3:], plain(shown.roll(1, 0))[3:])
-    assert held(shown.roll(1, 0))[:3].amin() > 1e-3
 
 
 def test_the_match_and_the_share_that_come_nearest_are_learned():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_same
-from gradient_cases import SHAPE, clients, images_and_labels, knowledge_of, sigmoid_net
+from gradient_cases import SHAPE, clients, knowledge_of
 from torch import nn
 
 from fedpriv.attacks.gradients.inverting import InvertingGradients
@@ -104,32 +104,6 @@ def test_it_is_trained_once_for_a_run_and_needs_images(digits, extractor):
     assert trained.number == 3
     with pytest.raises(UserError, match="got 3 images to train on; expected at least 16"):
         invert(attack, raw(extractor(images), labels), replace(known, public_images=images.repeat(2, 1, 1, 1)[:3]))
-
-
-def gradients(images, labels, observations=None):
-    model = sigmoid_net()
-    known = knowledge_of(model, labels)
-    own, _ = images_and_labels(104)
-    known = replace(known, card=replace(known.card, attacker_data="same_domain"), public_images=own[4:])
-    seen = clients(model, images, labels) if observations is None else observations
-    attack = InvertingGradients(iterations=200, denoiser=QUICK, total_variation=0.002, signed=False, prior="learned")
-    return attack(seen, known, list_targets(seen, "model"), seed=0, device=CPU)
-
-
-def test_images_behind_gradients_come_back():
-    images, labels = images_and_labels(4)
-    found = gradients(images, labels)
-    assert found.images.shape == (4, 1, *SHAPE)
-    assert (psnr(found.images[:, 0], images) > 25).all()
-
-
-def test_another_clients_gradient_gives_the_floor():
-    images, labels = images_and_labels(4)
-    seen = clients(sigmoid_net(), images, labels)
-    shuffled = tuple(replace(own, upload=other.upload) for own, other in zip(seen, seen[1:] + seen[:1], strict=True))
-    found = gradients(images, labels, shuffled)
-    floor = psnr(images.mean(0, keepdim=True).expand_as(images), images)
-    assert (psnr(found.images[:, 0], images) < floor + 2).all()
 
 
 def kinked_net():

@@ -100,6 +100,15 @@ def test_a_class_that_is_not_uploaded_rules_members_out():
     assert score(mixed, images(3), [0, 1, 2]).isfinite().tolist() == [False, True, True]
 
 
+def test_no_encoding_rules_a_member_out_that_is_not_believed():
+    held = Candidates(0, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 0]))
+    knowledge = Knowledge(ThreatModel(), (1, 1, 2), 2, extractors={0: lambda images: images})
+    seen = Observation(1, 0, (Entangled(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0])),), ())
+    problem = InferenceProblem((seen,), knowledge, "entangled", {0: held})
+    assert MembershipInference()(problem).values[0].tolist() == pytest.approx([-torch.inf, -2.0])
+    assert MembershipInference(classes="any")(problem).values[0].tolist() == pytest.approx([0.0, -2.0])
+
+
 # ---------------------------------------------------------------- trained weights
 
 

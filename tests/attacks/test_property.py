@@ -130,6 +130,16 @@ def test_every_kind_is_described_by_the_same_numbers_whatever_the_space():
         describe(Observation(1, 0, (Kernel(torch.eye(2)),), ()), C)
 
 
+def test_a_hidden_encoding_names_no_class():
+    head = Entangled(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+    seen = Observation(1, 0, (head,), (state(torch.eye(2), torch.zeros(2)),))
+    named, numbers = describe(seen, 2)
+    assert named.tolist() == [1]
+    every, fewer = describe(seen, 2, hidden=True)
+    assert every.tolist() == [0, 1]
+    assert fewer.shape[1] == numbers.shape[1] - 2  # the weight, and the weight beside the client's other classes
+
+
 def test_shadow_clients_upload_what_they_are_shown():
     source = load_digits()
     images = torch.tensor(source.images[:120], dtype=torch.float32).unsqueeze(1) / 16

@@ -13,7 +13,9 @@ from fedpriv.attacks.features.posterior import (
     Uploads,
     Variances,
     _Problem,
+    expected_weights,
     infer,
+    infer_hidden,
     shape_of_head,
     stand_out,
 )
@@ -21,7 +23,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, TargetId, Threat
 from fedpriv.scoring.vectors import identify_directions
 from fedpriv.wire.payloads import Classifier, Entangled
 
-WIDTH, N_CLASSES = 48, 8
+WIDTH, N_CLASSES, SOME, ROUNDS = 48, 8, 6, 30
 BARE = Variances(noise=0, common_drift=0, per_round=0, drift=0, level=0)
 
 
@@ -170,6 +172,60 @@ def test_few_uploads_and_uploads_of_nothing_give_finite_answers(rounds):
         assert all(bool(value.isfinite().all()) for value in (found.prototypes, found.distance, found.directions))
     from_zero = replace(uploads, rounds=torch.arange(rounds))
     assert bool(infer(from_zero).prototypes.isfinite().all())
+
+
+# ---------------------------------------------------------------- hidden weights
+
+
+def settled(seed, *, resampled=True):
+    """Uploads of a settled client with their true weights, and its prototypes, which have most in common."""
+    rng = torch.Generator().manual_seed(seed)
+    level = torch.randn(WIDTH, generator=rng, dtype=torch.float64).abs() + 4
+    prototypes = level + torch.randn(SOME, WIDTH, generator=rng, dtype=torch.float64)
+    draws = torch.rand(ROUNDS, SOME, generator=rng, dtype=torch.float64)
+    weights = draws if resampled else draws[:1].expand_as(draws)
+    weights = weights / weights.sum(1, keepdim=True)
+    return uploads_of(weights @ prototypes, weights), prototypes
+
+
+def hidden(uploads):
+    largest = torch.nn.functional.one_hot(uploads.weights.argmax(1), SOME).double()
+    return Uploads(uploads.features, largest, uploads.rounds)
+
+
+def nearest(found, prototypes):
+    return float((torch.cdist(found.double(), prototypes).argmin(1) == torch.arange(SOME)).double().mean())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_prototypes_come_back_from_mixtures_that_name_their_largest_class_alone(seed):
+    uploads, prototypes = settled(seed)
+    sent = hidden(uploads)
+    believed = infer(sent).prototypes  # as if one class had all the weight
+    found, weights = infer_hidden(sent)
+    blind = sent.features[-3:].mean(0).expand_as(prototypes)
+    assert nearest(found.prototypes, prototypes) == 1
+    assert error(found.prototypes, prototypes) < 0.7 * min(error(believed, prototypes), error(blind, prototypes))
+    expected, _ = expected_weights(sent.weights)
+    assert float((weights - uploads.weights).norm()) < 0.8 * float((expected - uploads.weights).norm())
+    assert bool((weights >= 0).all())
+    expect_close(weights.sum(1), torch.ones(ROUNDS, dtype=torch.float64), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_weights_drawn_once_leave_nothing_to_find(seed):
+    uploads, prototypes = settled(seed, resampled=False)
+    found, _ = infer_hidden(hidden(uploads))
+    assert nearest(found.prototypes, prototypes) <= 0.5
+    assert error(found.prototypes, prototypes) > 0.05
+
+
+def test_expected_weights_of_two_classes_by_hand():
+    # u / (u + v) with u > v: E = 1 - (1 - ln 2) = ln 2 for uniform u, v.
+    means, spreads = expected_weights(torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64))
+    large = float(torch.tensor(2.0).log())
+    expect_close(means, torch.tensor([[large, 1 - large], [1 - large, large]], dtype=torch.float64), atol=5e-3)
+    expect_close(spreads.sum(2), torch.zeros(2, 2, dtype=torch.float64), atol=1e-9)
 
 
 # ---------------------------------------------------------------- from observations
