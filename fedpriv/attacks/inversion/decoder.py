@@ -155,10 +155,9 @@ class DecoderInversion(Attack):
         for match in sorted({each.match for each in fits if each.share}):
             places = torch.tensor([index for index, each in enumerate(fits) if each.share and each.match == match])
             some = places.to(device)
-            shares, longer = (
-                torch.tensor([getattr(fits[index], name) for index in places.tolist()], device=device)
-                for name in ("share", "longer")
-            )
+            chosen = [fits[index] for index in places.tolist()]
+            shares = torch.tensor([each.share for each in chosen], device=device)
+            longer = torch.tensor([each.longer for each in chosen], device=device)
             fitted = self._refined(problem, images[some], vectors[some], owners[places], labels[some], match, longer)
             images[some] = torch.lerp(images[some], fitted.images, shares.view(-1, 1, 1, 1))
             objective[some] = distances(places, match)

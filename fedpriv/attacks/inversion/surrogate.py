@@ -106,21 +106,15 @@ def shadow_extractor(
     device = samples.images.device
     classifier, means = find_anchors(observations, client, round_)
     head = None if classifier is None else [classifier.state[name].to(device) for name in ("weight", "bias")]
-    if means is not None:
-        table, known = by_class(means.features, means.classes, n_classes, device)
-        scale = float(means.features.to(device).square().sum(1).mean().clamp_min(1e-12))
-    width = head[0].shape[1] if head is not None else table.shape[1]
+    near = None if means is None else by_class(means.features, means.classes, n_classes, device)
+    scale = 0.0 if means is None else float(means.features.square().sum(1).mean().clamp_min(1e-12))
+    width = next(rows.shape[1] for rows in (head or near or ()))
     model = substitute(samples.images, n_classes, width, derive_seed(seed, "shadow", client))
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         features = model.represent(images)
-        total = features.new_zeros(())
-        if head is not None:
-            total = total + cross_entropy(linear(features, *head), labels)
-        if means is not None:
-            distance = (features - table[labels]).square().sum(1) * known[labels]
-            total = total + distance.mean() / scale
-        return total
+        total = features.new_zeros(()) if head is None else cross_entropy(linear(features, *head), labels)
+        return total if near is None else total + _distance(features, labels, near).mean() / scale
 
     parameters = [*model.extractor.parameters(), *model.mapping.parameters()]
     # Batch norm, where the architecture has it, needs two images.
@@ -193,6 +187,12 @@ def by_class(rows: Tensor, classes: Tensor, n_classes: int, device: torch.device
     return table, rows.new_zeros(n_classes).index_fill(0, classes, 1.0)
 
 
+def _distance(features: Tensor, labels: Tensor, near: tuple[Tensor, Tensor]) -> Tensor:
+    """Return squared distances ``(n,)`` from the rows of classes; zero where there is none."""
+    table, known = near
+    return (features - table[labels]).square().sum(1) * known[labels]
+
+
 # ---------------------------------------------------------------- simulated clients
 
 
@@ -227,10 +227,7 @@ def shadow_clients(
         def loss(images: Tensor, labels: Tensor, model: SplitModel = model) -> Tensor:
             features = model.represent(images)
             total = cross_entropy(model.head(features), labels)
-            if near is None:
-                return total
-            table, known = near
-            return total + ((features - table[labels]).square().mean(1) * known[labels]).mean()
+            return total if near is None else total + _distance(features, labels, near).mean() / features.shape[1]
 
         train_substitute(list(model.parameters()), samples, loss, training, rng)
         with torch.no_grad():

@@ -249,7 +249,7 @@ class DipInversion(DipFitting, VectorInversion):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JointInversion(DipFitting, Attack):
+class JointInversion(DipFitting, VectorInversion):
     """Invert each prototype p by as many images as it is a mean of, each under a deep image prior of its own.
 
     ``||mean_j g(x_j) - p||^2 / ||p||^2`` is minimised. Every target gets ``most`` images: one of M < ``most`` repeats its
@@ -258,22 +258,16 @@ class JointInversion(DipFitting, Attack):
     Attributes:
         most: largest number of images M; a prototype of more images, or of a number that the upload hides, is inverted by
             ``most``.
-        match: what of the prototype is believed; see :data:`fedpriv.attacks.search.objectives.Match`.
     """
 
     iterations: Annotated[int, Ge(1)] = 1000
     most: Annotated[int, Ge(1)] = 4
     fits: Annotated[float, Ge(0)] = FITS
-    match: Match = "vector"
 
     name = "joint"
     summary = "as many images as an uploaded class mean is made of, found together"
     version = 5
     targets = CLASS_MEANS
-    unit = "upload"
-    budget = "iterations"
-    most_targets = 6
-    needs = Needs(extractor=("white_box", "shadow"))
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Invert the prototypes of the targets, those of one number of images together."""
@@ -301,13 +295,9 @@ class JointInversion(DipFitting, Attack):
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the distance to the uploaded vectors, each by as many images as it is searched for by."""
         counts = self.counts(problem)
-        by_count = {count: vector_distance(problem, self.match, CLASS_MEANS, count) for count in set(counts)}
-
-        def distance(images: Tensor) -> Tensor:
-            each = enumerate(zip(images, counts, strict=True))
-            return torch.cat([by_count[count](shown[None, :count], torch.tensor([i])) for i, (shown, count) in each])
-
-        return distance
+        apart = [vector_distance(problem, self.match, CLASS_MEANS, count) for count in counts]
+        places = torch.arange(len(counts)).split(1)
+        return lambda images: torch.cat([apart[i](images[i, None, :n], places[i]) for i, n in enumerate(counts)])
 
     def counts(self, problem: AttackProblem) -> list[int]:
         """Return the number of images that each target is searched for by."""
