@@ -111,27 +111,6 @@ def alignment(values: Tensor, other: Tensor) -> Tensor:
     return (left * right).sum() / norms.sqrt()
 
 
-def procrustes_distance(moving: Tensor, fixed: Tensor) -> Tensor:
-    """Return min over orthogonal Q of ||A - B Q||_F^2 = 2 - 2 ||A^T B||_*, in [0, 2], A and B being :func:`prepared`.
-
-    Source: Ding, Denain, Steinhardt, NeurIPS 2021, section 2. Gradients flow through ``moving`` ``(L, d)`` alone; ``fixed``
-    has the representations of the same inputs.
-    """
-    item, other = prepared(moving), prepared(fixed.detach())
-    if len(other) < other.shape[1]:
-        # With B^T = Q R the singular values of A^T B are those of A^T R^T, which has L columns only.
-        other = torch.linalg.qr(other.T).R.T
-    distance: Tensor = 2 - 2 * torch.linalg.svdvals(item.T @ other).sum()
-    return distance
-
-
-def prepared(features: Tensor) -> Tensor:
-    """Return representations ``(L, d)`` with columns of mean zero and Frobenius norm one."""
-    shifted = features - features.mean(0)
-    made: Tensor = shifted / torch.linalg.vector_norm(shifted).clamp(min=SMALLEST)
-    return made
-
-
 # ---------------------------------------------------------------- the probability simplex
 
 

@@ -1,4 +1,4 @@
-"""What training did to uploaded weights: membership scores and shares of classes, by the broadcast and the upload.
+"""Membership scores and shares of classes from the change of weights between broadcast and upload.
 
 **Span**, where a layer before the head is uploaded. A step changes weights W and bias b of z = W a + b by -lr sum_i d_i
 a_i^T and -lr sum_i d_i, so the change M of (W, b), of m rows, has its rows in the span of the members' (a_i, 1), whatever

@@ -1,4 +1,4 @@
-"""What the attacker trains on its own images in the place of clients: shadows of private networks, and simulated clients.
+"""Substitutes for clients, trained on the attacker's own images: shadows of private networks, and simulated clients.
 
 In model-heterogeneous federations nobody sends an extractor, but uploads tie its output down. Where a head f that classifies
 its representations is sent, and prototypes p_c, the means of its representations by class, a shadow g is trained on the
