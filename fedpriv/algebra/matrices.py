@@ -1,4 +1,4 @@
-"""Matrices: diagonal blocks, similarity of representations (kernels, alignment, Procrustes), and the simplex.
+"""Matrices: diagonal blocks, similarity of representations (kernels, alignment), and the simplex.
 
 Sources: for diagonal blocks, Yi, Yu, Wang, Liu, Li (FedRAL), equation 6; for kernels and their alignment, Kornblith,
 Norouzi, Lee, Hinton, ICML 2019, section 3, as used by FedHeNN (Makhija, Han, Ho, Ghosh, ICML 2022, section 3.4), whose
