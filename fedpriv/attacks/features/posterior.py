@@ -146,8 +146,8 @@ class UnmixedInversion(RecoverThenInvert):
             shapes.append(shape_of_head(features, rows, classes))
         images, labels = knowledge.public_images, knowledge.public_labels
         if images is not None and labels is not None:
-            own = represent(knowledge, client, images, kept).double()
-            shapes.append(Shape(prior_of_images(own, labels.cpu(), knowledge.n_classes)[classes]))
+            auxiliary = represent(knowledge, client, images, kept).double()
+            shapes.append(Shape(prior_of_images(auxiliary, labels.cpu(), knowledge.n_classes)[classes]))
         if self.zeros == "missing":
             return infer_by_block(uploads, shapes), classes
         return infer_hidden(uploads, shapes)[0] if self.weights == "hidden" else infer(uploads, shapes), classes

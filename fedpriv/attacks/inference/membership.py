@@ -158,9 +158,9 @@ class MembershipInference(Inference):
         if self._deviates(*each[-1], problem.kind):
             means = []
             for seen, knowledge in each:
-                own, labels = knowledge.public_images, knowledge.public_labels
-                if own is not None and labels is not None and self._deviates(seen, knowledge, problem.kind):
-                    means.append(read_mean_round(seen, knowledge, candidates.images, own, labels))
+                auxiliary, labels = knowledge.public_images, knowledge.public_labels
+                if auxiliary is not None and labels is not None and self._deviates(seen, knowledge, problem.kind):
+                    means.append(read_mean_round(seen, knowledge, candidates.images, auxiliary, labels))
             return deviation_scores(means, candidates.labels.cpu())
         rounds = []
         for moment in problem.rounds:
@@ -317,8 +317,8 @@ def deviation_scores(rounds: Sequence[MeanRound], labels: Tensor) -> Tensor:
         groups.append((seen, (seen.weights != 0).any(0).nonzero().squeeze(1)))
     else:  # of means, the rounds that hold each class
         for label in labels.unique():
-            held = MultiRound(tuple(item for item in seen.rounds if bool((item.classes == label).any())))
-            groups.append((held, label[None]))
+            of_class = MultiRound(tuple(item for item in seen.rounds if bool((item.classes == label).any())))
+            groups.append((of_class, label[None]))
     for used, classes in groups:
         requested = torch.isin(labels, classes)
         if bool(requested.any()) and used.rounds:
@@ -366,10 +366,10 @@ def kernel_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, 
         raise UserError(f"broadcast of round {seen[0].round}: holds no public images; a kernel is about some")
     public = sent.images[-len(matrices[0]) :]
     weights = extrapolation_weights(public, images, WIDTH)
-    own, own_labels = knowledge.public_images, knowledge.public_labels
+    auxiliary, known_labels = knowledge.public_images, knowledge.public_labels
     towards = None
-    if own is not None and own_labels is not None and own.shape[1:] == public.shape[1:]:
-        classes = known_classes(public, own, own_labels)
+    if auxiliary is not None and known_labels is not None and auxiliary.shape[1:] == public.shape[1:]:
+        classes = known_classes(public, auxiliary, known_labels)
         if bool((classes >= 0).any()):
             same = (labels.cpu()[:, None] == classes).double()
             number = same.sum(1, keepdim=True)

@@ -159,13 +159,13 @@ class PropertyInference(Inference):
 
     def run(self, problem: InferenceProblem) -> Scores:
         """Answer the question about every client's classes; raises UserError where there is nothing to learn from."""
-        asked, n_classes, hidden = self.ask(problem), problem.knowledge.n_classes, self.encodings == "hidden"
-        shares, learned, source = self._compute(problem, asked)
-        classes_of, scores = dict(asked.classes), {}
+        inquiry, n_classes, hidden = self.ask(problem), problem.knowledge.n_classes, self.encodings == "hidden"
+        shares, learned, source = self._compute(problem, inquiry)
+        classes_of, scores = dict(inquiry.classes), {}
         for client, seen in problem.uploads.items():
-            certain = self.read_off(asked.disclosed[client], asked.question, n_classes)
-            if client in asked.compared:
-                values = asked.compared[client][1]
+            certain = self.read_off(inquiry.disclosed[client], inquiry.question, n_classes)
+            if client in inquiry.compared:
+                values = inquiry.compared[client][1]
             elif certain is not None:
                 values = (2 * certain - 1) * CERTAIN
             elif shares is not None:
@@ -173,37 +173,37 @@ class PropertyInference(Inference):
             elif learned is not None:
                 classes_of[client], rows = describe(seen, n_classes, hidden=hidden)
                 # One class of a client has the majority, so its classes compete with one another.
-                values = learned(rows).log_softmax(0) if asked.question == "majority" else learned(rows)
+                values = learned(rows).log_softmax(0) if inquiry.question == "majority" else learned(rows)
             else:
                 classes_of[client] = named_classes(seen, n_classes, hidden=hidden)
                 values = torch.zeros(len(classes_of[client]), dtype=torch.float64)
             scores[client] = values
-        if asked.compared and _are_outputs(problem):
+        if inquiry.compared and _are_outputs(problem):
             shares = {client: values.softmax(0) for client, values in scores.items()}
-        details = {} if shares is None or asked.means == "biases" else shares
-        return Scores(replace(asked, classes=classes_of), scores, source, shares=details)
+        details = {} if shares is None or inquiry.means == "biases" else shares
+        return Scores(replace(inquiry, classes=classes_of), scores, source, shares=details)
 
     def _compute(
-        self, problem: InferenceProblem, asked: Inquiry
+        self, problem: InferenceProblem, inquiry: Inquiry
     ) -> tuple[dict[int, Tensor] | None, Learned | None, str]:
         """Return shares of classes by client, or what was learned, or neither, and their source."""
         uploads, knowledge = problem.uploads, problem.knowledge
-        if asked.compared:
+        if inquiry.compared:
             return None, None, f"the other {'public outputs' if _are_outputs(problem) else 'kernels'} of the round"
-        if len(asked.certain) == len(uploads):
+        if len(inquiry.certain) == len(uploads):
             newest = (said((seen.upload,)) for seen in uploads.values())
-            at_once = all(self.read_off(item, asked.question, knowledge.n_classes) is not None for item in newest)
+            at_once = all(self.read_off(item, inquiry.question, knowledge.n_classes) is not None for item in newest)
             return None, None, IN_CLEAR[0] if at_once else IN_CLEAR[1]
-        some = f"{IN_CLEAR[1]} of {len(asked.certain)} clients, and " if asked.certain else ""
-        if asked.means == "gradients":
+        some = f"{IN_CLEAR[1]} of {len(inquiry.certain)} clients, and " if inquiry.certain else ""
+        if inquiry.means == "gradients":
             return shares_by_gradients(problem), None, some + BY_GRADIENTS
-        if asked.means == "biases":
+        if inquiry.means == "biases":
             return {k: delta.softmax(0) for k, delta in head_bias_delta(problem).items()}, None, some + BY_BIASES
-        shares = shares_by_counts(problem) if asked.means == "deviation" else None
+        shares = shares_by_counts(problem) if inquiry.means == "deviation" else None
         if shares is not None:
             return shares, None, some + BY_DEVIATION
-        like = next(seen for client, seen in uploads.items() if client not in asked.certain)
-        self._refuse_unlearnable(problem, like, asked.question, bool(asked.certain))
+        like = next(seen for client, seen in uploads.items() if client not in inquiry.certain)
+        self._refuse_unlearnable(problem, like, inquiry.question, bool(inquiry.certain))
         if knowledge.public_images is None or knowledge.public_labels is None:
             return None, None, f"{some}nothing for the others"
         simulated = shadow_clients(
@@ -219,7 +219,7 @@ class PropertyInference(Inference):
         for seen, counts in simulated:
             classes, rows = describe(seen, knowledge.n_classes, hidden=self.encodings == "hidden")
             described.append(rows)
-            wanted.append(self.answers(counts, asked.question)[classes])
+            wanted.append(self.answers(counts, inquiry.question)[classes])
             if problem.progress is not None:
                 problem.progress(len(described), self.shadow_clients)
         return None, learn(torch.cat(described), torch.cat(wanted)), f"{some}{len(described)} shadow clients"

@@ -188,7 +188,7 @@ class DecoderInversion(Attack):
 
         return distance
 
-    def _own(self, problem: AttackProblem) -> Pairs:
+    def _auxiliary(self, problem: AttackProblem) -> Pairs:
         """Return the attacker's images, with classes where those of all targets are known as well."""
         images, labels = images_to_train_on(self.name, problem.knowledge), problem.knowledge.public_labels
         known = labels is not None and bool((labels >= 0).all()) and min(each.label for each in problem.targets) >= 0
@@ -196,13 +196,13 @@ class DecoderInversion(Attack):
 
     def _trained(self, problem: AttackProblem) -> tuple[tuple[int, ...], Decoder]:
         """Return the clients whose extractors were granted, and their decoder, trained once for all attacks."""
-        extractors, own, seed = problem.knowledge.extractors, self._own(problem), decoder_seed(problem)
+        extractors, known, seed = problem.knowledge.extractors, self._auxiliary(problem), decoder_seed(problem)
         images = problem.knowledge.public_images
         assert images is not None
         clients = tuple(sorted(extractors))
         defended = defenses_of(problem, clients)
         parts = tuple(Same(value) for value in (*(extractors[k] for k in clients), images, *defended))
-        key = ("decoder", self.iterations, self.width, seed, clients, parts, problem.device, own.labels is None)
+        key = ("decoder", self.iterations, self.width, seed, clients, parts, problem.device, known.labels is None)
 
         def tick(done: int) -> None:
             if problem.progress is not None:
@@ -210,7 +210,7 @@ class DecoderInversion(Attack):
 
         def train() -> Decoder:
             features = [represented(extractors[k], images, problem.device, problem.trained) for k in clients]
-            inside, outside = divided(replace(own, features=features), seed)
+            inside, outside = divided(replace(known, features=features), seed)
             inside = through_defenses(inside, defended, derive_seed(seed, "defended"))
             outside = through_defenses(outside, defended, derive_seed(seed, "defended, held out"))
             return train_decoder(inside, outside, self.iterations, self.width, seed, tick)
@@ -237,7 +237,7 @@ class DecoderInversion(Attack):
         defended = defenses_of(problem, [client])[0]
 
         def learn() -> LearnedFit:
-            kept = divided(self._own(problem), seed)[1]
+            kept = divided(self._auxiliary(problem), seed)[1]
             known = kept.of(torch.arange(min(TRIED, len(kept.images)), device=kept.images.device))
 
             def sent(rows: Tensor) -> Tensor:
@@ -286,7 +286,7 @@ class DecoderInversion(Attack):
         if has_spectrum(problem.knowledge.image_shape):
             centres = decoded
             if has_own_images(problem.knowledge):  # class means of the decoder's training images alone
-                inside = divided(self._own(problem), decoder_seed(problem))[0]
+                inside = divided(self._auxiliary(problem), decoder_seed(problem))[0]
                 wanted = torch.full((len(decoded),), -1, device=decoded.device) if labels is None else labels
                 centres = (centres_of(inside.images, inside.labels, wanted) + decoded) / 2
             spectrum = spectrum_for(problem.knowledge, problem.trained).to(decoded.device)
