@@ -22,7 +22,7 @@ learning", IEEE S&P 2019.)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Annotated, ClassVar, Literal
 
@@ -161,7 +161,7 @@ class PropertyInference(Inference):
         """Answer the question about every client's classes; raises UserError where there is nothing to learn from."""
         inquiry, n_classes, hidden = self.ask(problem), problem.knowledge.n_classes, self.encodings == "hidden"
         shares, learned, source = self._compute(problem, inquiry)
-        classes_of, scores = dict(inquiry.classes), {}
+        scores = {}
         for client, seen in problem.uploads.items():
             certain = self.read_off(inquiry.disclosed[client], inquiry.question, n_classes)
             if client in inquiry.compared:
@@ -169,19 +169,18 @@ class PropertyInference(Inference):
             elif certain is not None:
                 values = (2 * certain - 1) * CERTAIN
             elif shares is not None:
-                values = shares[client][classes_of[client]].log()
+                values = shares[client][inquiry.classes[client]].log()
             elif learned is not None:
-                classes_of[client], rows = describe(seen, n_classes, hidden=hidden)
+                values = learned(describe(seen, n_classes, hidden=hidden)[1])
                 # One class of a client has the majority, so its classes compete with one another.
-                values = learned(rows).log_softmax(0) if inquiry.question == "majority" else learned(rows)
+                values = values.log_softmax(0) if inquiry.question == "majority" else values
             else:
-                classes_of[client] = named_classes(seen, n_classes, hidden=hidden)
-                values = torch.zeros(len(classes_of[client]), dtype=torch.float64)
+                values = torch.zeros(len(inquiry.classes[client]), dtype=torch.float64)
             scores[client] = values
         if inquiry.compared and _are_outputs(problem):
             shares = {client: values.softmax(0) for client, values in scores.items()}
         details = {} if shares is None or inquiry.means == "biases" else shares
-        return Scores(replace(inquiry, classes=classes_of), scores, source, shares=details)
+        return Scores(inquiry, scores, source, shares=details)
 
     def _compute(
         self, problem: InferenceProblem, inquiry: Inquiry
