@@ -195,10 +195,6 @@ def _cosines(update: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     return inner / squares.sqrt().clamp_min(_TINY)
 
 
-def _same_start(training: Training, other: Training) -> bool:
-    return all(torch.equal(value, other.before[name]) for name, value in training.before.items())
-
-
 def update_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
     """Return the signal of k uploads for each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)`` float64.
 
@@ -209,8 +205,9 @@ def update_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, 
     if len(layers) == len(trainings):
         shares = [outside(layer.change, layer.error, layer.inputs()) for layer in layers]
         return torch.stack([-share.clamp_min(LEAST).log().cpu() for share in shares])
-    together = all(training.complete and _same_start(training, trainings[0]) for training in trainings)
-    groups = [trainings] if together else [[item] for item in trainings]
+    start = trainings[0].before  # whole models that start alike share the candidates' gradients
+    alike = all(torch.equal(value, each.before[name]) for each in trainings for name, value in start.items())
+    groups = [trainings] if alike and trainings[0].complete else [[item] for item in trainings]
     return torch.cat([alignments(group, labels.to(group[0].inputs.device)).double().cpu() for group in groups])
 
 
