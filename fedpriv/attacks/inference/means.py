@@ -347,8 +347,8 @@ def _left_out(mean_round: MeanRound) -> tuple[float, float]:
             continue
         there = class_covariance(mean_round.own[kept], mean_round.labels[kept], mean_round.noise)
         apart = []
-        for label, mean in there.means.items():
-            white = there.whiten(mean_round.own[~kept & (mean_round.labels == label)] - mean)
+        for label, middle in there.means.items():
+            white = there.whiten(mean_round.own[~kept & (mean_round.labels == label)] - middle)
             apart.append(white / (1 + 1 / there.numbers[label]) ** 0.5)
         products = torch.cat(apart) @ torch.cat(apart).T
         length = products.diagonal()
