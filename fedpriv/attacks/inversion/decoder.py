@@ -240,17 +240,14 @@ class DecoderInversion(Attack):
             kept = divided(self._auxiliary(problem), seed)[1]
             known = kept.of(torch.arange(min(TRIED, len(kept.images)), device=kept.images.device))
 
-            def sent(rows: Tensor) -> Tensor:
-                return rows if defended is None else defended(rows, derive_seed(seed, "worth"))
-
             with torch.no_grad():
-                plain = extractor(known.images)
-                vectors = sent(plain)
+                plain, rng = extractor(known.images), derive_seed(seed, "worth")
+                vectors = defended(plain, rng)
                 tried = matches_for(plain, vectors)
                 decoded, longer = decoder(vectors, position, known.labels), 1.0
                 if "direction" in tried:
                     every = extractor(kept.images)
-                    once_more = extractor(decoder(sent(every), position, kept.labels))
+                    once_more = extractor(decoder(defended(every, rng), position, kept.labels))
                     longer = float(every.norm(dim=1).sum() / once_more.norm(dim=1).sum().clamp_min(1e-12))
             owners, times = torch.full((len(decoded),), client), torch.full((len(decoded),), longer)
             fitted: dict[Match, Tensor] = {}
@@ -370,11 +367,16 @@ def worth(decoded: Tensor, fitted: Tensor, true: Tensor) -> float:
     return min(1.0, max(0.0, share))
 
 
-def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal | None]:
-    """Return clients' defenses of the attacked round, on rows; None for clients of whom nothing is known."""
+def undefended(rows: Tensor, seed: int) -> Tensor:
+    """Return rows as they are."""
+    return rows
+
+
+def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal]:
+    """Return clients' defenses of the attacked round, on rows; none for clients of whom nothing is known."""
     rounds = {target.client: target.round for target in problem.targets}
     last = max(rounds.values())
-    return [problem.knowledge.defended.get((rounds.get(client, last), client)) for client in clients]
+    return [problem.knowledge.defended.get((rounds.get(client, last), client), undefended) for client in clients]
 
 
 # ---------------------------------------------------------------- pairs to learn from
@@ -412,18 +414,14 @@ def divided(known: Pairs, seed: int) -> tuple[Pairs, Pairs]:
     return known.of(order[kept:]), known.of(order[:kept])
 
 
-def through_defenses(known: Pairs, defended: Sequence[Rehearsal | None], seed: int) -> Pairs:
+def through_defenses(known: Pairs, defended: Sequence[Rehearsal], seed: int) -> Pairs:
     """Return pairs of K extractors whose representations went through K defenses, several times where these draw."""
-    if all(defend is None for defend in defended):
-        return known
-    times = max(1, min(_TIMES, _DRAWN_ROWS // len(known.images)))
-    drawn = [
-        [rows if defend is None else defend(rows, derive_seed(seed, index, time)) for time in range(times)]
-        for index, (rows, defend) in enumerate(zip(known.features, defended, strict=True))
-    ]
+    times = range(max(1, min(_TIMES, _DRAWN_ROWS // len(known.images))))
+    pairs = enumerate(zip(known.features, defended, strict=True))
+    drawn = [[defend(rows, derive_seed(seed, index, time)) for time in times] for index, (rows, defend) in pairs]
     if all(torch.equal(of_client[0], other) for of_client in drawn for other in of_client[1:]):
         return replace(known, features=[of_client[0] for of_client in drawn])
-    again = known.of(torch.arange(len(known.images), device=known.images.device).repeat(times))
+    again = known.of(torch.arange(len(known.images), device=known.images.device).repeat(len(times)))
     return replace(again, features=[torch.cat(of_client) for of_client in drawn])
 
 
@@ -484,7 +482,6 @@ class Decoder:
     basis: Tensor | None  # (K, d, m) leading directions of wide representations; None where codes are all d numbers
     classes: ClassMeans
     image_shape: torch.Size
-    held_out_error: float  # mean squared error on [0, 1]
     settled: bool  # whether training ended by its own rule before the steps were used up
     steps: int
 
@@ -544,7 +541,7 @@ def train_decoder(
     network.load_state_dict(best)
     settled, shape = step < iterations, inside.images.shape[1:]
     network.requires_grad_(False)
-    return Decoder(network, readout, mean_image, mean, spread, basis, classes, shape, lowest, settled, step)
+    return Decoder(network, readout, mean_image, mean, spread, basis, classes, shape, settled, step)
 
 
 def _leading(known: Tensor, rng: torch.Generator) -> Tensor:

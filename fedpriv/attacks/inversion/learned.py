@@ -110,8 +110,7 @@ class LearnedInversion(Fitting, Attack):
         def learn() -> float:
             known = divided(Pairs([], images), decoder_seed(problem))[1].images[:TRIED].to(problem.device)
             with torch.no_grad():
-                vectors = extractor(known)
-                vectors = vectors if defended is None else defended(vectors, derive_seed(problem.seed, "learned worth"))
+                vectors = defended(extractor(known), derive_seed(problem.seed, "learned worth"))
             upload = Representations(vectors.cpu(), torch.zeros(len(known), dtype=torch.long))
             seen = (Observation(problem.targets[0].round, client, (upload,), ()),)
             trial = replace(problem, observations=seen, targets=list_targets(seen, upload.kind), progress=None)
