@@ -241,13 +241,13 @@ class DecoderInversion(Attack):
             known = kept.of(torch.arange(min(TRIED, len(kept.images)), device=kept.images.device))
 
             with torch.no_grad():
-                plain, rng = extractor(known.images), derive_seed(seed, "worth")
-                vectors = defended(plain, rng)
+                plain, draws = extractor(known.images), derive_seed(seed, "worth")
+                vectors = defended(plain, draws)
                 tried = matches_for(plain, vectors)
                 decoded, longer = decoder(vectors, position, known.labels), 1.0
                 if "direction" in tried:
                     every = extractor(kept.images)
-                    once_more = extractor(decoder(defended(every, rng), position, kept.labels))
+                    once_more = extractor(decoder(defended(every, draws), position, kept.labels))
                     longer = float(every.norm(dim=1).sum() / once_more.norm(dim=1).sum().clamp_min(1e-12))
             owners, times = torch.full((len(decoded),), client), torch.full((len(decoded),), longer)
             fitted: dict[Match, Tensor] = {}
