@@ -139,11 +139,13 @@ class UnmixedInversion(RecoverThenInvert):
         features = torch.stack([upload.feature for upload in sent]).double().cpu()
         numbers = torch.tensor([seen.round for seen in rounds])
         uploads = Uploads(features, weights[:, classes].double().cpu(), numbers)
-        shapes, rows = [], head_rows(rounds, features.shape[1])
-        if (
-            rows is not None and int(classes.max()) < rows.shape[1]
-        ):  # a head may know fewer classes than the client mixes
-            shapes.append(shape_of_head(features, rows, classes))
+        shapes = []
+        heads = [find_payload(seen.broadcast, Classifier) for seen in rounds]
+        rows = [head.state["weight"].double().cpu() for head in heads if head is not None and "weight" in head.state]
+        of_one_shape = len(rows) == len(rounds) and len({row.shape for row in rows}) == 1 and rows[0].dim() == 2
+        # A head may be of another width, and know fewer classes than the client mixes.
+        if of_one_shape and rows[0].shape[1] == features.shape[1] and int(classes.max()) < len(rows[0]):
+            shapes.append(shape_of_head(features, torch.stack(rows), classes))
         images, labels = knowledge.public_images, knowledge.public_labels
         if images is not None and labels is not None:
             auxiliary = represent(knowledge, client, images, kept).double()
@@ -151,14 +153,6 @@ class UnmixedInversion(RecoverThenInvert):
         if self.zeros == "missing":
             return infer_by_block(uploads, shapes), classes
         return infer_hidden(uploads, shapes)[0] if self.weights == "hidden" else infer(uploads, shapes), classes
-
-
-def head_rows(observations: Sequence[Observation], width: int) -> Tensor | None:
-    """Return the rows of the head in each broadcast ``(T, C, d)`` float64; None where one is missing, or another width."""
-    heads = [find_payload(seen.broadcast, Classifier) for seen in observations]
-    rows = [None if head is None else head.state.get("weight") for head in heads]
-    known = [row.double().cpu() for row in rows if row is not None and row.dim() == 2 and row.shape[1] == width]
-    return torch.stack(known) if known and len(known) == len(rows) and len({row.shape for row in known}) == 1 else None
 
 
 def prior_of_images(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
