@@ -48,19 +48,14 @@ _ITERATIONS, _SETTLED = 300, 1e-9
 _EXACT, _ROUNDING = 1e-5, 1e-2
 """Relative distance from the update below which a solution is the one, and error of means below which they are exact."""
 
-_HALF_AN_IMAGE = 0.5
-"""A class is taken to be there when the update speaks of at least so many of its images."""
-
-_WELL_POSED = 1e3
-"""Condition number up to which the linear answer of blocks is kept."""
+_HALF_AN_IMAGE, _WELL_POSED = 0.5, 1e3
+"""Images of a class from which on it is taken to be there; condition number up to which a linear answer of blocks is kept."""
 
 _STARTS, _FITTED = 3, 1e-2
 """Starts of a fit without negative entries, and the relative residual below which it has settled."""
 
-_HEAD_CUT, _ANGLE_CUT = 1e-2, 1e-6
-"""Singular values below this share of the largest are taken for zero."""
-
-_TINY = 1e-12
+_HEAD_CUT, _ANGLE_CUT, _TINY = 1e-2, 1e-6, 1e-12
+"""Singular values below this share of the largest are taken for zero; least slope that is divided by."""
 
 Head = tuple[Tensor, Tensor]
 """Weight ``(C, d)`` and bias ``(C,)``."""

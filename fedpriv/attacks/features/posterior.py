@@ -13,12 +13,10 @@ which a round's share falls as 1 / t^gamma, the uploads' covariance in units of 
            + [t = u] (nu g_t^2 w_t.w_t + e (t / T)^2b)
 
 and that of p_c(T) with r_t is k_ct = a (t / T)^b + g_t w_tc + [t = T] nu w_tc. The prototypes are sum_i s_i h_ic + k K^-1
-(r - sum_i s_i W h_i), the s_i least squares in the metric K^-1. Hyperparameters are those of the highest marginal
-likelihood along small grids, from two starts; the overall variance is there in closed form.
-
-Means of auxiliary images are a shape as of the last round alone, and what of early rounds they do not fit looks like
-drift. So where such a shape is there, the posterior is the mixture of several, which allow no drift above a bound each,
-weighed by their likelihoods as of one coordinate. Directions, which drift least, are read from those of the lower bounds.
+(r - sum_i s_i W h_i), the s_i least squares in the metric K^-1. Hyperparameters have the highest marginal likelihood along
+small grids, from two starts. Means of auxiliary images are a shape as of the last round alone: what of early rounds they do
+not fit looks like drift, so the posterior is then the mixture of several with a bound of drift each, weighed by their
+likelihoods as of one coordinate. Directions, which drift least, are read from those of the lower bounds.
 
 **Hidden weights.** Where a client sends only which weight is the largest, weights are latent: the protocol says how they are
 drawn, u_c / sum_k u_k with u uniform. Prototypes follow from the posterior under expected weights, and weights anew from
@@ -67,17 +65,11 @@ _BOUNDS = (*ANY_DRIFT, 0.1, 0.01)
 _SWEEPS, _HIDDEN_SWEEPS = 6, 2
 """Times that hyperparameters are sought along all grids at most, and that hidden weights are found from prototypes."""
 
-_JITTER = 1e-11
-_SMALLEST = 1e-300
-_LEVEL_ROUNDS = 5
-_LEAST_ACTIVITY = 0.1
-_LED = 5.0
-"""Weight of the directions that training pulls classes along: so many times the relative error that the posterior expects,
-of one at most."""
+_JITTER, _SMALLEST, _LEVEL_ROUNDS, _LEAST_ACTIVITY = 1e-11, 1e-300, 5, 0.1
 
-_SHARED = 0.1
-"""In the metric in which directions are read: the weight of the spread that recovered classes share; the identity's is
-1."""
+_LED, _SHARED = 5.0, 0.1
+"""Weight of the directions that training pulls classes along, over the relative error that the posterior expects; and, in
+the metric in which directions are read, of the spread that recovered classes share, beside the identity's 1."""
 
 _DRAWS, _RIDGE, _REFINEMENTS, _LEAST_LEFT = 4000, 1e-4, 3, 1e-6
 """Of hidden weights: simulated draws, ridge on their covariance, turns of weights and what is left, least part left."""

@@ -52,21 +52,16 @@ AVERAGES = CLASS_MEANS | MIXTURES
 MEANS = AVERAGES | CLASS_OUTPUTS
 """Means of representations or outputs."""
 
-_REHEARSALS, _LEAST_SCALE = 16, 1e-2
-"""Simulations of a client's defense, for its mean and variance, and the least share of length that it may leave."""
-
-_WHOLE, _BENT = 0.9, 0.9
-"""A defense that leaves fewer entries drops them, and does not just round some to zero; one that leaves less than this part
-of its share for twice the length is a bound on lengths."""
+_REHEARSALS, _LEAST_SCALE, _WHOLE, _BENT = 16, 1e-2, 0.9, 0.9
+"""Simulations of a client's defense; the least share of length that it may leave; the share of entries below which it drops
+them, and does not just round some to zero; the part of its share for twice the length below which it bounds lengths."""
 
 _USUAL, _USUAL_SPREAD, _DRIFT, _DRIFT_SPREAD = -math.log(LIKELY), 1.5, -5.0, 2.0
 """Of log(1 / n): 0.5 to 200 images within two standard deviations; of log s: the 150th part of an image's scatter."""
 
-_FOLDS = 5
-"""Folds of the own images, each measured by the others."""
-
-_FARTHEST, _RANGE, _STEADY = 100.0, (-20.0, 5.0), 1e-9
-"""Largest squared distance, over an image's; bounds of log(1 / n) and log s; share of a matrix's diagonal added to it."""
+_FOLDS, _FARTHEST, _RANGE, _STEADY = 5, 100.0, (-20.0, 5.0), 1e-9
+"""Folds of the own images, each measured by the others; largest squared distance, over an image's; bounds of log(1 / n) and
+log s; share of a matrix's diagonal added to it."""
 
 
 @dataclass(frozen=True)

@@ -103,17 +103,12 @@ single layers; and where each takes another pass through a network, or another p
 LEAST_DISTANCE, FEWEST_FOR_A_SPREAD = 1e-9, 3
 """A distance that counts as none, and other clients below which a candidate's spread is not taken."""
 
-SHARE, FLOOR = 0.5, 0.3
-"""Share of the others' mean that is taken off, and of the median spread of their signals that is added to each. Chosen on a
-few federations, confirmed on others."""
+SHARE, FLOOR, STEADY = 0.5, 0.3, 1e-2
+"""Share of the others' mean that is taken off; of the median spread of their signals that is added to each; and of a round's
+expected deviation that is independent of other rounds. Chosen on a few federations, confirmed on others."""
 
-STEADY = 1e-2
-"""Share of a round's expected deviation that is taken to be independent of other rounds."""
-
-WIDTH = 2.0
-"""Of the kernel over pixels, in summed variances of the public images."""
-
-_TINY = 1e-12
+WIDTH, _TINY = 2.0, 1e-12
+"""Of the kernel over pixels, in summed variances of the public images; least length that is divided by."""
 
 
 @dataclass(frozen=True, kw_only=True)

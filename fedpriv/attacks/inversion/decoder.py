@@ -62,20 +62,13 @@ _HELD_OUT = 10
 _TIMES, _DRAWN_ROWS = 8, 4000
 """Times that an image is shown behind a defense that draws, at most, and rows of a client from which there are fewer."""
 
-_RATE, _PIXEL_RATE = 0.3, 0.02
-"""First step sizes of Adam in fitting, over coordinates and over pixels; they fall to zero along half a cosine."""
+_RATE, _PIXEL_RATE, _FULL = 0.3, 0.02, 300
+"""First step sizes of Adam in fitting, over coordinates and over pixels, which fall to zero along half a cosine; steps from
+which on a fit over coordinates takes its full one."""
 
-_FULL = 300
-"""Steps from which on a fit over coordinates takes its full step size: by few such steps it leads away from its start."""
-
-_FOUND = 1e-4
-"""Relative feature distance plus penalties below which a fit ends. Before its step size falls, it may stand still."""
-
-_WORTHLESS = 0.05
-"""Worth of a fit below which there is none: it is learned on a few images only."""
-
-_ALIKE = 0.99
-"""Cosine of rows of one direction, and share of a length below which it was shortened."""
+_FOUND, _WORTHLESS, _ALIKE = 1e-4, 0.05, 0.99
+"""Relative feature distance plus penalties below which a fit ends; worth of a fit below which there is none; cosine of rows
+of one direction, and share of a length below which it was shortened."""
 
 _LEARNING_RATE, _BATCH, _PATIENCE, _CHECK_EVERY = 2e-3, 32, 60, 20
 """Adam's step size, pairs a step and extractor, steps without a better held-out error after which training ends, and steps
