@@ -49,7 +49,7 @@ _EXACT, _ROUNDING = 1e-5, 1e-2
 """Relative distance from the update below which a solution is the one, and error of means below which they are exact."""
 
 _HALF_AN_IMAGE, _WELL_POSED = 0.5, 1e3
-"""Images of a class from which on it is taken to be there; condition number up to which a linear answer of blocks is kept."""
+"""Images of a class from which on it counts as there; condition number up to which a linear answer of blocks is kept."""
 
 _STARTS, _FITTED = 3, 1e-2
 """Starts of a fit without negative entries, and the relative residual below which it has settled."""
